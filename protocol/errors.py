@@ -1,0 +1,98 @@
+"""What can be wrong with a peer's bytes.
+
+Each error carries its facts as fields, `kind` is its label on `weir_protocol_errors_total`, and `str()` is one
+sentence. The stream that raised one cannot be read any further: its connection is to be closed.
+"""
+
+from typing import ClassVar
+
+
+class ProtocolError(Exception):
+    """The peer's bytes are not what Kafka's protocol allows here."""
+
+    kind: ClassVar[str] = "protocol"
+
+
+class InvalidFrameSize(ProtocolError):
+    """A frame's size field cannot be one: the client's fault in a request, the broker's in a response."""
+
+    kind = "invalid_frame_size"
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+    def __str__(self) -> str:
+        return f"A frame announces a size of {self.size} bytes, too small for any frame."
+
+
+class FrameTooLarge(ProtocolError):
+    """A frame that has to be collected, or grown, is larger than its limit (both in bytes, size field excluded)."""
+
+    kind = "frame_too_large"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(size, limit)
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"A frame of {self.size} bytes is larger than the limit of {self.limit} bytes."
+
+
+class MalformedFrame(ProtocolError):
+    """A frame's inner lengths and counts do not add up to its size.
+
+    `offset` is where, in bytes from the end of the frame's size field.
+    """
+
+    kind = "malformed_frame"
+
+    def __init__(self, reason: str, offset: int) -> None:
+        super().__init__(reason, offset)
+        self.reason = reason
+        self.offset = offset
+
+    def __str__(self) -> str:
+        return f"A frame is malformed at byte {self.offset}: {self.reason}."
+
+
+class UnsupportedVersion(ProtocolError):
+    """A request was to be decoded in a version that is not known here: the caller's fault, it can ask first."""
+
+    kind = "unsupported_version"
+
+    def __init__(self, api_key: int, api_version: int) -> None:
+        super().__init__(api_key, api_version)
+        self.api_key = api_key
+        self.api_version = api_version
+
+    def __str__(self) -> str:
+        return f"Version {self.api_version} of API key {self.api_key} cannot be decoded."
+
+
+class UnexpectedResponse(ProtocolError):
+    """The broker answered although no request waits for an answer."""
+
+    kind = "unexpected_response"
+
+    def __init__(self, correlation_id: int) -> None:
+        super().__init__(correlation_id)
+        self.correlation_id = correlation_id
+
+    def __str__(self) -> str:
+        return f"The broker sent a response with correlation id {self.correlation_id} that no request waits for."
+
+
+class CorrelationMismatch(ProtocolError):
+    """The broker answered another request than the first one that waits: responses come in request order."""
+
+    kind = "correlation_mismatch"
+
+    def __init__(self, expected: int, received: int) -> None:
+        super().__init__(expected, received)
+        self.expected = expected
+        self.received = received
+
+    def __str__(self) -> str:
+        return f"The broker sent a response with correlation id {self.received} where {self.expected} was due."
