@@ -1,0 +1,39 @@
+"""What the relay counts, as plain integers: the metrics collector reads them when it is scraped."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+Side = Literal["leader", "follower"]
+"""Whose quota a listener serves: ingress listeners the leader's, egress listeners the follower's."""
+
+
+@dataclass(slots=True)
+class RelayStats:
+    """Counts of all listeners of one side. Everything but `connections` and `held` only ever grows."""
+
+    side: Side
+    connections: int = 0
+    """Clients connected now, those still waiting for the upstream included."""
+    connections_accepted: int = 0
+    held: int = 0
+    """Replica fetches held back now."""
+    fetches_held: int = 0
+    """Replica fetches that were held at least once."""
+    fetches_answered: int = 0
+    """Replica fetches that the sidecar answered itself."""
+    fetch_requests: Counter[int] = field(default_factory=Counter)
+    """Fetch requests of replicas (decoded or not) by api_version."""
+    passthrough: Counter[str] = field(default_factory=Counter)
+    """What passed undecoded, by reason: `fetch_version` (requests), `tls`, `sasl`, `not_kafka`, `throttle_error`
+    (connections)."""
+    protocol_errors: Counter[str] = field(default_factory=Counter)
+    """Connections closed because of a peer's bytes, by `ProtocolError.kind`."""
+    upstream_failures: Counter[str] = field(default_factory=Counter)
+    """Connections that the upstream did not take: `refused`, `timeout`, `unreachable`."""
+    throttle_errors: int = 0
+    """Unexpected exceptions inside the throttle (bugs): each sent one connection through untouched."""
+    relay_errors: int = 0
+    """Unexpected exceptions inside the relay itself (bugs): each closed one connection."""
+    accept_errors: int = 0
+    """Times that accepting paused because the process or the machine was out of descriptors or memory."""
