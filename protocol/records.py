@@ -1,0 +1,104 @@
+"""Stepping over records by their lengths alone.
+
+Magic 0, 1 and 2 begin alike (Kafka's LegacyRecord.java, DefaultRecordBatch.java): an i64 offset and an i32 size of
+what follows. Nothing behind those 12 bytes is looked at, so every magic and every codec is stepped over alike. For
+magic 0 and 1 a "batch" is one entry of the message set: a message, or the wrapper of a compressed set.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+BATCH_HEAD_SIZE: Final = 12
+"""Bytes of a batch's offset and size, Kafka's Records.LOG_OVERHEAD."""
+
+SMALLEST_BATCH: Final = 14
+"""The least size that Kafka's log input streams accept: LegacyRecord.RECORD_OVERHEAD_V0."""
+
+_SIZE_AT: Final = 8
+_SIZE: Final = struct.Struct(">i")
+
+
+@dataclass(slots=True)
+class RecordsSeen:
+    """The records of one partition in one response; every figure but `batches` is in bytes.
+
+    `complete_bytes` + `cut_bytes` = `size`. A cut tail is a batch that did not fit into partition_max_bytes: brokers
+    send it all the same and followers throw it away.
+    """
+
+    partition: int
+    size: int
+    """On the wire."""
+    complete_bytes: int = 0
+    batches: int = 0
+    """Whole ones."""
+    cut_bytes: int = 0
+    smallest: int = 0
+    largest: int = 0
+    """Of the whole batches; 0 when there is none."""
+    next_batch_size: int = 0
+    """Whole size of the batch that was cut, 0 when none was or its first 12 bytes were not all there."""
+
+
+class RecordWalker:
+    """Fills a RecordsSeen from record bytes as they pass, in chunks of any size; keeps 11 of them at most.
+
+    A size that no batch can have ends the walk: what is left counts as cut, for a follower keeps nothing of it either.
+    """
+
+    __slots__ = ("_head", "_next", "_passed", "seen")
+
+    def __init__(self, seen: RecordsSeen) -> None:
+        self.seen = seen
+        self._passed = 0  # record bytes that went by
+        self._next = 0  # where the next batch begins, counted from the first record byte
+        self._head = b""  # what a chunk held of the next batch's first 12 bytes
+
+    def receive(self, view: memoryview, start: int, end: int) -> None:
+        """Take the partition's next record bytes, `view[start:end]`."""
+        if self._head:
+            missing = BATCH_HEAD_SIZE - len(self._head)
+            head = self._head + bytes(view[start : min(start + missing, end)])
+            if len(head) < BATCH_HEAD_SIZE:
+                self._head = head
+                self._passed += end - start
+                return
+            self._head = b""
+            self._step(memoryview(head), -self._next, self._next + BATCH_HEAD_SIZE)
+        shift = start - self._passed
+        self._passed += end - start
+        self._step(view, shift, self._passed)
+        if self._next < self._passed:
+            self._head = bytes(view[self._next + shift : end])
+
+    def _step(self, view: memoryview, shift: int, passed: int) -> None:
+        """Step over the batches whose first 12 bytes are among the first `passed` record bytes.
+
+        Record byte n is at `view[n + shift]`.
+        """
+        seen = self.seen
+        records_end = seen.size
+        at = start = self._next
+        batches, smallest, largest = seen.batches, seen.smallest or records_end, seen.largest
+        size_from, size_at, last = _SIZE.unpack_from, shift + _SIZE_AT, passed - BATCH_HEAD_SIZE
+        while at <= last:
+            (size,) = size_from(view, at + size_at)
+            whole = size + BATCH_HEAD_SIZE
+            if size < SMALLEST_BATCH or at + whole > records_end:
+                seen.next_batch_size = whole if size >= SMALLEST_BATCH else 0
+                seen.cut_bytes = records_end - at
+                break
+            at += whole
+            batches += 1
+            if whole < smallest:
+                smallest = whole
+            if whole > largest:
+                largest = whole
+        else:
+            if records_end - at < BATCH_HEAD_SIZE:
+                seen.cut_bytes += records_end - at
+        if batches > seen.batches:
+            seen.batches, seen.smallest, seen.largest = batches, smallest, largest
+            seen.complete_bytes += at - start
+        self._next = records_end if seen.cut_bytes else at
