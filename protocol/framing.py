@@ -1,0 +1,426 @@
+"""Kafka connections as frames: what passes, what waits for an answer, and what has to be decoded.
+
+A frame is a 4-byte size and that many bytes (Kafka's NetworkReceive.java). Requests become events (RequestStream); only
+their first bytes are held back until it is known what they are, and only the Fetch requests to be decoded are
+collected. Responses come in request order on every connection, so all that is needed to read them is the queue of
+those that wait (ResponseStream). Everything else streams at any size.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from protocol.errors import CorrelationMismatch, FrameTooLarge, InvalidFrameSize, ProtocolError, UnexpectedResponse
+from protocol.fetch import FETCH_VERSIONS
+from protocol.header import FETCH, SASL_HANDSHAKE, SIZE, RequestHeader
+from protocol.request_head import Head, RequestHead, read_request_head
+from protocol.response_scanner import Buffer, FetchResponseScanner
+
+DEFAULT_FETCH_SIZE_LIMIT: Final = 100 * 2**20
+"""Kafka's default socket.request.max.bytes, for the Fetch requests that are collected."""
+
+LARGEST_API_KEY: Final = 200
+"""No Kafka release has a key above 100: a first frame with a larger one is not Kafka's protocol."""
+
+_SIZE_AND_KEY: Final = struct.Struct(">ih")
+_SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
+_SMALLEST_RESPONSE: Final = SIZE.size  # the correlation id
+_TLS_HANDSHAKE: Final = b"\x16\x03"  # TLSPlaintext: ContentType handshake, major version 3 (RFC 8446, 5.1)
+
+OpaqueReason = Literal["tls", "sasl", "not_kafka"]
+
+
+class Pass(NamedTuple):
+    """Bytes to forward as they are."""
+
+    buffer: Buffer
+
+
+class Expect(NamedTuple):
+    """The broker will answer the request whose bytes follow: every one but a Produce with acks=0."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+
+
+class ReplicaFetch(NamedTuple):
+    """A whole Fetch request of a replica, without its size prefix; it was not passed.
+
+    `header.client_id` is not read here: always None.
+    """
+
+    header: RequestHeader
+    frame: bytes
+
+
+class Undecoded(NamedTuple):
+    """A replica's Fetch request passes although it should be decoded, for its version is not known.
+
+    `replica_id` is None from v15 on, where it is a tag behind the topics: such a request may be a consumer's.
+    """
+
+    reason: Literal["fetch_version"]
+    api_version: int
+    replica_id: int | None
+
+
+class BecameOpaque(NamedTuple):
+    """From here on every byte passes, in this direction at once and in the other when all answers due have come."""
+
+    reason: OpaqueReason
+
+
+RequestEvent: TypeAlias = Pass | Expect | ReplicaFetch | Undecoded | BecameOpaque
+
+
+def decodes_replicas(replica_id: int, api_version: int) -> bool:
+    """Whether to collect a Fetch request: a replica's (consumers have replica_id -1), in a version that is known."""
+    return replica_id >= 0 and api_version in FETCH_VERSIONS
+
+
+class RequestStream:
+    """One connection's requests, from follower or client to broker.
+
+    Feed `receive` with what arrives and carry its events out in order. After an error the stream is of no use any more.
+    `fetch_size_limit` is in bytes, the size prefix left out, and counts only for requests that are collected.
+    `decode_fetch(replica_id, api_version)` chooses those; it may be replaced at any time.
+    """
+
+    __slots__ = (
+        "_first",
+        "_frame",
+        "_head",
+        "_header",
+        "_left",
+        "_needed",
+        "consumed",
+        "decode_fetch",
+        "fetch_size_limit",
+        "opaque",
+    )
+
+    def __init__(
+        self,
+        fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT,
+        decode_fetch: Callable[[int, int], bool] = decodes_replicas,
+    ) -> None:
+        self.fetch_size_limit = fetch_size_limit
+        self.decode_fetch = decode_fetch
+        self.opaque = False
+        self.consumed = 0
+        """Bytes of the view that were taken when the last ReplicaFetch was given out."""
+        self._first = True
+        self._head = bytearray()  # a request's first bytes, held back until `_needed` of them say what it is
+        self._needed = 0
+        self._left = 0  # bytes of the request still to come, to be passed or collected
+        self._header: RequestHeader | None = None  # of the request that is collected
+        self._frame = bytearray()  # what was collected of it, size prefix included
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the last byte received was a request's last one."""
+        return not self._left and not self._head
+
+    @property
+    def missing(self) -> int:
+        """Bytes of the current request that are still to come, as far as that is known; 0 between requests."""
+        return self._left or (self._needed - len(self._head) if self._head else 0)
+
+    @property
+    def passing(self) -> int:
+        """Bytes of the current request that are still to come and will all pass."""
+        return self._left if self._header is None else 0
+
+    def skip(self, size: int) -> bool:
+        """Whether the next `size` bytes pass without an event. If so they count as received: the fast path."""
+        if self.opaque:
+            return True
+        if size <= self._left and self._header is None:
+            self._left -= size
+            return True
+        return False
+
+    def receive(self, view: memoryview) -> Iterator[RequestEvent]:
+        """Take the next bytes received; the events' buffers are slices of `view` wherever possible.
+
+        The caller may stop after a ReplicaFetch and give `view[consumed:]` again later; else it takes every event.
+        Raises InvalidFrameSize, MalformedFrame, FrameTooLarge, after the events of all that came before that request.
+        """
+        size = len(view)
+        start = at = 0  # view[start:at] is to pass and was not given out yet
+        try:
+            while at < size:
+                if self.opaque:
+                    at = size
+                elif self._left:
+                    step = min(self._left, size - at)
+                    at += step
+                    self._left -= step
+                    if self._header is not None:
+                        self._frame += view[start:at]
+                        start = at
+                        if not self._left:
+                            self.consumed = at
+                            yield self._take_fetch()
+                elif self._head:
+                    at = start = yield from self._complete_head(view, at)
+                else:
+                    head = self._read_head(view[at:])
+                    if isinstance(head, int):
+                        self._needed = head
+                        self._head += view[at:]
+                        size = at
+                    else:
+                        yield from self._begin(head)
+                        if self._header is not None and start < at:
+                            yield Pass(view[start:at])
+                            start = at
+        except ProtocolError:
+            if start < at:
+                yield Pass(view[start:at])
+            raise
+        if start < at:
+            yield Pass(view[start:at])
+
+    def _complete_head(self, view: memoryview, at: int) -> Generator[RequestEvent, None, int]:
+        """Add to the bytes held back until they say what the request is; returns the offset behind what was taken."""
+        held = self._head
+        step = min(self._needed - len(held), len(view) - at)
+        held += view[at : at + step]
+        at += step
+        if len(held) < self._needed:
+            return at
+        head = self._read_head(held)
+        if isinstance(head, int):
+            self._needed = head
+            return at
+        yield from self._begin(head)
+        self._head = bytearray()
+        if self._header is not None:
+            self._left -= len(held)
+            self._frame = held
+            if not self._left:
+                self.consumed = at
+                yield self._take_fetch()
+        else:
+            if not self.opaque:
+                self._left -= len(held)
+            yield Pass(bytes(held))
+        return at
+
+    def _read_head(self, head: Head) -> RequestHead | OpaqueReason | int:
+        if self._first:
+            if len(head) < len(_TLS_HANDSHAKE):
+                return len(_TLS_HANDSHAKE)
+            if head[: len(_TLS_HANDSHAKE)] == _TLS_HANDSHAKE:
+                return "tls"
+            if len(head) >= _SIZE_AND_KEY.size:
+                size, api_key = _SIZE_AND_KEY.unpack_from(head)
+                if size > 0 and not 0 <= api_key <= LARGEST_API_KEY:
+                    return "not_kafka"
+        return read_request_head(head)
+
+    def _begin(self, head: RequestHead | OpaqueReason) -> Iterator[RequestEvent]:
+        """Give out what has to be known before the request's first byte passes."""
+        self._first = False
+        if isinstance(head, str):
+            self.opaque = True
+            yield BecameOpaque(head)
+            return
+        frame_size, api_key, api_version, correlation_id, expects_response, replica_id = head
+        if replica_id is not None and self.decode_fetch(replica_id, api_version):
+            if frame_size - SIZE.size > self.fetch_size_limit:
+                raise FrameTooLarge(frame_size - SIZE.size, self.fetch_size_limit)
+            self._left = frame_size
+            self._header = RequestHeader(api_key, api_version, correlation_id, None)
+            return
+        if api_key == FETCH and api_version not in FETCH_VERSIONS and (replica_id is None or replica_id >= 0):
+            yield Undecoded("fetch_version", api_version, replica_id)
+        self._left = frame_size
+        if expects_response:
+            yield Expect(api_key, api_version, correlation_id)
+        if api_key == SASL_HANDSHAKE and api_version == 0:
+            # Tokens without any header follow, for as long as the mechanism likes (KIP-152 ended that with v1).
+            self.opaque = True
+            self._left = 0
+            yield BecameOpaque("sasl")
+
+    def _take_fetch(self) -> ReplicaFetch:
+        header = self._header
+        assert header is not None  # noqa: S101
+        frame, self._frame, self._header = self._frame, bytearray(), None
+        with memoryview(frame) as whole:
+            return ReplicaFetch(header, bytes(whole[SIZE.size :]))
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request that waits for its response.
+
+    `scanner` walks the broker's response as it passes; `answer`, a whole frame, is sent in place of one: the broker
+    does not know of that request. With neither the broker's response passes as it is.
+    """
+
+    correlation_id: int
+    scanner: FetchResponseScanner | None = None
+    answer: bytes | None = None
+
+
+class ResponseStream:
+    """One connection's responses, from broker to follower or client.
+
+    `expect` every request in order, then feed `receive` with what arrives. After an error the stream is of no use any
+    more. `completed` has the scanners of the responses that were received whole; the caller takes them out.
+    """
+
+    __slots__ = ("_becoming_opaque", "_head", "_left", "_scanner", "completed", "opaque", "pending")
+
+    def __init__(self) -> None:
+        self.pending: deque[Pending] = deque()
+        """Requests whose responses have not been passed on whole, oldest first."""
+        self.completed: list[FetchResponseScanner] = []
+        self.opaque = False
+        self._becoming_opaque = False
+        self._head = bytearray()  # the first 8 bytes of a response, until all of them are there
+        self._left = 0  # bytes of a response that passes as it is
+        self._scanner: FetchResponseScanner | None = None  # of a response that is being received
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the last byte received was a response's last one."""
+        return not self._left and self._scanner is None and not self._head
+
+    @property
+    def passing(self) -> int:
+        """Bytes of the current response that are still to come and will all pass."""
+        return self._left
+
+    @property
+    def scanning(self) -> bool:
+        """Whether a response is being scanned."""
+        return self._scanner is not None
+
+    def expect(self, pending: Pending) -> None:
+        """Put a request that is being forwarded, or an answer of our own, at the end of those that wait."""
+        self.pending.append(pending)
+
+    def ready_answers(self) -> list[Buffer]:
+        """Take the answers of our own whose turn it is, if no response is under way."""
+        answers: list[Buffer] = []
+        if self.at_boundary:
+            self._take_answers(answers)
+        return answers
+
+    def become_opaque(self) -> None:
+        """Let everything pass once all responses that requests wait for have come."""
+        self._becoming_opaque = True
+        self.opaque = not self.pending and self.at_boundary
+
+    def skip(self, size: int) -> bool:
+        """Whether the next `size` bytes pass and end no response. If so they count as received: the fast path."""
+        if self.opaque:
+            return True
+        if size < self._left:
+            self._left -= size
+            return True
+        return False
+
+    def receive(self, view: memoryview, out: list[Buffer]) -> None:
+        """Take the next bytes received; put what to send into `out`, as slices of `view` wherever possible.
+
+        Raises InvalidFrameSize, UnexpectedResponse, CorrelationMismatch, and what the scanners raise; `out` then has
+        all that came before that response.
+        """
+        size = len(view)
+        start = at = 0  # view[start:at] is to pass and is not in `out` yet
+        try:
+            while at < size:
+                if self.opaque:
+                    at = size
+                elif self._left:
+                    step = min(self._left, size - at)
+                    at += step
+                    self._left -= step
+                    if not self._left:
+                        if self._answer_follows():
+                            out.append(view[start:at])
+                            start = at
+                        self._finish(out)
+                elif self._scanner is not None or self._head or size - at < _SIZE_AND_CORRELATION.size:
+                    if start < at:
+                        out.append(view[start:at])
+                        start = at
+                    if self._scanner is not None:
+                        at += self._scan(self._scanner, view[at:], out)
+                    else:
+                        at += self._complete_head(view[at:], out)
+                    start = at
+                else:
+                    self._begin(*_SIZE_AND_CORRELATION.unpack_from(view, at))
+        finally:
+            if start < at:
+                out.append(view[start:at])
+
+    def _complete_head(self, view: memoryview, out: list[Buffer]) -> int:
+        """Add to the 8 bytes that name the request answered; returns how many bytes were taken."""
+        held = self._head
+        step = min(_SIZE_AND_CORRELATION.size - len(held), len(view))
+        held += view[:step]
+        if len(held) < _SIZE_AND_CORRELATION.size:
+            if len(held) >= SIZE.size:
+                _check_size(SIZE.unpack_from(held)[0])
+            return step
+        self._begin(*_SIZE_AND_CORRELATION.unpack(held))
+        self._head = bytearray()
+        if self._scanner is not None:
+            self._scan(self._scanner, memoryview(bytes(held)), out)
+        else:
+            out.append(bytes(held))
+            self._left -= len(held)
+            if not self._left:
+                self._finish(out)
+        return step
+
+    def _begin(self, size: int, correlation_id: int) -> None:
+        """Match a response, of which nothing was taken yet, with the request that waits for it."""
+        _check_size(size)
+        if not self.pending:
+            raise UnexpectedResponse(correlation_id)
+        first = self.pending[0]
+        if correlation_id != first.correlation_id:
+            raise CorrelationMismatch(first.correlation_id, correlation_id)
+        self._scanner = first.scanner
+        if self._scanner is None:
+            self._left = SIZE.size + size
+
+    def _scan(self, scanner: FetchResponseScanner, view: memoryview, out: list[Buffer]) -> int:
+        """Let the scanner take the next bytes; returns how many of them it took."""
+        buffers, taken = scanner.receive(view)
+        out += buffers
+        if scanner.done:
+            self._scanner = None
+            self.completed.append(scanner)
+            self._finish(out)
+        return taken
+
+    def _finish(self, out: list[Buffer]) -> None:
+        """The first pending response has passed whole."""
+        self.pending.popleft()
+        self._take_answers(out)
+
+    def _answer_follows(self) -> bool:
+        return len(self.pending) > 1 and self.pending[1].answer is not None
+
+    def _take_answers(self, out: list[Buffer]) -> None:
+        while self.pending and (answer := self.pending[0].answer) is not None:
+            self.pending.popleft()
+            out.append(answer)
+        self.opaque = self._becoming_opaque and not self.pending
+
+
+def _check_size(size: int) -> None:
+    if size < _SMALLEST_RESPONSE:
+        raise InvalidFrameSize(size)

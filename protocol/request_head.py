@@ -1,0 +1,146 @@
+"""The first bytes of a request: as many as it takes to know how the request has to be treated.
+
+Two layouts are known here beyond the fixed header. A Produce request says by its `acks` whether an answer will come
+(ProduceRequest.json: in front of it stand the client id, from v9 on the header's tags, from v3 on the transactional
+id). A Fetch request says by its `replica_id` whether a replica sent it (FetchRequest.json: behind the client id up to
+v14, from v12 on with the header's tags between; a tag at the very end from v15 on).
+"""
+
+import struct
+from typing import Final, NamedTuple, TypeAlias
+
+from protocol.errors import InvalidFrameSize, MalformedFrame
+from protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
+
+Head: TypeAlias = bytes | bytearray | memoryview
+"""A frame from its size prefix on, possibly cut off."""
+
+API_KEY_END: Final = SIZE.size + 2
+FIXED_HEAD: Final = SIZE.size + FIXED_HEADER.size
+"""Bytes of the size prefix, the API's key and version, and the correlation id."""
+
+_FIRST_TRANSACTIONAL_PRODUCE: Final = 3
+_FIRST_FLEXIBLE_PRODUCE: Final = 9
+_LAST_KNOWN_PRODUCE: Final = 13
+_FIRST_FLEXIBLE_FETCH: Final = 12
+_LAST_FETCH_WITH_LEADING_REPLICA_ID: Final = 14
+
+_LARGEST_HEAD: Final = 2**17
+"""Bytes; two strings of 32,767 bytes each fit in. More is not held back for any request."""
+
+_MOST_HEADER_TAGS: Final = 16  # Kafka's clients send none
+_LONGEST_VARINT: Final = 5  # bytes of an unsigned 32-bit one
+_FIXED: Final = struct.Struct(">ihhi")
+_INT16: Final = struct.Struct(">h")
+_NO_ACKS: Final = 0
+
+
+class RequestHead(NamedTuple):
+    """What a request's first bytes say. `frame_size` is in bytes, its own 4 included."""
+
+    frame_size: int
+    api_key: int
+    api_version: int
+    correlation_id: int
+    expects_response: bool = True
+    """False for a Produce request with acks=0 only."""
+    replica_id: int | None = None
+    """In Fetch requests up to v14: who asks, -1 for a consumer."""
+
+
+def read_request_head(head: Head) -> RequestHead | int:
+    """Read the start of a request; where it is too short, how many bytes of it have to be there to go on.
+
+    Raises InvalidFrameSize, and MalformedFrame when the frame ends before the fields that are needed. A version that is
+    not known yet may have another layout: there the broker is left to judge.
+    """
+    have = len(head)
+    if have < FIXED_HEAD:
+        if have < SIZE.size:
+            return SIZE.size
+        _check_size(SIZE.unpack_from(head)[0])
+        return API_KEY_END if have < API_KEY_END else FIXED_HEAD
+    size, api_key, api_version, correlation_id = _FIXED.unpack_from(head)
+    _check_size(size)
+    frame_size = SIZE.size + size
+    if api_key == PRODUCE:
+        end = _end_of_acks(head, api_version)
+    elif api_key == FETCH and 0 <= api_version <= _LAST_FETCH_WITH_LEADING_REPLICA_ID:
+        end = _end_of_replica_id(head, api_version)
+    else:
+        return RequestHead(frame_size, api_key, api_version, correlation_id)
+
+    if end > frame_size or end > _LARGEST_HEAD:
+        if api_key == PRODUCE and not 0 <= api_version <= _LAST_KNOWN_PRODUCE:
+            return RequestHead(frame_size, api_key, api_version, correlation_id)
+        raise MalformedFrame(f"the fields before byte {end - SIZE.size} do not fit into the frame", size)
+    if end > have:
+        return end
+    if api_key == PRODUCE:
+        (acks,) = _INT16.unpack_from(head, end - _INT16.size)
+        return RequestHead(frame_size, api_key, api_version, correlation_id, expects_response=acks != _NO_ACKS)
+    (replica_id,) = SIZE.unpack_from(head, end - SIZE.size)
+    return RequestHead(frame_size, api_key, api_version, correlation_id, replica_id=replica_id)
+
+
+def _check_size(size: int) -> None:
+    if size < FIXED_HEADER.size:
+        raise InvalidFrameSize(size)
+
+
+# Each of these returns the offset behind a field as far as it is known. An offset beyond the end of `head` says how
+# many bytes are needed to know more; reading on from there yields a larger one, so no caller has to look in between.
+
+
+def _end_of_acks(head: Head, api_version: int) -> int:
+    at = _after_string(head, FIXED_HEAD)
+    if api_version >= _FIRST_FLEXIBLE_PRODUCE:
+        at = _after_compact_string(head, _after_tags(head, at))
+    elif api_version >= _FIRST_TRANSACTIONAL_PRODUCE:
+        at = _after_string(head, at)
+    return at + _INT16.size
+
+
+def _end_of_replica_id(head: Head, api_version: int) -> int:
+    at = _after_string(head, FIXED_HEAD)
+    if api_version >= _FIRST_FLEXIBLE_FETCH:
+        at = _after_tags(head, at)
+    return at + SIZE.size
+
+
+def _after_string(head: Head, at: int) -> int:
+    behind_length = at + _INT16.size
+    if behind_length > len(head):
+        return behind_length
+    (length,) = _INT16.unpack_from(head, at)
+    return behind_length + max(0, int(length))  # -1 is a null string
+
+
+def _after_compact_string(head: Head, at: int) -> int:
+    length_and_one, at = _unsigned_varint(head, at)
+    return at + max(0, length_and_one - 1)  # 0 is a null string
+
+
+def _after_tags(head: Head, at: int) -> int:
+    """A tag buffer: a count, then for each tag its number, its size in bytes, and those bytes (KIP-482)."""
+    count, at = _unsigned_varint(head, at)
+    if count > _MOST_HEADER_TAGS:
+        raise MalformedFrame(f"a request header has {count} tags", at - SIZE.size)
+    for _ in range(count):
+        _, at = _unsigned_varint(head, at)
+        size, at = _unsigned_varint(head, at)
+        at += size
+    return at
+
+
+def _unsigned_varint(head: Head, at: int) -> tuple[int, int]:
+    """The value and the offset behind it; 0 and an offset beyond `head` where it is cut off."""
+    value = 0
+    for index in range(_LONGEST_VARINT):
+        if at + index >= len(head):
+            return 0, at + index + 1
+        byte = head[at + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, at + index + 1
+    raise MalformedFrame("a varint is longer than 5 bytes", at - SIZE.size)

@@ -1,0 +1,79 @@
+"""Frames for tests, written down field by field and apart from the codec under test."""
+
+import struct
+
+CONSUMER = -1
+
+
+def frame(payload: bytes) -> bytes:
+    """`payload` with its size in front."""
+    return struct.pack(">i", len(payload)) + payload
+
+
+def string(value: bytes | None) -> bytes:
+    """A nullable string."""
+    return struct.pack(">h", -1) if value is None else struct.pack(">h", len(value)) + value
+
+
+def compact_string(value: bytes | None) -> bytes:
+    """A nullable compact string of less than 127 bytes."""
+    return b"\x00" if value is None else bytes([len(value) + 1]) + value
+
+
+def request(
+    api_key: int, api_version: int, correlation_id: int, body: bytes = b"", client_id: bytes | None = b"c"
+) -> bytes:
+    """A whole request frame with header version 1."""
+    return frame(struct.pack(">hhi", api_key, api_version, correlation_id) + string(client_id) + body)
+
+
+def produce(correlation_id: int, acks: int, *, version: int = 2, records: bytes = b"r" * 20) -> bytes:
+    """A Produce request; `records` stands for all that follows acks."""
+    head = b""
+    if version >= 9:
+        head = b"\x00" + compact_string(b"tx")
+    elif version >= 3:
+        head = string(b"tx")
+    return request(0, version, correlation_id, head + struct.pack(">h", acks) + records)
+
+
+def fetch(
+    correlation_id: int,
+    replica_id: int,
+    *,
+    version: int = 3,
+    topics: tuple[tuple[bytes, tuple[tuple[int, int, int], ...]], ...] = ((b"orders", ((0, 7, 1000), (1, 9, 1000))),),
+    client_id: bytes | None = b"c",
+    max_wait_ms: int = 500,
+) -> bytes:
+    """A Fetch request v0 to v3 in full, v4 to v14 up to where it is looked at."""
+    body = b"\x00" if version >= 12 else b""
+    body += struct.pack(">iii", replica_id, max_wait_ms, 1)
+    if version >= 3:
+        body += struct.pack(">i", 2**20)
+    body += struct.pack(">i", len(topics))
+    for name, partitions in topics:
+        body += string(name) + struct.pack(">i", len(partitions))
+        body += b"".join(struct.pack(">iqi", *partition) for partition in partitions)
+    return request(1, version, correlation_id, body, client_id)
+
+
+def response(correlation_id: int, body: bytes = b"") -> bytes:
+    """A whole response frame with header version 0."""
+    return frame(struct.pack(">i", correlation_id) + body)
+
+
+def fetch_response(
+    correlation_id: int,
+    *,
+    version: int = 3,
+    topics: tuple[tuple[bytes, tuple[tuple[int, int, bytes], ...]], ...] = ((b"orders", ((0, 7, b"x" * 100),)),),
+) -> bytes:
+    """A Fetch response v0 to v3; partitions are (partition, high watermark, records)."""
+    body = struct.pack(">i", 0) if version >= 1 else b""
+    body += struct.pack(">i", len(topics))
+    for name, partitions in topics:
+        body += string(name) + struct.pack(">i", len(partitions))
+        for partition, high_watermark, records in partitions:
+            body += struct.pack(">ihqi", partition, 0, high_watermark, len(records)) + records
+    return response(correlation_id, body)
