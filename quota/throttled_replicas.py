@@ -1,0 +1,96 @@
+"""Which replicas of one topic are throttled: the value of `leader.` and `follower.replication.throttled.replicas`.
+
+The form is KIP-73's, `*` for every replica or `[partition]:[broker],[partition]:[broker],...`, and blank means none, as
+Kafka accepts it (ThrottledReplicaListValidator.java; TopicConfigHandler.parseThrottledPartitions, ConfigHandler.scala).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_ENTRY = re.compile(r"([0-9]+):([0-9]+)")
+# Java's String.trim, which Kafka applies: every character up to and including the space, and no other kind of blank.
+_BLANKS = "".join(map(chr, range(0x21)))
+_INT32_MAX = 2**31 - 1
+
+
+class InvalidThrottledReplicas(ValueError):
+    """A list of throttled replicas that Kafka would refuse: `entry` is the bad entry, `reason` says what is wrong."""
+
+    def __init__(self, entry: str, reason: str) -> None:
+        super().__init__(entry, reason)
+        self.entry = entry
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.entry!r} in a list of throttled replicas {self.reason}."
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottledReplicas:
+    """The throttled replicas of one topic; equal when they throttle the same replicas.
+
+    `by_broker` holds partition ids by broker id; None stands for `*`.
+    """
+
+    by_broker: Mapping[int, frozenset[int]] | None
+
+    @classmethod
+    def parse(cls, text: str) -> ThrottledReplicas:
+        """Read a list as Kafka's validator does; InvalidThrottledReplicas names the first entry it would refuse.
+
+        Blanks around entries and empty entries are let through, as the validator lets them. (Kafka's handler, one step
+        later, trips over some of what its validator let through; here those mean what they say.) Duplicates count
+        once. Ids beyond a signed 32-bit integer are refused, as Kafka's handler does.
+        """
+        entries = [stripped for entry in text.split(",") if (stripped := entry.strip(_BLANKS))]
+        if entries == ["*"]:
+            return ALL_REPLICAS
+        by_broker: dict[int, set[int]] = {}
+        for entry in entries:
+            partition, broker_id = _read_entry(entry)
+            by_broker.setdefault(broker_id, set()).add(partition)
+        return cls({broker_id: frozenset(partitions) for broker_id, partitions in by_broker.items()})
+
+    def partitions_of(self, broker_id: int) -> frozenset[int] | None:
+        """Return the partitions whose replica on this broker is throttled; None means all of them."""
+        if self.by_broker is None:
+            return None
+        return self.by_broker.get(broker_id, _NO_PARTITIONS)
+
+    def contains(self, partition: int, broker_id: int) -> bool:
+        """Tell whether this partition's replica on this broker is throttled."""
+        return self.by_broker is None or partition in self.by_broker.get(broker_id, _NO_PARTITIONS)
+
+    def __bool__(self) -> bool:
+        return self.by_broker is None or bool(self.by_broker)
+
+    def __hash__(self) -> int:
+        return hash(self.by_broker if self.by_broker is None else frozenset(self.by_broker.items()))
+
+    def __str__(self) -> str:
+        """Write the list in Kafka's form, sorted by partition; `parse` reads it back to an equal value."""
+        if self.by_broker is None:
+            return "*"
+        pairs = sorted((partition, broker) for broker, partitions in self.by_broker.items() for partition in partitions)
+        return ",".join(f"{partition}:{broker}" for partition, broker in pairs)
+
+
+_NO_PARTITIONS: frozenset[int] = frozenset()
+ALL_REPLICAS = ThrottledReplicas(None)
+NO_REPLICAS = ThrottledReplicas({})
+
+
+def _read_entry(entry: str) -> tuple[int, int]:
+    if entry == "*":
+        raise InvalidThrottledReplicas(entry, "must stand alone: it already means every replica")
+    match = _ENTRY.fullmatch(entry)
+    if match is None:
+        raise InvalidThrottledReplicas(entry, "is neither '*' nor two numbers, [partition]:[broker]")
+    # Compared by length first: int() refuses thousands of digits with an error of its own.
+    ids = [digits.lstrip("0") or "0" for digits in match.groups()]
+    if any(len(digits) > 10 or int(digits) > _INT32_MAX for digits in ids):
+        raise InvalidThrottledReplicas(entry, f"has an id greater than {_INT32_MAX}")
+    return int(ids[0]), int(ids[1])

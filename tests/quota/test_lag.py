@@ -1,0 +1,307 @@
+"""KIP-16's replica lag as the wire shows it: time not caught up, silence, and the messages behind."""
+
+import tracemalloc
+
+import pytest
+
+from quota.lag import LagRow, LagTracker, TopicLag
+from tests.quota.clock import ManualClock
+
+LAG_TIME_MAX = 30.0
+FOLLOWER = 2
+FETCH_WAIT = 0.5
+
+
+class Replica:
+    """One follower's fetches of partition 0 of `orders`, with the tracker that sees them."""
+
+    def __init__(self, lag_time_max: float = LAG_TIME_MAX) -> None:
+        self.clock = ManualClock(1000.0)
+        self.tracker = LagTracker(self.clock, lag_time_max)
+
+    @property
+    def topic(self) -> TopicLag:
+        return self.tracker.topic(FOLLOWER, b"orders")
+
+    def fetch(self, fetch_offset: int, high_watermark: int, partition: int = 0) -> None:
+        now = self.clock()
+        self.topic.fetched(now)
+        self.topic.update(partition, fetch_offset, high_watermark, now)
+
+    def idle_for(self, seconds: float) -> None:
+        """Fetch with nothing new: the topic is seen, no partition is updated."""
+        for _ in range(round(seconds / FETCH_WAIT)):
+            self.clock.sleep(FETCH_WAIT)
+            self.topic.fetched(self.clock())
+
+    @property
+    def row(self) -> LagRow:
+        (row,) = self.tracker.rows()
+        return row
+
+
+def test_lagging_follower_that_never_reaches_the_end_goes_over() -> None:
+    """KIP-16 scenario 1: it reads fast and never stops, but the end is always ahead of it."""
+    replica = Replica()
+    for second in range(32):
+        replica.fetch(second * 10_000, (second + 1) * 10_000)
+        assert replica.row.lag_seconds == second
+        replica.clock.sleep(1.0)
+    assert replica.row.lag_seconds > LAG_TIME_MAX
+    assert replica.row.lag_messages == 10_000
+    assert not replica.row.stuck
+
+
+def test_lagging_follower_that_catches_up_after_each_burst_stays_under() -> None:
+    """KIP-16 scenario 1: one large batch, however large, is not lag once it was read to the end."""
+    replica = Replica()
+    end, worst = 0, 0.0
+    for _ in range(20):
+        replica.fetch(end, end + 1_000_000)
+        for _ in range(4):
+            replica.clock.sleep(1.0)
+            replica.topic.fetched(replica.clock())
+            worst = max(worst, replica.row.lag_seconds)
+        end += 1_000_000
+        replica.fetch(end, end)
+        assert replica.row.lag_seconds == 0
+        assert replica.row.lag_messages == 0
+    assert worst == 4.0
+
+
+def test_stuck_follower_shows_its_silence_though_it_was_caught_up() -> None:
+    """KIP-16 scenario 2: no fetch arrives, and the lag grows with every scrape."""
+    replica = Replica()
+    replica.fetch(500, 500)
+    replica.clock.sleep(LAG_TIME_MAX)
+    assert replica.row == (b"orders", 0, FOLLOWER, LAG_TIME_MAX, 0, False)
+    replica.clock.sleep(0.1)
+    assert replica.row.stuck
+    replica.clock.sleep(600.0)
+    assert replica.row.lag_seconds == pytest.approx(630.1)
+
+
+def test_stuck_follower_that_lagged_before_shows_the_longer_time() -> None:
+    replica = Replica()
+    replica.fetch(100, 500)
+    replica.idle_for(10.0)
+    replica.clock.sleep(40.0)
+    assert replica.row.lag_seconds == 50.0
+    assert replica.row.stuck
+
+
+def test_bootstrapping_follower_that_was_caught_up_lags_until_it_is_again() -> None:
+    """KIP-16 scenario 3: after ten minutes down its lag does not begin at 0, and ends when it reaches the end."""
+    replica = Replica()
+    replica.fetch(500, 500)
+    replica.idle_for(10.0)
+    replica.clock.sleep(600.0)
+    replica.topic.fetched(replica.clock())
+    replica.clock.sleep(0.2)
+    replica.topic.update(0, 500, 90_000, replica.clock())
+    assert replica.row.lag_seconds == pytest.approx(600.2)
+    assert not replica.row.stuck
+    for step in range(1, 10):
+        replica.clock.sleep(1.0)
+        replica.fetch(500 + step * 8_950, 90_000)
+        assert replica.row.lag_seconds == pytest.approx(600.2 + step)
+    replica.clock.sleep(1.0)
+    replica.fetch(90_000, 90_000)
+    assert replica.row.lag_seconds == 0
+
+
+def test_bootstrapping_follower_that_lagged_before_keeps_its_lag_begin() -> None:
+    replica = Replica()
+    replica.fetch(400, 500)
+    replica.clock.sleep(600.0)
+    replica.fetch(400, 90_000)
+    assert replica.row.lag_seconds == 600.0
+
+
+def test_bootstrapping_follower_that_is_new_lags_from_its_first_fetch() -> None:
+    replica = Replica()
+    replica.fetch(0, 90_000)
+    assert replica.row.lag_seconds == 0
+    replica.clock.sleep(45.0)
+    replica.fetch(10_000, 90_000)
+    assert replica.row.lag_seconds == 45.0
+    assert replica.row.lag_messages == 80_000
+
+
+def test_lag_of_an_idle_partition_updated_long_after_a_return_begins_then() -> None:
+    """Nothing new came for a minute after the follower was back, so its old silence is not this lag."""
+    replica = Replica()
+    replica.fetch(500, 500)
+    replica.clock.sleep(600.0)
+    replica.idle_for(60.0)
+    replica.fetch(500, 501)
+    assert replica.row.lag_seconds == 0
+
+
+def test_lag_after_catching_up_on_return_begins_anew() -> None:
+    replica = Replica()
+    replica.fetch(500, 500)
+    replica.clock.sleep(600.0)
+    replica.fetch(500, 500)
+    replica.clock.sleep(0.5)
+    replica.fetch(500, 700)
+    assert replica.row.lag_seconds == 0
+
+
+def test_lag_of_an_idle_follower_does_not_flap_between_long_polls() -> None:
+    replica = Replica()
+    replica.fetch(500, 500)
+    replica.clock.sleep(2.0)
+    assert replica.row.lag_seconds == 0
+    replica.clock.sleep(0.1)
+    assert replica.row.lag_seconds == pytest.approx(2.1)
+
+
+def test_silence_grace_is_half_of_a_short_lag_time_max() -> None:
+    replica = Replica(lag_time_max=1.0)
+    replica.fetch(500, 500)
+    replica.clock.sleep(0.5)
+    assert replica.row.lag_seconds == 0
+    replica.clock.sleep(0.25)
+    assert replica.row == (b"orders", 0, FOLLOWER, 0.75, 0, False)
+    replica.clock.sleep(0.5)
+    assert replica.row.stuck
+
+
+def test_lag_grows_at_scrape_time_without_an_update() -> None:
+    replica = Replica()
+    replica.fetch(100, 500)
+    replica.idle_for(7.0)
+    assert replica.row.lag_seconds == 7.0
+    assert replica.row.lag_messages == 400
+
+
+def test_update_beyond_the_high_watermark_is_caught_up() -> None:
+    """A leader's high watermark trails its log end, so an in-sync replica asks beyond it."""
+    replica = Replica()
+    replica.fetch(600, 500)
+    assert (replica.row.lag_messages, replica.tracker.sum_messages()) == (0, 0)
+
+
+def test_update_with_an_unknown_high_watermark_changes_nothing() -> None:
+    """-1 comes with errors; it must neither show a replica as caught up nor as known."""
+    replica = Replica()
+    replica.fetch(100, -1)
+    assert list(replica.tracker.rows()) == []
+    replica.fetch(100, 500)
+    replica.fetch(100, -1)
+    assert replica.row.lag_messages == 400
+
+
+def test_sum_messages_follows_updates_and_forgets_of_every_replica() -> None:
+    replica = Replica()
+    replica.fetch(100, 500)
+    replica.fetch(0, 50, partition=1)
+    other = replica.tracker.topic(3, b"orders")
+    other.update(0, 493, 500, replica.clock())
+    assert replica.tracker.sum_messages() == 457
+    replica.fetch(300, 600)
+    assert replica.tracker.sum_messages() == 357
+    replica.topic.forget(0)
+    replica.topic.forget(99)
+    assert replica.tracker.sum_messages() == 57
+    replica.fetch(50, 50, partition=1)
+    assert replica.tracker.sum_messages() == 7
+    assert [(row.replica, row.partition) for row in replica.tracker.rows()] == [(FOLLOWER, 1), (3, 0)]
+
+
+def test_forget_and_fetch_again_begins_anew() -> None:
+    replica = Replica()
+    replica.fetch(100, 500)
+    replica.idle_for(40.0)
+    replica.topic.forget(0)
+    replica.fetch(100, 500)
+    assert replica.row.lag_seconds == 0
+
+
+def test_topic_of_another_connection_is_the_same() -> None:
+    replica = Replica()
+    assert replica.tracker.topic(2, b"a") is replica.tracker.topic(2, b"a")
+    assert replica.tracker.topic(2, b"a") is not replica.tracker.topic(3, b"a")
+    assert replica.tracker.topic(2, b"a") is not replica.tracker.topic(2, b"b")
+
+
+@pytest.mark.parametrize(("lag_time_max", "expires_after"), [(30.0, 3600.0), (600.0, 6000.0)])
+def test_replica_silent_for_long_expires_at_the_next_scrape(lag_time_max: float, expires_after: float) -> None:
+    replica = Replica(lag_time_max)
+    replica.fetch(100, 500)
+    replica.clock.sleep(expires_after)
+    assert replica.row.stuck
+    replica.clock.sleep(1.0)
+    assert list(replica.tracker.rows()) == []
+    assert replica.tracker.sum_messages() == 0
+
+
+def test_replicas_that_expired_leave_when_a_new_topic_comes() -> None:
+    """Memory is bounded without a scrape too: a thousand replicas an hour, each seen once, do not add up."""
+    clock = ManualClock()
+    tracker = LagTracker(clock, LAG_TIME_MAX)
+    for replica in range(3000):
+        tracker.topic(replica, b"orders").update(0, 0, 1, clock())
+        clock.sleep(3.6)
+    assert tracker.sum_messages() <= 1001
+
+
+def test_replica_that_expired_is_back_with_its_next_fetch() -> None:
+    """A connection may still hold the object that the tracker has dropped."""
+    replica = Replica()
+    topic = replica.topic
+    replica.fetch(100, 500)
+    replica.clock.sleep(4000.0)
+    assert list(replica.tracker.rows()) == []
+    topic.fetched(replica.clock())
+    assert replica.row.lag_messages == 400
+    assert replica.topic is topic
+
+
+def test_rows_survive_fetches_between_two_rows() -> None:
+    """The exporter lets the event loop run between rows; topics and partitions come and go meanwhile."""
+    replica = Replica()
+    for partition in range(4):
+        replica.fetch(100, 500, partition)
+    rows = replica.tracker.rows()
+    first = next(rows)
+    replica.fetch(100, 500, 4)
+    replica.topic.forget(1)
+    replica.tracker.topic(3, b"new").update(0, 0, 1, replica.clock())
+    assert [row.partition for row in (first, *rows)] == [0, 1, 2, 3]
+
+
+def test_lag_tracker_without_a_lag_time_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than 0 seconds, not 0"):
+        LagTracker(ManualClock(), 0)
+
+
+def test_lag_tracker_with_another_lag_time_goes_by_it_at_once() -> None:
+    replica = Replica()
+    replica.fetch(500, 500)
+    replica.clock.sleep(1.5)
+    assert (replica.row.lag_seconds, replica.row.stuck) == (0, False)
+    replica.tracker.replica_lag_time_max = 1.0
+    assert (replica.row.lag_seconds, replica.row.stuck) == (1.5, True)
+    replica.tracker.replica_lag_time_max = 600.0
+    replica.clock.sleep(5998.0)
+    assert list(replica.tracker.rows())
+    with pytest.raises(ValueError, match="more than 0 seconds, not -1"):
+        replica.tracker.replica_lag_time_max = -1
+    assert replica.tracker.replica_lag_time_max == 600.0
+
+
+def test_memory_of_20_000_lagging_partitions_is_below_10_mb() -> None:
+    tracemalloc.start()
+    try:
+        tracker = LagTracker(ManualClock(), LAG_TIME_MAX)
+        for number in range(20):
+            topic = tracker.topic(FOLLOWER, b"topic-%d" % number)
+            for partition in range(1000):
+                topic.update(partition, partition, 10**9, float(partition))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(1 for _ in tracker.rows()) == 20_000
+    assert used < 10_000_000
