@@ -22,6 +22,7 @@ Buffer: TypeAlias = bytes | memoryview
 """Bytes to send; a memoryview is a slice of what was received and only lives until the next receive."""
 
 _CORRELATION_END: Final = 8  # size and correlation_id
+_NO_RECORDS: Final = (SIZE.pack(0), SIZE.pack(-1))
 _NULL: Final = -1  # records that are null, which takes no bytes
 _FIRST_RUN: Final = 4  # partitions looked at in one go at first
 
@@ -244,11 +245,11 @@ class FetchResponseScanner:
                     f"{partitions} partitions cannot stand in {frame_end - entries} bytes",
                     self.frame_size - (frame_end - name_end),
                 )
-            name = bytes(view[at + STRING_LENGTH.size : name_end])
+            name = view[at + STRING_LENGTH.size : name_end].tobytes()
             self._topics_left -= 1
             at = entries
             if stop <= end:
-                headers = bytes(view[entries:stop])
+                headers = view[entries:stop].tobytes()
                 if no_records(headers, partitions):
                     self.topics.append(ScannedTopic(name, headers, []))
                     at = stop
@@ -271,7 +272,7 @@ class FetchResponseScanner:
         while partitions_left:
             run = min(longest, partitions_left, (end - at) // stride)
             if run > 1:
-                block = bytes(view[at : at + run * stride])
+                block = view[at : at + run * stride].tobytes()
                 if no_records(block, run):
                     headers.append(block)
                     at += run * stride
@@ -283,7 +284,7 @@ class FetchResponseScanner:
                 at = self._keep(view, at, end, stride, frame_end)
                 break
             fields = unpack_from(view, at)
-            headers.append(bytes(view[at : at + stride]))
+            headers.append(view[at : at + stride].tobytes())
             at += stride
             partitions_left -= 1
             size = fields[-1]
@@ -324,6 +325,8 @@ class FetchResponseScanner:
         Seen column by column: a size is neither when its four bytes differ or are not 0x00 or 0xff. Where all are
         so, the headers do stand back to back, for then no records stand between them.
         """
+        if count == 1:
+            return headers.endswith(_NO_RECORDS)
         stride = self._layout.response_entry.size
         low = headers[stride - 1 :: stride]
         return (
