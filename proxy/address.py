@@ -1,0 +1,30 @@
+"""Addresses as the configuration writes them: `host:port`, an IPv6 host in square brackets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host (a name, an IPv4 address or an IPv6 address without brackets) and a TCP port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read `host:port`; ValueError with a sentence when it is something else. Port 0 means any free port."""
+        match = _HOST_AND_PORT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"must be host:port, not {text!r}")
+        port = int(match["port"])
+        if port > 65535:
+            raise ValueError(f"has port {port}, which is greater than 65535")
+        return cls(match["ipv6"] or match["host"], port)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,0 +1,141 @@
+"""Polls the in-sync replicas of throttled topics from the cluster's metadata.
+
+Imported only where `[cluster]` is configured: aiokafka costs memory. Without it, or while the cluster does not answer,
+the wire alone decides who is in sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from aiokafka.conn import create_conn
+from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.protocol.metadata import MetadataRequest
+
+from proxy.config import Cluster
+from proxy.log import EventLog
+
+InSyncReplicas = Mapping[tuple[bytes, int], frozenset[int]]
+
+REQUEST_TIMEOUT_SECONDS = 5.0
+
+_AUTO_CREATION_CAN_BE_REFUSED = 4  # from this version of Metadata on (MetadataRequest.json)
+_NO_ERROR = 0
+_REPLICA_NOT_AVAILABLE = 9  # a replica is offline; the ISR is true all the same
+
+
+class ClusterPoller:
+    """Asks for the ISR of the topics that `topics()` names, every `poll_seconds`, and hands it to `publish`.
+
+    `publish` gets {(topic, partition): ids of the brokers in sync}; an empty mapping when nothing is known.
+    `count` gets `ok` or `failed` for each poll.
+    """
+
+    def __init__(
+        self,
+        config: Cluster,
+        topics: Callable[[], Collection[str]],
+        publish: Callable[[InSyncReplicas], None],
+        log: EventLog,
+        count: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._publish = publish
+        self._log = log
+        self._count = count
+        self._connection: Any = None  # aiokafka has no types
+        self._names_topics = True
+        self._wake = asyncio.Event()
+        self._failing = False
+
+    def wake(self) -> None:
+        """Poll now: other topics are throttled."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                await self.poll()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._config.poll_seconds)
+        finally:
+            self._disconnect()
+
+    async def poll(self) -> None:
+        """Ask once and publish; a cluster that does not answer is logged, counted and asked again next time."""
+        topics = self._topics()
+        if not topics:
+            self._publish({})
+            return
+        try:
+            in_sync = await self._ask(topics)
+        except Exception as error:  # noqa: BLE001 - on a malformed answer aiokafka raises almost anything
+            self._disconnect()
+            self._failed(error)
+            return
+        if self._failing:
+            self._failing = False
+            self._log.info("cluster_poll_recovered", topics=len(topics))
+        self._count("ok")
+        self._publish(in_sync)
+
+    def _failed(self, error: Exception) -> None:
+        self._failing = True
+        self._count("failed")
+        self._log.fault(
+            "cluster_poll_failed",
+            peer=",".join(map(str, self._config.bootstrap_servers)),
+            error=str(error) or type(error).__name__,
+            effect="fetch offsets alone tell who is in sync",
+        )
+        # A stale ISR would exempt a replica that has fallen out of it since.
+        self._publish({})
+
+    async def _ask(self, topics: Collection[str]) -> InSyncReplicas:
+        if self._connection is None or not self._connection.connected():
+            self._connection = await self._connect()
+            # No topic is asked for here: the answer only tells the version that the broker speaks.
+            version = (await self._connection.send(MetadataRequest([]))).API_VERSION
+            self._names_topics = version >= _AUTO_CREATION_CAN_BE_REFUSED
+        # Before v4, naming a topic that is not there may create it: then all are asked for.
+        named = sorted(topics) if self._names_topics else None
+        return in_sync_replicas(await self._connection.send(MetadataRequest(named, False)), topics)
+
+    async def _connect(self) -> Any:
+        failures = []
+        for server in self._config.bootstrap_servers:
+            try:
+                return await create_conn(
+                    server.host,
+                    server.port,
+                    client_id="weir",
+                    request_timeout_ms=round(REQUEST_TIMEOUT_SECONDS * 1000),
+                )
+            except (KafkaError, OSError, EOFError) as error:
+                failures.append(f"{server}: {str(error) or type(error).__name__}")
+        raise KafkaConnectionError("; ".join(failures))
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def in_sync_replicas(response: Any, topics: Collection[str]) -> InSyncReplicas:
+    """Read the ISRs of `topics` from a Metadata response (v0 to v5); partitions with errors are not known."""
+    in_sync: dict[tuple[bytes, int], frozenset[int]] = {}
+    for topic in response.topics:
+        error, name, partitions = topic[0], topic[1], topic[-1]
+        if error != _NO_ERROR or name not in topics:
+            continue
+        for partition in partitions:
+            error, number, _leader, _replicas, isr = partition[:5]
+            if error in (_NO_ERROR, _REPLICA_NOT_AVAILABLE):
+                in_sync[name.encode(), number] = frozenset(isr)
+    return in_sync

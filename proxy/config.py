@@ -1,0 +1,194 @@
+"""The sidecar's configuration file (TOML): its tables, their defaults and limits, and how it is loaded."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+from proxy.address import Address
+from proxy.config_reader import ConfigError, read_table
+from proxy.routes import check_routes
+from quota.throttle import Side, ThrottleSettings
+from quota.throttled_replicas import ThrottledReplicas
+
+__all__ = [
+    "DEFAULT_ADMIN",
+    "SIDES",
+    "Admin",
+    "Cluster",
+    "Config",
+    "ConfigError",
+    "Egress",
+    "Fetch",
+    "Ingress",
+    "Limits",
+    "Log",
+    "Quota",
+    "ThrottleTable",
+    "TopicThrottle",
+    "load_config",
+    "parse_config",
+    "throttle_settings",
+]
+
+SIDES: tuple[Side, Side] = ("leader", "follower")
+
+DEFAULT_ADMIN = Address("127.0.0.1", 9690)
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+BrokerId = Annotated[int, Meta(ge=0, le=_INT32_MAX, description="a broker id: an integer, 0 or greater")]
+BytesPerSecond = Annotated[int, Meta(ge=0, le=_INT64_MAX, description="an integer of bytes/s, 0 or greater")]
+PositiveInt = Annotated[int, Meta(ge=1, le=_INT32_MAX, description="an integer greater than 0")]
+Seconds = Annotated[float, Meta(ge=0, le=86400, description="a number of seconds from 0 to 86400")]
+PositiveSeconds = Annotated[float, Meta(ge=0.1, le=86400, description="a number of seconds from 0.1 to 86400")]
+# org.apache.kafka.common.internals.Topic: the characters and the length of a topic's name.
+TopicName = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$",
+        description="a topic's name: 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'",
+    ),
+]
+
+
+class Ingress(msgspec.Struct, frozen=True, kw_only=True):
+    """A listener on the leader's side: everything that reaches the broker passes here."""
+
+    listen: Address
+    upstream: Address
+
+
+class Egress(msgspec.Struct, frozen=True, kw_only=True):
+    """A listener on the follower's side: this broker's fetches from broker `peer` pass here."""
+
+    peer: BrokerId
+    listen: Address
+    upstream: Address
+
+
+class Admin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the admin HTTP server listens."""
+
+    listen: Address = DEFAULT_ADMIN
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the cluster's metadata is asked for, and how often."""
+
+    bootstrap_servers: tuple[Address, ...]
+    poll_seconds: PositiveSeconds = 5.0
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """How rates are enforced and measured, in the meaning of Kafka's properties of these names."""
+
+    policy: Literal["strict", "kip73"] = "strict"
+    window_num: PositiveInt = 11
+    window_size_seconds: PositiveInt = 1
+    replica_lag_time_max_ms: PositiveInt = 30_000
+
+
+class Fetch(msgspec.Struct, frozen=True, kw_only=True):
+    """KIP-74: the most bytes that one replica fetch may return; None: as the follower asks."""
+
+    response_max_bytes: PositiveInt | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds on sizes (bytes) and waits (seconds)."""
+
+    fetch_request_max_bytes: PositiveInt = 100 * 2**20
+    drain_seconds: Seconds = 10.0
+    connect_timeout_seconds: PositiveSeconds = 5.0
+
+
+class Log(msgspec.Struct, frozen=True, kw_only=True):
+    """What is logged (on stderr), and in which form."""
+
+    json: bool = False
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class TopicThrottle(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic's throttled replicas on each side; None and an empty list both mean none."""
+
+    leader_replicas: ThrottledReplicas | None = field(default=None, name="leader.replication.throttled.replicas")
+    follower_replicas: ThrottledReplicas | None = field(default=None, name="follower.replication.throttled.replicas")
+
+
+class ThrottleTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The `[throttle]` table, one schema for the file and for HTTP. Rates are bytes/s; None: no quota."""
+
+    leader_rate: BytesPerSecond | None = field(default=None, name="leader.replication.throttled.rate")
+    follower_rate: BytesPerSecond | None = field(default=None, name="follower.replication.throttled.rate")
+    topics: dict[TopicName, TopicThrottle] = field(default_factory=dict)
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file."""
+
+    broker_id: BrokerId
+    ingress: tuple[Ingress, ...] = ()
+    egress: tuple[Egress, ...] = ()
+    admin: Admin = Admin()
+    cluster: Cluster | None = None
+    quota: Quota = Quota()
+    fetch: Fetch = Fetch()
+    limits: Limits = Limits()
+    log: Log = Log()
+    throttle: ThrottleTable = field(default_factory=ThrottleTable)
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a configuration file; ConfigError (with `file`) says what is wrong with it.
+
+    Host names are resolved only where a route may loop; call it outside an event loop.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("", f"cannot be read: {error.strerror}", str(path)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("", f"is not UTF-8: byte {error.start} is wrong", str(path)) from error
+    try:
+        return parse_config(text)
+    except ConfigError as error:
+        raise ConfigError(error.field, error.reason, str(path)) from error
+
+
+def parse_config(text: str) -> Config:
+    """Read and check the text of a configuration file; see `load_config`."""
+    try:
+        plain = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("", f"is not TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError("", "is nested too deeply") from None
+    config = read_table(Config, plain)
+    check_routes(config)
+    return config
+
+
+def throttle_settings(config: Config, table: ThrottleTable, side: Side) -> ThrottleSettings:
+    """Return what `table` and the file's other tables set for one side's throttle."""
+    if side == "leader":
+        rate = table.leader_rate
+        replicas = {name: topic.leader_replicas for name, topic in table.topics.items() if topic.leader_replicas}
+    else:
+        rate = table.follower_rate
+        replicas = {name: topic.follower_replicas for name, topic in table.topics.items() if topic.follower_replicas}
+    return ThrottleSettings(
+        rate=rate,
+        replicas=replicas,
+        policy=config.quota.policy,
+        window_num=config.quota.window_num,
+        window_size_seconds=config.quota.window_size_seconds,
+        replica_lag_time_max_ms=config.quota.replica_lag_time_max_ms,
+        response_max_bytes=config.fetch.response_max_bytes,
+    )

@@ -1,0 +1,152 @@
+"""Reads plain tables (TOML or JSON) into msgspec structs; every error names the path of the field that is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+Table = TypeVar("Table", bound=msgspec.Struct)
+
+_SHOWN_VALUE_LENGTH = 60
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used: `field` is its path, `reason` the sentence, `file` where it stands, if in one."""
+
+    def __init__(self, field: str, reason: str, file: str | None = None) -> None:
+        super().__init__(field, reason, file)
+        self.field = field
+        self.reason = reason
+        self.file = file
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.file, self.field, self.reason) if part)
+
+
+def read_table(table_type: type[Table], value: object, path: str = "") -> Table:
+    """Read one table; ConfigError names the first wrong field by its path below `path`.
+
+    The types of the struct's fields may be structs, `tuple[T, ...]`, `dict[str, T]`, `T | None` (absent), types with
+    a `parse(text)` class method that raises ValueError with a sentence, and what msgspec converts, whose
+    `Meta(description=...)` completes "must be ...".
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigError(path, f"must be a table, not {shown(value)}")
+    fields = {field.encode_name: field for field in msgspec.structs.fields(table_type)}
+    for key in value:
+        if key not in fields:
+            raise _unknown_key(key, value[key], fields, path)
+    known: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name in value:
+            known[field.name] = _read(field.type, value[name], join(path, name))
+        elif field.required:
+            raise ConfigError(join(path, name), "is missing")
+    return table_type(**known)
+
+
+def join(path: str, key: str) -> str:
+    """Return the path of `key` in the table at `path`."""
+    return f"{path}.{key}" if path else key
+
+
+def shown(value: object) -> str:
+    """Show a value in a sentence: as TOML writes it, cut to a line's length."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "null"
+    text = repr(value)
+    return text if len(text) <= _SHOWN_VALUE_LENGTH else f"{text[:_SHOWN_VALUE_LENGTH]}..."
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word nearest to `word`, by spelling or by a shared part; None when none is like it."""
+    candidates = list(known)
+    close = difflib.get_close_matches(word.casefold(), candidates, n=1, cutoff=0.5)
+    if close:
+        return close[0]
+    parts = [name for name in candidates if word and (word.casefold() in name or name in word.casefold())]
+    return parts[0] if parts else None
+
+
+def _read(expected: Any, value: object, path: str) -> Any:
+    origin = get_origin(expected)
+    if origin is Union or origin is types.UnionType:
+        expected = next(arm for arm in get_args(expected) if arm is not types.NoneType)
+        origin = get_origin(expected)
+    if origin is tuple:
+        return _read_list(get_args(expected)[0], value, path)
+    if origin is dict:
+        return _read_names(get_args(expected), value, path)
+    if isinstance(expected, type) and issubclass(expected, msgspec.Struct):
+        return read_table(expected, value, path)
+    if hasattr(expected, "parse"):
+        return _parse(expected, value, path)
+    try:
+        return msgspec.convert(value, expected)
+    except msgspec.ValidationError:
+        raise ConfigError(path, f"must be {_described(expected)}, not {shown(value)}") from None
+
+
+def _read_list(item: Any, value: object, path: str) -> tuple[Any, ...]:
+    if isinstance(value, str) and hasattr(item, "parse"):
+        return tuple(_parse(item, part.strip(), path) for part in value.split(","))  # Kafka writes its lists so
+    if not isinstance(value, list):
+        raise ConfigError(path, f"must be a list, not {shown(value)}")
+    return tuple(_read(item, element, f"{path}[{index}]") for index, element in enumerate(value))
+
+
+def _read_names(key_and_item: tuple[Any, ...], value: object, path: str) -> dict[str, Any]:
+    key_type, item = key_and_item
+    if not isinstance(value, Mapping):
+        raise ConfigError(path, f"must be a table, not {shown(value)}")
+    names = {}
+    for name, element in value.items():
+        try:
+            msgspec.convert(name, key_type)
+        except msgspec.ValidationError:
+            raise ConfigError(join(path, name), f"must be {_described(key_type)}") from None
+        names[name] = _read(item, element, join(path, name))
+    return names
+
+
+def _parse(parsed_type: Any, value: object, path: str) -> Any:
+    if not isinstance(value, str):
+        raise ConfigError(path, f"must be a string, not {shown(value)}")
+    try:
+        return parsed_type.parse(value)
+    except ValueError as error:
+        raise ConfigError(path, str(error).removesuffix(".")) from error
+
+
+def _described(expected: Any) -> str:
+    if get_origin(expected) is Annotated:
+        for meta in get_args(expected)[1:]:
+            if isinstance(meta, msgspec.Meta) and meta.description:
+                return meta.description
+    if arms := get_args(expected):
+        return " or ".join(f'"{arm}"' for arm in arms)  # a Literal
+    return {bool: "true or false", str: "a string"}.get(expected, str(expected))
+
+
+def _unknown_key(key: object, value: object, known: Iterable[str], path: str) -> ConfigError:
+    word = str(key)
+    # An unquoted dotted key arrives as tables within tables: put its parts together again.
+    dotted = word
+    while isinstance(value, Mapping) and len(value) == 1:
+        inner, value = next(iter(value.items()))
+        dotted = f"{dotted}.{inner}"
+    if dotted in known:
+        return ConfigError(join(path, dotted), f'a key with dots must be quoted: "{dotted}"')
+    guess = nearest(dotted, known) or nearest(word, known)
+    hint = f'; did you mean "{guess}"?' if guess else f"; known here: {', '.join(sorted(known))}"
+    return ConfigError(join(path, word), f"is not a known key{hint}")

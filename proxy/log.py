@@ -1,0 +1,134 @@
+"""Structured logs: one line an event, `key=value` or JSON, on stderr; repeated faults are counted, not repeated."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+FAULT_INTERVAL_SECONDS = 10.0
+"""The same fault of the same peer is logged at most once in this time, with a count of those suppressed."""
+
+_FAULTS_REMEMBERED = 1024
+_BARE = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
+_FIELDS = "weir_fields"
+
+
+class EventLog:
+    """Writes events of one part of the sidecar through the standard library's logging.
+
+    `clock` gives monotonic seconds; it is read for faults only.
+    """
+
+    def __init__(self, name: str = "weir", clock: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logging.getLogger(name)
+        self._clock = clock
+        self._faults: dict[tuple[str, object], tuple[float, int]] = {}  # (logged at, suppressed since)
+
+    def debug(self, event: str, **fields: object) -> None:
+        """Log an event that only a developer wants to see."""
+        self._write(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        """Log an event that an operator expects."""
+        self._write(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        """Log an event that an operator should know of; see `fault` for one that may come in floods."""
+        self._write(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        """Log a failure of the sidecar itself."""
+        self._write(logging.ERROR, event, fields)
+
+    def fault(self, event: str, peer: object, **fields: object) -> None:
+        """Log what went wrong with `peer` as a warning, at most once in FAULT_INTERVAL_SECONDS an event and peer.
+
+        The next line carries `suppressed`, the number of those in between.
+        """
+        now = self._clock()
+        key = (event, peer)
+        logged_at, suppressed = self._faults.get(key, (None, 0))
+        if logged_at is not None and now - logged_at < FAULT_INTERVAL_SECONDS:
+            self._faults[key] = (logged_at, suppressed + 1)
+            return
+        if len(self._faults) >= _FAULTS_REMEMBERED and key not in self._faults:
+            self._forget(now)
+        self._faults[key] = (now, 0)
+        counted = {"suppressed": suppressed} if suppressed else {}
+        self._write(logging.WARNING, event, {"peer": peer, **fields, **counted})
+
+    def _forget(self, now: float) -> None:
+        old = [key for key, (at, _) in self._faults.items() if now - at >= FAULT_INTERVAL_SECONDS]
+        # With none old enough the one that was first logged goes: memory stays bounded in any flood of peers.
+        for key in old or [min(self._faults, key=lambda key: self._faults[key][0])]:
+            del self._faults[key]
+
+    def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, event, extra={_FIELDS: fields})
+
+
+class KeyValueFormatter(logging.Formatter):
+    """`time=... level=info event=listening side=leader ...`, values quoted where they hold blanks or quotes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line."""
+        return " ".join(f"{key}={_key_value(value)}" for key, value in _record_fields(record).items())
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, with the keys of the `key=value` form."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line."""
+        return json.dumps(_record_fields(record), default=str, separators=(",", ":"))
+
+
+def configure_logging(*, as_json: bool = False, level: str = "info", stream: TextIO | None = None) -> None:
+    """Send this process's logs, libraries' included, to `stream` (stderr) in one form."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if as_json else KeyValueFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Both write a line or more for what is said once, and rate-limited, by the event log.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
+
+
+def _record_fields(record: logging.LogRecord) -> dict[str, object]:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    fields: dict[str, object] = {
+        "time": f"{seconds}.{int(record.msecs):03d}Z",
+        "level": record.levelname.lower(),
+    }
+    own = getattr(record, _FIELDS, None)
+    if own is None:
+        fields |= {"event": "library", "logger": record.name, "message": record.getMessage()}
+    else:
+        fields |= {"event": record.msg, **own}
+    if record.exc_info and record.exc_info[1] is not None:
+        fields["error"] = repr(record.exc_info[1])
+        fields["at"] = _innermost_frame(record.exc_info[1])
+    return fields
+
+
+def _innermost_frame(error: BaseException) -> str:
+    trace = error.__traceback__
+    if trace is None:
+        return "unknown"
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def _key_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,91 @@
+"""Asks upstreams whether they answer, for readiness: an ApiVersions round trip, or a TLS greeting on a TLS listener."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterable
+
+from proxy.address import Address
+
+PROBE_TIMEOUT_SECONDS = 1.0
+CACHE_SECONDS = 1.0
+
+# ApiVersions v0 (ApiVersionsRequest.json): size, api_key 18, api_version 0, correlation_id 0, client_id "weir". Brokers
+# answer it before authentication, so it needs no credentials.
+_API_VERSIONS = struct.pack(">ihhih4s", 14, 18, 0, 0, 4, b"weir")
+
+
+class UpstreamProbe:
+    """Probes addresses, all at once, at most once in CACHE_SECONDS. `clock` gives monotonic seconds."""
+
+    def __init__(self, addresses: Iterable[Address], clock: Callable[[], float] = time.monotonic) -> None:
+        self._addresses = tuple(addresses)
+        self._clock = clock
+        self._tls: set[Address] = set()
+        self._probed_at = float("-inf")
+        self._failures: list[str] = []
+        self._lock = asyncio.Lock()
+
+    async def failures(self) -> list[str]:
+        """Return one sentence for each address that does not answer."""
+        async with self._lock:
+            if self._clock() - self._probed_at >= CACHE_SECONDS:
+                found = await asyncio.gather(*map(self._failure, self._addresses))
+                self._failures = [failure for failure in found if failure is not None]
+                self._probed_at = self._clock()
+            return self._failures
+
+    async def _failure(self, address: Address) -> str | None:
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+                if await self._answers(address):
+                    return None
+        except TimeoutError:
+            return f"upstream {address} did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
+        except OSError as error:
+            return f"upstream {address} cannot be reached: {error.strerror or error}"
+        return f"upstream {address} closes connections without an answer"
+
+    async def _answers(self, address: Address) -> bool:
+        if address not in self._tls:
+            if await _answers_api_versions(address):
+                return True
+            # A TLS listener hangs up on plaintext.
+            if not await _answers_tls(address):
+                return False
+            self._tls.add(address)
+            return True
+        if await _answers_tls(address):
+            return True
+        self._tls.discard(address)
+        return False
+
+
+async def _answers_api_versions(address: Address) -> bool:
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        writer.write(_API_VERSIONS)
+        with contextlib.suppress(ConnectionError):
+            return bool(await reader.read(4))
+        return False
+    finally:
+        writer.transport.abort()
+
+
+async def _answers_tls(address: Address) -> bool:
+    context = ssl.create_default_context()
+    # Whether something answers is asked here, not who: no data is sent.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        _, writer = await asyncio.open_connection(address.host, address.port, ssl=context)
+    except (ssl.SSLEOFError, ConnectionResetError):
+        return False
+    except ssl.SSLError:
+        return True  # it refuses this client, in TLS
+    writer.transport.abort()
+    return True
