@@ -1,0 +1,1 @@
+"""Acts on a cluster: reassignments and the configurations that go with them."""

@@ -1,0 +1,235 @@
+"""Asks a cluster about brokers, topics, moves and configs, and changes them, through kafka-python's admin client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError
+
+from control.errors import ControlError
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+DISK_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS, DISK_RATE)
+# Kafka's defaults, which DescribeConfigs gives where nothing was set: Long.MAX_VALUE for rates, an empty list for
+# replicas.
+_UNSET = {"", "[]", "None", str(2**63 - 1)}
+
+
+class Partition(NamedTuple):
+    """A partition by name, as in KIP-73's `topic` and `[partition]`."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the cluster's metadata says of a partition; `leader` is -1 while there is none."""
+
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A move under way, as ListPartitionReassignments (KIP-455) tells it."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+class ClusterAdmin:
+    """One connection to a cluster's controllers and brokers. Every method blocks, and raises ControlError.
+
+    `clock` and `sleep` (seconds) are used only where a method waits for the cluster.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Sequence[str],
+        *,
+        timeout_seconds: float = 30,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        with _refused(f"Connecting to {', '.join(bootstrap_servers)}"):
+            self._client = KafkaAdminClient(
+                bootstrap_servers=list(bootstrap_servers),
+                client_id="weir",
+                request_timeout_ms=int(timeout_seconds * 1000),
+                bootstrap_timeout_ms=int(timeout_seconds * 1000),
+                reconnect_backoff_max_ms=1000,
+            )
+
+    def __enter__(self) -> ClusterAdmin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def brokers(self) -> list[int]:
+        """Return the ids of the brokers that are registered now and not fenced."""
+        with _refused("Asking for the brokers"):
+            brokers = self._client.describe_cluster()["brokers"]
+        return sorted(int(broker["broker_id"]) for broker in brokers if not broker.get("is_fenced"))
+
+    def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
+        """Return the state of every partition of `topics` (None: of all)."""
+        with _refused("Asking for topics"):
+            described = self._client.describe_topics(None if topics is None else list(topics))
+        found = {}
+        for topic in described:
+            _check(f"Describing topic {topic['name']}", topic["error_code"])
+            for entry in topic["partitions"]:
+                found[Partition(topic["name"], entry["partition_index"])] = PartitionState(
+                    leader=entry["leader_id"],
+                    replicas=tuple(entry["replica_nodes"]),
+                    in_sync_replicas=tuple(entry["isr_nodes"]),
+                )
+        return found
+
+    def create_topic(
+        self, topic: str, assignment: Mapping[int, Sequence[int]], configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic whose replicas are where `assignment` (partition -> broker ids, leader first) says."""
+        wanted = {
+            "assignments": {p: list(replicas) for p, replicas in assignment.items()},
+            "configs": dict(configs or {}),
+        }
+        with _refused(f"Creating topic {topic}"):
+            self._client.create_topics({topic: wanted}, wait_for_metadata=True)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        with _refused(f"Deleting topic {topic}"):
+            self._client.delete_topics([topic])
+
+    def reassign(self, moves: Mapping[Partition, Sequence[int] | None]) -> None:
+        """Start moving partitions to new replica lists; None cancels the move of that partition."""
+        wanted = {TopicPartition(*partition): replicas for partition, replicas in moves.items()}
+        with _refused("Starting the move"):
+            results = self._client.alter_partition_reassignments(wanted)
+        for partition, error in results.items():
+            if error is not None:
+                raise ControlError(f"Moving {partition.topic}-{partition.partition}", str(error().description))
+
+    def reassignments(self) -> dict[Partition, Reassignment]:
+        """Return the moves that are under way."""
+        with _refused("Listing moves"):
+            listed = self._client.list_partition_reassignments()
+        return {
+            Partition(partition.topic, partition.partition): Reassignment(
+                tuple(move["replicas"]), tuple(move["adding_replicas"]), tuple(move["removing_replicas"])
+            )
+            for partition, move in listed.items()
+        }
+
+    def wait_for_reassignments(self, seconds: float, poll_seconds: float = 0.2) -> float:
+        """Wait until no move is under way and return how long that took (s). Raises ControlError after `seconds`."""
+        start = self._clock()
+        while moves := self.reassignments():
+            if self._clock() - start > seconds:
+                left = ", ".join(f"{move.topic}-{move.partition}" for move in sorted(moves)[:5])
+                raise ControlError("Waiting for moves", f"{len(moves)} still under way after {seconds:g} s ({left})")
+            self._sleep(poll_seconds)
+        return self._clock() - start
+
+    def configs(self, brokers: Iterable[int] = (), topics: Iterable[str] = ()) -> dict[str, dict[str, str]]:
+        """Return every config of brokers and topics, defaults too, by `broker 1` and `topic orders`."""
+        resources = [ConfigResource(ConfigResourceType.BROKER, str(broker)) for broker in brokers]
+        resources += [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
+        if not resources:
+            return {}
+        with _refused("Describing configs"):
+            described = self._client.describe_configs(resources, config_filter="all")
+        found = {
+            f"{kind} {name}": {key: str(entry["value"]) for key, entry in entries.items()}
+            for kind, by_name in described.items()
+            for name, entries in by_name.items()
+        }
+        for resource in resources:
+            # The client drops the error of a single resource: its entries are then empty, which must not read as
+            # "unset".
+            label = f"{resource.resource_type.name.lower()} {resource.name}"
+            if not found.get(label):
+                raise ControlError(f"Describing the configs of {label}", "nothing came back; does it exist?")
+        return found
+
+    def native_throttles(self, topics: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
+        """Return every throttle of Kafka's own that is set, by broker and topic: empty proves that there is none."""
+        names = list(topics) if topics is not None else sorted({partition.topic for partition in self.partitions()})
+        found = {}
+        for resource, entries in self.configs(self.brokers(), names).items():
+            throttles = {key: value for key, value in entries.items() if key in _THROTTLES and value not in _UNSET}
+            if throttles:
+                found[resource] = throttles
+        return found
+
+    def set_native_throttle(
+        self, rates: Mapping[int, Mapping[str, int]], replicas: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        """Set Kafka's own throttle: `rates` by broker (bytes/s by name), `replicas` by topic (lists by name)."""
+        self._alter(rates, replicas, self._client.alter_configs)
+
+    def clear_native_throttle(self, brokers: Iterable[int], topics: Iterable[str]) -> None:
+        """Remove Kafka's own throttle from brokers and topics."""
+        rates = {broker: dict.fromkeys((LEADER_RATE, FOLLOWER_RATE)) for broker in brokers}
+        lists = {topic: dict.fromkeys((LEADER_REPLICAS, FOLLOWER_REPLICAS)) for topic in topics}
+        self._alter(rates, lists, self._client.reset_configs)
+
+    def _alter(
+        self,
+        brokers: Mapping[int, Mapping[str, object]],
+        topics: Mapping[str, Mapping[str, object]],
+        call: Callable[..., Any],
+    ) -> None:
+        resources = [
+            ConfigResource(ConfigResourceType.BROKER, str(broker), _texts(set_)) for broker, set_ in brokers.items()
+        ]
+        resources += [ConfigResource(ConfigResourceType.TOPIC, topic, _texts(set_)) for topic, set_ in topics.items()]
+        action = "Changing Kafka's own throttle"
+        with _refused(action):
+            # Rates do not show among a broker's configs until they were set once, so the client must not look them up.
+            results = call(resources, raise_on_unknown=False, incremental=True)
+        for kind, by_name in results.items():
+            for name, said in by_name.items():
+                if said != "OK":
+                    raise ControlError(f"{action} of {kind} {name}", str(said))
+
+
+def _texts(configs: Mapping[str, object]) -> dict[str, str | None]:
+    return {key: None if value is None else str(value) for key, value in configs.items()}
+
+
+def _check(action: str, error_code: int) -> None:
+    if error_code:
+        raise ControlError(action, f"error code {error_code}")
+
+
+@contextmanager
+def _refused(action: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaError as error:
+        raise ControlError(action, str(error) or type(error).__name__) from error

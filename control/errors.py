@@ -1,0 +1,12 @@
+"""What can go wrong between weir and a cluster's controllers."""
+
+from __future__ import annotations
+
+
+class ControlError(Exception):
+    """The cluster refused or did not answer. Fields: `action` (what was asked), `reason` (what it said)."""
+
+    def __init__(self, action: str, reason: str) -> None:
+        self.action = action
+        self.reason = reason
+        super().__init__(f"{action} failed: {reason}")

@@ -1,0 +1,59 @@
+"""Reads brokers' logs: a follower that dislikes an answer says so only there, and only at INFO."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+BAD_SIGNS: dict[str, re.Pattern[str]] = {
+    "invalid full fetch response": re.compile(r"invalid (?:full|incremental) fetch response", re.IGNORECASE),
+    "Non-monotonic": re.compile(r"Non-monotonic", re.IGNORECASE),
+    "marked as failed": re.compile(r"marked as failed", re.IGNORECASE),
+    "Offset mismatch": re.compile(r"Offset mismatch", re.IGNORECASE),
+    "Shrinking ISR": re.compile(r"Shrinking ISR", re.IGNORECASE),
+    "Unexpected error": re.compile(
+        r"Unexpected error occurred (?:while processing data|during fetching)", re.IGNORECASE
+    ),
+    "Truncating": re.compile(r"Truncating (?:to offset \d|.* below high watermark)", re.IGNORECASE),
+}
+"""What FetchSessionHandler, UnifiedLog, AbstractFetcherThread and Partition say of a replica in trouble, by name."""
+
+
+class LogLine(NamedTuple):
+    """A line worth showing: `sign` is a name of BAD_SIGNS or "ERROR"."""
+
+    sign: str
+    log: Path
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.log}:{self.number}: [{self.sign}] {self.text}"
+
+
+def bad_signs(log: Path, allow: Collection[str] = ()) -> list[LogLine]:
+    """Return the lines of a broker's log that carry a bad sign; `allow` names signs that the test itself provokes."""
+    if unknown := set(allow) - set(BAD_SIGNS):
+        raise ValueError(f"{', '.join(sorted(unknown))}: no such sign; there are {', '.join(BAD_SIGNS)}")
+    wanted = {name: pattern for name, pattern in BAD_SIGNS.items() if name not in allow}
+    return [
+        LogLine(name, log, number, line)
+        for number, line in enumerate(_lines(log), 1)
+        for name, pattern in wanted.items()
+        if pattern.search(line)
+    ]
+
+
+def errors(log: Path) -> list[LogLine]:
+    """Return the lines logged at ERROR or FATAL; not all are bad, but all are worth showing."""
+    return [
+        LogLine("ERROR", log, number, line)
+        for number, line in enumerate(_lines(log), 1)
+        if re.search(r"(?:^|[\d.\]] )(?:ERROR|FATAL)\b", line)
+    ]
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines() if log.exists() else []

@@ -1,0 +1,388 @@
+"""Real Kafka clusters on loopback, with a weir sidecar for each broker where wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from control.cluster_admin import ClusterAdmin, Partition
+from control.errors import ControlError
+from lab import broker_log, jars
+from lab.broker import Broker
+from lab.errors import BadSigns, LabError, PortTaken, Timeout
+from lab.java import java_command
+from lab.network import LOOPBACK, Ports, egress_address
+from lab.processes import Process, Supervisor
+from lab.received import ReceivedBytes
+from lab.segments import compare_logs, segment_files
+from lab.settings import (
+    Place,
+    Route,
+    SidecarOptions,
+    Throttle,
+    hosts_file,
+    properties_text,
+    sidecar_toml,
+)
+from lab.sidecar import Sidecar
+
+PROJECT = Path(__file__).resolve().parent.parent
+_START_SECONDS = 90  # of a process; usually 3 to 7, but the machine may be busy
+_STARTS = 3  # tries at a whole cluster when another program takes a port in between
+
+
+def weir_run(config: Path) -> list[str]:
+    """Return the command line of a sidecar."""
+    return [sys.executable, "-m", "cli.main", "run", "--config", str(config)]
+
+
+class Cluster(ABC):
+    """A cluster as a context manager (`with`, or `async with` from asyncio). Its methods block; see the package's text.
+
+    brokers: how many, with ids 1, 2, ...
+    sidecars, routes: sidecars=True gives every broker both roles; `routes` says it for all or for each broker id.
+    throttle, policy, poll_isr, sidecar_tables: what the sidecars are told, see SidecarOptions.
+    properties, broker_properties: broker properties for all, and by broker id; they win over the lab's own.
+    heap_mb: -Xmx of each broker in MiB; `jvm_flags` are further flags.
+    sidecar_command: builds a sidecar's command line from its configuration file (weir_run), for those who test
+    something else.
+    show: where a line on progress or on a failure goes (stderr).
+    """
+
+    def __init__(
+        self,
+        version: str,
+        brokers: int = 3,
+        *,
+        sidecars: bool = False,
+        routes: Route | Mapping[int, Route] | None = None,
+        throttle: Throttle | Mapping[int, Throttle] | None = None,
+        policy: str | None = None,
+        poll_isr: bool = False,
+        sidecar_tables: Mapping[str, Mapping[str, Any]] | None = None,
+        properties: Mapping[str, object] | None = None,
+        broker_properties: Mapping[int, Mapping[str, object]] | None = None,
+        heap_mb: int = 384,
+        jvm_flags: Sequence[str] = (),
+        sidecar_command: Callable[[Path], list[str]] = weir_run,
+        sidecar_env: Mapping[str, str] | None = None,
+        show: Callable[[str], None] | None = None,
+    ) -> None:
+        self.version = version
+        self.broker_ids = tuple(range(1, brokers + 1))
+        self._routes = _routes(self.broker_ids, sidecars, routes)
+        self._sidecar_options = SidecarOptions(
+            policy=policy, throttle=throttle, poll_isr=poll_isr, tables=sidecar_tables or {}
+        )
+        self._properties = dict(properties or {})
+        self._broker_properties = broker_properties or {}
+        self._heap_mb = heap_mb
+        self._jvm_flags = tuple(jvm_flags)
+        self._sidecar_command = sidecar_command
+        self._sidecar_env = dict(sidecar_env or {})
+        self._show = show or (lambda line: print(line, file=sys.stderr, flush=True))
+        self.brokers: dict[int, Broker] = {}
+        self.sidecars: dict[int, Sidecar] = {}
+        self.places: dict[int, Place] = {}
+        self._ports: Ports | None = None
+        self._supervisor: Supervisor | None = None
+        self._admin: ClusterAdmin | None = None
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start everything and wait until it is of use.
+
+        Raises LabError; nothing is left behind then but the logs it names.
+        """
+        for left in reversed(range(_STARTS)):
+            try:
+                self._start_once()
+                return
+            except PortTaken as error:
+                self._end(error)
+                if not left:
+                    raise
+                self._show(f"lab: {error.reason} Starting again with other ports.")
+            except BaseException as error:
+                self._end(error)
+                raise
+
+    def stop(self) -> None:
+        """End every process and remove every file of this lab."""
+        self._end(None)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(error)
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._end, error)
+
+    # -- what a cluster is asked and told ----------------------------------------------------------
+
+    @property
+    def admin(self) -> ClusterAdmin:
+        """The admin client: topics, moves, configs."""
+        if self._admin is None:
+            self._admin = ClusterAdmin(self.bootstrap_servers)
+        return self._admin
+
+    @property
+    def bootstrap_servers(self) -> list[str]:
+        """host:port of every broker for clients: direct in KRaft mode, through any ingress in ZooKeeper mode."""
+        return [place.client_address for place in self.places.values()]
+
+    @property
+    def client_properties(self) -> dict[str, object]:
+        """What a Java client needs to be told to speak to this cluster."""
+        return {}
+
+    def create_topic(
+        self, topic: str, assignment: Mapping[int, Sequence[int]], configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic with these replicas by partition (leader first), and wait until all exist and are in sync."""
+        self.admin.create_topic(topic, assignment, configs)
+        homes = [
+            self.brokers[broker_id].data / f"{topic}-{partition}"
+            for partition, replicas in assignment.items()
+            for broker_id in replicas
+        ]
+        self.wait_for(f"every replica of {topic}", lambda: all(home.is_dir() for home in homes), 30)
+        self.wait_for(f"{topic} in sync", lambda: self.is_in_sync(topic), 30)
+
+    def is_in_sync(self, topic: str) -> bool:
+        """Return whether every replica of every partition of a topic is in its ISR, and each has a leader."""
+        states = self.admin.partitions([topic]).values()
+        return all(s.leader >= 0 and set(s.in_sync_replicas) == set(s.replicas) for s in states)
+
+    def reassign(self, moves: Mapping[tuple[str, int], Sequence[int]], seconds: float | None = None) -> float:
+        """Start moves, (topic, partition) -> new replicas; with `seconds`, wait for their end.
+
+        Returns how long it took (s).
+        """
+        begun = time.monotonic()
+        self.admin.reassign({Partition(*partition): replicas for partition, replicas in moves.items()})
+        if seconds is not None:
+            self.admin.wait_for_reassignments(seconds)
+        return time.monotonic() - begun
+
+    def assert_no_native_throttle(self) -> None:
+        """Prove by DescribeConfigs that no throttle of Kafka's own is set on any broker or topic. Raises LabError."""
+        if found := self.admin.native_throttles():
+            raise LabError(f"Kafka's own throttle is set: {found}.")
+
+    def wait_for(self, what: str, is_so: Callable[[], bool], seconds: float, poll_seconds: float = 0.1) -> float:
+        """Wait until `is_so()`; an answer that the cluster cannot give yet counts as no.
+
+        Returns how long it took (s).
+        """
+        begun = time.monotonic()
+        said = ""
+        while True:
+            try:
+                if is_so():
+                    return time.monotonic() - begun
+            except ControlError as error:
+                said = str(error)
+            if time.monotonic() - begun > seconds:
+                raise Timeout(what, seconds, said)
+            time.sleep(poll_seconds)
+
+    def segments(self, topic: str, partition: int, broker_id: int) -> list[Path]:
+        """Return the segment files of a replica."""
+        return segment_files(self.brokers[broker_id].data, topic, partition)
+
+    def compare_segments(self, topic: str, partition: int, first: int, second: int) -> int:
+        """Compare two brokers' replicas byte for byte; returns their size in bytes. Raises SegmentsDiffer."""
+        sides = (self.segments(topic, partition, broker_id) for broker_id in (first, second))
+        return compare_logs(f"{topic}-{partition}", *sides)
+
+    def received_bytes(
+        self, broker_id: int, partitions: Iterable[tuple[str, int]], interval: float = 0.1
+    ) -> ReceivedBytes:
+        """Return a sampler (a context manager) of what `broker_id` receives for these partitions."""
+        data = self.brokers[broker_id].data
+        return ReceivedBytes([(data, topic, partition) for topic, partition in partitions], interval)
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def kill_broker(self, broker_id: int) -> None:
+        """Kill a broker as a failing machine would."""
+        self.brokers[broker_id].kill()
+
+    def stop_broker(self, broker_id: int, seconds: float = 60) -> None:
+        """Stop a broker in order (a controlled shutdown: its leaders move first)."""
+        self.brokers[broker_id].stop(seconds)
+
+    def start_broker(self, broker_id: int, seconds: float = _START_SECONDS) -> None:
+        """Start an ended broker on its old data and ports, and wait until the cluster lists it."""
+        broker = self.brokers[broker_id]
+        self._before_restart(broker)
+        broker.start()
+        broker.wait_until_up(seconds)
+        self.wait_for(f"broker {broker_id} in the cluster", lambda: broker_id in self.admin.brokers(), seconds)
+
+    def kill_sidecar(self, broker_id: int) -> None:
+        """Kill a sidecar: its connections break, its ports refuse."""
+        self.sidecars[broker_id].kill()
+
+    def start_sidecar(self, broker_id: int, seconds: float = 30) -> None:
+        """Start an ended sidecar again with its file, and wait until it is ready."""
+        self.sidecars[broker_id].start()
+        self.sidecars[broker_id].wait_until("/readyz", seconds)
+
+    # -- logs --------------------------------------------------------------------------------------
+
+    def bad_signs(self, allow: Collection[str] = ()) -> list[broker_log.LogLine]:
+        """Return the lines of all brokers' logs with a bad sign that is not in `allow` (broker_log.BAD_SIGNS)."""
+        return [line for broker in self.brokers.values() for line in broker_log.bad_signs(broker.log, allow)]
+
+    def errors(self) -> list[broker_log.LogLine]:
+        """Return what the brokers logged at ERROR or FATAL."""
+        return [line for broker in self.brokers.values() for line in broker_log.errors(broker.log)]
+
+    def check_logs(self, allow: Collection[str] = ()) -> None:
+        """Raise BadSigns when a broker's log holds a bad sign not in `allow`."""
+        if lines := self.bad_signs(allow):
+            raise BadSigns([str(line) for line in lines])
+
+    def java_tool(
+        self, name: str, main_class: str, arguments: Sequence[str], *, heap_mb: int = 256, seconds: float | None = 300
+    ) -> Process:
+        """Run one of Kafka's tools; waits for its end unless `seconds` is None. Raises ProcessFailed when it fails."""
+        command = java_command(jars.classpath(self.version), main_class, arguments, heap_mb=heap_mb, log_level="warn")
+        tool = Process(self._lab, name, command, self._lab.log(f"{name}-{len(self._lab.processes)}"))
+        tool.start()
+        if seconds is not None and (status := tool.wait(seconds)):
+            raise tool.failure(f"ended with status {status}.")
+        return tool
+
+    # -- how it is built ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def _prepare(self, ports: Ports) -> None:
+        """Take the ports that are this mode's own, and start what the brokers need."""
+
+    @abstractmethod
+    def _client_port(self, advertised: int, ports: Ports) -> int:
+        """Return a broker's port for clients, given the one of its inter-broker listener."""
+
+    @abstractmethod
+    def _properties_of(self, place: Place, data: Path) -> dict[str, object]:
+        """Return the lab's own properties of one broker."""
+
+    def _wait_for_prepared(self) -> None:  # noqa: B027 - only ZooKeeper mode has something to wait for
+        """Wait for what `_prepare` started, and do what must be done before the brokers start."""
+
+    def _before_restart(self, broker: Broker) -> None:  # noqa: B027 - only ZooKeeper mode has to wait
+        """Wait for what keeps an ended broker from coming back."""
+
+    @property
+    def _lab(self) -> Supervisor:
+        if self._supervisor is None:
+            raise LabError("The cluster was not started.")
+        return self._supervisor
+
+    def _start_once(self) -> None:
+        jars.ensure(self.version, report=self._show)
+        self._supervisor = Supervisor(self._show)
+        self._ports = Ports((LOOPBACK, *map(egress_address, self.broker_ids)))
+        self._prepare(self._ports)
+        self.places = {broker_id: self._place(broker_id, self._ports) for broker_id in self.broker_ids}
+        self.brokers = {broker_id: self._broker(place) for broker_id, place in self.places.items()}
+        self.sidecars = {broker_id: self._sidecar(place) for broker_id, place in self.places.items() if place.route}
+        for sidecar in self.sidecars.values():
+            sidecar.start()
+        self._wait_for_prepared()
+        for sidecar in self.sidecars.values():
+            sidecar.wait_until("/healthz", _START_SECONDS)
+        for broker in self.brokers.values():
+            broker.start()
+        for broker in self.brokers.values():
+            broker.wait_until_up(_START_SECONDS)
+        for sidecar in self.sidecars.values():
+            sidecar.wait_until("/readyz", _START_SECONDS)
+        self.wait_for("a cluster of all brokers", lambda: self.admin.brokers() == list(self.broker_ids), _START_SECONDS)
+
+    def _place(self, broker_id: int, ports: Ports) -> Place:
+        route = self._routes[broker_id]
+        advertised = ports.take()
+        return Place(
+            broker_id=broker_id,
+            route=route,
+            advertised=advertised,
+            listener=ports.take() if Route.INGRESS in route else advertised,
+            client=self._client_port(advertised, ports),
+            admin=ports.take() if route else 0,
+        )
+
+    def _broker(self, place: Place) -> Broker:
+        home = self._lab.folder / f"broker-{place.broker_id}"
+        data = home / "data"
+        data.mkdir(parents=True)
+        own = self._broker_properties.get(place.broker_id, {})
+        properties = home / "server.properties"
+        properties.write_text(properties_text({**self._properties_of(place, data), **self._properties, **own}))
+        hosts = home / "hosts"
+        hosts.write_text(hosts_file(place, socket.gethostname()))
+        command = java_command(
+            jars.classpath(self.version),
+            "kafka.Kafka",
+            [str(properties)],
+            heap_mb=self._heap_mb,
+            properties={"jdk.net.hosts.file": str(hosts)},
+            flags=self._jvm_flags,
+        )
+        return Broker(self._lab, place, command, self._lab.log(f"broker-{place.broker_id}"), data)
+
+    def _sidecar(self, place: Place) -> Sidecar:
+        config = self._lab.folder / f"sidecar-{place.broker_id}.toml"
+        config.write_text(sidecar_toml(place, list(self.places.values()), self._sidecar_options))
+        return Sidecar(
+            self._lab,
+            place.broker_id,
+            self._sidecar_command(config),
+            config,
+            self._lab.log(f"sidecar-{place.broker_id}"),
+            place.admin,
+            PROJECT,
+            {**os.environ, **self._sidecar_env},
+        )
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+        if self._supervisor is not None:
+            self._supervisor.end(error)
+            self._supervisor = None
+        if self._ports is not None:
+            self._ports.close()
+            self._ports = None
+
+
+def _routes(broker_ids: Sequence[int], sidecars: bool, routes: Route | Mapping[int, Route] | None) -> dict[int, Route]:
+    if isinstance(routes, Mapping):
+        return {broker_id: routes.get(broker_id, Route.NONE) for broker_id in broker_ids}
+    wanted = routes if routes is not None else Route.BOTH
+    return dict.fromkeys(broker_ids, wanted if sidecars or routes is not None else Route.NONE)

@@ -1,0 +1,132 @@
+"""The two modes that Kafka runs in: KRaft (3.3 and later) and ZooKeeper (up to 3.9)."""
+
+from __future__ import annotations
+
+import base64
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from lab import jars
+from lab.broker import Broker, ZooKeeper
+from lab.cluster import Cluster
+from lab.java import java_command
+from lab.network import Ports
+from lab.settings import (
+    SESSION_TIMEOUT_MS,
+    Place,
+    kraft_properties,
+    properties_text,
+    zookeeper_config,
+    zookeeper_mode_properties,
+)
+
+_START_SECONDS = 60
+
+
+class KraftCluster(Cluster):
+    """Brokers in KRaft mode; broker 1 is the only controller too. At 4.1.0 replicas fetch with Fetch v18.
+
+    Clients reach brokers on a listener of their own, which no sidecar stands before. `metadata_version` (such as
+    3.9-IV0) sets an older level than the newest, and with it an older Fetch version. Other options: see Cluster.
+    """
+
+    def __init__(
+        self, version: str = "4.1.0", brokers: int = 3, *, metadata_version: str | None = None, **options: Any
+    ) -> None:
+        super().__init__(version, brokers, **options)
+        self._metadata_version = metadata_version
+        self._controller = (self.broker_ids[0], 0)
+        self._cluster_id = _kafka_uuid()
+
+    def _prepare(self, ports: Ports) -> None:
+        self._controller = (self.broker_ids[0], ports.take())
+
+    def _client_port(self, advertised: int, ports: Ports) -> int:
+        return ports.take()
+
+    def _properties_of(self, place: Place, data: Path) -> dict[str, object]:
+        return kraft_properties(place, self._controller, str(data))
+
+    def _wait_for_prepared(self) -> None:
+        """Format the folders: the controller's by Kafka's own tool, which writes the features to start with.
+
+        The others hold no metadata yet, so the one file that tells whose they are is enough and saves a JVM's start
+        each.
+        """
+        for broker in self.brokers.values():
+            if broker.broker_id != self._controller[0]:
+                (broker.data / "meta.properties").write_text(
+                    properties_text(
+                        {
+                            "version": 1,
+                            "cluster.id": self._cluster_id,
+                            "node.id": broker.broker_id,
+                            "directory.id": _kafka_uuid(),
+                        }
+                    )
+                )
+        level = ["--release-version", self._metadata_version] if self._metadata_version else []
+        properties = str(self.brokers[self._controller[0]].data.parent / "server.properties")
+        self.java_tool(
+            "format", "kafka.tools.StorageTool", ["format", "-t", self._cluster_id, "-c", properties, *level]
+        )
+
+
+class ZooKeeperCluster(Cluster):
+    """Brokers in ZooKeeper mode; their inter.broker.protocol.version decides what replicas fetch with (0.10.1: v3).
+
+    There is one listener, so with an ingress the clients' connections pass the sidecar too. Other options: see Cluster.
+    """
+
+    def __init__(
+        self,
+        version: str = "3.9.1",
+        brokers: int = 3,
+        *,
+        inter_broker_protocol_version: str = "0.10.1",
+        **options: Any,
+    ) -> None:
+        super().__init__(version, brokers, **options)
+        self._level = inter_broker_protocol_version
+        self._zookeeper: ZooKeeper | None = None
+
+    @property
+    def client_properties(self) -> dict[str, object]:
+        """Levels below 0.11 have no message format that could hold an idempotent producer's ids."""
+        return {"enable.idempotence": False}
+
+    def _prepare(self, ports: Ports) -> None:
+        port = ports.take()
+        home = self._lab.folder / "zookeeper"
+        home.mkdir()
+        config = home / "zoo.cfg"
+        config.write_text(zookeeper_config(port, str(home / "data")))
+        main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        command = java_command(jars.classpath(self.version), main_class, [str(config)], heap_mb=128)
+        self._zookeeper = ZooKeeper(self._lab, command, self._lab.log("zookeeper"), port)
+        self._zookeeper.start()
+
+    def _wait_for_prepared(self) -> None:
+        if self._zookeeper is not None:
+            self._zookeeper.wait_until_up(_START_SECONDS)
+
+    def _client_port(self, advertised: int, ports: Ports) -> int:
+        return advertised
+
+    def _properties_of(self, place: Place, data: Path) -> dict[str, object]:
+        port = self._zookeeper.port if self._zookeeper else 0
+        return zookeeper_mode_properties(place, port, self._level, str(data))
+
+    def _before_restart(self, broker: Broker) -> None:
+        """Wait for ZooKeeper to forget a killed broker: it refuses the new one while the old one's session lives."""
+        time.sleep(max(0.0, broker.ended_at + SESSION_TIMEOUT_MS / 1000 + 1 - time.monotonic()))
+
+
+def _kafka_uuid() -> str:
+    """Return a random id as org.apache.kafka.common.Uuid writes it: base64 without padding, no leading dash."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text

@@ -1,0 +1,140 @@
+"""What a follower received, read from the sizes of its segment files: no one between the brokers can fake it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+
+from lab.errors import LabError
+from lab.segments import replica_size
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Total bytes over time: `times` in seconds from the start of sampling, `totals` in bytes; oldest first."""
+
+    times: tuple[float, ...]
+    totals: tuple[int, ...]
+
+    @property
+    def received(self) -> int:
+        """Bytes that came while it was sampled."""
+        return self.totals[-1] - self.totals[0] if self.totals else 0
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """(last moment before the first byte came, moment when the last was seen), in seconds; (0, 0) if none came."""
+        grown = [index for index in range(1, len(self.totals)) if self.totals[index] > self.totals[index - 1]]
+        return (self.times[grown[0] - 1], self.times[grown[-1]]) if grown else (0.0, 0.0)
+
+    def mean_rate(self) -> float:
+        """Return bytes/s from the first byte to the last; 0.0 if none came."""
+        first, last = self.span
+        return self.received / (last - first) if last > first else 0.0
+
+    def total_at(self, moment: float) -> float:
+        """Return the total at a moment (s), on a straight line between the samples around it."""
+        after = bisect_right(self.times, moment)
+        if after == 0:
+            return float(self.totals[0])
+        if after == len(self.times):
+            return float(self.totals[-1])
+        before = after - 1
+        share = (moment - self.times[before]) / (self.times[after] - self.times[before])
+        return self.totals[before] + share * (self.totals[after] - self.totals[before])
+
+    def worst_window(self, seconds: float = 1.0) -> tuple[float, float]:
+        """Return (bytes, start) of the sliding window of `seconds` in which most came.
+
+        The first second counts as any other. On a curve of straight lines the fullest window begins or ends at a
+        sample, so only those are looked at. When sampling was shorter than a window, all of it is one.
+        """
+        if not self.times:
+            return 0.0, 0.0
+        starts = [*self.times, *(moment - seconds for moment in self.times)]
+        return max((self.total_at(start + seconds) - self.total_at(start), start) for start in starts)
+
+    def per_second(self) -> list[float]:
+        """Return the bytes of each whole or begun second from the first byte on (what a chart draws)."""
+        first, last = self.span
+        edges = [first + number for number in range(int(last - first) + 2)]
+        amounts = [self.total_at(b) - self.total_at(a) for a, b in pairwise(edges)]
+        while amounts and not amounts[-1]:
+            amounts.pop()
+        return amounts
+
+
+class ReceivedBytes:
+    """Samples the sizes of replicas' segment files in a thread until it is stopped; a context manager.
+
+    `replicas` are (data folder of the follower, topic, partition). Start it before the move, so that the first second
+    is seen.
+    """
+
+    def __init__(
+        self,
+        replicas: Iterable[tuple[Path, str, int]],
+        interval: float = 0.1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._replicas = list(replicas)
+        self._interval = interval
+        self._clock = clock
+        self._samples: list[tuple[float, int]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="received-bytes", daemon=True)
+        self._error: Exception | None = None
+
+    def __enter__(self) -> ReceivedBytes:
+        self._sample()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def total(self) -> int:
+        """The newest total (bytes)."""
+        return self._samples[-1][1]
+
+    def stop(self) -> None:
+        """Take the last sample and end the thread; may be called again."""
+        if not self._stop.is_set():
+            self._stop.set()
+            self._thread.join()
+            self._sample()
+
+    def series(self) -> Series:
+        """Return what was sampled up to now. Raises LabError when sampling failed."""
+        if self._error is not None:
+            raise LabError(f"Reading the follower's segment files failed: {self._error}") from self._error
+        samples = tuple(self._samples)
+        start = samples[0][0]
+        return Series(tuple(moment - start for moment, _ in samples), tuple(total for _, total in samples))
+
+    def _sample(self) -> None:
+        # The moment is taken in the middle: with thousands of replicas a round takes a while.
+        begun = self._clock()
+        total = sum(replica_size(data, topic, partition) for data, topic, partition in self._replicas)
+        self._samples.append(((begun + self._clock()) / 2, total))
+
+    def _run(self) -> None:
+        due = self._clock()
+        while True:
+            due = max(due + self._interval, self._clock())
+            if self._stop.wait(due - self._clock()):
+                return
+            try:
+                self._sample()
+            except OSError as error:
+                self._error = error
+                return

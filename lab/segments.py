@@ -1,0 +1,84 @@
+"""A replica's segment files: where they are, how large, and whether two replicas hold the same bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import zip_longest
+from pathlib import Path
+
+from lab.errors import LabError
+
+_CHUNK = 1 << 20
+
+
+class SegmentsDiffer(LabError):
+    """Two replicas' logs are not the same bytes.
+
+    Fields: `partition` (topic-partition), `position` of the first differing byte, counted over all segments; `sizes` of
+    both.
+    """
+
+    def __init__(self, partition: str, position: int, sizes: tuple[int, int]) -> None:
+        self.partition = partition
+        self.position = position
+        self.sizes = sizes
+        super().__init__(
+            f"{partition}: the logs differ from byte {position} on (sizes {sizes[0]} and {sizes[1]} bytes)."
+        )
+
+
+def segment_files(data: Path, topic: str, partition: int) -> list[Path]:
+    """Return the segments of a replica in offset order (a name is a base offset); none while it does not exist."""
+    return sorted((data / f"{topic}-{partition}").glob("*.log"))
+
+
+def replica_size(data: Path, topic: str, partition: int) -> int:
+    """Return the bytes in a replica's segments, as the file system tells; 0 while it does not exist.
+
+    A segment may go while its folder is read (retention, deletion): it then counts as 0.
+    """
+    total = 0
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(data / f"{topic}-{partition}") as entries:
+        for entry in entries:
+            if entry.name.endswith(".log"):
+                with suppress(FileNotFoundError):
+                    total += entry.stat().st_size
+    return total
+
+
+def compare_logs(partition: str, first: Sequence[Path], second: Sequence[Path]) -> int:
+    """Compare two replicas byte for byte and return how many bytes they are. Raises SegmentsDiffer.
+
+    The segments of each are read as one stream: a follower may have rolled to a new segment at another batch than its
+    leader.
+    """
+    sizes = (_total(first), _total(second))
+    position = 0
+    for ours, theirs in zip_longest(_chunks(first), _chunks(second), fillvalue=b""):
+        if ours != theirs:
+            alike = next(
+                (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+            )
+            raise SegmentsDiffer(partition, position + alike, sizes)
+        position += len(ours)
+    return position
+
+
+def _total(files: Sequence[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def _chunks(files: Sequence[Path]) -> Iterator[bytes]:
+    """Yield the files' bytes as one stream, in chunks of one size however the files are cut."""
+    held = b""
+    for path in files:
+        with path.open("rb") as file:
+            while piece := file.read(_CHUNK - len(held)):
+                held += piece
+                if len(held) == _CHUNK:
+                    yield held
+                    held = b""
+    if held:
+        yield held

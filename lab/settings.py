@@ -1,0 +1,215 @@
+"""Where everything of a lab is, and the files that say so: broker properties, hosts files, sidecars' TOML.
+
+Pure text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Flag
+from typing import Any
+
+from lab.network import LOOPBACK, egress_address
+
+Throttle = Mapping[str, Any]
+"""A throttle table, as PUT /v1/throttle takes it: rates by Kafka's names, and `topics`."""
+
+
+class Route(Flag):
+    """Which of a broker's replication traffic goes through its own sidecar."""
+
+    NONE = 0
+    INGRESS = 1  # leader side: what other brokers (and, in ZooKeeper mode, clients) ask of it
+    EGRESS = 2  # follower side: what its fetchers ask of others
+    BOTH = 3  # with BOTH everywhere, replication takes two hops
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The ports of one broker and its sidecar, all on 127.0.0.1 but for the egress listeners."""
+
+    broker_id: int
+    route: Route
+    advertised: int  # what the inter-broker listener advertises, as localhost:<port>
+    listener: int  # where that listener really is: `advertised`, unless an ingress stands in front
+    client: int  # KRaft's listener for clients; in ZooKeeper mode `advertised`
+    admin: int  # the sidecar's HTTP
+
+    @property
+    def resolves_localhost_to(self) -> str:
+        """The address at which this broker looks for its peers."""
+        return egress_address(self.broker_id) if Route.EGRESS in self.route else LOOPBACK
+
+    @property
+    def client_address(self) -> str:
+        """host:port for clients."""
+        return f"{LOOPBACK}:{self.client}"
+
+    @property
+    def listener_address(self) -> str:
+        """host:port of the real inter-broker listener."""
+        return f"{LOOPBACK}:{self.listener}"
+
+    @property
+    def advertised_address(self) -> str:
+        """host:port of whatever stands in front of the inter-broker listener, if anything does."""
+        return f"{LOOPBACK}:{self.advertised}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SidecarOptions:
+    """What every sidecar of a lab is told beside its routes.
+
+    `throttle` is a table for all, or one a broker (keys are broker ids); None is no throttle. `tables` are further
+    tables of the configuration, e.g. {"fetch": {"response_max_bytes": 1_000_000}}; `poll_isr` adds [cluster] with its
+    own broker.
+    """
+
+    policy: str | None = None
+    throttle: Throttle | Mapping[int, Throttle] | None = None
+    poll_isr: bool = False
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def throttle_of(self, broker_id: int) -> Throttle | None:
+        """Return the table for one broker."""
+        if self.throttle is None or all(isinstance(key, str) for key in self.throttle):
+            return self.throttle  # type: ignore[return-value] # str keys: it is the table itself
+        return self.throttle.get(broker_id)  # type: ignore[call-overload] # int keys: one a broker
+
+
+def hosts_file(place: Place, machine: str) -> str:
+    """Return the hosts file of a broker: with `-Djdk.net.hosts.file` it resolves names from this file alone."""
+    return f"{place.resolves_localhost_to} localhost\n{LOOPBACK} {machine}\n"
+
+
+def sidecar_toml(place: Place, places: list[Place], options: SidecarOptions) -> str:
+    """Return the configuration of `place`'s sidecar."""
+    entries: list[tuple[str, Mapping[str, Any]]] = []
+    if Route.INGRESS in place.route:
+        entries.append(("[ingress]", {"listen": place.advertised_address, "upstream": place.listener_address}))
+    if Route.EGRESS in place.route:
+        here = place.resolves_localhost_to
+        # A controller in ZooKeeper mode connects to its own broker too, by the name that now leads to the sidecar.
+        entries.append(("[ingress]", {"listen": f"{here}:{place.advertised}", "upstream": place.listener_address}))
+        for peer in places:
+            if peer.broker_id != place.broker_id:
+                route = {"listen": f"{here}:{peer.advertised}", "upstream": peer.advertised_address}
+                entries.append(("[egress]", {"peer": peer.broker_id, **route}))
+    tables: dict[str, Mapping[str, Any]] = {"admin": {"listen": f"{LOOPBACK}:{place.admin}"}}
+    if options.poll_isr:
+        direct = place.client if place.client != place.advertised else place.listener
+        tables["cluster"] = {"bootstrap_servers": f"{LOOPBACK}:{direct}"}
+    if options.policy:
+        tables["quota"] = {"policy": options.policy}
+    for name, table in options.tables.items():
+        tables[name] = {**tables.get(name, {}), **table}
+    if throttle := options.throttle_of(place.broker_id):
+        tables["throttle"] = {**tables.get("throttle", {}), **throttle}
+    text = [f"broker_id = {place.broker_id}\n"]
+    for header, table in (*entries, *tables.items()):
+        text += _toml_table(header, table)
+    return "\n".join(text)
+
+
+def _toml_table(name: str, table: Mapping[str, Any]) -> list[str]:
+    # JSON's strings, numbers and booleans are TOML's; only tables need a heading of their own.
+    lines = [f"[{name}]"]
+    lines += [
+        f"{json.dumps(key)} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, Mapping)
+    ]
+    lines.append("")
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            lines += _toml_table(f"{name}.{json.dumps(key)}", value)
+    return lines
+
+
+def properties_text(properties: Mapping[str, object]) -> str:
+    """Return a Java properties file; True and False become Java's words."""
+    return "".join(
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}\n" for key, value in properties.items()
+    )
+
+
+_COMMON: dict[str, object] = {
+    # One small copy of each internal topic, or a lab of one broker would wait for ever for three.
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "group.initial.rebalance.delay.ms": 0,
+    "auto.create.topics.enable": False,
+    "auto.leader.rebalance.enable": False,  # a leader moves only when a test says so
+    "log.cleaner.dedupe.buffer.size": 4 * 2**20,  # instead of 128 MiB, a third of the heap
+    "log.segment.delete.delay.ms": 1000,
+}
+
+
+def kraft_properties(place: Place, controller: tuple[int, int], data: str) -> dict[str, object]:
+    """Return the properties of a KRaft broker; `controller` is the (node id, port) of the only controller."""
+    node, port = controller
+    is_controller = place.broker_id == node
+    listeners = [f"CLIENT://{LOOPBACK}:{place.client}", f"REPL://{LOOPBACK}:{place.listener}"]
+    advertised = [f"CLIENT://localhost:{place.client}", f"REPL://localhost:{place.advertised}"]
+    if is_controller:
+        listeners.append(f"CONTROLLER://{LOOPBACK}:{port}")
+    return {
+        "node.id": place.broker_id,
+        "process.roles": "broker,controller" if is_controller else "broker",
+        "controller.quorum.voters": f"{node}@{LOOPBACK}:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": ",".join(listeners),
+        "advertised.listeners": ",".join(advertised),
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,REPL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "REPL",
+        "log.dirs": data,
+        "share.coordinator.state.topic.num.partitions": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        **_COMMON,
+    }
+
+
+def zookeeper_mode_properties(place: Place, zookeeper: int, level: str, data: str) -> dict[str, object]:
+    """Return the properties of a broker in ZooKeeper mode at an inter.broker.protocol.version such as 0.10.1.
+
+    Below 0.10.2 only one PLAINTEXT listener may exist, so clients share it with the brokers.
+    """
+    return {
+        "broker.id": place.broker_id,
+        "zookeeper.connect": f"{LOOPBACK}:{zookeeper}",
+        "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
+        "listeners": f"PLAINTEXT://{place.listener_address}",
+        "advertised.listeners": f"PLAINTEXT://localhost:{place.advertised}",
+        "inter.broker.protocol.version": level,
+        **({"log.message.format.version": level} if _before(level, (3, 0)) else {}),
+        "log.dirs": data,
+        **_COMMON,
+    }
+
+
+SESSION_TIMEOUT_MS = 6000
+"""How long ZooKeeper keeps a dead broker's registration; until then a restarted one is refused."""
+
+
+def zookeeper_config(port: int, data: str) -> str:
+    """Return zoo.cfg; a short tick, because ZooKeeper grants no session shorter than two of them."""
+    return properties_text(
+        {
+            "dataDir": data,
+            "clientPort": port,
+            "clientPortAddress": LOOPBACK,
+            "tickTime": 500,
+            "maxClientCnxns": 0,
+            "admin.enableServer": False,
+            "maxSessionTimeout": 60000,
+        }
+    )
+
+
+def _before(level: str, other: tuple[int, int]) -> bool:
+    major, minor = level.split("-")[0].split(".")[:2]
+    return (int(major), int(minor)) < other
