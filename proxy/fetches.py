@@ -1,0 +1,188 @@
+"""One connection's replica fetches: each is planned by the throttle, and the decision is carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import traceback
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_request
+from protocol.framing import Pending, ReplicaFetch
+from protocol.header import SIZE
+from protocol.response_scanner import FetchResponseScanner
+from proxy.relay import LinkThrottle, Relay
+from quota.decisions import Answer, Decision, Forward, Hold
+
+_SHORTEST_HOLD_SECONDS: Final = 0.001  # a loop's timers are this coarse; less would spin
+_LEAST_HELD_SECONDS: Final = 1e-6  # tells a later plan from the first
+
+
+class FetchCarrier(Protocol):
+    """The link that decisions are carried out on."""
+
+    def forward(self, data: bytes, pending: Pending) -> None:
+        """Send `data` to the broker; `pending` waits for its response."""
+
+    def answer(self, pending: Pending) -> None:
+        """Send the client an answer of our own when its turn comes."""
+
+    def replan(self) -> None:
+        """Have the held fetch planned again, and go on with what follows it."""
+
+    def stop_decoding(self) -> None:
+        """Let all further fetches pass."""
+
+
+class _Held:
+    __slots__ = ("event", "request", "since", "timer")
+
+    def __init__(self, event: ReplicaFetch, request: FetchRequest, since: float) -> None:
+        self.event = event
+        self.request = request
+        self.since = since
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class ReplicaFetches:
+    """The decisions about one connection's fetches, in request order.
+
+    `peer` is the other broker's id where the route says it; else the first fetch's replica_id is. While one is held the
+    next may not be taken. A throttle that raises has a bug: from then on the connection's fetches pass untouched, for a
+    quota may never break replication.
+    """
+
+    __slots__ = ("_carrier", "_held", "_peer", "_relay", "_throttle")
+
+    def __init__(self, relay: Relay, peer: int | None, carrier: FetchCarrier) -> None:
+        self._relay = relay
+        self._peer = peer
+        self._carrier = carrier
+        self._throttle: LinkThrottle | None = None
+        self._held: _Held | None = None
+
+    @property
+    def holding(self) -> bool:
+        """Whether a fetch is held back."""
+        return self._held is not None
+
+    def take(self, event: ReplicaFetch) -> None:
+        """Decide on a fetch that arrived. Raises MalformedFrame."""
+        self._relay.stats.fetch_requests[event.header.api_version] += 1
+        self._decide(event, decode_fetch_request(event.frame))
+
+    def replan(self) -> None:
+        """Decide again on the fetch that is held."""
+        if self._held is not None:
+            self._decide(self._held.event, self._held.request)
+
+    def settle(self, scanners: Sequence[FetchResponseScanner]) -> None:
+        """Tell the throttle of responses that passed whole, oldest first."""
+        try:
+            for scanner in scanners:
+                if self._throttle is not None:
+                    self._throttle.settle(scanner.topics)
+        except Exception as error:  # noqa: BLE001 - see the class
+            self._give_up(error)
+        self._relay.held.wake_soon()
+
+    def drop_held(self) -> None:
+        """Forget the fetch that is held, if there is one."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._relay.held.remove(self._carrier)
+            if held.timer is not None:
+                held.timer.cancel()
+
+    def close(self, *, in_flight: bool) -> None:
+        """The connection is gone; `in_flight` says whether the response to a fetch was still to come."""
+        self.drop_held()
+        throttle, self._throttle = self._throttle, None
+        if throttle is None:
+            return
+        try:
+            if in_flight:
+                throttle.abandon()
+            throttle.close()
+        except Exception as error:  # noqa: BLE001 - see the class
+            self._report(error)
+        self._relay.held.wake_soon()
+
+    def _decide(self, event: ReplicaFetch, request: FetchRequest) -> None:
+        # No await from here to the end: the budget, the line of pending responses and the bytes sent have to agree.
+        try:
+            decision = self._plan(request)
+            if isinstance(decision, Hold):
+                self._hold(event, request, decision)
+                return
+            data, pending = _carry_out(event, request, decision)
+        except Exception as error:  # noqa: BLE001 - see the class
+            self._give_up(error)
+            data, pending = _untouched(event), Pending(event.header.correlation_id)
+        self.drop_held()
+        if data is None:
+            self._relay.stats.fetches_answered += 1
+            self._carrier.answer(pending)
+        else:
+            self._carrier.forward(data, pending)
+
+    def _plan(self, request: FetchRequest) -> Decision:
+        relay = self._relay
+        if self._throttle is None:
+            self._throttle = relay.throttle.link(request.replica_id if self._peer is None else self._peer)
+        if self._held is None:
+            return self._throttle.plan(request)
+        return self._throttle.plan(request, max(relay.clock() - self._held.since, _LEAST_HELD_SECONDS))
+
+    def _hold(self, event: ReplicaFetch, request: FetchRequest, decision: Hold) -> None:
+        relay, now = self._relay, self._relay.clock()
+        if self._held is None:
+            self._held = _Held(event, request, now)
+            relay.held.add(self._carrier)
+            relay.stats.fetches_held += 1
+        elif self._held.timer is not None:
+            self._held.timer.cancel()
+            self._held.timer = None
+        if math.isfinite(decision.until):
+            delay = max(decision.until - now, _SHORTEST_HOLD_SECONDS)
+            self._held.timer = asyncio.get_running_loop().call_later(delay, self._carrier.replan)
+
+    def _give_up(self, error: Exception) -> None:
+        """Decode no more fetches of this connection; what the throttle reserved for it flows back."""
+        self._report(error)
+        self._relay.stats.passthrough["throttle_error"] += 1
+        self._carrier.stop_decoding()
+        throttle, self._throttle = self._throttle, None
+        if throttle is not None:
+            try:
+                throttle.abandon()
+                throttle.close()
+            except Exception as second:  # noqa: BLE001 - see the class
+                self._report(second)
+
+    def _report(self, error: Exception) -> None:
+        self._relay.stats.throttle_errors += 1
+        self._relay.log.error(
+            "throttle_error", side=self._relay.stats.side, error=repr(error), at=innermost_frame(error)
+        )
+
+
+def _carry_out(event: ReplicaFetch, request: FetchRequest, decision: Forward | Answer) -> tuple[bytes | None, Pending]:
+    """The bytes for the broker, None when it is not asked, and what waits for the response."""
+    version, correlation_id = event.header.api_version, event.header.correlation_id
+    if isinstance(decision, Answer):
+        return None, Pending(correlation_id, answer=decision.frame)
+    scanner = FetchResponseScanner(version, correlation_id, decision.appended, decision.appended_topics, decision.walk)
+    unchanged = decision.request is request
+    return _untouched(event) if unchanged else encode_fetch_request(decision.request), Pending(correlation_id, scanner)
+
+
+def _untouched(event: ReplicaFetch) -> bytes:
+    return SIZE.pack(len(event.frame)) + event.frame
+
+
+def innermost_frame(error: Exception) -> str:
+    """Where an exception was raised, as `file:line`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown"

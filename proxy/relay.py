@@ -1,0 +1,116 @@
+"""What all connections of one side share: the throttle, the buffers, the counters, and the fetches held back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from protocol.fetch import FetchRequest
+from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
+from protocol.response_scanner import ScannedTopic
+from proxy.buffers import BufferPool
+from proxy.log import EventLog
+from proxy.stats import RelayStats
+from quota.decisions import Decision
+
+CONNECT_SECONDS: Final = 5.0
+"""An upstream that does not take a connection in this time is down."""
+
+_WAKE_INTERVAL_SECONDS: Final = 0.005  # each wake plans every held fetch again, which may cost 0.5 ms each
+
+
+class LinkThrottle(Protocol):
+    """One connection's part of a throttle, as quota.replica_link.ReplicaLink is."""
+
+    def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
+        """Decide on a request; `held_seconds` is 0 the first time, and how long it was held since in later ones."""
+
+    def settle(self, topics: Sequence[ScannedTopic]) -> None:
+        """The answer to the oldest request forwarded passed whole."""
+
+    def abandon(self) -> None:
+        """No answer to anything forwarded will come."""
+
+    def close(self) -> None:
+        """The connection is gone."""
+
+
+class SideThrottle(Protocol):
+    """One side's throttle, as quota.throttle.Throttle is."""
+
+    def link(self, peer: int) -> LinkThrottle:
+        """The state of a new connection with broker `peer`."""
+
+
+class Holder(Protocol):
+    """A link, for those that hold a fetch back."""
+
+    def replan(self) -> None:
+        """Plan the held fetch again."""
+
+
+@dataclass(eq=False, slots=True)
+class Relay:
+    """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
+
+    `pool` may be shared by both sides. `fetch_size_limit` (bytes) and `connect_seconds` count for new connections.
+    """
+
+    throttle: SideThrottle
+    stats: RelayStats
+    log: EventLog
+    pool: BufferPool = field(default_factory=BufferPool)
+    clock: Callable[[], float] = time.monotonic
+    fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
+    connect_seconds: float = CONNECT_SECONDS
+    held: HeldFetches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held = HeldFetches(self.stats)
+
+    def replan_held(self) -> None:
+        """Plan every held fetch again at once: the throttle's settings, or what it knows of the cluster, changed."""
+        self.held.wake_now()
+
+
+class HeldFetches:
+    """The links that hold a fetch back, longest first."""
+
+    def __init__(self, stats: RelayStats) -> None:
+        self._stats = stats
+        self._links: dict[Holder, None] = {}
+        self._wake: asyncio.Handle | None = None
+        self._woken_at = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def add(self, link: Holder) -> None:
+        """Put a link at the end; one that is in already keeps its place."""
+        self._links[link] = None
+        self._stats.held = len(self._links)
+
+    def remove(self, link: Holder) -> None:
+        """Take a link out, if it is in."""
+        self._links.pop(link, None)
+        self._stats.held = len(self._links)
+
+    def wake_soon(self) -> None:
+        """Plan all again from the loop: budget flowed back. Many calls in one moment are one wake."""
+        if self._links and self._wake is None:
+            loop = asyncio.get_running_loop()
+            delay = self._woken_at + _WAKE_INTERVAL_SECONDS - loop.time()
+            self._wake = loop.call_later(delay, self.wake_now) if delay > 0 else loop.call_soon(self.wake_now)
+
+    def wake_now(self) -> None:
+        """Plan all again, the one that was held longest first."""
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        if self._links:
+            self._woken_at = asyncio.get_running_loop().time()
+            for link in list(self._links):
+                link.replan()
