@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 
@@ -21,10 +22,15 @@ class Address:
         match = _HOST_AND_PORT.fullmatch(text)
         if match is None:
             raise ValueError(f"must be host:port, not {text!r}")
+        if (ipv6 := match["ipv6"]) is not None:
+            try:
+                ipaddress.IPv6Address(ipv6)
+            except ValueError:
+                raise ValueError(f"must have an IPv6 address in its brackets, not {text!r}") from None
         port = int(match["port"])
         if port > 65535:
             raise ValueError(f"has port {port}, which is greater than 65535")
-        return cls(match["ipv6"] or match["host"], port)
+        return cls(ipv6 or match["host"], port)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -12,6 +12,7 @@ import msgspec
 Table = TypeVar("Table", bound=msgspec.Struct)
 
 _SHOWN_VALUE_LENGTH = 60
+_LEAST_SHARED_PART = 3
 
 
 class ConfigError(Exception):
@@ -74,8 +75,10 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     close = difflib.get_close_matches(word.casefold(), candidates, n=1, cutoff=0.5)
     if close:
         return close[0]
-    parts = [name for name in candidates if word and (word.casefold() in name or name in word.casefold())]
-    return parts[0] if parts else None
+    part = word.casefold()
+    if len(part) < _LEAST_SHARED_PART:
+        return None
+    return next((name for name in candidates if part in name or name in part), None)
 
 
 def _read(expected: Any, value: object, path: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
 import struct
 import time
@@ -47,7 +48,9 @@ class UpstreamProbe:
         except TimeoutError:
             return f"upstream {address} did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
         except OSError as error:
-            return f"upstream {address} cannot be reached: {error.strerror or error}"
+            # asyncio's own text ("Connect call failed") says less than the system's.
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+            return f"upstream {address} cannot be reached: {reason}"
         return f"upstream {address} closes connections without an answer"
 
     async def _answers(self, address: Address) -> bool:

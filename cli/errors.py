@@ -1,0 +1,16 @@
+"""How a command ends when it cannot do what was asked."""
+
+from __future__ import annotations
+
+DONE = 0
+FAILED = 1
+WRONG_USAGE = 2
+
+
+class CommandError(Exception):
+    """Ends a command with one sentence on stderr and an exit status."""
+
+    def __init__(self, sentence: str, status: int = FAILED) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.status = status

@@ -1,0 +1,37 @@
+"""Rates as people type them, to bytes/s and back."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+_RATE = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>[a-z]*)(?:/s)?", re.IGNORECASE)
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _UNITS |= {_letter: 1000**_power, f"{_letter}b": 1000**_power, f"{_letter}ib": 1024**_power}
+
+MAX_RATE = 2**63 - 1
+
+
+def parse_rate(text: str) -> int:
+    """Return bytes/s of `5000000`, `500k`, `5M`, `5MB` or `5MiB` (k is 1000, Ki is 1024); else ValueError."""
+    match = _RATE.fullmatch(text.strip())
+    scale = None if match is None else _UNITS.get(match["unit"].casefold())
+    if match is None or scale is None:
+        raise ValueError(f"{text!r} is not a rate: give bytes/s as in 5000000, 500k, 5MB or 5MiB")
+    rate = Decimal(match["number"]) * scale
+    if rate > MAX_RATE:
+        raise ValueError(f"{text!r} is more than {MAX_RATE} bytes/s")
+    if rate != int(rate):
+        raise ValueError(f"{text!r} is not a whole number of bytes/s")
+    return int(rate)
+
+
+def show_rate(rate: float | None) -> str:
+    """Show bytes/s in decimal units: `5 MB/s`; None is `none`."""
+    if rate is None:
+        return "none"
+    for power, prefix in ((4, "T"), (3, "G"), (2, "M"), (1, "k")):
+        if rate >= 1000**power:
+            return f"{rate / 1000**power:.4g} {prefix}B/s"
+    return f"{rate:.4g} B/s"

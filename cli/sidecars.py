@@ -1,0 +1,123 @@
+"""Talks to the admin servers of one or several sidecars."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.errors import FAILED, WRONG_USAGE, CommandError
+from proxy.address import Address
+
+TIMEOUT_SECONDS = 10.0
+MAX_AT_ONCE = 16
+
+AdminOption = Annotated[
+    list[str] | None,
+    typer.Option("--admin", metavar="HOST:PORT", help="A sidecar's admin address; may be given several times."),
+]
+ConfigOption = Annotated[
+    list[Path] | None,
+    typer.Option("--config", metavar="FILE", help="A sidecar's configuration file, for its admin address."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one sidecar answered: `value` (JSON), or `error`, a sentence. `refused` when the request itself was bad."""
+
+    admin: Address
+    value: Any = None
+    error: str | None = None
+    refused: bool = False
+
+
+def admin_addresses(admin: Sequence[str] | None, config: Sequence[Path] | None) -> list[Address]:
+    """Return the addresses that the options name, 127.0.0.1:9690 when there are none; CommandError on a bad one."""
+    from proxy.config import DEFAULT_ADMIN, ConfigError, load_config
+
+    addresses = []
+    for text in admin or ():
+        try:
+            addresses.append(Address.parse(text))
+        except ValueError as error:
+            raise CommandError(f"--admin {error}.", WRONG_USAGE) from error
+    for path in config or ():
+        try:
+            addresses.append(_reachable(load_config(path).admin.listen))
+        except ConfigError as error:
+            raise CommandError(f"{error}.", WRONG_USAGE) from error
+    return list(dict.fromkeys(addresses)) or [DEFAULT_ADMIN]
+
+
+def ask_all(addresses: Sequence[Address], method: str, path: str, body: object = None) -> list[Reply]:
+    """Send one request to every sidecar, several at once; replies come in the order of `addresses`."""
+    with ThreadPoolExecutor(min(MAX_AT_ONCE, len(addresses))) as pool:
+        return list(pool.map(lambda address: ask(address, method, path, body), addresses))
+
+
+def ask(address: Address, method: str, path: str, body: object = None) -> Reply:
+    """Send one request to one sidecar."""
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body))
+        response = connection.getresponse()
+        text = response.read()
+    except TimeoutError:
+        return Reply(address, error=f"the sidecar at {address} did not answer within {TIMEOUT_SECONDS:g} s")
+    except OSError as error:
+        return Reply(address, error=f"no sidecar answers at {address}: {error.strerror or error}")
+    except http.client.HTTPException as error:
+        return Reply(address, error=f"what answers at {address} is not a sidecar: {type(error).__name__}")
+    finally:
+        connection.close()
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return Reply(address, error=f"what answers at {address} is not a sidecar: its answer is not JSON")
+    if response.status != http.HTTPStatus.OK:
+        sentence = value.get("error") if isinstance(value, dict) else None
+        reason = str(sentence or f"status {response.status}").removesuffix(".")
+        refused = response.status == http.HTTPStatus.BAD_REQUEST
+        return Reply(address, error=f"the sidecar at {address} refused: {reason}", refused=refused)
+    return Reply(address, value)
+
+
+def finish(replies: Sequence[Reply]) -> int:
+    """Return 0 when every sidecar did what was asked; else CommandError says which did not, and why."""
+    errors = [reply.error for reply in replies if reply.error is not None]
+    if errors:
+        refused = all(reply.refused for reply in replies if reply.error is not None)
+        raise CommandError(f"{'; '.join(errors)}.", WRONG_USAGE if refused else FAILED)
+    return 0
+
+
+def as_json(replies: Sequence[Reply], name: str) -> str:
+    """Return the replies as JSON: a list with `admin` and `name` or `error` for each sidecar."""
+    return json.dumps(
+        [
+            {"admin": str(reply.admin), name: reply.value}
+            if reply.error is None
+            else {"admin": str(reply.admin), "error": reply.error}
+            for reply in replies
+        ],
+        indent=2,
+    )
+
+
+def _reachable(listen: Address) -> Address:
+    """Turn an address to listen on into one to connect to."""
+    try:
+        if ipaddress.ip_address(listen.host).is_unspecified:
+            return Address("::1" if ":" in listen.host else "127.0.0.1", listen.port)
+    except ValueError:
+        pass  # a name
+    return listen

@@ -1,0 +1,129 @@
+"""`weir throttle show|set|clear`: the throttle of running sidecars, in force at once and without a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from cli.errors import WRONG_USAGE, CommandError
+from cli.output import print_table
+from cli.rates import parse_rate, show_rate
+from cli.sidecars import AdminOption, ConfigOption, JsonOption, Reply, admin_addresses, as_json, ask_all, finish
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+
+_NONE = "none"
+_PATH = "/v1/throttle"
+
+app = typer.Typer(help="Show or change the throttle of running sidecars.", no_args_is_help=True)
+
+_RATE_HELP = "Bytes/s, as in 5000000, 500k, 5MB or 5MiB; 'none' for no quota."
+_REPLICAS_HELP = "'*', or [partition]:[broker] pairs as in '0:1,1:2'; 'none' for no replica."
+TopicOption = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic; may be given several times.")
+]
+
+
+@app.command()
+def show(admin: AdminOption = None, config: ConfigOption = None, json_wanted: JsonOption = False) -> int:
+    """Show the throttle in force, and where each part came from."""
+    return _print(ask_all(admin_addresses(admin, config), "GET", _PATH), json_wanted)
+
+
+@app.command("set")
+def set_throttle(
+    leader_rate: Annotated[str | None, typer.Option("--leader-rate", metavar="RATE", help=_RATE_HELP)] = None,
+    follower_rate: Annotated[str | None, typer.Option("--follower-rate", metavar="RATE", help=_RATE_HELP)] = None,
+    topic: TopicOption = None,
+    leader_replicas: Annotated[
+        str | None, typer.Option("--leader-replicas", metavar="LIST", help=_REPLICAS_HELP)
+    ] = None,
+    follower_replicas: Annotated[
+        str | None, typer.Option("--follower-replicas", metavar="LIST", help=_REPLICAS_HELP)
+    ] = None,
+    admin: AdminOption = None,
+    config: ConfigOption = None,
+    json_wanted: JsonOption = False,
+) -> int:
+    """Change what is named and leave the rest of the throttle as it is."""
+    change: dict[str, Any] = {}
+    if leader_rate is not None:
+        change[LEADER_RATE] = _rate("--leader-rate", leader_rate)
+    if follower_rate is not None:
+        change[FOLLOWER_RATE] = _rate("--follower-rate", follower_rate)
+    replicas: dict[str, str | None] = {}
+    if leader_replicas is not None:
+        replicas[LEADER_REPLICAS] = _replicas("--leader-replicas", leader_replicas)
+    if follower_replicas is not None:
+        replicas[FOLLOWER_REPLICAS] = _replicas("--follower-replicas", follower_replicas)
+    if bool(topic) != bool(replicas):
+        missing = "--leader-replicas or --follower-replicas" if topic else "--topic"
+        raise CommandError(f"{missing} is missing: throttled replicas are listed by topic.", WRONG_USAGE)
+    if topic:
+        change["topics"] = dict.fromkeys(topic, replicas)
+    if not change:
+        raise CommandError("nothing to set: give a rate, or a topic with its replicas.", WRONG_USAGE)
+    return _print(ask_all(admin_addresses(admin, config), "PATCH", _PATH, change), json_wanted)
+
+
+@app.command()
+def clear(
+    topic: TopicOption = None,
+    admin: AdminOption = None,
+    config: ConfigOption = None,
+    json_wanted: JsonOption = False,
+) -> int:
+    """Remove the whole throttle, or the topics named only."""
+    addresses = admin_addresses(admin, config)
+    if topic:
+        replies = ask_all(addresses, "PATCH", _PATH, {"topics": dict.fromkeys(topic)})
+    else:
+        replies = ask_all(addresses, "DELETE", _PATH)
+    return _print(replies, json_wanted)
+
+
+def _rate(option: str, text: str) -> int | None:
+    if text == _NONE:
+        return None
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}.", WRONG_USAGE) from error
+
+
+def _replicas(option: str, text: str) -> str | None:
+    """Check a list here already, so that no sidecar is changed when another would refuse."""
+    from quota.throttled_replicas import ThrottledReplicas
+
+    if text == _NONE:
+        return None
+    try:
+        return str(ThrottledReplicas.parse(text)) or None
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}", WRONG_USAGE) from error
+
+
+def _print(replies: Sequence[Reply], json_wanted: bool) -> int:
+    if json_wanted:
+        print(as_json(replies, "throttle"))
+    elif rows := [row for reply in replies if reply.error is None for row in _rows(reply)]:
+        print_table(("sidecar", "setting", "value", "from"), rows)
+    return finish(replies)
+
+
+def _rows(reply: Reply) -> Iterator[list[str]]:
+    table: dict[str, Any] = reply.value
+    sources: dict[str, str] = table["sources"]
+    sidecar = str(reply.admin)
+    for name in (LEADER_RATE, FOLLOWER_RATE):
+        rate = table.get(name)
+        value = _NONE if rate is None else f"{rate} bytes/s ({show_rate(rate)})"
+        yield [sidecar, name, value, sources.get(name, "")]
+    for topic, replicas in sorted(table["topics"].items()):
+        for name, listed in replicas.items():
+            yield [sidecar, f"{topic}: {name}", listed, sources.get(f"topics.{topic}.{name}", "")]

@@ -1,0 +1,75 @@
+"""Runs a sidecar as a process: its event loop, its signals, its limits and its exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from pathlib import Path
+
+from proxy.config import Config, ConfigError, load_config
+from proxy.event_loop import new_event_loop, raise_descriptor_limit
+from proxy.log import configure_logging
+from proxy.sidecar import ListenError, Sidecar
+
+__all__ = ["ListenError", "run_sidecar"]
+
+_NEW_OBJECTS_BEFORE_COLLECTION = 10_000
+"""The data path makes almost no cycles, and while they are looked for it stands still."""
+
+
+def run_sidecar(config: Config, path: Path, version: str) -> int:
+    """Serve `config` until SIGTERM or SIGINT, then drain; return the exit status.
+
+    0 when it drained, within its time or by closing what was left then; 1 when a second signal cut it short. SIGHUP
+    loads `path` again. Raises ListenError when an address cannot be listened on.
+    """
+    configure_logging(as_json=config.log.json, level=config.log.level)
+    raise_descriptor_limit()
+    gc.set_threshold(_NEW_OBJECTS_BEFORE_COLLECTION)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_serve(config, path, version))
+
+
+async def _serve(config: Config, path: Path, version: str) -> int:
+    end, again, hang_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: (again if end.is_set() else end).set())
+    loop.add_signal_handler(signal.SIGHUP, hang_up.set)
+    sidecar = Sidecar(config, version)
+    reloading: asyncio.Task[None] | None = None
+    try:
+        await sidecar.start()
+        reloading = asyncio.create_task(_reload_when_asked(sidecar, path, hang_up))
+        gc.freeze()  # what is there now stays: collections need not look at it
+        await end.wait()
+        drained = await _drained(sidecar, again)
+        sidecar.log.info("stopped", drained=drained)
+        return 0 if drained else 1
+    finally:
+        if reloading is not None:
+            reloading.cancel()
+        await sidecar.close()
+
+
+async def _drained(sidecar: Sidecar, cut_short: asyncio.Event) -> bool:
+    draining = asyncio.create_task(sidecar.drain())
+    waiting = asyncio.create_task(cut_short.wait())
+    done, unfinished = await asyncio.wait({draining, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    for task in unfinished:
+        task.cancel()
+    return draining in done
+
+
+async def _reload_when_asked(sidecar: Sidecar, path: Path, asked: asyncio.Event) -> None:
+    while True:
+        await asked.wait()
+        asked.clear()
+        try:
+            # In a thread: a disk may be slow, and so may be the resolution of a host's name.
+            config = await asyncio.to_thread(load_config, path)
+        except ConfigError as error:
+            sidecar.reload_refused(error)
+        else:
+            sidecar.reload(config)

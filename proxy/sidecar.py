@@ -1,0 +1,231 @@
+"""One broker's sidecar: its listeners, its throttles and its admin server, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from proxy.address import Address
+from proxy.admin import AdminServer
+from proxy.buffers import BufferPool
+from proxy.config import SIDES, Config, ConfigError, ThrottleTable, throttle_settings
+from proxy.listener import Listener
+from proxy.log import EventLog, configure_logging
+from proxy.metrics import ProcessStats, SideSource, families, render
+from proxy.relay import Relay
+from proxy.stats import RelayStats
+from proxy.status import side_status
+from proxy.throttle_table import ThrottleInForce
+from proxy.upstream_probe import UpstreamProbe
+from quota.throttle import Side, Throttle
+
+if TYPE_CHECKING:
+    from proxy.cluster import ClusterPoller, InSyncReplicas
+
+RELOADABLE = ("throttle", "quota", "fetch", "limits", "log")
+"""The tables that `reload` puts in force; the others need a restart."""
+
+
+class ListenError(Exception):
+    """An address that could not be listened on. `field` is its path in the configuration, `reason` says why."""
+
+    def __init__(self, field: str, address: Address, reason: str) -> None:
+        super().__init__(field, address, reason)
+        self.field = field
+        self.address = address
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.field}: cannot listen on {self.address}: {self.reason}"
+
+
+class Sidecar:
+    """Serves `config` from `start` to `drain`. `version` is shown; `clock` gives monotonic seconds."""
+
+    def __init__(self, config: Config, version: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self.log = EventLog()
+        self.process = ProcessStats(version)
+        self._clock = clock
+        self._started_at = clock()
+        self._relays: dict[Side, Relay] = {}
+        self.sides: list[SideSource] = []
+        pool = BufferPool()
+        for side in SIDES:
+            throttle = Throttle(side, config.broker_id, clock, throttle_settings(config, config.throttle, side))
+            stats = RelayStats(side)
+            self.sides.append(SideSource(throttle, stats))
+            self._relays[side] = Relay(throttle, stats, self.log, pool, clock)
+        self._apply_limits()
+        self.throttle_in_force = ThrottleInForce(config.throttle, self._apply_throttle)
+        self.listeners: list[Listener] = []
+        self._admin = AdminServer(self, self.log)
+        self.admin_address: Address | None = None
+        self._probe = UpstreamProbe([route.upstream for route in config.ingress], clock)
+        self._poller: ClusterPoller | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._state = "starting"
+
+    async def start(self) -> None:
+        """Listen everywhere, or nowhere: ListenError names the address that cannot be had."""
+        try:
+            for index, ingress in enumerate(self.config.ingress):
+                listener = Listener(self._relays["leader"], ingress.listen, ingress.upstream)
+                await self._listen(listener, f"ingress[{index}]")
+            for index, egress in enumerate(self.config.egress):
+                listener = Listener(self._relays["follower"], egress.listen, egress.upstream, egress.peer)
+                await self._listen(listener, f"egress[{index}]")
+            with _named("admin", self.config.admin.listen):
+                self.admin_address = await self._admin.start(self.config.admin.listen)
+        except ListenError:
+            await self.close()
+            raise
+        self.log.info("listening", role="admin", listen=self.admin_address)
+        self._start_polling()
+        self._state = "serving"
+
+    async def drain(self) -> None:
+        """Stop accepting, and close each connection when nothing is in flight on it, all within `limits.drain_seconds`.
+
+        The admin server answers until `close`, so that readiness shows why no connection is taken.
+        """
+        self._state = "draining"
+        seconds = self.config.limits.drain_seconds
+        self.log.info("draining", connections=self._connections(), seconds=seconds)
+        await asyncio.gather(*(listener.drain(seconds) for listener in self.listeners))
+
+    async def close(self) -> None:
+        """Close everything at once; may be called in any state, and again."""
+        self._state = "closed"
+        if self._polling is not None:
+            self._polling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._polling
+        for listener in self.listeners:
+            listener.abort()
+        await self._admin.stop()
+
+    def reload(self, config: Config) -> None:
+        """Put in force what `config` changes and what needs no restart; one log line says what does need one."""
+        old, tables = self.config, [field.name for field in msgspec.structs.fields(Config)]
+        changed = [name for name in tables if getattr(old, name) != getattr(config, name)]
+        kept = {name: getattr(old, name) for name in tables if name not in RELOADABLE}
+        self.config = msgspec.structs.replace(config, **kept)
+        if "log" in changed:
+            configure_logging(as_json=config.log.json, level=config.log.level)
+        self._apply_limits()
+        # The file is in force again as it stands, what HTTP set included: one rule, whatever changed.
+        replaced = self.throttle_in_force.load(config.throttle)
+        self.process.reloads["ok"] += 1
+        self.log.info(
+            "config_reloaded",
+            changed=",".join(changed) or "nothing",
+            needs_restart=",".join(name for name in changed if name not in RELOADABLE) or "nothing",
+            http_settings_replaced=replaced,
+        )
+
+    def reload_refused(self, error: ConfigError) -> None:
+        """Count and log a file that is not put in force."""
+        self.process.reloads["refused"] += 1
+        self.log.error("config_refused", error=error, effect="nothing changes")
+
+    # What the admin server shows
+
+    async def not_ready(self) -> list[str]:
+        """Return why this sidecar is not ready, one sentence each; empty when it is."""
+        if self._state != "serving":
+            return [f"the sidecar is {self._state}"]
+        return await self._probe.failures()
+
+    async def status(self) -> dict[str, Any]:
+        """Return the state as plain JSON values."""
+        not_ready = await self.not_ready()
+        return {
+            "version": self.process.version,
+            "broker_id": self.config.broker_id,
+            "state": self._state,
+            "ready": not not_ready,
+            "not_ready": not_ready,
+            "uptime_seconds": round(self._clock() - self._started_at, 1),
+            "admin": str(self.admin_address),
+            "routes": [_route_status(listener) for listener in self.listeners],
+            "sides": {side.throttle.side: await side_status(side) for side in self.sides},
+        }
+
+    def metrics(self, accept: str) -> AsyncIterator[bytes]:
+        """Yield the metrics in slices."""
+        return render(families(self.sides, self.process), accept)
+
+    # Inner workings
+
+    async def _listen(self, listener: Listener, route: str) -> None:
+        with _named(route, listener.address):
+            await listener.start()
+        self.listeners.append(listener)
+        self.log.info("listening", role=route.partition("[")[0], **_route_status(listener))
+
+    def _apply_limits(self) -> None:
+        for relay in self._relays.values():
+            relay.fetch_size_limit = self.config.limits.fetch_request_max_bytes
+            relay.connect_seconds = self.config.limits.connect_timeout_seconds
+
+    def _apply_throttle(self, table: ThrottleTable) -> None:
+        for side in self.sides:
+            side.throttle.configure(throttle_settings(self.config, table, side.throttle.side))
+        self._replan_held()
+        if self._poller is not None:
+            self._poller.wake()
+
+    def _apply_in_sync_replicas(self, in_sync: InSyncReplicas) -> None:
+        for side in self.sides:
+            side.throttle.set_in_sync_replicas(in_sync)
+        self._replan_held()
+
+    def _replan_held(self) -> None:
+        for relay in self._relays.values():
+            relay.replan_held()
+
+    def _start_polling(self) -> None:
+        if self.config.cluster is None:
+            return
+        from proxy.cluster import ClusterPoller  # aiokafka costs memory that most sidecars can save
+
+        self._poller = ClusterPoller(
+            self.config.cluster,
+            topics=lambda: self.throttle_in_force.table.topics.keys(),
+            publish=self._apply_in_sync_replicas,
+            log=self.log,
+            count=self._count_poll,
+        )
+        self._polling = asyncio.create_task(self._poller.run())
+
+    def _count_poll(self, result: str) -> None:
+        self.process.cluster_polls[result] += 1
+
+    def _connections(self) -> int:
+        return sum(side.relay.connections for side in self.sides)
+
+
+def _route_status(listener: Listener) -> dict[str, Any]:
+    route: dict[str, Any] = {
+        "side": listener.relay.stats.side,
+        "listen": str(listener.address),
+        "upstream": str(listener.upstream),
+    }
+    return route if listener.peer is None else {**route, "peer": listener.peer}
+
+
+@contextlib.contextmanager
+def _named(table: str, address: Address) -> Iterator[None]:
+    """Turn an OSError into a ListenError of the table's `listen`."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ListenError(f"{table}.listen", address, reason) from error

@@ -1,0 +1,175 @@
+"""The admin HTTP API over a real socket: interface.md's calls, their refusals and bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from proxy.address import Address
+from proxy.admin import MAX_BODY_BYTES, AdminServer
+from proxy.config import ThrottleTable, parse_config
+from proxy.log import EventLog
+from proxy.throttle_table import ThrottleInForce
+from tests.proxy.test_config import FULL
+
+LEADER_RATE = "leader.replication.throttled.rate"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+
+
+@dataclass
+class Sidecar:
+    """Stands in for the sidecar: what the admin server shows and changes."""
+
+    reasons: list[str] = field(default_factory=list)
+    applied: list[ThrottleTable] = field(default_factory=list)
+    throttle_in_force: ThrottleInForce = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.throttle_in_force = ThrottleInForce(parse_config(FULL).throttle, self.applied.append)
+
+    async def not_ready(self) -> list[str]:
+        return self.reasons
+
+    async def status(self) -> dict[str, Any]:
+        return {"broker_id": 1}
+
+    async def metrics(self, accept: str) -> AsyncIterator[bytes]:
+        for part in (b"weir_a 1\n", b"weir_b 2\n"):
+            yield part
+
+
+@dataclass
+class Client:
+    sidecar: Sidecar
+    base: str
+    session: aiohttp.ClientSession
+
+    async def call(self, method: str, path: str, body: object = None, raw: bytes | None = None) -> tuple[int, Any]:
+        data = io.BytesIO(raw) if raw is not None else None if body is None else json.dumps(body)
+        async with self.session.request(method, self.base + path, data=data) as response:
+            return response.status, json.loads(await response.read())
+
+
+@pytest_asyncio.fixture
+async def client() -> AsyncIterator[Client]:
+    sidecar = Sidecar()
+    server = AdminServer(sidecar, EventLog())
+    address = await server.start(Address("127.0.0.1", 0))
+    async with aiohttp.ClientSession() as session:
+        yield Client(sidecar, f"http://{address}", session)
+    await server.stop()
+
+
+async def test_admin_healthz_is_200_while_the_process_runs(client: Client) -> None:
+    client.sidecar.reasons = ["nothing is ready"]
+    assert await client.call("GET", "/healthz") == (200, {"status": "ok"})
+
+
+async def test_admin_readyz_ready_is_200(client: Client) -> None:
+    assert await client.call("GET", "/readyz") == (200, {"status": "ready"})
+
+
+async def test_admin_readyz_not_ready_is_503_and_says_why(client: Client) -> None:
+    client.sidecar.reasons = ["upstream 127.0.0.1:1 cannot be reached"]
+    assert await client.call("GET", "/readyz") == (
+        503,
+        {"status": "not ready", "reasons": ["upstream 127.0.0.1:1 cannot be reached"]},
+    )
+
+
+async def test_admin_metrics_are_streamed_in_the_format_asked_for(client: Client) -> None:
+    async with client.session.get(client.base + "/metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert await response.read() == b"weir_a 1\nweir_b 2\n"
+    headers = {"Accept": "application/openmetrics-text;version=1.0.0"}
+    async with client.session.get(client.base + "/metrics", headers=headers) as response:
+        assert response.headers["Content-Type"].startswith("application/openmetrics-text")
+
+
+async def test_admin_status_is_json(client: Client) -> None:
+    assert await client.call("GET", "/v1/status") == (200, {"broker_id": 1})
+
+
+async def test_admin_throttle_get_shows_the_table_and_its_sources(client: Client) -> None:
+    status, body = await client.call("GET", "/v1/throttle")
+    assert (status, body[LEADER_RATE], body["topics"]["orders"][LEADER_REPLICAS]) == (200, 5000000, "*")
+    assert body["sources"][LEADER_RATE] == "file"
+
+
+async def test_admin_throttle_put_replaces_at_once(client: Client) -> None:
+    status, body = await client.call("PUT", "/v1/throttle", {LEADER_RATE: 7})
+    assert (status, body) == (200, {LEADER_RATE: 7, "topics": {}, "sources": {LEADER_RATE: "http"}})
+    assert [table.leader_rate for table in client.sidecar.applied] == [7]
+
+
+async def test_admin_throttle_patch_merges_and_null_removes(client: Client) -> None:
+    status, body = await client.call(
+        "PATCH", "/v1/throttle", {LEADER_RATE: None, "topics": {"a": {LEADER_REPLICAS: "*"}}}
+    )
+    assert status == 200
+    assert LEADER_RATE not in body
+    assert set(body["topics"]) == {"orders", "a"}
+
+
+async def test_admin_throttle_delete_throttles_nothing(client: Client) -> None:
+    assert await client.call("DELETE", "/v1/throttle") == (200, {"topics": {}, "sources": {}})
+    assert client.sidecar.applied == [ThrottleTable()]
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        (b'{"leader.replication.throttled.rate": -1}', LEADER_RATE),
+        (b'{"leader.replication.throttled.rte": 1}', "leader.replication.throttled.rte"),
+        (b'{"topics": {"a": {"leader.replication.throttled.replicas": "1:"}}}', f"topics.a.{LEADER_REPLICAS}"),
+        (b'{"topics": {"\\ud800": {}}}', "body"),
+        (b"[]", "body"),
+        (b"", "body"),
+        (b"{", "body"),
+        (b"\xff", "body"),
+        (b'{"leader.replication.throttled.rate": NaN}', "body"),
+        (b'{"leader.replication.throttled.rate": 1e400}', "body"),
+        (b"[" * 200_000, "body"),
+    ],
+)
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+async def test_admin_throttle_bad_input_is_400_with_field_and_changes_nothing(
+    client: Client, method: str, raw: bytes, field: str
+) -> None:
+    before = await client.call("GET", "/v1/throttle")
+    status, body = await client.call(method, "/v1/throttle", raw=raw)
+    assert (status, body["field"]) == (400, field)
+    assert set(body) == {"error", "field"}
+    assert body["error"].endswith(".") and body["error"].count("\n") == 0
+    assert await client.call("GET", "/v1/throttle") == before
+    assert client.sidecar.applied == []
+
+
+async def test_admin_body_too_large_is_refused_unread(client: Client) -> None:
+    status, body = await client.call("PUT", "/v1/throttle", raw=b" " * (MAX_BODY_BYTES + 1))
+    assert status == 413
+    assert "error" in body
+    assert client.sidecar.applied == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nothing", 404), ("POST", "/v1/throttle", 405), ("PUT", "/metrics", 405)]
+)
+async def test_admin_unknown_call_is_refused_in_json(client: Client, method: str, path: str, status: int) -> None:
+    found, body = await client.call(method, path)
+    assert found == status
+    assert path in body["error"]
+
+
+async def test_admin_changes_at_the_same_time_are_each_whole(client: Client) -> None:
+    patches = [client.call("PATCH", "/v1/throttle", {"topics": {f"t{n}": {LEADER_REPLICAS: "*"}}}) for n in range(20)]
+    assert {status for status, _ in await asyncio.gather(*patches)} == {200}
+    assert len(client.sidecar.throttle_in_force.table.topics) == 21

@@ -1,0 +1,285 @@
+"""The configuration file: what is read from it, and how each mistake is named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from proxy.address import Address
+from proxy.config import Config, ConfigError, load_config, parse_config, throttle_settings
+from quota.throttled_replicas import ThrottledReplicas
+
+# interface.md's example, as users write it.
+FULL = """
+broker_id = 1
+
+[[ingress]]
+listen = "127.0.0.1:9501"
+upstream = "127.0.0.1:9201"
+
+[[egress]]
+peer = 2
+listen = "127.0.1.2:9092"
+upstream = "127.0.0.1:9502"
+
+[admin]
+listen = "127.0.0.1:9690"
+
+[cluster]
+bootstrap_servers = "127.0.0.1:9101"
+
+[quota]
+policy = "strict"
+window_num = 11
+window_size_seconds = 1
+replica_lag_time_max_ms = 30000
+
+[fetch]
+response_max_bytes = 10485760
+
+[throttle]
+"leader.replication.throttled.rate" = 5000000
+"follower.replication.throttled.rate" = 6000000
+[throttle.topics.orders]
+"leader.replication.throttled.replicas" = "*"
+"follower.replication.throttled.replicas" = "0:2,1:2"
+"""
+
+SMALL = """
+broker_id = 1
+[[ingress]]
+listen = "127.0.0.1:9501"
+upstream = "127.0.0.1:9201"
+"""
+
+
+def refusal(text: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text)
+    return caught.value
+
+
+def test_config_every_table_given_reads_them() -> None:
+    config = parse_config(FULL)
+    assert config.broker_id == 1
+    assert config.ingress[0].listen == Address("127.0.0.1", 9501)
+    assert config.ingress[0].upstream == Address("127.0.0.1", 9201)
+    assert (config.egress[0].peer, config.egress[0].listen) == (2, Address("127.0.1.2", 9092))
+    assert config.cluster is not None
+    assert config.cluster.bootstrap_servers == (Address("127.0.0.1", 9101),)
+    assert config.fetch.response_max_bytes == 10485760
+    assert (config.throttle.leader_rate, config.throttle.follower_rate) == (5000000, 6000000)
+    assert config.throttle.topics["orders"].follower_replicas == ThrottledReplicas.parse("0:2,1:2")
+
+
+def test_config_optional_tables_absent_have_the_documented_defaults() -> None:
+    config = parse_config(SMALL)
+    assert config.admin.listen == Address("127.0.0.1", 9690)
+    assert config.cluster is None
+    assert (config.quota.policy, config.quota.window_num, config.quota.window_size_seconds) == ("strict", 11, 1)
+    assert config.quota.replica_lag_time_max_ms == 30000
+    assert config.fetch.response_max_bytes is None
+    assert config.limits.fetch_request_max_bytes == 104857600
+    assert (config.limits.drain_seconds, config.limits.connect_timeout_seconds) == (10.0, 5.0)
+    assert (config.log.json, config.log.level) == (False, "info")
+    assert (config.throttle.leader_rate, config.throttle.topics) == (None, {})
+
+
+def test_config_bootstrap_servers_with_commas_names_several() -> None:
+    config = parse_config(FULL.replace('"127.0.0.1:9101"', '"127.0.0.1:9101, [::1]:9102"'))
+    assert config.cluster is not None
+    assert config.cluster.bootstrap_servers == (Address("127.0.0.1", 9101), Address("::1", 9102))
+
+
+def test_config_settings_of_a_side_are_that_sides() -> None:
+    config = parse_config(FULL)
+    leader = throttle_settings(config, config.throttle, "leader")
+    follower = throttle_settings(config, config.throttle, "follower")
+    assert (leader.rate, leader.replicas["orders"]) == (5000000, ThrottledReplicas.parse("*"))
+    assert (follower.rate, follower.replicas["orders"]) == (6000000, ThrottledReplicas.parse("0:2,1:2"))
+    assert leader.response_max_bytes == 10485760
+
+
+UNKNOWN_KEYS = [
+    ("quota.polcy", "policy =", "polcy =", "policy"),
+    ("ingress[0].listn", 'listen = "127.0.0.1:9501"', 'listn = "127.0.0.1:9501"', "listen"),
+    ("egress[0].peers", "peer =", "peers =", "peer"),
+    ("throtle", "[throttle]", "[throtle]", "throttle"),
+    ("throttle.topic", "throttle.topics.orders", "throttle.topic.orders", "topics"),
+    (
+        "throttle.leader.replication.rate",
+        '"leader.replication.throttled.rate"',
+        '"leader.replication.rate"',
+        "leader.replication.throttled.rate",
+    ),
+    (
+        "throttle.topics.orders.leader.throttled.replicas",
+        '"leader.replication.throttled.replicas"',
+        '"leader.throttled.replicas"',
+        "leader.replication.throttled.replicas",
+    ),
+]
+
+
+@pytest.mark.parametrize(("field", "before", "after", "nearest"), UNKNOWN_KEYS)
+def test_config_unknown_key_names_the_nearest_known_one(field: str, before: str, after: str, nearest: str) -> None:
+    error = refusal(FULL.replace(before, after, 1))
+    assert error.field == field
+    assert f'did you mean "{nearest}"?' in error.reason
+
+
+def test_config_unknown_key_like_no_other_names_all_known_ones() -> None:
+    assert refusal(FULL + "\n[limits]\nx = 1").reason.endswith(
+        "known here: connect_timeout_seconds, drain_seconds, fetch_request_max_bytes"
+    )
+
+
+def test_config_dotted_key_without_quotes_says_to_quote_it() -> None:
+    """TOML reads it as tables within tables."""
+    error = refusal(FULL.replace('"leader.replication.throttled.rate"', "leader.replication.throttled.rate"))
+    assert "must be quoted" in error.reason
+
+
+WRONG_VALUES = [
+    ("broker_id", "broker_id = 1", "broker_id = -1"),
+    ("broker_id", "broker_id = 1", 'broker_id = "1"'),
+    ("broker_id", "broker_id = 1", "broker_id = true"),
+    ("broker_id", "broker_id = 1", "broker_id = 2147483648"),
+    ("broker_id", "broker_id = 1", ""),
+    ("ingress[0].upstream", 'upstream = "127.0.0.1:9201"', ""),
+    ("ingress[0].listen", '"127.0.0.1:9501"', '"127.0.0.1"'),
+    ("ingress[0].listen", '"127.0.0.1:9501"', '"127.0.0.1:65536"'),
+    ("ingress[0].listen", '"127.0.0.1:9501"', '"::1:9501"'),
+    ("ingress[0].listen", '"127.0.0.1:9501"', '"kafka://b1:9501"'),
+    ("ingress[0].listen", '"127.0.0.1:9501"', '":9501"'),
+    ("ingress[0].listen", '"127.0.0.1:9501"', "9501"),
+    ("ingress[0].upstream", '"127.0.0.1:9201"', '"127.0.0.1:0"'),
+    ("egress[0].peer", "peer = 2", "peer = -2"),
+    ("admin.listen", '"127.0.0.1:9690"', '"nowhere"'),
+    ("cluster.bootstrap_servers", '"127.0.0.1:9101"', '"127.0.0.1:9101,b2"'),
+    ("quota.policy", '"strict"', '"strictest"'),
+    ("quota.window_num", "window_num = 11", "window_num = 0"),
+    ("fetch.response_max_bytes", "10485760", "0"),
+    ("fetch", "[fetch]", "[[fetch]]"),
+    ("throttle.leader.replication.throttled.rate", "= 5000000", "= -1"),
+    ("throttle.leader.replication.throttled.rate", "= 5000000", '= "5MB"'),
+    ("throttle.leader.replication.throttled.rate", "= 5000000", "= 5.5"),
+    ("throttle.leader.replication.throttled.rate", "= 5000000", "= 9223372036854775808"),
+    ("throttle.topics.orders.leader.replication.throttled.replicas", '"*"', '"0:1,x"'),
+    ("throttle.topics.orders.leader.replication.throttled.replicas", '"*"', "[0]"),
+    ("throttle.topics.or/ders", "topics.orders", 'topics."or/ders"'),
+    ("throttle.topics..", "topics.orders", 'topics."."'),
+]
+
+
+@pytest.mark.parametrize(("field", "before", "after"), WRONG_VALUES)
+def test_config_wrong_value_is_refused_by_the_path_of_its_field(field: str, before: str, after: str) -> None:
+    assert before in FULL
+    assert refusal(FULL.replace(before, after, 1)).field == field
+
+
+def test_config_rate_of_zero_is_a_quota_and_not_none() -> None:
+    assert parse_config(FULL.replace("= 5000000", "= 0")).throttle.leader_rate == 0
+
+
+def test_config_error_is_one_sentence_with_file_path_and_reason(tmp_path: Path) -> None:
+    file = tmp_path / "weir.toml"
+    file.write_text(FULL.replace('"strict"', '"loose"'))
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert str(caught.value) == f'{file}: quota.policy: must be "strict" or "kip73", not \'loose\''
+
+
+def test_config_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load_config(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"broker_id = \xff", "not UTF-8"), (b"broker_id", "not TOML")])
+def test_config_file_that_is_no_toml_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = tmp_path / "weir.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=reason):
+        load_config(file)
+
+
+def test_config_without_a_route_is_refused() -> None:
+    assert "nothing to do" in refusal("broker_id = 1").reason
+
+
+def routes(*, ingress: str = "127.0.0.1:9201", egress: str = "127.0.0.1:9502", listen: str = "127.0.0.1:9501") -> str:
+    return f"""
+    broker_id = 1
+    [[ingress]]
+    listen = "{listen}"
+    upstream = "{ingress}"
+    [[egress]]
+    peer = 2
+    listen = "127.0.1.2:9092"
+    upstream = "{egress}"
+    """
+
+
+LOOPS = [
+    ("ingress[0].upstream", routes(ingress="127.0.0.1:9501")),
+    ("ingress[0].upstream", routes(ingress="localhost:9501")),
+    ("ingress[0].upstream", routes(ingress="LOCALHOST:9501", listen="localhost:9501")),
+    ("ingress[0].upstream", routes(ingress="b1.example.invalid:9501", listen="B1.example.invalid:9501")),
+    ("ingress[0].upstream", routes(ingress="127.0.0.1:9501", listen="0.0.0.0:9501")),
+    ("ingress[0].upstream", routes(ingress="127.3.2.1:9501", listen="0.0.0.0:9501")),
+    ("ingress[0].upstream", routes(ingress="localhost:9501", listen="[::]:9501")),
+    ("ingress[0].upstream", routes(ingress="[::ffff:127.0.0.1]:9501")),
+    ("ingress[0].upstream", routes(ingress="0.0.0.0:9201")),
+    ("ingress[0].upstream", routes(ingress="127.0.1.2:9092")),
+    ("ingress[0].upstream", routes(ingress="127.0.0.1:9690")),
+    ("egress[0].upstream", routes(egress="127.0.0.1:9501")),
+    ("egress[0].upstream", routes(egress="127.0.1.2:9092")),
+    ("egress[0].listen", routes(listen="127.0.1.2:9092")),
+    ("egress[0].listen", routes(listen="0.0.0.0:9092")),
+    ("admin.listen", routes(listen="127.0.0.1:9690")),
+]
+
+
+@pytest.mark.parametrize(("field", "text"), LOOPS)
+def test_routes_that_loop_or_clash_are_refused(field: str, text: str) -> None:
+    assert refusal(text).field == field
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        routes(),
+        routes(ingress="127.0.0.2:9501"),
+        routes(ingress="192.0.2.1:9501", listen="0.0.0.0:9501"),
+        routes(egress="127.0.0.1:9092"),
+        routes(egress="b2.example.invalid:9501"),
+        routes(listen="127.0.0.1:0"),
+    ],
+)
+def test_routes_that_lead_elsewhere_are_accepted(text: str) -> None:
+    """Another address of the same port is another listener: 127.0.0.2 is not 127.0.0.1."""
+    assert isinstance(parse_config(text), Config)
+
+
+def test_routes_peer_that_is_this_broker_is_refused() -> None:
+    assert refusal(routes().replace("peer = 2", "peer = 1")).field == "egress[0].peer"
+
+
+def test_routes_peer_given_twice_is_refused() -> None:
+    again = '[[egress]]\npeer = 2\nlisten = "127.0.1.3:9092"\nupstream = "127.0.0.1:9503"'
+    error = refusal(routes() + again)
+    assert error.field == "egress[1].peer"
+    assert "egress[0]" in error.reason
+
+
+def test_address_shown_is_what_was_parsed() -> None:
+    for text in ("127.0.0.1:9092", "[::1]:1", "b_1.kafka-x:65535"):
+        assert str(Address.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:b", "a:1:2", "a b:1", "[::1]", "[a]:1", "a:-1", "a:123456"])
+def test_address_of_another_form_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(text)) + "|port"):
+        Address.parse(text)

@@ -1,0 +1,199 @@
+"""The metrics: interface.md's names, both formats, and no long hold of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from itertools import pairwise
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from proxy import metrics
+from proxy.metrics import ProcessStats, SideSource, content_type, families, render
+from proxy.stats import RelayStats
+from quota.throttle import Side, Throttle, ThrottleSettings
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+
+# interface.md, "Metrics": name, kind, labels.
+PROMISED = [
+    ("weir_throttled_rate_bytes_per_second", "gauge", {"side"}),
+    ("weir_quota_bytes_per_second", "gauge", {"side"}),
+    ("weir_replication_bytes_total", "counter", {"side", "peer", "throttled"}),
+    ("weir_cut_bytes_total", "counter", {"side"}),
+    ("weir_partition_bytes_total", "counter", {"side", "topic", "partition"}),
+    ("weir_replica_lag_messages_sum", "gauge", {"side"}),
+    ("weir_replica_lag_seconds", "gauge", {"side", "topic", "partition", "replica"}),
+    ("weir_partitions_left_out_total", "counter", {"side"}),
+    ("weir_fetches_held_total", "counter", {"side"}),
+    ("weir_fetch_requests_total", "counter", {"side", "api_version"}),
+    ("weir_passthrough_total", "counter", {"reason"}),
+    ("weir_protocol_errors_total", "counter", {"side", "kind"}),
+    ("weir_connections", "gauge", {"side"}),
+]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def source(side: Side, rate: int | None = None) -> SideSource:
+    return SideSource(Throttle(side, 1, Clock(), ThrottleSettings(rate=rate)), RelayStats(side))
+
+
+def busy_sides() -> list[SideSource]:
+    leader, follower = source("leader", 5_000_000), source("follower")
+    leader.throttle.stats.replication_bytes[2, True] = 300
+    leader.throttle.stats.replication_bytes[2, False] = 40
+    leader.throttle.stats.partition_bytes[b"orders", 7] = 340
+    leader.throttle.stats.cut_bytes = 11
+    leader.throttle.stats.partitions_left_out = 12
+    lag = leader.throttle.lag.topic(2, b"orders")
+    lag.fetched(1000.0)
+    lag.update(7, 100, 115, 999.0)
+    lag.update(7, 100, 115, 1000.0)
+    leader.relay.fetches_held = 13
+    leader.relay.fetch_requests[3] = 14
+    leader.relay.passthrough["tls"] = 1
+    follower.relay.passthrough["tls"] = 2
+    follower.relay.protocol_errors["malformed_frame"] = 3
+    leader.relay.connections = 5
+    return [leader, follower]
+
+
+async def text_of(sides: list[SideSource], accept: str = "") -> str:
+    return b"".join([part async for part in render(families(sides, ProcessStats("1.2.3")), accept)]).decode()
+
+
+async def samples_of(sides: list[SideSource]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse_text(await text_of(sides))
+        for sample in family.samples
+    }
+
+
+async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
+    shown = {}
+    for family in parse_text(await text_of(busy_sides())):
+        for sample in family.samples:
+            shown[sample.name] = (sample.name, family.type, set(sample.labels))
+    assert [shown.get(name) for name, *_ in PROMISED] == PROMISED
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "value"),
+    [
+        ("weir_quota_bytes_per_second", {"side": "leader"}, 5_000_000),
+        ("weir_quota_bytes_per_second", {"side": "follower"}, math.inf),
+        ("weir_replication_bytes_total", {"side": "leader", "peer": "2", "throttled": "true"}, 300),
+        ("weir_replication_bytes_total", {"side": "leader", "peer": "2", "throttled": "false"}, 40),
+        ("weir_cut_bytes_total", {"side": "leader"}, 11),
+        ("weir_partition_bytes_total", {"side": "leader", "topic": "orders", "partition": "7"}, 340),
+        ("weir_replica_lag_messages_sum", {"side": "leader"}, 15),
+        ("weir_partitions_left_out_total", {"side": "leader"}, 12),
+        ("weir_fetches_held_total", {"side": "leader"}, 13),
+        ("weir_fetch_requests_total", {"side": "leader", "api_version": "3"}, 14),
+        ("weir_passthrough_total", {"reason": "tls"}, 3),
+        ("weir_passthrough_total", {"reason": "fetch_version"}, 0),
+        ("weir_protocol_errors_total", {"side": "follower", "kind": "malformed_frame"}, 3),
+        ("weir_connections", {"side": "leader"}, 5),
+        ("weir_build_info", {"version": "1.2.3"}, 1),
+    ],
+)
+async def test_metrics_counted_values_are_shown(name: str, labels: dict[str, str], value: float) -> None:
+    assert (await samples_of(busy_sides()))[name, frozenset(labels.items())] == value
+
+
+async def test_metrics_lag_grows_at_scrape_time_with_no_fetch_arriving() -> None:
+    sides = busy_sides()
+    key = (
+        "weir_replica_lag_seconds",
+        frozenset({"side": "leader", "topic": "orders", "partition": "7", "replica": "2"}.items()),
+    )
+    before = (await samples_of(sides))[key]
+    clock = sides[0].throttle.clock
+    assert isinstance(clock, Clock)
+    clock.now += 40
+    assert (await samples_of(sides))[key] == before + 40
+
+
+async def test_metrics_process_memory_and_cpu_are_shown() -> None:
+    names = {name for name, _ in await samples_of([])}
+    assert {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"} <= names
+
+
+async def test_metrics_openmetrics_is_valid_and_ends_once() -> None:
+    text = await text_of(busy_sides(), OPENMETRICS)
+    assert text.count("# EOF") == 1
+    assert {family.name for family in parse_openmetrics(text)} > {"weir_replication_bytes", "weir_connections"}
+
+
+@pytest.mark.parametrize(
+    ("accept", "shown"),
+    [("", "text/plain"), ("*/*", "text/plain"), (OPENMETRICS, "application/openmetrics-text")],
+)
+def test_metrics_content_type_is_what_accept_asks_for(accept: str, shown: str) -> None:
+    assert content_type(accept).startswith(shown)
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+async def test_metrics_family_of_many_slices_has_one_header(monkeypatch: pytest.MonkeyPatch, accept: str) -> None:
+    monkeypatch.setattr(metrics, "SAMPLES_PER_SLICE", 3)
+    side = source("leader")
+    for partition in range(10):
+        side.throttle.stats.partition_bytes[b"orders", partition] = partition
+    text = await text_of([side], accept)
+    assert text.count("# TYPE weir_partition_bytes") == text.count("# HELP weir_partition_bytes") == 1
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("weir_partition_bytes")] == [
+        f"{partition}.0" for partition in range(10)
+    ]
+
+
+async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new topic may come while a scrape is under way."""
+    monkeypatch.setattr(metrics, "SAMPLES_PER_SLICE", 2)
+    side = busy_sides()[0]
+    text = ""
+    number = 0
+    async for part in render(families([side], ProcessStats("1"))):
+        text += part.decode()
+        number += 1
+        side.throttle.stats.partition_bytes[b"new", number] += 1
+        side.throttle.lag.topic(2, b"new").update(number, 0, 1, 1000.0)
+        side.relay.fetch_requests[number + 100] += 1
+    assert list(parse_text(text))
+
+
+async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> None:
+    """The longest gap that other connections see; the bound leaves room for a machine that does other work too."""
+    side = source("leader", 1)
+    for number in range(200):
+        topic = b"topic-%d" % number
+        lag = side.throttle.lag.topic(2, topic)
+        for partition in range(100):
+            side.throttle.stats.partition_bytes[topic, partition] = 1_000_000 + partition
+            lag.update(partition, 5, 10, 1000.0)
+    moments: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            moments.append(time.thread_time())
+            await asyncio.sleep(0)
+
+    watcher = asyncio.create_task(watch())
+    await asyncio.sleep(0)
+    lines = (await text_of([side])).count("\n")
+    watcher.cancel()
+    gaps = sorted((later - earlier for earlier, later in pairwise(moments)), reverse=True)
+    assert lines > 40_000
+    # CPU time of this thread: what the rendering itself takes, whatever else runs on the machine.
+    assert gaps[5] < 0.003
+    assert gaps[0] < 0.015

@@ -1,0 +1,137 @@
+"""The throttle table in force: changes by file and HTTP, where each part came from, and refused changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.config import ThrottleTable, parse_config
+from proxy.config_reader import ConfigError
+from proxy.throttle_table import ThrottleInForce
+from tests.proxy.test_config import FULL
+
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+
+FROM_FILE = {
+    LEADER_RATE: 5000000,
+    FOLLOWER_RATE: 6000000,
+    "topics": {"orders": {LEADER_REPLICAS: "*", FOLLOWER_REPLICAS: "0:2,1:2"}},
+}
+
+
+class Applied(list[ThrottleTable]):
+    """Records what was put in force."""
+
+
+@pytest.fixture
+def applied() -> Applied:
+    return Applied()
+
+
+@pytest.fixture
+def in_force(applied: Applied) -> ThrottleInForce:
+    return ThrottleInForce(parse_config(FULL).throttle, applied.append)
+
+
+def shown(in_force: ThrottleInForce) -> dict[str, object]:
+    plain = in_force.as_plain()
+    del plain["sources"]
+    return plain
+
+
+def test_throttle_of_the_file_is_shown_with_its_source(in_force: ThrottleInForce) -> None:
+    assert shown(in_force) == FROM_FILE
+    assert in_force.as_plain()["sources"] == {
+        LEADER_RATE: "file",
+        FOLLOWER_RATE: "file",
+        f"topics.orders.{LEADER_REPLICAS}": "file",
+        f"topics.orders.{FOLLOWER_REPLICAS}": "file",
+    }
+
+
+def test_throttle_replaced_is_the_new_table_alone(in_force: ThrottleInForce, applied: Applied) -> None:
+    in_force.replace({LEADER_RATE: 7})
+    assert in_force.as_plain() == {LEADER_RATE: 7, "topics": {}, "sources": {LEADER_RATE: "http"}}
+    assert [table.leader_rate for table in applied] == [7]
+
+
+def test_throttle_merged_keeps_what_is_not_named(in_force: ThrottleInForce) -> None:
+    in_force.merge({LEADER_RATE: 7, "topics": {"payments": {FOLLOWER_REPLICAS: "3:1"}}})
+    assert shown(in_force) == {
+        **FROM_FILE,
+        LEADER_RATE: 7,
+        "topics": {**FROM_FILE["topics"], "payments": {FOLLOWER_REPLICAS: "3:1"}},  # type: ignore[dict-item]
+    }
+    sources = in_force.as_plain()["sources"]
+    assert (sources[LEADER_RATE], sources[FOLLOWER_RATE]) == ("http", "file")
+    assert sources[f"topics.payments.{FOLLOWER_REPLICAS}"] == "http"
+    assert sources[f"topics.orders.{LEADER_REPLICAS}"] == "file"
+
+
+@pytest.mark.parametrize(
+    ("patch", "left"),
+    [
+        ({LEADER_RATE: None}, {FOLLOWER_RATE: 6000000, "topics": FROM_FILE["topics"]}),
+        ({"topics": None}, {LEADER_RATE: 5000000, FOLLOWER_RATE: 6000000, "topics": {}}),
+        ({"topics": {"orders": None}}, {LEADER_RATE: 5000000, FOLLOWER_RATE: 6000000, "topics": {}}),
+        ({"topics": {"orders": {LEADER_REPLICAS: None, FOLLOWER_REPLICAS: ""}}}, {**FROM_FILE, "topics": {}}),
+        ({"topics": {"unknown": None}}, FROM_FILE),
+        ({}, FROM_FILE),
+    ],
+)
+def test_throttle_merged_null_removes(
+    in_force: ThrottleInForce, patch: dict[str, object], left: dict[str, object]
+) -> None:
+    in_force.merge(patch)
+    assert shown(in_force) == left
+
+
+def test_throttle_cleared_is_empty(in_force: ThrottleInForce, applied: Applied) -> None:
+    in_force.clear()
+    assert in_force.as_plain() == {"topics": {}, "sources": {}}
+    assert applied == [ThrottleTable()]
+
+
+def test_throttle_loaded_from_the_file_replaces_what_http_set(in_force: ThrottleInForce) -> None:
+    in_force.merge({LEADER_RATE: 7})
+    assert in_force.load(parse_config(FULL).throttle) == 1
+    assert shown(in_force) == FROM_FILE
+    assert set(in_force.as_plain()["sources"].values()) == {"file"}
+
+
+def test_throttle_as_it_is_shown_may_be_put_back(in_force: ThrottleInForce) -> None:
+    in_force.replace(in_force.as_plain())
+    assert shown(in_force) == FROM_FILE
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({LEADER_RATE: -1}, LEADER_RATE),
+        ({LEADER_RATE: "5MB"}, LEADER_RATE),
+        ({LEADER_RATE: True}, LEADER_RATE),
+        ({LEADER_RATE: {}}, LEADER_RATE),
+        ({"rate": 5}, "rate"),
+        ({"topics": 5}, "topics"),
+        ({"topics": {"orders": "*"}}, "topics.orders"),
+        ({"topics": {"orders": {LEADER_REPLICAS: "1"}}}, f"topics.orders.{LEADER_REPLICAS}"),
+        ({"topics": {"orders": {"replicas": "*"}}}, "topics.orders.replicas"),
+        ({"topics": {"a b": {}}}, "topics.a b"),
+        ({FOLLOWER_RATE: 5, LEADER_RATE: -1}, LEADER_RATE),
+        ([], "body"),
+        (None, "body"),
+        (5, "body"),
+    ],
+)
+@pytest.mark.parametrize("change", [ThrottleInForce.replace, ThrottleInForce.merge])
+def test_throttle_bad_change_names_the_field_and_changes_nothing(
+    in_force: ThrottleInForce, applied: Applied, change: object, body: object, field: str
+) -> None:
+    before = in_force.as_plain()
+    with pytest.raises(ConfigError) as caught:
+        change(in_force, body)  # type: ignore[operator]
+    assert caught.value.field == field
+    assert in_force.as_plain() == before
+    assert applied == []
