@@ -1,1 +1,45 @@
-"""Real Kafka on loopback."""
+"""Real Kafka clusters on loopback, with a weir sidecar for each broker: for the demo, the tests and the benches.
+
+Kafka's jars come once by `make setup` (`lab.jars`). Then
+
+    from lab.modes import KraftCluster, ZooKeeperCluster
+    from lab.produce import fill
+    from lab.settings import Route
+
+    throttle = {
+        "leader.replication.throttled.rate": 5_000_000,
+        "topics": {"orders": {"leader.replication.throttled.replicas": "*"}},
+    }
+    partitions = [("orders", 0), ("orders", 1)]
+    with ZooKeeperCluster("3.9.1", inter_broker_protocol_version="0.10.1", sidecars=True) as cluster:  # Fetch v3
+        cluster.create_topic("orders", {0: [1], 1: [1]})  # every replica on broker 1
+        fill(cluster.bootstrap_servers, "orders", {0: 10_000_000, 1: 10_000_000})
+        cluster.assert_no_native_throttle()  # by DescribeConfigs
+        cluster.sidecars[1].put_throttle(throttle)
+        with cluster.received_bytes(2, partitions) as received:  # before the move, so that its first second counts
+            cluster.reassign({partition: [1, 2] for partition in partitions}, seconds=60)
+        series = received.series()  # mean_rate(), worst_window() -> (bytes, start), per_second()
+        cluster.sidecars[1].metrics().value("weir_replication_bytes_total", side="leader", throttled="true")
+        cluster.compare_segments("orders", 0, 1, 2)  # byte for byte, or SegmentsDiffer
+        cluster.check_logs()  # BadSigns; allow={"Shrinking ISR"} where the test itself provokes it
+
+What to know:
+- A cluster starts in 4 s (ZooKeeper) or 7 s (KRaft) on two idle cores. It ends at once, on exceptions and Ctrl-C too;
+  when this program is killed, its reaper ends the brokers. After an exception the logs stay, and their folder is
+  printed.
+- Keep broker 1 as the one that data moves *from*: in KRaft mode it holds the controller. A move to `[1, 2]` keeps
+  broker 1's replica for `compare_segments`; a move to `[2]` deletes it.
+- Routes: `sidecars=True` is Route.BOTH for every broker (two hops: the follower's egress, then the leader's ingress);
+  `routes=Route.INGRESS` or `routes={1: Route.INGRESS, 2: Route.EGRESS}` says otherwise. A broker without a route has
+  no sidecar. KRaft brokers have a listener for clients alone; in ZooKeeper mode there is one listener, so clients
+  pass the ingress too.
+- Every method blocks. From asyncio use `async with` for the cluster and `asyncio.to_thread` for its methods; `fill`
+  and `read_numbers` have a loop of their own. In pytest a module-scoped fixture that yields a cluster is the usual
+  form; mark its tests `integration`.
+- Faults: kill_broker, stop_broker, start_broker; kill_sidecar, start_sidecar, `sidecars[1].stop()` (drains),
+  `sidecars[1].send(signal.SIGHUP)`. In ZooKeeper mode a killed broker may only come back when its session is over (7
+  s): start_broker waits for that.
+- Beside a move: `lab.produce.LiveProducer` (a steady rate; what was acked and how long it took), `read_numbers`
+  (reads all of it back), and Kafka's own tools in `lab.performance`.
+- `cluster.admin` (control.cluster_admin) knows partitions, ISR, moves, configs and Kafka's own throttle.
+"""

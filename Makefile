@@ -1,0 +1,65 @@
+# What a person types here; `make setup` is done by the others where it is not done yet.
+#
+#   make setup   a virtual environment in .venv/, every dependency from the lock, Kafka's jars in .cache/
+#   make demo    three brokers, their sidecars, and a throttled move to watch
+#   make test    everything that CI runs: check, unit tests, integration tests on real brokers
+#   make check   format, lint, types, import layers
+#   make bench   the long measurements
+#   make lock    writes the lock files anew from pyproject.toml
+#
+# Needed: Python 3.11, Java 17 or newer, and the package registries (through pip, and Maven or the Ivy inside PySpark).
+
+SHELL := /bin/sh
+PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3) python3)
+BIN := .venv/bin
+
+.PHONY: setup demo test check unit integration bench lock clean
+
+setup: .venv/.installed .cache/.jars
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "weir needs Python 3.11 or newer and '$(PYTHON)' is not: install it, or name it: make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# Hashes for every package; the project itself is built by the setuptools of the lock, so nothing else is fetched for it.
+.venv/.installed: requirements-dev.lock pyproject.toml | $(BIN)/python
+	@echo "Installing the packages of requirements-dev.lock (PySpark alone is 300 MB: minutes the first time)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+.cache/.jars: $(wildcard lab/jars-*.sha256) lab/jars.py | .venv/.installed
+	$(BIN)/python -m lab.jars
+	@touch $@
+
+demo: setup
+	$(BIN)/weir demo
+
+test: check unit integration
+
+check: .venv/.installed
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: .venv/.installed
+	$(BIN)/pytest -m "not integration and not slow"
+
+integration: setup
+	$(BIN)/pytest -m "integration and not slow"
+
+bench: setup
+	$(BIN)/python -m bench
+
+lock: .venv/.installed
+	@$(BIN)/python -m piptools --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet pip-tools
+	$(PIP_COMPILE) --extra uvloop --output-file requirements.lock pyproject.toml
+	$(PIP_COMPILE) --all-extras --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+
+PIP_COMPILE := $(BIN)/python -m piptools compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header \
+  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+
+clean:
+	rm -rf .venv .cache build dist *.egg-info
