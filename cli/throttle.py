@@ -20,7 +20,7 @@ FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 _NONE = "none"
 _PATH = "/v1/throttle"
 
-app = typer.Typer(help="Show or change the throttle of running sidecars.", no_args_is_help=True)
+app = typer.Typer(help="Show or change the throttle of running sidecars.")
 
 _RATE_HELP = "Bytes/s, as in 5000000, 500k, 5MB or 5MiB; 'none' for no quota."
 _REPLICAS_HELP = "'*', or [partition]:[broker] pairs as in '0:1,1:2'; 'none' for no replica."

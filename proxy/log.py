@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import time
@@ -99,6 +100,12 @@ def configure_logging(*, as_json: bool = False, level: str = "info", stream: Tex
     # Both write a line or more for what is said once, and rate-limited, by the event log.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
+
+
+def os_error_reason(error: OSError) -> str:
+    """Return the system's words for an error; asyncio's own ("Connect call failed") say less."""
+    # A failed resolution of a name has a number of its own, below 0.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 
 def _record_fields(record: logging.LogRecord) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from proxy.admin import AdminServer
 from proxy.buffers import BufferPool
 from proxy.config import SIDES, Config, ConfigError, ThrottleTable, throttle_settings
 from proxy.listener import Listener
-from proxy.log import EventLog, configure_logging
+from proxy.log import EventLog, configure_logging, os_error_reason
 from proxy.metrics import ProcessStats, SideSource, families, render
 from proxy.relay import Relay
 from proxy.stats import RelayStats
@@ -198,12 +197,16 @@ class Sidecar:
 
         self._poller = ClusterPoller(
             self.config.cluster,
-            topics=lambda: self.throttle_in_force.table.topics.keys(),
+            topics=self._throttled_topics,
             publish=self._apply_in_sync_replicas,
             log=self.log,
             count=self._count_poll,
         )
         self._polling = asyncio.create_task(self._poller.run())
+
+    def _throttled_topics(self) -> set[str]:
+        in_force = (side.throttle.settings for side in self.sides)
+        return {topic for settings in in_force if settings.rate is not None for topic in settings.replicas}
 
     def _count_poll(self, result: str) -> None:
         self.process.cluster_polls[result] += 1
@@ -227,5 +230,4 @@ def _named(table: str, address: Address) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise ListenError(f"{table}.listen", address, reason) from error
+        raise ListenError(f"{table}.listen", address, os_error_reason(error)) from error

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from proxy.metrics import SideSource
+from quota.replica_link import ReplicaLink
 
 _ROWS_PER_SLICE = 500
 _WORST_SHOWN = 20
@@ -15,6 +16,7 @@ async def side_status(side: SideSource) -> dict[str, Any]:
     """Return one side's state as plain JSON values; rates are bytes/s, sizes bytes. The event loop runs in between."""
     throttle, relay = side.throttle, side.relay
     settings, stats = throttle.settings, throttle.stats
+    now = throttle.clock()
     return {
         "policy": settings.policy,
         "quota_bytes_per_second": settings.rate,
@@ -34,13 +36,19 @@ async def side_status(side: SideSource) -> dict[str, Any]:
             {"peer": peer, "throttled": throttled, "bytes": size}
             for (peer, throttled), size in sorted(stats.replication_bytes.items())
         ],
-        "links": [_link_status(link) for link in sorted(throttle.links, key=lambda link: link.peer)],
+        "links": [_link_status(link, now) for link in sorted(throttle.links, key=lambda link: link.peer)],
         "lag": await _lag_status(side),
     }
 
 
-def _link_status(link: Any) -> dict[str, Any]:
-    return {"peer": link.peer, "partitions_behind": link.behind_count}
+def _link_status(link: ReplicaLink, now: float) -> dict[str, Any]:
+    since = link.unanswered_since
+    return {
+        "peer": link.peer,
+        "replica_id": link.replica_id,
+        "throttled_partitions_behind": link.behind_count,
+        "left_out_for_seconds": None if since is None else round(now - since, 3),
+    }
 
 
 async def _lag_status(side: SideSource) -> dict[str, Any]:

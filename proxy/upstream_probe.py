@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import ssl
 import struct
 import time
 from collections.abc import Callable, Iterable
 
 from proxy.address import Address
+from proxy.log import os_error_reason
 
 PROBE_TIMEOUT_SECONDS = 1.0
 CACHE_SECONDS = 1.0
@@ -48,9 +48,7 @@ class UpstreamProbe:
         except TimeoutError:
             return f"upstream {address} did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
         except OSError as error:
-            # asyncio's own text ("Connect call failed") says less than the system's.
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
-            return f"upstream {address} cannot be reached: {reason}"
+            return f"upstream {address} cannot be reached: {os_error_reason(error)}"
         return f"upstream {address} closes connections without an answer"
 
     async def _answers(self, address: Address) -> bool:

@@ -1,0 +1,178 @@
+"""The sidecar as a process: what it says at its start, its signals, and its exit status."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.event_loop import new_event_loop
+
+DEADLINE_SECONDS = 20
+
+
+class Process:
+    """`weir run` with `text` as its file; its log is read line by line."""
+
+    def __init__(self, file: Path, text: str) -> None:
+        self.file = file
+        file.write_text(text)
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "cli.main", "run", "--config", str(file)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+
+    def until(self, part: str) -> str:
+        """Read the log up to the next line that holds `part`."""
+        assert self.child.stderr is not None
+        for line in self.child.stderr:
+            self.lines.append(line)
+            if part in line:
+                return line
+        raise AssertionError(f"the process ended without {part!r}:\n{''.join(self.lines)}")
+
+    def admin_port(self) -> int:
+        found = re.search(r"listen=127\.0\.0\.1:(\d+)", self.until("role=admin"))
+        assert found is not None
+        return int(found[1])
+
+    def end(self, number: signal.Signals) -> int:
+        self.child.send_signal(number)
+        return self.child.wait(DEADLINE_SECONDS)
+
+
+def text(throttle: str = "", more: str = "") -> str:
+    return f"""
+    broker_id = 1
+    [[ingress]]
+    listen = "127.0.0.1:0"
+    upstream = "127.0.0.1:1"
+    [admin]
+    listen = "127.0.0.1:0"
+    {more}
+    [throttle]
+    {throttle}
+    """
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for process in started:
+        process.child.kill()
+        process.child.wait()
+        if process.child.stderr is not None:
+            process.child.stderr.close()
+
+
+def start(run: list[Process], file: Path, content: str) -> Process:
+    run.append(Process(file, content))
+    return run[-1]
+
+
+def throttle_of(port: int) -> dict[str, object]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_SECONDS)
+    connection.request("GET", "/v1/throttle")
+    shown: dict[str, object] = json.loads(connection.getresponse().read())
+    connection.close()
+    return shown
+
+
+RATE = '"leader.replication.throttled.rate"'
+
+
+def test_server_reloads_on_sighup_refuses_a_bad_file_and_ends_on_sigterm(run: list[Process], tmp_path: Path) -> None:
+    process = start(run, tmp_path / "weir.toml", text(f"{RATE} = 5"))
+    assert "role=ingress side=leader" in process.until("event=listening")
+    port = process.admin_port()
+    assert throttle_of(port)["leader.replication.throttled.rate"] == 5
+
+    process.file.write_text(text(f"{RATE} = 6"))
+    process.child.send_signal(signal.SIGHUP)
+    assert "changed=throttle needs_restart=nothing" in process.until("event=config_reloaded")
+    assert throttle_of(port)["leader.replication.throttled.rate"] == 6
+
+    process.file.write_text(text(f"{RATE} = -6"))
+    process.child.send_signal(signal.SIGHUP)
+    assert "throttle.leader.replication.throttled.rate" in process.until("event=config_refused")
+    assert throttle_of(port)["leader.replication.throttled.rate"] == 6
+
+    # Of what it needs at rest, the aim is 80 MB for all; aiokafka is loaded only for `[cluster]`.
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.child.pid}/status").read_text())
+    assert peak is not None
+    assert int(peak[1]) < 60_000
+    assert process.end(signal.SIGTERM) == 0
+    process.until("event=stopped")
+    assert "Traceback" not in "".join(process.lines)
+
+
+def test_server_ends_on_sigint_with_status_0_and_logs_json(run: list[Process], tmp_path: Path) -> None:
+    process = start(run, tmp_path / "weir.toml", text(more="[log]\njson = true"))
+    event = json.loads(process.until("admin"))
+    assert (event["event"], event["level"], event["role"]) == ("listening", "info", "admin")
+    assert process.end(signal.SIGINT) == 0
+
+
+def test_server_second_signal_cuts_the_drain_short_with_status_1(run: list[Process], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as upstream:
+        port = upstream.getsockname()[1]
+        content = text(more="[limits]\ndrain_seconds = 600").replace("127.0.0.1:1", f"127.0.0.1:{port}")
+        process = start(run, tmp_path / "weir.toml", content)
+        found = re.search(r"listen=127\.0\.0\.1:(\d+)", process.until("role=ingress"))
+        assert found is not None
+        process.admin_port()
+        with socket.create_connection(("127.0.0.1", int(found[1]))) as client:
+            client.sendall(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))
+            accepted, _ = upstream.accept()
+            with accepted:
+                assert accepted.recv(100) != b""
+                process.child.send_signal(signal.SIGTERM)
+                process.until("event=draining")
+                assert process.end(signal.SIGTERM) == 1
+
+
+def test_server_address_that_is_taken_fails_with_one_sentence(run: list[Process], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        content = text().replace('listen = "127.0.0.1:0"', f'listen = "{address}"', 1)
+        process = start(run, tmp_path / "weir.toml", content)
+        sentence = f"weir: ingress[0].listen: cannot listen on {address}: Address already in use.\n"
+        assert process.until("weir:") == sentence
+        assert process.child.wait(DEADLINE_SECONDS) == 1
+        assert process.lines == [sentence]
+
+
+def test_server_event_loop_is_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("asyncio", "uvloop"):
+        monkeypatch.setenv("WEIR_EVENT_LOOP", name)
+        loop = new_event_loop()
+        loop.close()
+        if name == "asyncio":
+            assert type(loop).__module__.startswith("asyncio")
+        else:
+            pytest.importorskip("uvloop")
+            assert type(loop).__module__.startswith("uvloop")
+
+
+def test_server_raises_the_soft_limit_of_open_files_to_the_hard_one() -> None:
+    """In a process of its own: a limit that was raised stays."""
+    script = (
+        "import resource; from proxy.event_loop import raise_descriptor_limit as up;"
+        "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE); resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard));"
+        "print(up() == hard == resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -1,0 +1,316 @@
+"""One sidecar as a whole, in the test's own event loop: its listeners, admin API, reloads and end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from proxy.config import Config, parse_config
+from proxy.sidecar import ListenError, Sidecar
+
+LEADER_RATE = "leader.replication.throttled.rate"
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+
+
+class Broker:
+    """Answers each request with ten bytes; `silent` after its sockets are accepted."""
+
+    def __init__(self) -> None:
+        self.silent = False
+        self.server: asyncio.Server | None = None
+        self.port = 0
+        self.asked = asyncio.Event()
+        self.released = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while request := await reader.read(1000):
+                self.asked.set()
+                if self.silent:
+                    await self.released.wait()
+                writer.write(b"\x00\x00\x00\x0a" + request[8:12] + bytes(6))
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+
+@pytest_asyncio.fixture
+async def broker() -> AsyncIterator[Broker]:
+    broker = Broker()
+    broker.server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+    broker.port = broker.server.sockets[0].getsockname()[1]
+    async with broker.server:
+        yield broker
+        broker.released.set()
+
+
+def configured(broker: Broker, more: str = "", throttle: str = "") -> Config:
+    return parse_config(
+        f"""
+        broker_id = 1
+        [[ingress]]
+        listen = "127.0.0.1:0"
+        upstream = "127.0.0.1:{broker.port}"
+        [[egress]]
+        peer = 2
+        listen = "127.0.0.1:0"
+        upstream = "127.0.0.1:{broker.port}"
+        [admin]
+        listen = "127.0.0.1:0"
+        {more}
+        [throttle]
+        {throttle}
+        """
+    )
+
+
+@dataclass
+class Running:
+    sidecar: Sidecar
+    session: aiohttp.ClientSession
+
+    async def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        url = f"http://{self.sidecar.admin_address}{path}"
+        data = None if body is None else json.dumps(body)
+        async with self.session.request(method, url, data=data) as response:
+            return response.status, json.loads(await response.read())
+
+    async def metric(self, line: str) -> float:
+        async with self.session.get(f"http://{self.sidecar.admin_address}/metrics") as response:
+            text = await response.text()
+        return float(next(row.split()[-1] for row in text.splitlines() if row.startswith(line)))
+
+
+@asynccontextmanager
+async def running(config: Config) -> AsyncIterator[Running]:
+    sidecar = Sidecar(config, "1.2.3")
+    await sidecar.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Running(sidecar, session)
+    finally:
+        await sidecar.close()
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
+    return [(record.msg, record.__dict__["weir_fields"]) for record in caplog.records if record.name == "weir"]
+
+
+@pytest.fixture(autouse=True)
+def _info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "weir")
+
+
+async def test_sidecar_started_says_one_line_for_each_listener(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(configured(broker)) as weir:
+        lines = [fields for event, fields in events(caplog) if event == "listening"]
+        upstream = f"127.0.0.1:{broker.port}"
+        ingress, egress = (str(listener.address) for listener in weir.sidecar.listeners)
+        assert lines == [
+            {"role": "ingress", "side": "leader", "listen": ingress, "upstream": upstream},
+            {"role": "egress", "side": "follower", "listen": egress, "upstream": upstream, "peer": 2},
+            {"role": "admin", "listen": weir.sidecar.admin_address},
+        ]
+
+
+async def test_sidecar_passes_bytes_and_counts_connections(broker: Broker) -> None:
+    async with running(configured(broker)) as weir:
+        address = weir.sidecar.listeners[0].address
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))
+        assert (await reader.readexactly(14))[4:8] == bytes.fromhex("00000007")
+        assert await weir.metric('weir_connections{side="leader"}') == 1
+        writer.close()
+        assert await weir.metric('weir_connections_accepted_total{side="leader"}') == 1
+        assert await weir.metric('weir_build_info{version="1.2.3"}') == 1
+
+
+async def test_sidecar_address_that_is_taken_is_named_and_nothing_listens(broker: Broker) -> None:
+    taken = f"127.0.0.1:{broker.port}"
+    config = parse_config(
+        f"""
+        broker_id = 1
+        [[ingress]]
+        listen = "127.0.0.1:0"
+        upstream = "127.0.0.1:1"
+        [[egress]]
+        peer = 2
+        listen = "{taken}"
+        upstream = "127.0.0.1:1"
+        """
+    )
+    sidecar = Sidecar(config, "1")
+    with pytest.raises(ListenError) as caught:
+        await sidecar.start()
+    assert str(caught.value) == f"egress[0].listen: cannot listen on {taken}: Address already in use"
+    address = sidecar.listeners[0].address
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(address.host, address.port)
+
+
+async def test_sidecar_readyz_follows_the_ingress_upstream(broker: Broker) -> None:
+    async with running(configured(broker)) as weir:
+        assert await weir.call("GET", "/readyz") == (200, {"status": "ready"})
+    assert broker.server is not None
+    broker.server.close()
+    async with running(configured(broker)) as weir:
+        status, body = await weir.call("GET", "/readyz")
+        assert (status, len(body["reasons"])) == (503, 1)
+        assert f"127.0.0.1:{broker.port}" in body["reasons"][0]
+        assert (await weir.call("GET", "/healthz"))[0] == 200
+
+
+async def test_sidecar_throttle_of_the_file_is_in_force_on_both_sides(broker: Broker) -> None:
+    config = configured(broker, throttle=f'"{LEADER_RATE}" = 5\n"follower.replication.throttled.rate" = 6')
+    async with running(config) as weir:
+        assert await weir.metric('weir_quota_bytes_per_second{side="leader"}') == 5
+        assert await weir.metric('weir_quota_bytes_per_second{side="follower"}') == 6
+
+
+async def test_sidecar_throttle_changed_by_http_is_in_force_at_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(configured(broker)) as weir:
+        leader = weir.sidecar.sides[0].throttle
+        replanned = []
+        for relay in weir.sidecar._relays.values():
+            monkeypatch.setattr(type(relay), "replan_held", lambda relay: replanned.append(leader.settings.rate))
+        body = {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "0:1,1:2"}}}
+        assert (await weir.call("PUT", "/v1/throttle", body))[0] == 200
+        # Held fetches of both sides are planned again, after the new rate is there.
+        assert replanned == [7, 7]
+        assert leader.is_throttled("orders", 0)
+        assert not leader.is_throttled("orders", 1)  # of this list, broker 1 holds partition 0 alone
+        assert (await weir.call("DELETE", "/v1/throttle"))[0] == 200
+        assert leader.settings.rate is None
+        assert not leader.is_throttled("orders", 0)
+
+
+async def test_sidecar_throttle_refused_by_http_leaves_the_one_in_force(broker: Broker) -> None:
+    async with running(configured(broker, throttle=f'"{LEADER_RATE}" = 5')) as weir:
+        status, body = await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: -7})
+        assert (status, body["field"]) == (400, LEADER_RATE)
+        assert weir.sidecar.sides[0].throttle.settings.rate == 5
+
+
+async def test_sidecar_reload_puts_in_force_what_needs_no_restart_and_names_the_rest(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(configured(broker, throttle=f'"{LEADER_RATE}" = 5')) as weir:
+        await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: 9})
+        changed = configured(
+            broker,
+            """
+            [quota]
+            policy = "kip73"
+            [limits]
+            connect_timeout_seconds = 1.5
+            fetch_request_max_bytes = 1000
+            [cluster]
+            bootstrap_servers = "127.0.0.1:1"
+            """,
+            f'"{LEADER_RATE}" = 6',
+        )
+        weir.sidecar.reload(changed)
+        leader = weir.sidecar.sides[0].throttle
+        assert (leader.settings.rate, leader.settings.policy) == (6, "kip73")
+        relay = weir.sidecar._relays["leader"]
+        assert (relay.connect_seconds, relay.fetch_size_limit) == (1.5, 1000)
+        assert weir.sidecar.config.cluster is None
+        assert (await weir.call("GET", "/v1/throttle"))[1]["sources"] == {LEADER_RATE: "file"}
+        assert events(caplog)[-1] == (
+            "config_reloaded",
+            {
+                "changed": "cluster,quota,limits,throttle",
+                "needs_restart": "cluster",
+                "http_settings_replaced": 1,
+            },
+        )
+        assert await weir.metric('weir_config_reloads_total{result="ok"}') == 1
+
+
+async def test_sidecar_draining_is_not_ready_and_takes_no_connection(broker: Broker) -> None:
+    async with running(configured(broker)) as weir:
+        address = weir.sidecar.listeners[0].address
+        await weir.sidecar.drain()
+        assert await weir.call("GET", "/readyz") == (
+            503,
+            {"status": "not ready", "reasons": ["the sidecar is draining"]},
+        )
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(address.host, address.port)
+
+
+async def test_sidecar_drain_closes_what_does_not_end_in_time(broker: Broker) -> None:
+    broker.silent = True
+    async with running(configured(broker, "[limits]\ndrain_seconds = 0.05")) as weir:
+        address = weir.sidecar.listeners[0].address
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))
+        await broker.asked.wait()
+        await weir.sidecar.drain()
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_sidecar_status_shows_both_sides(broker: Broker) -> None:
+    throttle = f'"{LEADER_RATE}" = 5\n[throttle.topics.orders]\n"{LEADER_REPLICAS}" = "*"'
+    async with running(configured(broker, throttle=throttle)) as weir:
+        lag = weir.sidecar.sides[0].throttle.lag
+        for partition in range(30):
+            lag.topic(2, b"orders").update(partition, 0, partition, 0.0)
+        link = weir.sidecar.sides[0].throttle.link(2)
+        status, body = await weir.call("GET", "/v1/status")
+        assert (status, body["broker_id"], body["state"], body["ready"]) == (200, 1, "serving", True)
+        assert [route["side"] for route in body["routes"]] == ["leader", "follower"]
+        leader = body["sides"]["leader"]
+        assert (leader["quota_bytes_per_second"], leader["policy"]) == (5, "strict")
+        assert leader["throttled_topics"] == ["orders"]
+        assert [shown["peer"] for shown in leader["links"]] == [2]
+        assert leader["lag"]["messages"] == sum(range(30))
+        assert leader["lag"]["partitions_behind"] == 29
+        assert len(leader["lag"]["worst"]) == 20
+        assert body["sides"]["follower"]["quota_bytes_per_second"] is None
+        link.close()
+
+
+async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The poller has tests of its own; this is its wiring: throttled topics in, ISR out, polled at once on a change."""
+    from proxy import cluster
+
+    asked: list[set[str]] = []
+    polled = asyncio.Event()
+
+    async def ask(poller: cluster.ClusterPoller, topics: set[str]) -> dict[tuple[bytes, int], frozenset[int]]:
+        asked.append(topics)
+        polled.set()
+        return {(b"orders", 0): frozenset({1, 2})}
+
+    monkeypatch.setattr(cluster.ClusterPoller, "_ask", ask)
+    throttle = f'[throttle.topics.idle]\n"{LEADER_REPLICAS}" = "*"'
+    config = configured(broker, '[cluster]\nbootstrap_servers = "127.0.0.1:1"', throttle)
+    async with running(config) as weir:
+        await asyncio.sleep(0)
+        assert asked == []  # lists without a rate throttle nothing
+        await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "*"}}})
+        async with asyncio.timeout(2):
+            await polled.wait()
+        assert asked == [{"idle", "orders"}]
+        for side in weir.sidecar.sides:
+            assert side.throttle.in_isr(b"orders", 0, 2)
+            assert not side.throttle.in_isr(b"orders", 0, 3)
+        assert await weir.metric('weir_cluster_polls_total{result="ok"}') == 1
