@@ -1,0 +1,153 @@
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kafka import TopicPartition
+from kafka.errors import BrokerResponseError, KafkaConnectionError
+
+from control import cluster_admin
+from control.cluster_admin import ClusterAdmin, Partition, PartitionState, Reassignment
+from control.errors import ControlError
+
+UNSET = {"leader.replication.throttled.replicas": {"value": ""}}
+
+
+class FakeClient:
+    """Stands in for KafkaAdminClient: returns what a test puts into it, and remembers what it was asked."""
+
+    def __init__(self, **config: Any) -> None:
+        self.answers: dict[str, Any] = {}
+        self.asked: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.asked.append((name, args, kwargs))
+            answer = self.answers.get(name)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer(*args) if callable(answer) else answer
+
+        return call
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterAdmin]:
+    monkeypatch.setattr(cluster_admin, "KafkaAdminClient", FakeClient)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    with ClusterAdmin(["127.0.0.1:1"], clock=lambda: now[0], sleep=sleep) as admin:
+        yield admin
+
+
+def client(admin: ClusterAdmin) -> FakeClient:
+    return admin._client  # type: ignore[no-any-return]
+
+
+def test_brokers_leave_out_those_that_are_fenced(admin: ClusterAdmin) -> None:
+    client(admin).answers["describe_cluster"] = {
+        "brokers": [{"broker_id": 3}, {"broker_id": 1, "is_fenced": False}, {"broker_id": 2, "is_fenced": True}]
+    }
+    assert admin.brokers() == [1, 3]
+
+
+def test_partitions_carry_leader_replicas_and_isr(admin: ClusterAdmin) -> None:
+    entry = {"partition_index": 4, "leader_id": -1, "replica_nodes": [1, 2], "isr_nodes": [2]}
+    client(admin).answers["describe_topics"] = [{"name": "orders", "error_code": 0, "partitions": [entry]}]
+    assert admin.partitions(["orders"]) == {Partition("orders", 4): PartitionState(-1, (1, 2), (2,))}
+
+
+def test_topic_with_an_error_is_refused(admin: ClusterAdmin) -> None:
+    client(admin).answers["describe_topics"] = [{"name": "orders", "error_code": 3, "partitions": []}]
+    with pytest.raises(ControlError, match="Describing topic orders failed: error code 3"):
+        admin.partitions(["orders"])
+
+
+def test_refusal_of_kafka_is_a_control_error_with_the_action(admin: ClusterAdmin) -> None:
+    client(admin).answers["create_topics"] = KafkaConnectionError("nobody there")
+    with pytest.raises(ControlError, match=r"Creating topic orders failed: .*nobody there") as refused:
+        admin.create_topic("orders", {0: [1]})
+    assert refused.value.action == "Creating topic orders"
+
+
+def test_topic_is_created_with_its_assignment(admin: ClusterAdmin) -> None:
+    admin.create_topic("orders", {0: (1, 2)}, {"segment.bytes": "1000"})
+    wanted = {"orders": {"assignments": {0: [1, 2]}, "configs": {"segment.bytes": "1000"}}}
+    assert client(admin).asked == [("create_topics", (wanted,), {"wait_for_metadata": True})]
+
+
+def test_move_that_one_partition_refuses_is_an_error(admin: ClusterAdmin) -> None:
+    class NoReassignmentInProgress(BrokerResponseError):  # type: ignore[misc]
+        description = "no reassignment in progress"
+
+    client(admin).answers["alter_partition_reassignments"] = {
+        TopicPartition("orders", 0): None,
+        TopicPartition("orders", 1): NoReassignmentInProgress,
+    }
+    with pytest.raises(ControlError, match="Moving orders-1 failed: no reassignment in progress"):
+        admin.reassign({Partition("orders", 0): [2], Partition("orders", 1): None})
+
+
+def test_waiting_for_moves_ends_when_none_is_listed(admin: ClusterAdmin) -> None:
+    move = {"replicas": [1, 2], "adding_replicas": [2], "removing_replicas": []}
+    listed = iter([{TopicPartition("orders", 0): move}, {TopicPartition("orders", 0): move}, {}])
+    client(admin).answers["list_partition_reassignments"] = lambda: next(listed)
+    assert admin.wait_for_reassignments(10, poll_seconds=0.5) == 1.0
+
+
+def test_waiting_for_moves_names_those_left(admin: ClusterAdmin) -> None:
+    move = {"replicas": [1, 2], "adding_replicas": [2], "removing_replicas": []}
+    client(admin).answers["list_partition_reassignments"] = {TopicPartition("orders", 0): move}
+    assert admin.reassignments() == {Partition("orders", 0): Reassignment((1, 2), (2,), ())}
+    with pytest.raises(ControlError, match=r"1 still under way after 10 s \(orders-0\)"):
+        admin.wait_for_reassignments(10)
+
+
+def described(broker: dict[str, Any], topic: dict[str, Any]) -> dict[str, Any]:
+    return {"broker": {"1": broker}, "topic": {"orders": topic}}
+
+
+def test_native_throttles_are_empty_when_nothing_is_set(admin: ClusterAdmin) -> None:
+    client(admin).answers["describe_cluster"] = {"brokers": [{"broker_id": 1}]}
+    rates = {"leader.replication.throttled.rate": {"value": str(2**63 - 1)}, "log.dirs": {"value": "/data"}}
+    client(admin).answers["describe_configs"] = described(rates, UNSET)
+    assert admin.native_throttles(["orders"]) == {}
+    # Defaults for the whole cluster would be left out by the client's own filter "modified".
+    assert client(admin).asked[-1][2] == {"config_filter": "all"}
+
+
+def test_native_throttles_name_what_is_set(admin: ClusterAdmin) -> None:
+    client(admin).answers["describe_cluster"] = {"brokers": [{"broker_id": 1}]}
+    rates = {"follower.replication.throttled.rate": {"value": "0"}, "log.dirs": {"value": "/data"}}
+    client(admin).answers["describe_configs"] = described(
+        rates, {"leader.replication.throttled.replicas": {"value": "*"}}
+    )
+    assert admin.native_throttles(["orders"]) == {
+        "broker 1": {"follower.replication.throttled.rate": "0"},
+        "topic orders": {"leader.replication.throttled.replicas": "*"},
+    }
+
+
+def test_config_that_could_not_be_read_is_not_taken_for_unset(admin: ClusterAdmin) -> None:
+    client(admin).answers["describe_cluster"] = {"brokers": [{"broker_id": 1}]}
+    client(admin).answers["describe_configs"] = described({"log.dirs": {"value": "/data"}}, {})
+    with pytest.raises(ControlError, match="Describing the configs of topic orders failed: nothing came back"):
+        admin.native_throttles(["orders"])
+
+
+def test_refused_config_change_is_an_error(admin: ClusterAdmin) -> None:
+    client(admin).answers["alter_configs"] = {"broker": {"1": "OK"}, "topic": {"orders": "[Error 29] denied"}}
+    with pytest.raises(ControlError, match=r"Changing Kafka's own throttle of topic orders failed: .*denied"):
+        admin.set_native_throttle({1: {"leader.replication.throttled.rate": 1}}, {"orders": {}})
+
+
+def test_cleared_throttle_names_all_of_its_configs(admin: ClusterAdmin) -> None:
+    client(admin).answers["reset_configs"] = {"broker": {"1": "OK"}, "topic": {"orders": "OK"}}
+    admin.clear_native_throttle([1], ["orders"])
+    resources = client(admin).asked[-1][1][0]
+    assert [sorted(resource.configs) for resource in resources] == [
+        ["follower.replication.throttled.rate", "leader.replication.throttled.rate"],
+        ["follower.replication.throttled.replicas", "leader.replication.throttled.replicas"],
+    ]

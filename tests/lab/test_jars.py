@@ -1,0 +1,124 @@
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab import jars
+from lab.errors import JarsMissing
+from lab.jars import VERSIONS, Jar, ensure, read_manifest, wrong_jars
+
+CONTENT = {"org/a/one/1.0/one-1.0.jar": b"first", "org/b.c/two_2.13/2.0/two_2.13-2.0.jar": b"second"}
+LIST = [Jar(path, hashlib.sha256(content).hexdigest()) for path, content in CONTENT.items()]
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Replaces the manifest and the package clients; returns what was fetched, call by call."""
+    fetched: list[list[str]] = []
+
+    def fetch(version: str, wanted: list[Jar], folder: Path, tell: Callable[[str], None]) -> None:
+        fetched.append([jar.path for jar in wanted])
+        for jar in wanted:
+            (folder / jar.path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / jar.path).write_bytes(CONTENT[jar.path])
+
+    monkeypatch.setattr(jars, "read_manifest", lambda version: LIST)
+    monkeypatch.setattr(jars, "fetch", fetch)
+    return fetched
+
+
+def silent(line: str) -> None:
+    pass
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_committed_manifest_names_kafka_of_that_version(version: str) -> None:
+    listed = read_manifest(version)
+    assert ("org.apache.kafka", "kafka_2.13", version) in [jar.coordinates for jar in listed]
+    assert len({jar.path for jar in listed}) == len(listed)
+
+
+def test_unknown_version_names_the_known_ones() -> None:
+    with pytest.raises(JarsMissing, match=r"the lab knows 3\.9\.1, 4\.1\.0"):
+        read_manifest("9.9.9")
+
+
+@pytest.mark.parametrize("line", ["abc  org/a/one/1.0/one-1.0.jar", f"{'0' * 64}  ../../one-1.0.jar", f"{'0' * 64}"])
+def test_line_that_is_no_jar_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
+    (tmp_path / "jars-1.sha256").write_text(f"{'0' * 64}  org/a/one/1.0/one-1.0.jar\n{line}\n")
+    with pytest.raises(JarsMissing, match="line 2 of"):
+        read_manifest("1", tmp_path)
+
+
+def test_missing_jars_are_fetched_once(tmp_path: Path, registry: list[list[str]]) -> None:
+    first = ensure("1", cache=tmp_path, report=silent)
+    second = ensure("1", cache=tmp_path, report=silent)
+    assert first == second == [tmp_path / "jars" / path for path in CONTENT]
+    assert registry == [list(CONTENT)]
+
+
+def test_only_the_jar_that_is_missing_is_fetched(tmp_path: Path, registry: list[list[str]]) -> None:
+    paths = ensure("1", cache=tmp_path, report=silent)
+    paths[1].unlink()
+    ensure("1", cache=tmp_path, report=silent)
+    assert registry[1:] == [[LIST[1].path]]
+
+
+def test_jar_with_other_bytes_is_refused(
+    tmp_path: Path, registry: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CONTENT, LIST[0].path, b"tampered")
+    with pytest.raises(JarsMissing, match=r"1 jar\(s\) are not what") as refused:
+        ensure("1", cache=tmp_path, report=silent)
+    assert refused.value.jars == [LIST[0].path]
+    assert not (tmp_path / "jars" / "1.checked").exists()
+
+
+def test_changed_manifest_is_checked_again(
+    tmp_path: Path, registry: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure("1", cache=tmp_path, report=silent)
+    monkeypatch.setattr(jars, "read_manifest", lambda version: [Jar(LIST[0].path, "0" * 64)])
+    with pytest.raises(JarsMissing):
+        ensure("1", cache=tmp_path, report=silent)
+
+
+def test_wrong_jars_are_the_missing_and_the_different(tmp_path: Path) -> None:
+    file = tmp_path / LIST[0].path
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"other")
+    assert wrong_jars(LIST, tmp_path) == LIST
+    file.write_bytes(b"first")
+    assert wrong_jars(LIST, tmp_path) == LIST[1:]
+
+
+def test_without_any_package_client_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(jars, "ivy_jar", lambda: None)
+    with pytest.raises(JarsMissing, match=r"neither Maven nor PySpark.*make setup"):
+        jars.fetch("1", LIST, tmp_path / "jars", silent)
+
+
+@pytest.mark.parametrize("client", ["mvn", "java"])
+def test_unreachable_registry_is_told_with_the_clients_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str
+) -> None:
+    tool = tmp_path / "bin" / client
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho 'Could not transfer artifact'\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr("shutil.which", lambda name: str(tool) if name == client else None)
+    monkeypatch.setattr(jars, "find_java", lambda: tool)
+    monkeypatch.setattr(jars, "ivy_jar", lambda: Path("ivy.jar") if client == "java" else None)
+    said: list[str] = []
+    with pytest.raises(JarsMissing, match=r"(?s)could not be fetched with (Maven|Ivy).*Could not transfer artifact"):
+        jars.fetch("1", LIST, tmp_path / "jars", said.append)
+    assert said == [f"Kafka 1: fetching with {'Maven' if client == 'mvn' else 'Ivy'}: 2 jars"]
+
+
+def test_cache_is_in_the_checkout_unless_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WEIR_CACHE", raising=False)
+    assert jars.project_cache() == Path(jars.__file__).resolve().parent.parent / ".cache"
+    monkeypatch.setenv("WEIR_CACHE", str(tmp_path))
+    assert jars.project_cache() == tmp_path

@@ -1,0 +1,78 @@
+import itertools
+from pathlib import Path
+
+import pytest
+
+from lab.received import ReceivedBytes, Series
+
+
+def steady(rate: int, seconds: float, before: float = 1.0) -> Series:
+    """Ten samples a second of `rate` bytes/s for `seconds`, after `before` seconds of nothing."""
+    times = [number / 10 for number in range(int((before + seconds) * 10) + 6)]
+    return Series(tuple(times), tuple(int(max(0.0, min(moment - before, seconds)) * rate) for moment in times))
+
+
+def test_mean_rate_counts_from_the_first_byte_to_the_last() -> None:
+    series = steady(1000, 4.0, before=3.0)
+    assert series.received == 4000
+    assert series.span == pytest.approx((3.0, 7.0))
+    assert series.mean_rate() == pytest.approx(1000)
+
+
+def test_worst_window_of_a_steady_stream_is_its_rate() -> None:
+    assert steady(1000, 4.0).worst_window()[0] == pytest.approx(1000, rel=0.002)
+
+
+def test_worst_window_includes_the_first_second() -> None:
+    """A burst right at the start, before any window has filled, is the worst window."""
+    series = Series((0.0, 0.1, 0.2, 1.2, 2.2), (0, 900, 1000, 1100, 1200))
+    assert series.worst_window()[0] == pytest.approx(1080)
+    assert series.worst_window()[1] == pytest.approx(0.0)
+
+
+def test_worst_window_is_found_between_whole_seconds() -> None:
+    """900 bytes about the border of two seconds: each second by itself saw half of them."""
+    series = Series((0.0, 0.5, 1.0, 1.5, 2.0), (0, 0, 450, 900, 900))
+    assert series.worst_window() == pytest.approx((900, 0.5))
+
+
+def test_worst_window_with_late_samples_is_a_whole_second_wide() -> None:
+    """Samples 0.103 s apart: nine intervals are 0.93 s, which must not pass for a second."""
+    times = [number * 0.103 for number in range(60)]
+    series = Series(tuple(times), tuple(int(moment * 1000) for moment in times))
+    assert series.worst_window()[0] == pytest.approx(1000, rel=0.01)
+
+
+def test_series_without_growth_has_no_rate() -> None:
+    series = Series((0.0, 1.0), (500, 500))
+    assert (series.received, series.mean_rate(), series.worst_window()[0], series.per_second()) == (0, 0.0, 0.0, [])
+
+
+def test_per_second_begins_with_the_first_byte_and_adds_up() -> None:
+    amounts = steady(1000, 3.5, before=2.25).per_second()
+    assert len(amounts) == 4
+    assert sum(amounts) == pytest.approx(3500)
+    assert amounts[1] == pytest.approx(1000)
+
+
+def test_sampler_sees_the_first_and_the_last_byte(tmp_path: Path) -> None:
+    """Samples are taken before the thread starts and after it has ended, so nothing that came in between is missed."""
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    (folder / "00000000000000000000.log").write_bytes(b"old")
+    with ReceivedBytes([(tmp_path, "orders", 0), (tmp_path, "orders", 1)]) as received:
+        (tmp_path / "orders-1").mkdir()
+        (tmp_path / "orders-1" / "00000000000000000000.log").write_bytes(bytes(100))
+        (tmp_path / "orders-1" / "00000000000000000000.index").write_bytes(bytes(10_000))
+    series = received.series()
+    assert series.received == 100
+    assert received.total == 103
+    assert series.times[0] == 0.0
+
+
+def test_sampler_stamps_a_sample_in_the_middle_of_its_reading(tmp_path: Path) -> None:
+    ticks = itertools.count()
+    received = ReceivedBytes([(tmp_path, "orders", 0)], clock=lambda: float(next(ticks)))
+    received._sample()
+    received._sample()
+    assert received.series().times == (0.0, 2.0)

@@ -1,0 +1,133 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.settings import (
+    Place,
+    Route,
+    SidecarOptions,
+    hosts_file,
+    kraft_properties,
+    properties_text,
+    sidecar_toml,
+    zookeeper_config,
+    zookeeper_mode_properties,
+)
+from proxy.config import parse_config
+
+
+def place(broker_id: int, route: Route, client: int | None = None) -> Place:
+    advertised = 20000 + broker_id
+    listener = 21000 + broker_id if Route.INGRESS in route else advertised
+    return Place(
+        broker_id=broker_id,
+        route=route,
+        advertised=advertised,
+        listener=listener,
+        client=client or advertised,
+        admin=22000 + broker_id,
+    )
+
+
+def config_of(route: Route, **options: Any) -> Any:
+    """Sidecar 2's file of three brokers, as the sidecar itself reads it."""
+    places = [place(broker_id, route) for broker_id in (1, 2, 3)]
+    return parse_config(sidecar_toml(places[1], places, SidecarOptions(**options)))
+
+
+def test_ingress_route_stands_where_the_broker_is_advertised() -> None:
+    config = config_of(Route.INGRESS)
+    assert [(str(route.listen), str(route.upstream)) for route in config.ingress] == [
+        ("127.0.0.1:20002", "127.0.0.1:21002")
+    ]
+    assert config.egress == ()
+
+
+def test_egress_route_listens_for_each_peer_and_for_its_own_broker() -> None:
+    """The broker's own name leads to the sidecar too, so its connections to itself must find a listener there."""
+    config = config_of(Route.EGRESS)
+    assert [(route.peer, str(route.listen), str(route.upstream)) for route in config.egress] == [
+        (1, "127.0.1.2:20001", "127.0.0.1:20001"),
+        (3, "127.0.1.2:20003", "127.0.0.1:20003"),
+    ]
+    assert [(str(route.listen), str(route.upstream)) for route in config.ingress] == [
+        ("127.0.1.2:20002", "127.0.0.1:20002")
+    ]
+
+
+def test_both_routes_lead_from_the_egress_to_the_peers_ingress() -> None:
+    config = config_of(Route.BOTH)
+    assert {str(route.upstream) for route in config.egress} == {"127.0.0.1:20001", "127.0.0.1:20003"}
+    assert {str(route.upstream) for route in config.ingress} == {"127.0.0.1:21002"}
+
+
+def test_sidecar_options_reach_the_file() -> None:
+    table = {
+        "leader.replication.throttled.rate": 5_000_000,
+        "topics": {"or.ders": {"leader.replication.throttled.replicas": "0:1,1:*".replace("*", "2")}},
+    }
+    config = config_of(
+        Route.BOTH, policy="kip73", throttle=table, poll_isr=True, tables={"fetch": {"response_max_bytes": 1000}}
+    )
+    assert config.quota.policy == "kip73"
+    assert config.fetch.response_max_bytes == 1000
+    assert config.throttle.leader_rate == 5_000_000
+    assert config.throttle.topics["or.ders"].leader_replicas is not None
+    assert config.cluster is not None
+    assert [str(address) for address in config.cluster.bootstrap_servers] == ["127.0.0.1:21002"]
+
+
+def test_isr_poll_asks_the_clients_listener_where_there_is_one() -> None:
+    here = place(1, Route.BOTH, client=23001)
+    config = parse_config(sidecar_toml(here, [here], SidecarOptions(poll_isr=True)))
+    assert config.cluster is not None
+    assert str(config.cluster.bootstrap_servers[0]) == "127.0.0.1:23001"
+
+
+@pytest.mark.parametrize(
+    ("throttle", "expected"),
+    [
+        (None, None),
+        ({}, {}),
+        ({"leader.replication.throttled.rate": 1}, {"leader.replication.throttled.rate": 1}),
+        ({2: {"leader.replication.throttled.rate": 2}}, {"leader.replication.throttled.rate": 2}),
+        ({1: {"leader.replication.throttled.rate": 1}}, None),
+    ],
+)
+def test_throttle_of_a_broker_is_its_own_or_the_one_of_all(throttle: Any, expected: Any) -> None:
+    assert SidecarOptions(throttle=throttle).throttle_of(2) == expected
+
+
+def test_hosts_file_leads_to_the_egress_only_where_there_is_one() -> None:
+    assert hosts_file(place(2, Route.EGRESS), "machine") == "127.0.1.2 localhost\n127.0.0.1 machine\n"
+    assert hosts_file(place(2, Route.INGRESS), "machine") == "127.0.0.1 localhost\n127.0.0.1 machine\n"
+
+
+def test_kraft_broker_has_a_controller_listener_only_where_the_controller_is() -> None:
+    first = kraft_properties(place(1, Route.BOTH, client=23001), (1, 24000), "/data")
+    second = kraft_properties(place(2, Route.BOTH, client=23002), (1, 24000), "/data")
+    assert first["process.roles"] == "broker,controller"
+    assert "CONTROLLER://127.0.0.1:24000" in str(first["listeners"])
+    assert second["process.roles"] == "broker"
+    assert second["listeners"] == "CLIENT://127.0.0.1:23002,REPL://127.0.0.1:21002"
+    assert second["advertised.listeners"] == "CLIENT://localhost:23002,REPL://localhost:20002"
+
+
+@pytest.mark.parametrize(("level", "named"), [("0.10.1", True), ("2.8", True), ("3.0", False), ("3.9-IV0", False)])
+def test_message_format_follows_the_level_up_to_2_8(level: str, named: bool) -> None:
+    """From 3.0 on Kafka ignores log.message.format.version, and warns."""
+    properties = zookeeper_mode_properties(place(1, Route.BOTH), 24000, level, "/data")
+    assert ("log.message.format.version" in properties) is named
+    assert properties["listeners"] == "PLAINTEXT://127.0.0.1:21001"
+    assert properties["advertised.listeners"] == "PLAINTEXT://localhost:20001"
+
+
+def test_properties_text_writes_javas_booleans() -> None:
+    assert properties_text({"a": True, "b": 1, "c": "x,y"}) == "a=true\nb=1\nc=x,y\n"
+
+
+def test_zookeeper_config_grants_sessions_as_short_as_the_brokers_ask_for() -> None:
+    lines = dict(line.split("=") for line in zookeeper_config(24000, str(Path("/data"))).splitlines())
+    assert 2 * int(lines["tickTime"]) <= 6000
+    assert lines["admin.enableServer"] == "false"
