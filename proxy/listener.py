@@ -33,6 +33,7 @@ class Listener:
         self._socket: socket.socket | None = None
         self._connecting: dict[asyncio.Task[socket.socket], tuple[socket.socket, str]] = {}
         self._resume: asyncio.TimerHandle | None = None
+        self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -56,7 +57,7 @@ class Listener:
         loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Stop accepting, and give up connections that the upstream did not take yet; the others go on."""
+        """Stop accepting; the connections go on."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
@@ -64,12 +65,13 @@ class Listener:
         if self._resume is not None:
             self._resume.cancel()
             self._resume = None
-        for task in self._connecting:
-            task.cancel()
 
     async def drain(self, limit_seconds: float) -> None:
         """Stop accepting and close every connection: when nothing is in flight on it, or when the limit is over."""
         self.close()
+        self._draining = True
+        for task in self._connecting:
+            task.cancel()  # nothing was read from their clients yet
         for link in list(self.links):
             link.drain()
         try:
@@ -82,6 +84,9 @@ class Listener:
     def abort(self) -> None:
         """Stop accepting and close every connection at once."""
         self.close()
+        self._draining = True
+        for task in self._connecting:
+            task.cancel()
         for link in list(self.links):
             link.close()
 
@@ -148,6 +153,8 @@ class Listener:
         )
         self.links.add(link)
         link.start()
+        if self._draining:
+            link.drain()
 
     def _report_failure(self, error: BaseException, client_host: str) -> None:
         if isinstance(error, TimeoutError):

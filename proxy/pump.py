@@ -50,6 +50,7 @@ class Pump:
 
     __slots__ = (
         "_borrowed",
+        "_is_level_triggered",
         "_loop",
         "_owner",
         "_paused",
@@ -81,6 +82,9 @@ class Pump:
         self._paused = STOPPED
         self._reading = False
         self._writing = False
+        # libuv stops watching a socket once it was reset, though bytes may be left to read: on uvloop a pump has to
+        # read until there is nothing before it waits for the next event.
+        self._is_level_triggered = isinstance(loop, asyncio.SelectorEventLoop)
         self.unsent: list[Buffer] = []
         """What is to be sent, oldest first; add to it and `flush`."""
         self.large_reads = False
@@ -141,6 +145,8 @@ class Pump:
 
     def _readable(self) -> None:
         for _ in range(READS_IN_A_ROW):
+            if self._paused:
+                return
             buffer = self._borrowed = self._pool.borrow(self.large_reads)
             try:
                 size = self._source.recv_into(buffer, min(self.read_limit, len(buffer)))
@@ -160,8 +166,12 @@ class Pump:
                 self._owner.failed(self, error)
                 return
             self.flush()
-            if self._paused or size < len(buffer) or size == LARGE_BUFFER_SIZE:
+            if size == LARGE_BUFFER_SIZE:
+                break
+            if size < len(buffer) and self._is_level_triggered:
                 return
+        if not self._is_level_triggered:
+            self._loop.call_soon(self._readable)
 
     def _end(self) -> None:
         self._give_back()

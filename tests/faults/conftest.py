@@ -1,0 +1,5 @@
+"""Hooks of the tests of this folder."""
+
+from tests.proxy.relaying import pytest_asyncio_loop_factories
+
+__all__ = ["pytest_asyncio_loop_factories"]

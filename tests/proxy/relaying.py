@@ -1,0 +1,287 @@
+"""A relay between a client and a broker that are both scripted by the test, over real sockets on 127.0.0.1."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from protocol.fetch import FetchRequest
+from protocol.response_scanner import ScannedTopic
+from proxy.address import Address
+from proxy.buffers import BufferPool
+from proxy.listener import Listener, start_listener
+from proxy.log import EventLog
+from proxy.relay import Relay
+from proxy.stats import RelayStats
+from quota.decisions import Decision, Forward
+
+DEADLINE_SECONDS = 5.0
+"""What should happen at once must not take longer, however busy the machine."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run the modules that say ON_BOTH_LOOPS on uvloop too (a conftest imports this hook)."""
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if isinstance(item, pytest.Function) and getattr(item.module, "ON_BOTH_LOOPS", False):
+        with contextlib.suppress(ImportError):
+            import uvloop
+
+            factories["uvloop"] = uvloop.new_event_loop
+    return factories
+
+
+class Peer:
+    """One end of a connection, non-blocking, in a test's hands."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connection = connection
+
+    async def send(self, data: bytes) -> None:
+        """Send all of `data`."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await asyncio.get_running_loop().sock_sendall(self.connection, data)
+
+    async def receive(self, size: int) -> bytes:
+        """Receive exactly `size` bytes; fewer when the other end sends no more."""
+        received = bytearray()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while len(received) < size:
+                chunk = await asyncio.get_running_loop().sock_recv(self.connection, size - len(received))
+                if not chunk:
+                    break
+                received += chunk
+        return bytes(received)
+
+    async def receive_frame(self) -> bytes:
+        """Receive one frame, its size in front."""
+        head = await self.receive(4)
+        return head + await self.receive(struct.unpack(">i", head)[0])
+
+    async def expect(self, data: bytes) -> None:
+        """Receive exactly `data`."""
+        assert await self.receive(len(data)) == data
+
+    async def expect_end(self) -> None:
+        """Receive nothing but the end of the connection, orderly or by reset."""
+        with contextlib.suppress(ConnectionResetError):
+            assert await self.receive(1) == b""
+
+    def has_nothing(self) -> bool:
+        """Whether nothing has arrived, the connection's end included."""
+        try:
+            self.connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        return False
+
+    def half_close(self) -> None:
+        """Send no more."""
+        self.connection.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """Close with a RST."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+
+    def close(self) -> None:
+        """Close in an orderly way."""
+        self.connection.close()
+
+    async def send_until_blocked(self, data: bytes, limit: int = 2**27) -> int:
+        """Send `data` again and again until nothing was taken for 50 turns of the loop; returns how many bytes were.
+
+        Fails at `limit`: then nobody stopped reading.
+        """
+        sent = idle = 0
+        offset = 0
+        while idle < 50:
+            try:
+                count = self.connection.send(memoryview(data)[offset:])
+                sent, idle = sent + count, 0
+                offset = (offset + count) % len(data)
+                assert sent < limit, "The relay reads on although nothing is taken from it."
+            except BlockingIOError:
+                idle += 1
+                await asyncio.sleep(0)
+        return sent
+
+
+class PoisonedPool(BufferPool):
+    """Overwrites what is given back, so that bytes read from it too late are seen."""
+
+    def give_back(self, buffer: memoryview) -> None:
+        """Take the buffer back, spoiled."""
+        buffer[:64] = b"\xdd" * 64
+        buffer[-64:] = b"\xdd" * 64
+        super().give_back(buffer)
+
+
+@dataclass
+class ScriptedThrottle:
+    """Decides as the test says, `Forward` unchanged when it says nothing, and remembers what it was told."""
+
+    decisions: deque[Decision | Exception | Callable[[FetchRequest], Decision]] = field(default_factory=deque)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    fail_settle: Exception | None = None
+    fail_close: Exception | None = None
+
+    def link(self, peer: int) -> ScriptedThrottle:
+        """The same object serves all links."""
+        self.calls.append(("link", peer))
+        return self
+
+    def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
+        """The next scripted decision."""
+        self.calls.append(("plan", request.header.correlation_id, held_seconds))
+        decision = self.decisions.popleft() if self.decisions else Forward(request)
+        if isinstance(decision, Exception):
+            raise decision
+        return decision(request) if callable(decision) else decision
+
+    def settle(self, topics: Sequence[ScannedTopic]) -> None:
+        """Remember which topics were seen."""
+        self.calls.append(("settle", [topic.name for topic in topics]))
+        if self.fail_settle is not None:
+            raise self.fail_settle
+
+    def abandon(self) -> None:
+        """Remember it."""
+        self.calls.append(("abandon",))
+
+    def close(self) -> None:
+        """Remember it."""
+        self.calls.append(("close",))
+        if self.fail_close is not None:
+            raise self.fail_close
+
+    def told(self, name: str) -> list[tuple[Any, ...]]:
+        """The calls of one method."""
+        return [call for call in self.calls if call[0] == name]
+
+
+class LogLines(logging.Handler):
+    """Keeps the events that were logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[dict[str, object]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        self.lines.append({"event": record.msg, **getattr(record, "weir_fields", {})})
+
+    def of(self, event: str) -> list[dict[str, object]]:
+        """The lines of one event."""
+        return [line for line in self.lines if line["event"] == event]
+
+
+class Relaying:
+    """A listener in front of a scripted broker."""
+
+    def __init__(self, relay: Relay, throttle: ScriptedThrottle, broker: socket.socket, log: LogLines) -> None:
+        self.relay = relay
+        self.stats = relay.stats
+        self.pool = relay.pool
+        self.throttle = throttle
+        self.log = log
+        self.broker = broker
+        self.listener: Listener
+        self._peers: list[Peer] = []
+
+    @property
+    def upstream(self) -> Address:
+        """Where the broker listens."""
+        return Address(*self.broker.getsockname())
+
+    async def client(self) -> Peer:
+        """A client's connection to the relay, which the broker has not taken yet."""
+        connection = socket.socket()
+        peer = self._keep(connection)
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self.listener.address.port))
+        return peer
+
+    async def accept(self) -> Peer:
+        """The broker's end of the next connection."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            connection, _ = await asyncio.get_running_loop().sock_accept(self.broker)
+        return self._keep(connection)
+
+    async def connect(self) -> tuple[Peer, Peer]:
+        """A client and its connection's end at the broker."""
+        client = await self.client()
+        return client, await self.accept()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until `condition` holds."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not condition():  # noqa: ASYNC110 - what is waited for happens in a kernel or a callback
+                await asyncio.sleep(0.001)
+
+    def close_peers(self) -> None:
+        """Close every socket of the test."""
+        for peer in self._peers:
+            peer.close()
+        self.broker.close()
+
+    def _keep(self, connection: socket.socket) -> Peer:
+        peer = Peer(connection)
+        self._peers.append(peer)
+        return peer
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[tuple[EventLog, LogLines]]:
+    """An event log and what it is told."""
+    lines = LogLines()
+    logger = logging.getLogger("tests.relaying")
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(lines)
+    try:
+        yield EventLog("tests.relaying"), lines
+    finally:
+        logger.removeHandler(lines)
+
+
+@contextlib.asynccontextmanager
+async def relaying(
+    peer: int | None = None, *, fetch_size_limit: int = 100 * 2**20, connect_seconds: float = 5.0
+) -> AsyncIterator[Relaying]:
+    """Run a relay; at the end all it borrowed is back, all it counted is closed, and the relay itself had no bug."""
+    broker = socket.create_server(("127.0.0.1", 0))
+    broker.setblocking(False)
+    throttle = ScriptedThrottle()
+    with logged() as (log, lines):
+        relay = Relay(
+            throttle,
+            RelayStats("leader"),
+            log,
+            PoisonedPool(),
+            fetch_size_limit=fetch_size_limit,
+            connect_seconds=connect_seconds,
+        )
+        running = Relaying(relay, throttle, broker, lines)
+        running.listener = await start_listener(relay, Address("127.0.0.1", 0), running.upstream, peer)
+        try:
+            yield running
+            assert relay.stats.relay_errors == 0, lines.of("relay_error")
+        finally:
+            running.listener.abort()
+            running.close_peers()
+            await running.until(lambda: relay.stats.connections == 0)
+        assert relay.pool.lent_bytes == 0
+        assert len(relay.held) == relay.stats.held == 0

@@ -1,0 +1,345 @@
+"""Replica fetches are planned, and what is decided is carried out in request order."""
+
+import struct
+import time
+
+import pytest
+
+from protocol.errors import MalformedFrame
+from protocol.fetch import FetchRequest, RequestTopic, ResponseTopic, encode_fetch_response, encode_response_topics
+from protocol.framing import Pending, ReplicaFetch
+from protocol.header import RequestHeader
+from proxy.fetches import ReplicaFetches
+from proxy.relay import Relay
+from proxy.stats import RelayStats
+from quota.decisions import Answer, Forward, Hold
+from tests.protocol.wire import fetch, fetch_response, request, response
+from tests.proxy.relaying import ScriptedThrottle, logged, relaying
+
+ON_BOTH_LOOPS = True
+
+FAR = float("inf")
+"""Held until something else happens."""
+
+
+def answer_to(correlation_id: int) -> bytes:
+    return encode_fetch_response(3, correlation_id, 10, [])
+
+
+async def test_a_fetch_is_forwarded_as_decided_and_its_response_grows() -> None:
+    left_out = encode_response_topics([ResponseTopic(b"left", struct.pack(">ihqi", 4, 0, 99, 0))])
+    async with relaying() as relay:
+        relay.throttle.decisions.append(
+            lambda asked: Forward(
+                asked.with_(topics=[RequestTopic(b"kept", struct.pack(">iqi", 0, 7, 10))]), left_out, 1
+            )
+        )
+        client, broker = await relay.connect()
+        await client.send(request(3, 0, 1) + fetch(2, 5) + request(18, 0, 3))
+        await broker.expect(request(3, 0, 1) + fetch(2, 5, topics=((b"kept", ((0, 7, 10),)),)) + request(18, 0, 3))
+        kept = ((b"kept", ((0, 9, b"r" * 50),)),)
+        await broker.send(response(1) + fetch_response(2, topics=kept) + response(3))
+        await client.expect(response(1) + fetch_response(2, topics=(*kept, (b"left", ((4, 99, b""),)))) + response(3))
+        assert relay.throttle.calls == [("link", 5), ("plan", 2, 0.0), ("settle", [b"kept"])]
+        assert relay.stats.fetch_requests == {3: 1}
+
+
+async def test_the_peer_of_an_egress_route_is_the_one_configured() -> None:
+    async with relaying(peer=9) as relay:
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5))
+        await broker.expect(fetch(1, 5))
+        assert relay.throttle.told("link") == [("link", 9)]
+
+
+async def test_a_fetch_is_held_until_its_time_and_planned_with_how_long_it_was_held() -> None:
+    async with relaying() as relay:
+        for _ in range(2):
+            relay.throttle.decisions.append(lambda _: Hold(time.monotonic() + 0.01))
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5) + request(3, 0, 2))
+        await broker.expect(fetch(1, 5) + request(3, 0, 2))
+        held_seconds = [call[2] for call in relay.throttle.told("plan")]
+        assert held_seconds[0] == 0
+        assert held_seconds[1] >= 0.009
+        assert held_seconds[2] >= 0.019
+        assert (relay.stats.fetches_held, relay.stats.held) == (1, 0)
+
+
+async def test_requests_before_a_held_fetch_pass_and_those_behind_it_wait() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.extend([Hold(FAR), Hold(FAR)])
+        client, broker = await relay.connect()
+        await client.send(request(3, 0, 1) + fetch(2, 5) + request(18, 0, 3) + fetch(4, 5) + request(18, 0, 5))
+        await broker.expect(request(3, 0, 1))
+        assert relay.stats.held == 1
+        assert relay.pool.lent_bytes == 0
+        await broker.send(response(1, b"the other direction flows on"))
+        await client.expect(response(1, b"the other direction flows on"))
+        relay.relay.replan_held()
+        assert broker.has_nothing()
+        relay.relay.replan_held()
+        await broker.expect(fetch(2, 5) + request(18, 0, 3) + fetch(4, 5) + request(18, 0, 5))
+        await client.send(request(18, 0, 6))
+        await broker.expect(request(18, 0, 6))
+
+
+async def test_a_held_fetch_stops_the_reading_of_its_client() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.append(Hold(FAR))
+        client, _ = await relay.connect()
+        await client.send(fetch(1, 5))
+        await relay.until(lambda: relay.stats.held)
+        await client.send_until_blocked(request(0, 2, 2, b"\xff" * 10_000))
+        assert relay.pool.lent_bytes == 0
+
+
+async def test_a_settled_response_wakes_the_fetches_of_other_links() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.extend([lambda asked: Forward(asked), Hold(FAR)])
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5))
+        await broker.expect(fetch(1, 5))
+        other, its_broker = await relay.connect()
+        await other.send(fetch(7, 6))
+        await relay.until(lambda: relay.stats.held)
+        await broker.send(fetch_response(1))
+        await its_broker.expect(fetch(7, 6))
+
+
+async def test_a_closed_link_wakes_the_fetches_of_other_links() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.extend([lambda asked: Forward(asked), Hold(FAR)])
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5))
+        await broker.expect(fetch(1, 5))
+        other, its_broker = await relay.connect()
+        await other.send(fetch(7, 6))
+        await relay.until(lambda: relay.stats.held)
+        client.reset()
+        await its_broker.expect(fetch(7, 6))
+        assert relay.throttle.told("abandon") == [("abandon",)]
+        assert len(relay.throttle.told("close")) == 1
+
+
+async def test_held_fetches_are_planned_again_in_the_order_they_were_held_in() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.extend([Hold(FAR)] * 6)
+        for correlation_id in (3, 1, 2):
+            client, _ = await relay.connect()
+            await client.send(fetch(correlation_id, 5))
+            await relay.until(lambda: correlation_id in [call[1] for call in relay.throttle.told("plan")])  # noqa: B023
+        relay.relay.replan_held()
+        assert [call[1] for call in relay.throttle.told("plan")] == [3, 1, 2] * 2
+
+
+async def test_a_client_that_went_away_while_held_is_not_forwarded_for() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.append(Hold(FAR))
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5))
+        await relay.until(lambda: relay.stats.held)
+        client.close()
+
+        def replanned() -> bool:
+            relay.relay.replan_held()
+            return not relay.stats.held
+
+        await relay.until(replanned)
+        await broker.expect_end()
+        assert len(relay.throttle.told("plan")) == 1
+
+
+async def test_a_broker_that_goes_away_ends_the_connection_of_a_held_fetch() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.append(Hold(FAR))
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5))
+        await relay.until(lambda: relay.stats.held)
+        broker.close()
+        await client.expect_end()
+        await relay.until(lambda: not relay.stats.held)
+
+
+async def test_an_answer_is_sent_at_once_when_nothing_is_due_before_it() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.append(Answer(answer_to(1)))
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5) + request(3, 0, 2))
+        await client.expect(answer_to(1))
+        await broker.expect(request(3, 0, 2))
+        assert relay.stats.fetches_answered == 1
+
+
+async def test_answers_wait_for_the_responses_due_before_them() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.extend([Answer(answer_to(2)), Hold(FAR), Answer(answer_to(4))])
+        client, broker = await relay.connect()
+        await client.send(request(3, 0, 1) + fetch(2, 5) + request(3, 0, 3) + fetch(4, 5))
+        await broker.expect(request(3, 0, 1) + request(3, 0, 3))
+        first = response(1, b"x" * 1000)
+        await broker.send(first[:500])
+        await client.expect(first[:500])
+        relay.relay.replan_held()
+        assert client.has_nothing()
+        await broker.send(first[500:] + response(3))
+        await client.expect(first[500:] + answer_to(2) + response(3) + answer_to(4))
+
+
+async def test_answers_do_not_pile_up_for_a_client_that_reads_nothing() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.extend(
+            [Answer(encode_fetch_response(3, 1, 0, [ResponseTopic(b"t" * 30_000, b"")]))] * 9999
+        )
+        client, _ = await relay.connect()
+        await client.send_until_blocked(fetch(1, 5))
+        answered = relay.stats.fetches_answered
+        assert 0 < answered < 1000
+        assert len(relay.throttle.told("plan")) == answered
+        await client.receive(answered * 20_000)
+        await relay.until(lambda: relay.stats.fetches_answered > answered)
+
+
+async def test_no_more_is_read_while_an_answer_waits_for_its_turn() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.append(Answer(answer_to(2)))
+        client, broker = await relay.connect()
+        await client.send(request(3, 0, 1) + fetch(2, 5))
+        await broker.expect(request(3, 0, 1))
+        await client.send_until_blocked(request(0, 2, 3, b"\xff" * 10_000))
+        assert broker.has_nothing()
+        await broker.send(response(1))
+        await client.expect(response(1) + answer_to(2))
+        await broker.expect(request(0, 2, 3, b"\xff" * 10_000))
+
+
+@pytest.mark.parametrize("when", ["link", "first plan", "later plan", "what it decided"])
+async def test_a_throttle_that_raises_lets_this_and_all_later_fetches_pass(when: str) -> None:
+    """A bug of the throttle's may cost the quota, never the replication; other connections keep their throttle."""
+    async with relaying() as relay:
+        if when == "link":
+            relay.throttle.link = None  # type: ignore[assignment]
+        elif when == "later plan":
+            relay.throttle.decisions.extend([Hold(time.monotonic()), RuntimeError("bug")])
+        elif when == "first plan":
+            relay.throttle.decisions.append(RuntimeError("bug"))
+        else:
+            relay.throttle.decisions.append(lambda asked: Forward(asked.with_(max_bytes=2**40)))
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5) + fetch(2, 5))
+        await broker.expect(fetch(1, 5) + fetch(2, 5))
+        await broker.send(fetch_response(1) + response(2, b"not even scanned"))
+        await client.expect(fetch_response(1) + response(2, b"not even scanned"))
+        assert relay.stats.throttle_errors == 1
+        assert relay.stats.passthrough == {"throttle_error": 1}
+        assert relay.throttle.told("settle") == []
+        assert [call[1] for call in relay.throttle.told("plan") if call[1] == 2] == []
+        (line,) = relay.log.of("throttle_error")
+        assert "rror" in str(line["error"])
+        assert ".py:" in str(line["at"])
+
+
+async def test_a_throttle_that_raises_when_it_settles_lets_all_later_fetches_pass() -> None:
+    async with relaying() as relay:
+        relay.throttle.fail_settle = RuntimeError("bug")
+        relay.throttle.fail_close = RuntimeError("another")
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5) + fetch(2, 5))
+        await broker.expect(fetch(1, 5) + fetch(2, 5))
+        await broker.send(fetch_response(1) + fetch_response(2))
+        await client.expect(fetch_response(1) + fetch_response(2))
+        await client.send(fetch(3, 5))
+        await broker.expect(fetch(3, 5))
+        assert len(relay.throttle.told("plan")) == 2
+        assert len(relay.throttle.told("settle")) == 1
+        assert relay.stats.throttle_errors == 2
+        assert relay.stats.passthrough == {"throttle_error": 1}
+
+
+async def test_a_throttle_that_raises_when_it_is_closed_disturbs_no_one() -> None:
+    async with relaying() as relay:
+        relay.throttle.fail_close = RuntimeError("bug")
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5))
+        await broker.expect(fetch(1, 5))
+        client.close()
+        await broker.expect_end()
+        broker.close()
+        await relay.until(lambda: relay.stats.connections == 0)
+        assert relay.stats.throttle_errors == 1
+
+
+class Carrier:
+    """What a decision is carried out on, without sockets."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def forward(self, data: bytes, pending: Pending) -> None:
+        self.told.append(data)
+
+    def answer(self, pending: Pending) -> None:
+        self.told.append(pending.answer)
+
+    def replan(self) -> None:
+        self.told.append("replan")
+
+    def stop_decoding(self) -> None:
+        self.told.append("stop decoding")
+
+
+def replica_fetch(frame: bytes) -> ReplicaFetch:
+    return ReplicaFetch(RequestHeader(1, 3, 1, None), frame[4:])
+
+
+async def test_an_unchanged_request_is_forwarded_as_it_came_and_a_malformed_one_refused() -> None:
+    with logged() as (log, _):
+        carrier = Carrier()
+        fetches = ReplicaFetches(Relay(ScriptedThrottle(), RelayStats("leader"), log), None, carrier)
+        fetches.take(replica_fetch(fetch(1, 5)))
+        assert carrier.told == [fetch(1, 5)]
+        with pytest.raises(MalformedFrame):
+            fetches.take(replica_fetch(fetch(1, 5)[:-1]))
+
+
+async def test_a_hold_without_an_end_sets_no_timer_and_one_in_the_past_does_not_spin() -> None:
+    with logged() as (log, _):
+        throttle, carrier = ScriptedThrottle(), Carrier()
+        relay = Relay(throttle, RelayStats("leader"), log)
+        fetches = ReplicaFetches(relay, None, carrier)
+        throttle.decisions.extend([Hold(FAR), Hold(0.0)])
+        fetches.take(replica_fetch(fetch(1, 5)))
+        assert fetches.holding
+        fetches.replan()
+        relay.held.wake_soon()
+        relay.held.wake_soon()
+        relay.held.wake_now()
+        assert carrier.told == ["replan"]  # neither at once by the timer, nor once for each call
+        fetches.drop_held()
+        assert not fetches.holding
+        assert len(relay.held) == 0
+
+
+def test_the_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
+    """The throttle takes a request in when held_seconds is 0: that must be once."""
+    with logged() as (log, _):
+        throttle = ScriptedThrottle()
+        fetches = ReplicaFetches(Relay(throttle, RelayStats("leader"), log, clock=lambda: 5.0), None, Carrier())
+        throttle.decisions.extend([Hold(FAR)])
+        fetches.take(replica_fetch(fetch(1, 5)))
+        fetches.replan()
+        assert [call[2] > 0 for call in throttle.told("plan")] == [False, True]
+
+
+def test_a_decision_is_given_the_request_decoded() -> None:
+    seen: list[FetchRequest] = []
+
+    def decide(asked: FetchRequest) -> Forward:
+        seen.append(asked)
+        return Forward(asked)
+
+    with logged() as (log, _):
+        throttle = ScriptedThrottle()
+        throttle.decisions.append(decide)
+        ReplicaFetches(Relay(throttle, RelayStats("leader"), log), None, Carrier()).take(replica_fetch(fetch(8, 5)))
+    assert (seen[0].header, seen[0].replica_id) == (RequestHeader(1, 3, 8, b"c"), 5)

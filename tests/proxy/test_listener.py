@@ -1,0 +1,350 @@
+"""Listeners: where they listen, upstreams that are down, and the orderly end."""
+
+import asyncio
+import errno
+import gc
+import os
+import socket
+import time
+
+import pytest
+
+from protocol.fetch import encode_fetch_response
+from proxy.address import Address
+from proxy.listener import start_listener
+from quota.decisions import Answer, Hold
+from tests.protocol.wire import fetch, fetch_response, produce, request, response
+from tests.proxy.relaying import Relaying, relaying
+
+ON_BOTH_LOOPS = True
+LONG = 30.0
+"""A limit that must not be reached."""
+
+
+async def test_a_listener_on_port_0_says_which_it_got_and_a_taken_one_is_refused() -> None:
+    async with relaying() as relay:
+        assert relay.listener.address.port > 0
+        with pytest.raises(OSError, match="in use"):
+            await start_listener(relay.relay, relay.listener.address, relay.upstream)
+
+
+async def test_an_upstream_is_found_by_name() -> None:
+    async with relaying() as relay:
+        named = await start_listener(relay.relay, Address("localhost", 0), Address("localhost", relay.upstream.port))
+        client = socket.create_connection(("localhost", named.address.port))
+        broker = await relay.accept()
+        client.sendall(request(3, 0, 1))
+        await broker.expect(request(3, 0, 1))
+        client.close()
+        named.abort()
+
+
+async def test_small_frames_are_sent_at_once_on_both_sides() -> None:
+    async with relaying() as relay:
+        await relay.connect()
+        await relay.until(lambda: relay.listener.links)
+        (link,) = relay.listener.links
+        for connection in (link._client, link._upstream):
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+async def test_an_upstream_that_refuses_closes_the_client_at_once() -> None:
+    async with relaying() as relay:
+        relay.broker.close()
+        for _ in range(3):
+            client = await relay.client()
+            await client.expect_end()
+        assert relay.stats.upstream_failures == {"refused": 3}
+        assert relay.stats.connections == 0
+        (line,) = relay.log.of("upstream_failed")
+        assert line["kind"] == "refused"
+        assert line["peer"] == str(relay.listener.upstream)
+
+
+async def test_an_upstream_that_hangs_closes_the_client_when_the_time_is_over() -> None:
+    async with relaying(connect_seconds=0.05) as relay:
+        hanging, fillers = listener_that_takes_no_more()
+        relay.listener.upstream = Address(*hanging.getsockname())
+        client = await relay.client()
+        await client.expect_end()
+        assert relay.stats.upstream_failures == {"timeout": 1}
+        (line,) = relay.log.of("upstream_failed")
+        assert line["reason"] == "no answer in 0.05 s"
+        for one in (hanging, *fillers):
+            one.close()
+
+
+def listener_that_takes_no_more() -> tuple[socket.socket, list[socket.socket]]:
+    """A port whose backlog is full: Linux drops the SYN of further connections."""
+    listening = socket.create_server(("127.0.0.1", 0), backlog=0)
+    fillers = []
+    for _ in range(4):
+        filler = socket.socket()
+        filler.setblocking(False)
+        filler.connect_ex(listening.getsockname())
+        fillers.append(filler)
+    return listening, fillers
+
+
+async def test_an_upstream_whose_name_is_unknown_closes_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with relaying() as relay:
+
+        async def fail(*args: object) -> socket.socket:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+        monkeypatch.setattr("proxy.listener.connect", fail)
+        client = await relay.client()
+        await client.expect_end()
+        assert relay.stats.upstream_failures == {"unreachable": 1}
+
+
+async def test_a_process_without_descriptors_accepts_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.listener._ACCEPT_PAUSE_SECONDS", 0.02)
+    async with relaying() as relay:
+        listening = relay.listener._socket
+        assert listening is not None
+        relay.listener._socket = Exhausted(listening)  # type: ignore[assignment]
+        client, broker = await relay.connect()
+        await client.send(request(3, 0, 1))
+        await broker.expect(request(3, 0, 1))
+        assert relay.stats.accept_errors == 2
+        assert len(relay.log.of("accept_failed")) == 1
+
+
+class Exhausted:
+    """A listening socket that fails twice."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.listening = listening
+        self.left = 2
+
+    def fileno(self) -> int:
+        return self.listening.fileno()
+
+    def close(self) -> None:
+        self.listening.close()
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        if self.left:
+            self.left -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self.listening.accept()
+
+
+async def test_a_closed_listener_frees_its_port_and_its_connections_go_on() -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        relay.listener.close()
+        with pytest.raises(ConnectionRefusedError):
+            await relay.client()
+        again = await start_listener(relay.relay, relay.listener.address, relay.upstream)
+        again.close()
+        await client.send(request(3, 0, 1))
+        await broker.expect(request(3, 0, 1))
+        await broker.send(response(1))
+        await client.expect(response(1))
+
+
+async def test_drain_gives_up_connections_that_the_upstream_has_not_taken() -> None:
+    async with relaying() as relay:
+        hanging, fillers = listener_that_takes_no_more()
+        relay.listener.upstream = Address(*hanging.getsockname())
+        client = await relay.client()
+        await relay.until(lambda: relay.stats.connections)
+        drained = await drained_with(relay)
+        await client.expect_end()
+        await drained
+        assert relay.stats.connections == 0
+        for one in (hanging, *fillers):
+            one.close()
+
+
+async def drained_with(relay: Relaying, limit_seconds: float = LONG) -> asyncio.Task[None]:
+    task = asyncio.create_task(relay.listener.drain(limit_seconds))
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_drain_closes_idle_connections_at_once() -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        await client.send(request(3, 0, 1))
+        await broker.expect(request(3, 0, 1))
+        await broker.send(response(1))
+        await client.expect(response(1))
+        started = time.monotonic()
+        drained = await drained_with(relay)
+        await client.expect_end()
+        client.close()
+        await drained
+        await broker.expect_end()
+        assert time.monotonic() - started < 1
+
+
+async def test_drain_waits_for_responses_that_are_due_and_takes_no_more_requests() -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5) + request(3, 0, 2))
+        await broker.expect(fetch(1, 5) + request(3, 0, 2))
+        drained = await drained_with(relay)
+        await client.send(request(18, 0, 3))
+        data = fetch_response(1) + response(2, b"z" * 500_000)
+        await broker.send(data)
+        await client.expect(data)
+        await client.expect_end()
+        client.close()
+        await drained
+        assert await broker.receive(1) == b""
+        assert relay.throttle.told("settle") == [("settle", [b"orders"])]
+
+
+async def test_drain_lets_a_request_that_is_under_way_end() -> None:
+    """Up to its last byte, not one more, however it is cut."""
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        data = request(3, 0, 1, b"b" * 40_000)
+        await client.send(data[:20_000])
+        await broker.expect(data[:20_000])
+        drained = await drained_with(relay)
+        await client.send(data[20_000:] + request(3, 0, 2))
+        await broker.expect(data[20_000:])
+        await broker.send(response(1))
+        await client.expect(response(1))
+        await client.expect_end()
+        client.close()
+        assert await broker.receive(1) == b""
+        await drained
+
+
+@pytest.mark.parametrize("cut", [1, 5, 13, 24, 40])
+async def test_drain_lets_a_request_whose_head_was_cut_end(cut: int) -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        data = produce(1, 0) if cut < 13 else fetch(1, 5)
+        await client.send(data[:cut])
+        await relay.until(lambda: sum(link._to_upstream.moved for link in relay.listener.links) == cut)
+        drained = await drained_with(relay)
+        await client.send(data[cut:] + request(3, 0, 2))
+        await broker.expect(data)
+        if cut >= 13:
+            await broker.send(fetch_response(1))
+            await client.expect(fetch_response(1))
+        await client.expect_end()
+        client.close()
+        assert await broker.receive(1) == b""
+        await drained
+
+
+async def test_drain_gives_up_a_fetch_that_is_held_and_what_came_behind_it() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.append(Hold(float("inf")))
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5) + request(3, 0, 2))
+        await relay.until(lambda: relay.stats.held)
+        drained = await drained_with(relay)
+        await client.expect_end()
+        client.close()
+        assert await broker.receive(1) == b""
+        await drained
+        assert relay.stats.held == 0
+
+
+async def test_drain_does_not_hold_the_fetch_that_ends_a_request_under_way() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.append(Hold(float("inf")))
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5)[:-1])
+        await relay.until(lambda: sum(link._to_upstream.moved for link in relay.listener.links))
+        drained = await drained_with(relay)
+        await client.send(fetch(1, 5)[-1:])
+        await client.expect_end()
+        client.close()
+        await broker.expect_end()
+        await drained
+
+
+async def test_drain_sends_an_answer_whose_turn_comes_last() -> None:
+    async with relaying() as relay:
+        answer = encode_fetch_response(3, 2, 0, [])
+        relay.throttle.decisions.append(Answer(answer))
+        client, broker = await relay.connect()
+        await client.send(request(3, 0, 1) + fetch(2, 5))
+        await broker.expect(request(3, 0, 1))
+        drained = await drained_with(relay)
+        await broker.send(response(1))
+        await client.expect(response(1) + answer)
+        await client.expect_end()
+        client.close()
+        await drained
+
+
+async def test_drain_delivers_what_a_slow_client_has_not_read_yet() -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        await client.send(request(3, 0, 1))
+        await broker.expect(request(3, 0, 1))
+        data = response(1, b"z" * 30_000_000)
+        sending = asyncio.create_task(broker.send(data))
+        await relay.until(lambda: relay.pool.lent_bytes)
+        drained = await drained_with(relay)
+        await client.send(request(3, 0, 2))  # unread by the relay: closing on it would reset the connection
+        await client.expect(data)
+        await client.expect_end()
+        client.close()
+        await sending
+        await drained
+
+
+async def test_drain_closes_what_is_left_when_the_limit_is_over() -> None:
+    async with relaying() as relay:
+        stuck, its_broker = await relay.connect()
+        await stuck.send(request(3, 0, 1))
+        await its_broker.expect(request(3, 0, 1))
+        opaque, other_broker = await relay.connect()
+        await opaque.send(b"\x16\x03\x01 hello")
+        await other_broker.expect(b"\x16\x03\x01 hello")
+        await (await drained_with(relay, 0.02))
+        await stuck.expect_end()
+        await opaque.expect_end()
+        await its_broker.expect_end()
+        assert relay.stats.connections == 0
+
+
+async def test_drain_ends_a_connection_that_the_upstream_takes_at_that_moment() -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        for _ in range(100):
+            if any(task.done() for task in relay.listener._connecting):
+                break
+            await asyncio.sleep(0)
+        drained = await drained_with(relay)
+        await client.expect_end()
+        client.close()
+        await broker.expect_end()
+        await drained
+
+
+async def test_drain_gives_a_client_that_does_not_close_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.link.LINGER_SECONDS", 0.02)
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        await relay.until(lambda: relay.listener.links)
+        drained = await drained_with(relay)
+        await client.send(b"x" * 100)
+        await drained
+        await broker.expect_end()
+
+
+async def test_nothing_of_a_closed_connection_stays_in_memory() -> None:
+    async with relaying() as relay:
+        for _ in range(3):
+            client, broker = await relay.connect()
+            await client.send(fetch(1, 5))
+            await broker.expect(fetch(1, 5))
+            client.close()
+            broker.close()
+        await relay.until(lambda: relay.stats.connections == 0)
+        gc.collect()
+        assert not relay.listener.links
+        assert [one for one in gc.get_objects() if type(one).__name__ in ("Link", "Pump", "ReplicaFetches")] == []
