@@ -133,11 +133,8 @@ class FetchResponseScanner:
         if end > start:
             buffers.append(view[start:end])
         if self._left == 0:
-            if self._topics_left or self._partitions_left:
-                raise MalformedFrame(
-                    f"the frame ends with {self._topics_left} topics and {self._partitions_left} partitions to come",
-                    self.frame_size,
-                )
+            if self._topics_left:  # partitions cannot be left: room for them was checked with their count
+                raise MalformedFrame(f"the frame ends with {self._topics_left} topics to come", self.frame_size)
             self.done = True
             if self._appended:
                 buffers.append(self._appended)
@@ -338,7 +335,7 @@ class FetchResponseScanner:
 
     def _keep(self, view: memoryview, at: int, end: int, needed: int, frame_end: int) -> int:
         """Carry `view[at:end]`, the first of `needed` bytes that are read together, over to the next chunk."""
-        if at + needed > frame_end:
+        if at + needed > frame_end != at:  # the frame's very end is for `receive` to judge
             raise MalformedFrame(
                 f"{needed} bytes are announced where {frame_end - at} are left", self.frame_size - (frame_end - at)
             )

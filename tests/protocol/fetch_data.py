@@ -1,0 +1,141 @@
+"""Fetch responses for tests, written field by field, and what a scanner has to find in them, found the slow way."""
+
+import struct
+from collections.abc import Container, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from protocol.fetch import FetchRequest, RequestTopic
+from protocol.header import FETCH, RequestHeader
+from protocol.response_scanner import FetchResponseScanner, RecordsSeen, ScannedTopic
+from tests.protocol.wire import response as response_frame
+from tests.protocol.wire import string
+
+VERSIONS = (0, 1, 2, 3)
+
+
+class Partition(NamedTuple):
+    """One partition of a response; records of None go out as null."""
+
+    partition: int
+    error_code: int
+    high_watermark: int
+    records: bytes | None
+
+
+Topics = Sequence[tuple[bytes, Sequence[Partition]]]
+
+
+def batch(size: int, *, magic: int = 2, offset: int = 0) -> bytes:
+    """A batch (magic 2) or message (0 and 1) of `size` bytes in all. Its magic stands where Kafka has it."""
+    return struct.pack(">qiib", offset, size - 12, 0, magic) + b"\xee" * (size - 17)
+
+
+def header(partition: Partition) -> bytes:
+    """The partition's header as on the wire."""
+    size = -1 if partition.records is None else len(partition.records)
+    return struct.pack(">ihqi", *partition[:3], size)
+
+
+def response(version: int, correlation_id: int, topics: Topics, *, throttle_time_ms: int = 0) -> bytes:
+    """A whole response frame."""
+    body = struct.pack(">i", throttle_time_ms) if version >= 1 else b""
+    body += struct.pack(">i", len(topics))
+    for name, partitions in topics:
+        body += string(name) + struct.pack(">i", len(partitions))
+        for partition in partitions:
+            body += header(partition) + (partition.records or b"")
+    return response_frame(correlation_id, body)
+
+
+def seen(partition: int, records: bytes) -> RecordsSeen:
+    """What walking `records` has to find, found by slicing."""
+    found = RecordsSeen(partition, len(records))
+    sizes = []
+    rest = records
+    while rest:
+        whole = 12 + struct.unpack(">i", rest[8:12])[0] if len(rest) >= 12 else 0
+        if not 26 <= whole <= len(rest):
+            found.cut_bytes = len(rest)
+            found.next_batch_size = whole if whole >= 26 else 0
+            break
+        sizes.append(whole)
+        rest = rest[whole:]
+    found.batches = len(sizes)
+    found.complete_bytes = sum(sizes)
+    found.smallest, found.largest = min(sizes, default=0), max(sizes, default=0)
+    return found
+
+
+def scanned(topics: Topics, walk: Container[bytes]) -> list[ScannedTopic]:
+    """What a scanner has to say about `topics`."""
+    return [
+        ScannedTopic(
+            name,
+            b"".join(map(header, partitions)),
+            [
+                seen(p.partition, p.records)
+                if name in walk
+                else RecordsSeen(p.partition, len(p.records), complete_bytes=len(p.records))
+                for p in partitions
+                if p.records
+            ],
+        )
+        for name, partitions in topics
+    ]
+
+
+def feed(scanner: FetchResponseScanner, chunks: Iterable[bytes]) -> bytes:
+    """All that `scanner` sends for `chunks`, each of which lies in a buffer that is overwritten afterwards."""
+    sent = b""
+    for chunk in chunks:
+        buffer = bytearray(chunk)
+        buffers, used = scanner.receive(memoryview(buffer))
+        sent += b"".join(buffers)
+        assert used == len(chunk)
+        buffers.clear()
+        buffer[:] = b"\xaa" * len(buffer)
+    return sent
+
+
+def single_bytes(data: bytes) -> list[bytes]:
+    """`data` cut into its bytes."""
+    return [data[at : at + 1] for at in range(len(data))]
+
+
+def pieces(data: bytes, cuts: Iterable[int]) -> list[bytes]:
+    """`data` cut at each of `cuts`."""
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[start:end] for start, end in pairwise(places)]
+
+
+def request(version: int, topics: list[RequestTopic], *, max_bytes: int = 2**31 - 1) -> FetchRequest:
+    """A replica's request."""
+    return FetchRequest(RequestHeader(FETCH, version, 7, b"c"), 2, 500, 1, max_bytes, topics)
+
+
+int16 = st.integers(-(2**15), 2**15 - 1)
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+names = st.binary(max_size=12)
+
+_batches = st.lists(st.builds(batch, st.integers(26, 80), magic=st.integers(0, 2)), max_size=4).map(b"".join)
+_cut_batches = st.builds(lambda whole, cut: whole[: max(0, len(whole) - cut)], _batches, st.integers(0, 60))
+records = st.one_of(st.none(), st.just(b""), _batches, _cut_batches, st.binary(max_size=40))
+
+_partitions = st.builds(Partition, int32, int16, int64, records)
+_idle = st.builds(Partition, int32, int16, int64, st.sampled_from((None, b"")))
+topics = st.lists(
+    st.tuples(names, st.one_of(st.lists(_partitions, max_size=6), st.lists(_idle, max_size=40))), max_size=5
+)
+
+request_topics = st.lists(
+    st.builds(
+        lambda name, entries: RequestTopic(name, b"".join(struct.pack(">iqi", *entry) for entry in entries)),
+        names,
+        st.lists(st.tuples(int32, int64, int32), max_size=6),
+    ),
+    max_size=5,
+)
