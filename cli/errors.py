@@ -5,6 +5,7 @@ from __future__ import annotations
 DONE = 0
 FAILED = 1
 WRONG_USAGE = 2
+INTERRUPTED = 130  # by Ctrl-C: 128 + SIGINT, as shells have it
 
 
 class CommandError(Exception):

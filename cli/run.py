@@ -1,30 +1,24 @@
-"""`weir run` and `weir check`. What only one of them needs is imported where it is used: the sidecar stays small."""
+"""`weir run` and `weir check`."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli.errors import DONE, WRONG_USAGE, CommandError
-from cli.version import __version__
-
-if TYPE_CHECKING:
-    from proxy.config import Config
+from cli import configured
+from cli.errors import DONE
+from proxy.config import SIDES, Config, throttle_settings
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The configuration file (TOML).")]
 
 
 def run(config: ConfigFile) -> int:
     """Run the sidecar until SIGTERM or SIGINT; SIGHUP reloads the file."""
-    from proxy.server import ListenError, run_sidecar
-
-    try:
-        return run_sidecar(_load(config), config, __version__)
-    except ListenError as error:
-        raise CommandError(f"{error}.") from error
+    return configured.run(config)
 
 
 def check(
@@ -32,11 +26,9 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Check a configuration file: its keys and values, and that no route loops."""
-    loaded = _load(config)
+    loaded = configured.load(config)
     notes = _notes(loaded)
     if as_json:
-        import json
-
         print(json.dumps({"file": str(config), "valid": True, "broker_id": loaded.broker_id, "notes": notes}))
         return DONE
     print(f"{config}: valid, for broker {loaded.broker_id}.")
@@ -50,19 +42,8 @@ def check(
     return DONE
 
 
-def _load(path: Path) -> Config:
-    from proxy.config import ConfigError, load_config
-
-    try:
-        return load_config(path)
-    except ConfigError as error:
-        raise CommandError(f"{error}.", WRONG_USAGE) from error
-
-
 def _notes(config: Config) -> list[str]:
     """Say what is allowed but may not be meant: a rate that throttles nothing, and lists without a rate."""
-    from proxy.config import SIDES, throttle_settings
-
     notes = []
     for side in SIDES:
         settings = throttle_settings(config, config.throttle, side)

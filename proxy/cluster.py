@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from aiokafka.conn import create_conn
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from proxy.config import Cluster
-from proxy.log import EventLog
+from proxy.log import EventLog, os_error_reason
 
 InSyncReplicas = Mapping[tuple[bytes, int], frozenset[int]]
 
@@ -117,9 +117,11 @@ class ClusterPoller:
                     client_id="weir",
                     request_timeout_ms=round(REQUEST_TIMEOUT_SECONDS * 1000),
                 )
-            except (KafkaError, OSError, EOFError) as error:
-                failures.append(f"{server}: {str(error) or type(error).__name__}")
-        raise KafkaConnectionError("; ".join(failures))
+            except OSError as error:
+                failures.append(f"{server}: {os_error_reason(error) or type(error).__name__}")
+            except (KafkaError, EOFError) as error:
+                failures.append(f"{server}: {error or type(error).__name__}")
+        raise ConnectionError("; ".join(failures))
 
     def _disconnect(self) -> None:
         if self._connection is not None:

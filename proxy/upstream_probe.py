@@ -24,7 +24,7 @@ class UpstreamProbe:
     """Probes addresses, all at once, at most once in CACHE_SECONDS. `clock` gives monotonic seconds."""
 
     def __init__(self, addresses: Iterable[Address], clock: Callable[[], float] = time.monotonic) -> None:
-        self._addresses = tuple(addresses)
+        self._addresses = tuple(dict.fromkeys(addresses))
         self._clock = clock
         self._tls: set[Address] = set()
         self._probed_at = float("-inf")

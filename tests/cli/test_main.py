@@ -15,6 +15,7 @@ import pytest
 
 from cli.main import main
 from cli.version import __version__
+from proxy.config import parse_config
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -378,10 +379,29 @@ def test_demo_passes_its_arguments_on_and_returns_its_status(monkeypatch: pytest
     assert Demo.arguments == ["--fast", "--help"]
 
 
-def test_run_path_imports_nothing_that_it_does_not_need() -> None:
-    """The sidecar's memory: rich, aiokafka and the lab's packages are for other commands."""
-    script = "import sys, cli.main, proxy.server; print(*sorted(sys.modules))"
+def test_run_path_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    """The sidecar's memory: typer, rich, aiokafka and the lab's packages are for other commands."""
+    script = (
+        "import sys, proxy.server; proxy.server.run_sidecar = lambda *rest: 0; from cli.main import main;"
+        f"assert main(['run', '--config', {config(tmp_path)!r}]) == 0; print(*sorted(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = {module.partition(".")[0] for module in done.stdout.split()}
-    assert "aiohttp" in loaded
-    assert loaded.isdisjoint({"rich", "aiokafka", "kafka", "pyspark", "matplotlib", "numpy", "confluent_kafka", "lab"})
+    assert {"aiohttp", "cli"} <= loaded
+    needless = {"typer", "pydantic", "rich", "aiokafka", "kafka", "pyspark", "matplotlib", "numpy", "lab", "control"}
+    assert loaded.isdisjoint(needless)
+
+
+@pytest.mark.parametrize("words", [["--config", "FILE"], ["--config=FILE"], ["--config", "OTHER", "--config", "FILE"]])
+def test_run_in_any_form_runs_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str]) -> None:
+    """The short form that starts every sidecar does what typer's does."""
+    ran: list[object] = []
+
+    def run_sidecar(*arguments: object) -> int:
+        ran.append(arguments)
+        return 7
+
+    monkeypatch.setattr("proxy.server.run_sidecar", run_sidecar)
+    file = config(tmp_path)
+    assert main(["run", *(word.replace("FILE", file) for word in words)]) == 7
+    assert ran == [(parse_config(GOOD), Path(file), __version__)]

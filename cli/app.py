@@ -1,0 +1,59 @@
+"""The commands of `weir`, their options and their help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, cast
+
+import typer
+
+from cli import demo, run, status, throttle
+from cli.errors import DONE, INTERRUPTED, WRONG_USAGE, CommandError
+from cli.version import __version__
+
+# The class of typer's usage errors, by way of one that every version of typer exports.
+_UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
+
+app = typer.Typer(
+    name="weir",
+    help="A sidecar for every Kafka broker that bounds replication traffic on the wire.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.run)
+app.command("check")(run.check)
+app.command("status")(status.status)
+app.add_typer(throttle.app, name="throttle")
+app.command("demo", context_settings=demo.PASS_ARGUMENTS_ON)(demo.demo)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"weir {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _weir(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def invoke(words: Sequence[str]) -> int:
+    """Run the command that `words` name and return its exit status; CommandError says why it cannot."""
+    try:
+        result = app(args=words, prog_name="weir", standalone_mode=False)
+    except _UsageError as error:
+        command = error.ctx.command_path if error.ctx else "weir"
+        raise CommandError(f"{_sentence(error.format_message())} See: {command} --help", WRONG_USAGE) from error
+    except typer.Abort:
+        return INTERRUPTED
+    return result if isinstance(result, int) else DONE
+
+
+def _sentence(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if one_line.endswith((".", "?")) else f"{one_line}."

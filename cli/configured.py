@@ -1,0 +1,28 @@
+"""What starts from a configuration file; nothing of the command line's libraries is imported here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.errors import WRONG_USAGE, CommandError
+from cli.version import __version__
+from proxy.config import Config, ConfigError, load_config
+
+
+def load(path: Path) -> Config:
+    """Read and check a configuration file; CommandError says what is wrong with it."""
+    try:
+        return load_config(path)
+    except ConfigError as error:
+        raise CommandError(f"{error}.", WRONG_USAGE) from error
+
+
+def run(path: Path) -> int:
+    """Run the sidecar that the file describes until it is told to end; return the exit status."""
+    config = load(path)
+    from proxy.server import ListenError, run_sidecar
+
+    try:
+        return run_sidecar(config, path, __version__)
+    except ListenError as error:
+        raise CommandError(f"{error}.") from error
