@@ -71,12 +71,10 @@ class Supervisor:
             process.kill()
         if failed:
             self._keep_logs(str(error), dead)
-        else:
-            shutil.rmtree(self.folder, ignore_errors=True)
         if self._reaper.stdin:
             with suppress(BrokenPipeError):
                 self._reaper.stdin.close()
-        self._reaper.wait(timeout=60)
+        self._reaper.wait(timeout=60)  # it removes the folder, unless that is kept
 
     def _keep_logs(self, reason: str, dead: list[Process]) -> None:
         self.note("kept", self.folder)
