@@ -31,6 +31,8 @@ from proxy.relay import Relay
 MOST_PENDING: Final = 1024
 """Requests that may wait for responses before no more are read from the client."""
 
+_SMALL_FRAME: Final = 1024  # bytes: reading one costs more than moving it
+
 HALF_CLOSED_SECONDS: Final = 60.0
 """How long a connection may stay half-closed without a byte moving."""
 
@@ -171,7 +173,8 @@ class Link:
     # Requests
 
     def _take_requests(self, view: memoryview) -> None:
-        requests = self._requests
+        requests, pending = self._requests, self._responses.pending
+        pending_before = len(pending)
         for event in requests.receive(view):
             self._carry_out(event)
             if self._closed:
@@ -180,8 +183,10 @@ class Link:
                 self._to_upstream.pause(HELD)
                 self._rest = bytes(view[requests.consumed :])
                 break
-        self._to_upstream.large_reads = requests.opaque or requests.passing > SMALL_BUFFER_SIZE
-        if len(self._responses.pending) > MOST_PENDING:
+        self._to_upstream.large_reads = (
+            requests.opaque or requests.passing > SMALL_BUFFER_SIZE or _is_bulk(view, len(pending) - pending_before)
+        )
+        if len(pending) > MOST_PENDING:
             self._to_upstream.pause(CROWDED)
 
     def _carry_out(self, event: RequestEvent) -> None:
@@ -206,6 +211,7 @@ class Link:
                 )
             case BecameOpaque(reason):
                 self._responses.become_opaque()
+                self._to_client.large_reads = True  # nothing tells small frames from large ones any more
                 self._relay.stats.passthrough[reason] += 1
                 self._relay.log.fault("opaque_connection", self.client_host, side=self._relay.stats.side, reason=reason)
 
@@ -260,11 +266,17 @@ class Link:
 
     def _take_responses(self, view: memoryview) -> None:
         responses = self._responses
+        pending_before = len(responses.pending)
         responses.receive(view, self._to_client.unsent)
         if responses.completed:
             completed, responses.completed = responses.completed, []
             self._fetches.settle(completed)
-        self._to_client.large_reads = responses.opaque or responses.scanning or responses.passing > SMALL_BUFFER_SIZE
+        self._to_client.large_reads = (
+            responses.opaque
+            or responses.scanning
+            or responses.passing > SMALL_BUFFER_SIZE
+            or _is_bulk(view, pending_before - len(responses.pending))
+        )
         self._read_on_if_not_crowded()
 
     def _read_on_if_not_crowded(self) -> None:
@@ -326,6 +338,11 @@ class Link:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(seconds, callback)
+
+
+def _is_bulk(view: memoryview, frames: int) -> bool:
+    """Whether a buffer came full, with so few frames that a larger one would not hold up the other connections."""
+    return len(view) >= SMALL_BUFFER_SIZE and frames * _SMALL_FRAME < len(view)
 
 
 def _decodes_nothing(replica_id: int, api_version: int) -> bool:
