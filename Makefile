@@ -29,8 +29,9 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-.cache/.jars: $(wildcard lab/jars-*.sha256) lab/jars.py | .venv/.installed
-	$(BIN)/python -m lab.jars
+# Also starts one broker of each version and stops it, so that set-up fails where the lab would.
+.cache/.jars: $(wildcard lab/jars-*.sha256) lab/jars.py lab/prepare.py | .venv/.installed
+	$(BIN)/python -m lab.prepare
 	@touch $@
 
 demo: setup

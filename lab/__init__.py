@@ -1,6 +1,6 @@
 """Real Kafka clusters on loopback, with a weir sidecar for each broker: for the demo, the tests and the benches.
 
-Kafka's jars come once by `make setup` (`lab.jars`). Then
+Kafka's jars come once by `make setup` (`lab.prepare`). Then
 
     from lab.modes import KraftCluster, ZooKeeperCluster
     from lab.produce import fill
@@ -24,7 +24,7 @@ Kafka's jars come once by `make setup` (`lab.jars`). Then
         cluster.check_logs()  # BadSigns; allow={"Shrinking ISR"} where the test itself provokes it
 
 What to know:
-- A cluster starts in 4 s (ZooKeeper) or 7 s (KRaft) on two idle cores. It ends at once, on exceptions and Ctrl-C too;
+- A cluster starts in 2 s (ZooKeeper) or 3 s (KRaft) on two idle cores. It ends at once, on exceptions and Ctrl-C too;
   when this program is killed, its reaper ends the brokers. After an exception the logs stay, and their folder is
   printed.
 - Keep broker 1 as the one that data moves *from*: in KRaft mode it holds the controller. A move to `[1, 2]` keeps

@@ -270,7 +270,7 @@ class Cluster(ABC):
         self, name: str, main_class: str, arguments: Sequence[str], *, heap_mb: int = 256, seconds: float | None = 300
     ) -> Process:
         """Run one of Kafka's tools; waits for its end unless `seconds` is None. Raises ProcessFailed when it fails."""
-        command = java_command(jars.classpath(self.version), main_class, arguments, heap_mb=heap_mb, log_level="warn")
+        command = self._java(main_class, arguments, heap_mb=heap_mb, log_level="warn")
         tool = Process(self._lab, name, command, self._lab.log(f"{name}-{len(self._lab.processes)}"))
         tool.start()
         if seconds is not None and (status := tool.wait(seconds)):
@@ -345,8 +345,7 @@ class Cluster(ABC):
         properties.write_text(properties_text({**self._properties_of(place, data), **self._properties, **own}))
         hosts = home / "hosts"
         hosts.write_text(hosts_file(place, socket.gethostname()))
-        command = java_command(
-            jars.classpath(self.version),
+        command = self._java(
             "kafka.Kafka",
             [str(properties)],
             heap_mb=self._heap_mb,
@@ -354,6 +353,11 @@ class Cluster(ABC):
             flags=self._jvm_flags,
         )
         return Broker(self._lab, place, command, self._lab.log(f"broker-{place.broker_id}"), data)
+
+    def _java(self, main_class: str, arguments: Sequence[str], **options: Any) -> list[str]:
+        classes = jars.classpath(self.version)
+        archive = jars.class_archive(self.version)
+        return java_command(classes, main_class, arguments, class_archive=archive, **options)
 
     def _sidecar(self, place: Place) -> Sidecar:
         config = self._lab.folder / f"sidecar-{place.broker_id}.toml"

@@ -3,8 +3,6 @@
 `jars-<version>.sha256` lists every jar as `<SHA-256>  <path in Maven's repository layout>`, so the list says both what
 to fetch and what must come back; `sha256sum -c` understands it too. Nothing is resolved: no jar outside the list is
 fetched, and the same bytes come whether Maven or Ivy (which PySpark brings along) fetched them.
-
-    python -m lab.jars            # fetch what is missing of every version, then check
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
-from lab.errors import JarsMissing, LabError
+from lab.errors import JarsMissing
 from lab.java import find_java
 
 VERSIONS = ("4.1.0", "3.9.1")
@@ -77,6 +75,11 @@ def read_manifest(version: str, folder: Path = _HERE) -> list[Jar]:
 def classpath(version: str) -> list[Path]:
     """Return a version's jars, fetched and checked first when they are not there yet."""
     return ensure(version)
+
+
+def class_archive(version: str) -> Path:
+    """Return where a version's archive of loaded classes is, or would be (lab.prepare makes it)."""
+    return project_cache() / "jars" / f"{version}.jsa"
 
 
 def ensure(version: str, *, cache: Path | None = None, report: Callable[[str], None] | None = None) -> list[Path]:
@@ -226,18 +229,3 @@ def _run(command: list[str], work: Path, what: str, total: int, tell: Callable[[
                 process.kill()
                 process.wait()
     return "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:])
-
-
-def main() -> int:
-    """Fetch and check every version that the lab uses; 0 when all are there."""
-    try:
-        for version in sys.argv[1:] or VERSIONS:
-            ensure(version)
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -55,6 +55,7 @@ def java_command(
     heap_mb: int = 384,
     properties: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
+    class_archive: Path | None = None,
     log_level: str = "info",
 ) -> list[str]:
     """Return the command line that runs `main_class`; `properties` become -D settings, `heap_mb` is -Xmx in MiB."""
@@ -62,6 +63,7 @@ def java_command(
         str(find_java()),
         f"-Xmx{heap_mb}m",
         *_FLAGS,
+        *([f"-XX:SharedArchiveFile={class_archive}"] if class_archive and class_archive.is_file() else []),
         *flags,
         *_LOGGING,
         f"-Dorg.slf4j.simpleLogger.defaultLogLevel={log_level}",

@@ -8,10 +8,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from lab import jars
 from lab.broker import Broker, ZooKeeper
 from lab.cluster import Cluster
-from lab.java import java_command
 from lab.network import Ports
 from lab.settings import (
     SESSION_TIMEOUT_MS,
@@ -104,7 +102,7 @@ class ZooKeeperCluster(Cluster):
         config = home / "zoo.cfg"
         config.write_text(zookeeper_config(port, str(home / "data")))
         main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        command = java_command(jars.classpath(self.version), main_class, [str(config)], heap_mb=128)
+        command = self._java(main_class, [str(config)], heap_mb=128)
         self._zookeeper = ZooKeeper(self._lab, command, self._lab.log("zookeeper"), port)
         self._zookeeper.start()
 
