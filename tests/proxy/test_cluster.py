@@ -19,6 +19,7 @@ from aiokafka.protocol.metadata import (
     MetadataResponse_v5,
 )
 
+from proxy import cluster
 from proxy.address import Address
 from proxy.cluster import ClusterPoller, InSyncReplicas
 from proxy.config import Cluster
@@ -32,19 +33,24 @@ class Broker:
     """Answers ApiVersions and Metadata; `asked` holds what each Metadata request named."""
 
     newest_metadata: int = 5
+    connections: int = 0
     asked: list[list[str] | None] = field(default_factory=list)
     may_create: list[bool] = field(default_factory=list)
     port: int = 0
     server: asyncio.Server | None = None
     broken: bool = False
+    silent: bool = False
     partition_error: int = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         try:
             while True:
                 frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
                 if self.broken:
                     return
+                if self.silent:
+                    continue
                 body = self.answer(int.from_bytes(frame[:2]), frame[10 + int.from_bytes(frame[8:10]) :])
                 writer.write((4 + len(body)).to_bytes(4) + frame[4:8] + body)
         except asyncio.IncompleteReadError:
@@ -171,6 +177,21 @@ async def test_cluster_that_fails_publishes_nothing_known_and_is_asked_again(
     await harness.poller.poll()
     assert harness.published[-1] == ORDERS_IN_SYNC
     assert caplog.records[-1].msg == "cluster_poll_recovered"
+
+
+async def test_cluster_that_does_not_answer_is_asked_again_on_a_new_connection(
+    broker: Broker, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the old one the answer might come late, to another question."""
+    monkeypatch.setattr(cluster, "REQUEST_TIMEOUT_SECONDS", 0.05)
+    await harness.poller.poll()
+    broker.silent = True
+    await harness.poller.poll()
+    assert harness.counted == ["ok", "failed"]
+    broker.silent = False
+    await harness.poller.poll()
+    assert harness.counted == ["ok", "failed", "ok"]
+    assert broker.connections == 2
 
 
 async def test_cluster_with_no_server_there_fails_and_says_which(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import queue
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import pytest
 
 from proxy.event_loop import new_event_loop
 
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 10
 
 
 class Process:
@@ -33,15 +35,29 @@ class Process:
             text=True,
         )
         self.lines: list[str] = []
+        self._arrived: queue.Queue[str] = queue.Queue()
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self.child.stderr is not None
+        with self.child.stderr as log:
+            for line in log:
+                self._arrived.put(line)
+        self._arrived.put("")
 
     def until(self, part: str) -> str:
-        """Read the log up to the next line that holds `part`."""
-        assert self.child.stderr is not None
-        for line in self.child.stderr:
+        """Read the log up to the next line that holds `part`; a line that does not come in time fails."""
+        while line := self._arrived.get(timeout=DEADLINE_SECONDS):
             self.lines.append(line)
             if part in line:
                 return line
         raise AssertionError(f"the process ended without {part!r}:\n{''.join(self.lines)}")
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.wait()
+        self._reading.join()
 
     def admin_port(self) -> int:
         found = re.search(r"listen=127\.0\.0\.1:(\d+)", self.until("role=admin"))
@@ -72,10 +88,7 @@ def run(tmp_path: Path) -> Iterator[list[Process]]:
     started: list[Process] = []
     yield started
     for process in started:
-        process.child.kill()
-        process.child.wait()
-        if process.child.stderr is not None:
-            process.child.stderr.close()
+        process.kill()
 
 
 def start(run: list[Process], file: Path, content: str) -> Process:
