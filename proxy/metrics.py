@@ -140,9 +140,9 @@ def _partition_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "Record bytes of replica fetches, by partition.",
         ("side", "topic", "partition"),
         (
-            ((side.throttle.side, _text(topic), str(partition)), size)
+            ((side.throttle.side, _text(key[0]), str(key[1])), side.throttle.stats.partition_bytes[key])
             for side in sides
-            for (topic, partition), size in list(side.throttle.stats.partition_bytes.items())
+            for key in list(side.throttle.stats.partition_bytes)  # of keys alone: 20,000 new pairs would take 3 ms
         ),
     )
     yield Family(

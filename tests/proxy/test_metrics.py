@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import time
 from itertools import pairwise
@@ -189,12 +190,15 @@ async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> Non
             moments.append(time.thread_time())
             await asyncio.sleep(0)
 
+    gc.collect()
+    gc.freeze()  # as the server does; the rest of the test run is not to be searched for garbage here
     watcher = asyncio.create_task(watch())
     await asyncio.sleep(0)
     lines = (await text_of([side])).count("\n")
     watcher.cancel()
+    gc.unfreeze()
     gaps = sorted((later - earlier for earlier, later in pairwise(moments)), reverse=True)
     assert lines > 40_000
     # CPU time of this thread: what the rendering itself takes, whatever else runs on the machine.
     assert gaps[5] < 0.003
-    assert gaps[0] < 0.015
+    assert gaps[0] < 0.006
