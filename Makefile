@@ -51,8 +51,14 @@ unit: .venv/.installed
 integration: setup
 	$(BIN)/pytest -m "integration and not slow"
 
+# Every bench/<name>.py that can be run by itself, then the tests that take minutes (5: there is none).
+BENCHES = $(shell grep -l "__main__" bench/*.py)
+
 bench: setup
-	$(BIN)/python -m bench
+	@for bench in $(BENCHES:%.py=%); do \
+	  echo "$$bench"; $(BIN)/python -m $$(echo $$bench | tr / .) || exit 1; \
+	done
+	@$(BIN)/pytest -m slow || [ $$? -eq 5 ]
 
 lock: .venv/.installed
 	@$(BIN)/python -m piptools --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet pip-tools
