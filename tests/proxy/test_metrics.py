@@ -175,7 +175,6 @@ async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch:
 
 
 async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> None:
-    """The longest gap that other connections see; the bound leaves room for a machine that does other work too."""
     side = source("leader", 1)
     for number in range(200):
         topic = b"topic-%d" % number
@@ -183,6 +182,14 @@ async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> Non
         for partition in range(100):
             side.throttle.stats.partition_bytes[topic, partition] = 1_000_000 + partition
             lag.update(partition, 5, 10, 1000.0)
+    gaps = [await longest_gaps([side]) for _ in range(3)]
+    # The best of three, for a machine that does other work too.
+    assert min(longest for longest, _ in gaps) < 0.005
+    assert min(sixth for _, sixth in gaps) < 0.003
+
+
+async def longest_gaps(sides: list[SideSource]) -> tuple[float, float]:
+    """Render once; return the longest and the sixth longest CPU time (seconds) in which nothing else could run."""
     moments: list[float] = []
 
     async def watch() -> None:
@@ -191,14 +198,12 @@ async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> Non
             await asyncio.sleep(0)
 
     gc.collect()
-    gc.freeze()  # as the server does; the rest of the test run is not to be searched for garbage here
+    gc.freeze()  # as the server does: the rest of the test run is not to be searched for garbage here
     watcher = asyncio.create_task(watch())
     await asyncio.sleep(0)
-    lines = (await text_of([side])).count("\n")
+    lines = (await text_of(sides)).count("\n")
     watcher.cancel()
     gc.unfreeze()
-    gaps = sorted((later - earlier for earlier, later in pairwise(moments)), reverse=True)
     assert lines > 40_000
-    # CPU time of this thread: what the rendering itself takes, whatever else runs on the machine.
-    assert gaps[5] < 0.003
-    assert gaps[0] < 0.006
+    gaps = sorted((later - earlier for earlier, later in pairwise(moments)), reverse=True)
+    return gaps[0], gaps[5]
