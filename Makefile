@@ -37,7 +37,7 @@ $(BIN)/python:
 demo: setup
 	$(BIN)/weir demo
 
-test: check unit integration
+test: setup check unit integration
 
 check: .venv/.installed
 	$(BIN)/ruff format --check

@@ -1,5 +1,6 @@
 """The lab on real brokers: both modes, with and without sidecars, faults, and clean ends."""
 
+import asyncio
 import os
 import select
 import signal
@@ -63,10 +64,10 @@ def test_cluster_moves_a_topic_and_leaves_nothing_behind(start: Callable[..., Cl
     assert list(tmp_path.iterdir()) == []
 
 
-def test_replicas_at_level_0_10_1_fetch_with_v3_through_both_hops() -> None:
+async def test_replicas_at_level_0_10_1_fetch_with_v3_through_both_hops() -> None:
     """The follower's egress and the leader's ingress both see every byte, decode all of it, and change none."""
-    with ZooKeeperCluster(brokers=2, routes={1: Route.INGRESS, 2: Route.EGRESS}) as cluster:
-        compared = moved(cluster)
+    async with ZooKeeperCluster(brokers=2, routes={1: Route.INGRESS, 2: Route.EGRESS}) as cluster:
+        compared = await asyncio.to_thread(moved, cluster)
         for broker_id, side in ((1, "leader"), (2, "follower")):
             metrics = cluster.sidecars[broker_id].metrics()
             assert metrics.value("weir_fetch_requests_total", side=side, api_version=3) > 0
