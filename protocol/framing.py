@@ -245,7 +245,6 @@ class RequestStream:
         if api_key == SASL_HANDSHAKE and api_version == 0:
             # Tokens without any header follow, for as long as the mechanism likes (KIP-152 ended that with v1).
             self.opaque = True
-            self._left = 0
             yield BecameOpaque("sasl")
 
     def _take_fetch(self) -> ReplicaFetch:
@@ -308,10 +307,9 @@ class ResponseStream:
         self.pending.append(pending)
 
     def ready_answers(self) -> list[Buffer]:
-        """Take the answers of our own whose turn it is, if no response is under way."""
+        """Take the answers of our own whose turn it is: a response under way is still the first that is pending."""
         answers: list[Buffer] = []
-        if self.at_boundary:
-            self._take_answers(answers)
+        self._take_answers(answers)
         return answers
 
     def become_opaque(self) -> None:

@@ -141,7 +141,8 @@ class Link:
 
     def unblocked(self, pump: Pump) -> None:
         """Go on with what waited for a peer to read."""
-        self._read_on_if_not_crowded()
+        if pump is self._to_client:
+            self._read_on_if_not_crowded()
         if self._draining:
             self._finish_if_idle()
 
@@ -280,7 +281,7 @@ class Link:
         self._read_on_if_not_crowded()
 
     def _read_on_if_not_crowded(self) -> None:
-        if self._to_upstream.is_paused(CROWDED) and not self._to_client.is_paused(BLOCKED):
+        if self._to_upstream.is_paused(CROWDED):
             pending = self._responses.pending
             if len(pending) <= MOST_PENDING // 2 and all(one.answer is None for one in pending):
                 self._to_upstream.resume(CROWDED)

@@ -101,6 +101,7 @@ def test_produce_in_an_unknown_version_that_ends_before_acks_is_left_to_the_brok
         pytest.param(request(1, 3, 5, b"\x00\x00", client_id=None), id="replica id cut"),
         pytest.param(frame(struct.pack(">hhih", 1, 3, 5, 300)), id="client id too long"),
         pytest.param(frame(struct.pack(">hhi", 1, 3, 5)), id="no client id"),
+        pytest.param(request(0, 9, 5, b"\x00\x81\x80\x0c" + b"t" * 2**18, client_id=None), id="197 KB are held back"),
         pytest.param(request(0, 9, 5, b"\x11" + b"\x00" * 40, client_id=None), id="tags"),
         pytest.param(request(0, 9, 5, b"\xff\xff\xff\xff\xff\x01" + b"\x00" * 40, client_id=None), id="varint"),
     ],
@@ -182,6 +183,11 @@ def test_a_size_that_no_request_can_have_is_refused_at_its_4th_byte(size: int, f
     assert error.size == size
 
 
+def test_an_impossible_size_is_no_opaque_protocol() -> None:
+    _, error = failure(RequestStream(), struct.pack(">ihhi", -5, 5000, 1, 2))
+    assert isinstance(error, InvalidFrameSize)
+
+
 def test_the_smallest_request_passes() -> None:
     data = frame(struct.pack(">hhi", 7, 0, 3))
     assert events_of(RequestStream(), data) == [Expect(7, 0, 3), Pass(data)]
@@ -210,6 +216,11 @@ def test_what_does_not_begin_like_kafka_is_opaque_for_ever(data: bytes, reason: 
         assert events[0] == BecameOpaque(reason)  # type: ignore[arg-type]
         assert joined(events[1:]) == [Pass(data + b"\xff\xff\xff\xff")]
         assert stream.skip(10**9)
+
+
+def test_a_greeting_of_6_bytes_that_is_not_kafka_passes_at_once() -> None:
+    for chunks in ([b"hello\n"], [b"hel", b"lo", b"\n"]):
+        assert events_of(RequestStream(), *chunks) == [BecameOpaque("not_kafka"), Pass(b"hello\n")]
 
 
 def test_tls_and_odd_keys_count_only_in_the_first_request() -> None:

@@ -1,5 +1,6 @@
 """Replica fetches are planned, and what is decided is carried out in request order."""
 
+import asyncio
 import struct
 import time
 
@@ -10,7 +11,7 @@ from protocol.fetch import FetchRequest, RequestTopic, ResponseTopic, encode_fet
 from protocol.framing import Pending, ReplicaFetch
 from protocol.header import RequestHeader
 from proxy.fetches import ReplicaFetches
-from proxy.relay import Relay
+from proxy.relay import HeldFetches, Relay
 from proxy.stats import RelayStats
 from quota.decisions import Answer, Forward, Hold
 from tests.protocol.wire import fetch, fetch_response, request, response
@@ -82,6 +83,23 @@ async def test_requests_before_a_held_fetch_pass_and_those_behind_it_wait() -> N
         await broker.expect(fetch(2, 5) + request(18, 0, 3) + fetch(4, 5) + request(18, 0, 5))
         await client.send(request(18, 0, 6))
         await broker.expect(request(18, 0, 6))
+
+
+async def test_a_second_fetch_that_is_held_keeps_what_follows_back_too() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.extend([Hold(FAR), lambda asked: Forward(asked), Hold(FAR)])
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5) + fetch(2, 5) + request(18, 0, 3))
+        await relay.until(lambda: relay.stats.held)
+        relay.relay.replan_held()
+        await broker.expect(fetch(1, 5))
+        await client.send(request(18, 0, 4))
+        await broker.send(fetch_response(1)[:30])  # several turns of the loop
+        await client.expect(fetch_response(1)[:30])
+        assert broker.has_nothing()
+        relay.relay.replan_held()
+        await broker.expect(fetch(2, 5) + request(18, 0, 3) + request(18, 0, 4))
+        assert relay.stats.fetches_held == 2
 
 
 async def test_a_held_fetch_stops_the_reading_of_its_client() -> None:
@@ -204,9 +222,15 @@ async def test_no_more_is_read_while_an_answer_waits_for_its_turn() -> None:
     async with relaying() as relay:
         relay.throttle.decisions.append(Answer(answer_to(2)))
         client, broker = await relay.connect()
-        await client.send(request(3, 0, 1) + fetch(2, 5))
-        await broker.expect(request(3, 0, 1))
+        await client.send(request(3, 0, 0) + request(3, 0, 1) + fetch(2, 5))
+        await broker.expect(request(3, 0, 0) + request(3, 0, 1))
         await client.send_until_blocked(request(0, 2, 3, b"\xff" * 10_000))
+        (link,) = relay.listener.links
+        moved = link._to_upstream.moved
+        await broker.send(response(0))
+        await client.expect(response(0))
+        await asyncio.sleep(0)
+        assert link._to_upstream.moved == moved
         assert broker.has_nothing()
         await broker.send(response(1))
         await client.expect(response(1) + answer_to(2))
@@ -302,22 +326,54 @@ async def test_an_unchanged_request_is_forwarded_as_it_came_and_a_malformed_one_
             fetches.take(replica_fetch(fetch(1, 5)[:-1]))
 
 
-async def test_a_hold_without_an_end_sets_no_timer_and_one_in_the_past_does_not_spin() -> None:
+async def test_a_hold_in_the_past_does_not_spin() -> None:
+    with logged() as (log, _):
+        throttle, carrier = ScriptedThrottle(), Carrier()
+        throttle.decisions.extend([Hold(0.0)] * 10_000)
+        fetches = ReplicaFetches(Relay(throttle, RelayStats("leader"), log), None, carrier)
+        carrier.replan = fetches.replan  # type: ignore[method-assign]
+        fetches.take(replica_fetch(fetch(1, 5)))
+        await asyncio.sleep(0.02)
+        assert 1 < len(throttle.told("plan")) < 30
+        fetches.drop_held()
+        assert not fetches.holding
+
+
+async def test_a_hold_without_an_end_sets_no_timer() -> None:
     with logged() as (log, _):
         throttle, carrier = ScriptedThrottle(), Carrier()
         relay = Relay(throttle, RelayStats("leader"), log)
         fetches = ReplicaFetches(relay, None, carrier)
-        throttle.decisions.extend([Hold(FAR), Hold(0.0)])
+        throttle.decisions.extend([Hold(0.0), Hold(FAR)])
         fetches.take(replica_fetch(fetch(1, 5)))
-        assert fetches.holding
         fetches.replan()
-        relay.held.wake_soon()
-        relay.held.wake_soon()
-        relay.held.wake_now()
-        assert carrier.told == ["replan"]  # neither at once by the timer, nor once for each call
-        fetches.drop_held()
-        assert not fetches.holding
+        await asyncio.sleep(0.005)
+        assert fetches.holding
+        assert carrier.told == []  # not even by the timer of the hold before
+        fetches.close(in_flight=False)
         assert len(relay.held) == 0
+        assert relay.stats.throttle_errors == 0
+
+
+async def test_many_wakes_in_a_moment_are_one_and_the_next_comes_a_little_later() -> None:
+    """Each plans every held fetch again: with hundreds of links that may not happen for every response."""
+    held, carrier = HeldFetches(RelayStats("leader")), Carrier()
+    held.wake_soon()
+    held.add(carrier)
+    for _ in range(3):
+        held.wake_soon()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert carrier.told == ["replan"]
+    for _ in range(3):
+        held.wake_soon()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert carrier.told == ["replan"]
+    held.wake_now()
+    assert carrier.told == ["replan"] * 2
+    await asyncio.sleep(0.02)
+    assert carrier.told == ["replan"] * 2  # the wake that was due came already
 
 
 def test_the_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
