@@ -1,0 +1,1 @@
+"""The data path's sockets: listeners, links, configuration, admin HTTP and metrics."""

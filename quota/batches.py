@@ -1,0 +1,66 @@
+"""How many bytes to ask of a partition so that whole batches come back and nothing is thrown away.
+
+A broker cuts a partition's records at partition_max_bytes, and a follower throws the tail behind the last whole batch
+away: paid for out of the quota, and moved in vain. A cap that ends where a batch ends wastes nothing, so the sizes seen
+in the stream are remembered.
+"""
+
+from __future__ import annotations
+
+from protocol.records import BATCH_HEAD_SIZE
+from protocol.response_scanner import RecordsSeen
+
+_EVEN_SPREAD = 0.002  # sizes this close together count as equal: their caps waste 0.2 % at most
+_FEW = 4  # batches from which nothing is concluded yet
+_MANY_BATCHES = 50  # a cap of this many batches wastes about half of one: 1 %
+_PROBE_BYTES = 64 * 1024  # the first cap after a probe that brought nothing
+
+
+class BatchSizes:
+    """What is known of one partition's batch sizes, in bytes. Zero is unknown."""
+
+    __slots__ = ("barren", "largest", "next_size", "seen", "smallest")
+
+    def __init__(self) -> None:
+        self.smallest = 0
+        self.largest = 0
+        self.seen = 0
+        self.next_size = 0  # of the batch at the fetch offset, read off the tail that was cut
+        self.barren = 0  # grants in a row that brought nothing
+
+    def learn(self, records: RecordsSeen) -> None:
+        """Take what one response showed of this partition."""
+        self.next_size = records.next_batch_size
+        if records.batches:
+            self.barren = 0
+            smallest, largest = records.smallest, records.largest
+            if records.batches < _FEW and self.seen:  # not enough to forget the earlier ones
+                smallest, largest = min(smallest, self.smallest), max(largest, self.largest)
+            self.smallest, self.largest = smallest, largest
+            self.seen = min(self.seen + records.batches, 1000)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether batches are so alike that a cap of several ends where one of them ends."""
+        return self.seen >= _FEW and self.largest - self.smallest <= self.largest * _EVEN_SPREAD
+
+    def cap_for(self, left: float, asked: int, others: BatchSizes) -> tuple[int, bool]:
+        """The partition_max_bytes (> 0, <= asked) for at most `left` bytes, and whether it surely returns a batch.
+
+        A cap above `left` means that not even one batch fits. An unsure one brings exactly one whole batch where this
+        is the first partition with data, and perhaps nothing elsewhere. `others` is what was seen of the topic's other
+        partitions: used while nothing is known of this one.
+        """
+        known = self if self.seen else others
+        batch = self.next_size or known.largest
+        if self.barren:
+            return min(asked, max(batch, _PROBE_BYTES) << min(self.barren, 16)), False
+        if not batch:
+            return 1, False
+        room = int(min(left, asked))
+        if known.is_even and known.largest <= asked:
+            return max(1, room // known.largest) * known.largest, True
+        if room >= _MANY_BATCHES * batch:
+            return room, True
+        # Uneven sizes: one whole batch, and the head of the next one, which tells that one's size.
+        return min(asked, batch + BATCH_HEAD_SIZE), bool(self.next_size)

@@ -1,0 +1,39 @@
+"""What a throttle decides about one replica fetch. A decision is a value; the proxy carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from protocol.fetch import FetchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Send `request` to the leader.
+
+    `appended` holds `appended_topics` encoded topics for the end of its response: the empty entries of the
+    partitions left out. `walk` names the topics (UTF-8) in whose records whole batches are told from cut tails.
+    """
+
+    request: FetchRequest
+    appended: bytes = b""
+    appended_topics: int = 0
+    walk: Container[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Keep the request and plan it again at `until` (clock seconds), or earlier when the budget changes."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer the follower with `frame` (size prefix included); the leader does not see the request."""
+
+    frame: bytes
+
+
+Decision = Forward | Hold | Answer

@@ -1,0 +1,265 @@
+"""Which partitions one replica fetch may take along, and what becomes of the others.
+
+Kafka's rule on both sides: a partition is left out when it is throttled, not in sync, and the quota is exceeded. Here
+the quota is asked before the bytes are sent, and each partition behind gets one of four treatments:
+
+- *granted*: in the request with a cap, behind everything that is not throttled;
+- *asked*: in the request with partition_max_bytes 0, behind a granted one that has data. The leader itself answers
+  with true offsets and errors, so nothing has to be made up;
+- *left out*: not in the request; an empty entry is appended to the answer. Only where nothing is granted while other
+  partitions cannot wait;
+- *held*: the whole request waits, when every partition of it would be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from protocol.fetch import (
+    REQUEST_ENTRY,
+    FetchRequest,
+    RequestTopic,
+    ResponseTopic,
+    encode_fetch_response,
+    encode_response_topics,
+)
+from quota import response_limit
+from quota.decisions import Answer, Decision, Forward, Hold
+from quota.replica_state import InFlight, ReplicaPartition, ReplicaTopic
+
+if TYPE_CHECKING:
+    from quota.replica_link import ReplicaLink
+
+SHARE_SECONDS = 0.1  # of quota: what one fetch is granted; small enough to pace, large enough to waste little
+LARGEST_SHARE_SECONDS = 0.15  # what a fetch that comes late may be granted
+SMALLEST_FILL_SECONDS = 0.03  # worth a fetch of its own when the window has no room for a whole share
+QUESTION_SECONDS = 10.0  # no partition goes longer without a true answer: its follower would miss errors
+SHORTEST_WAIT_SECONDS = 0.05  # a fetch that brings nothing lasts this long at least: held, not spun
+_SHORTEST_HOLD_SECONDS = 0.001  # the event loop's own resolution; a shorter hold would spin
+_LAPSE_SECONDS = 0.25  # how late a link may come back for the budget it waited for
+_LEAST_WHOLE_VERSION = 3  # KIP-74: from v3 on the first partition with data returns at least one whole batch
+
+Grant = tuple[ReplicaPartition, int]  # with its partition_max_bytes
+
+
+def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: float) -> Decision:
+    """Plan `request` for a link that has taken it in."""
+    throttle = link.throttle
+    if not (link.behind_count or link.unknown_count) or throttle.settings.rate is None:
+        throttle.turns.leave(link)
+        return _forward(link, request, InFlight(asks_all=True))
+    if throttle.settings.policy == "kip73" and not link.unknown_count and not throttle.kip73.is_quota_exceeded():
+        return _forward(link, request, InFlight(asks_all=True))
+    grants, reserved, ready = _grants(link, request, now)
+    if grants:
+        throttle.turns.leave(link)
+        throttle.ledger.reserve(reserved)
+        return _forward_granted(link, request, grants, reserved, held_seconds)
+    if _is_question_due(link, now):
+        return _forward_question(link, request, now)
+    return _leave_out(link, request, now, held_seconds, ready)
+
+
+# Granting
+
+
+def _grants(link: ReplicaLink, request: FetchRequest, now: float) -> tuple[list[Grant], int, float]:
+    """The partitions to grant now, the bytes to reserve for them, and else the time at which to try again."""
+    throttle = link.throttle
+    rate = throttle.settings.rate or 0
+    if throttle.settings.policy == "kip73":
+        return [], 0, throttle.kip73.retry_at(now)
+    if not link.queue or not rate:
+        return [], 0, float("inf")
+    ledger = throttle.ledger
+    version = request.header.api_version
+    ahead = throttle.turns.ahead_of(link)
+    # Late by a little: what has gathered meanwhile goes along, within bounds, or bursts would repeat every second.
+    spend = min(max(ledger.credit() - ahead, rate * SHARE_SECONDS), rate * LARGEST_SHARE_SECONDS)
+    grants, reserved, batch = _fill(link, version, spend)
+    # A batch larger than the credit that can gather goes when the credit is full; the rest becomes debt.
+    needed = min(reserved, ledger.most_credit)
+    ready = ledger.credit_at(needed + ahead)
+    # Compared with a fresh reading: the ledger has read the clock since `now` was taken.
+    if ready <= throttle.clock():
+        room = ledger.room() - ahead
+        if needed <= room + batch:
+            return grants, reserved, now
+        smallest = rate * SMALLEST_FILL_SECONDS
+        ready = ledger.room_at(smallest + ahead)
+        if ready <= throttle.clock():
+            grants, reserved, fitting_batch = _fill(link, version, room)
+            if reserved <= room + fitting_batch:
+                return grants, reserved, now
+            ready = ledger.room_at(needed - batch + ahead)
+    throttle.turns.wait(link, needed, max(ready, now + request.max_wait_ms / 1000) + _LAPSE_SECONDS)
+    return [], 0, ready
+
+
+def _fill(link: ReplicaLink, api_version: int, spend: float) -> tuple[list[Grant], int, int]:
+    """Grant partitions in the queue's order for about `spend` bytes: at least one, whole batches where known.
+
+    Returns the grants, the bytes to reserve for them, and the size of the largest batch among them.
+    """
+    grants: list[Grant] = []
+    batch = 0
+    left = spend
+    for replica in link.queue:
+        if api_version < _LEAST_WHOLE_VERSION:
+            # A cap below the next batch returns a part of it, for ever: take the partition whole or not at all.
+            grants.append((replica, replica.max_bytes))
+            left -= replica.max_bytes
+        else:
+            cap, is_sure = replica.batches.cap_for(left, replica.max_bytes, replica.topic.batches)
+            if grants and (cap > left or not is_sure):
+                break
+            grants.append((replica, cap))
+            batch = max(batch, replica.batches.largest or replica.topic.batches.largest)
+            left -= cap if cap > 1 else spend  # one batch of unknown size: reserve the whole share for it
+        if left <= 0:
+            break
+    return grants, int(spend - left), batch
+
+
+def _forward_granted(
+    link: ReplicaLink, request: FetchRequest, grants: list[Grant], reserved: int, held_seconds: float
+) -> Forward:
+    granted = [replica for replica, _ in grants]
+    for replica in granted:  # to the end of the queue
+        del link.queue[replica]
+        link.queue[replica] = None
+    front, asked = _split(link, request.topics, granted)
+    link.throttle.stats.partitions_left_out += link.behind_count - len(grants)
+    topics = front + _granted_topics(grants) + asked
+    fetch = InFlight(reserved=reserved, granted=granted, asks_all=True)
+    wait_left = max(0, request.max_wait_ms - round(held_seconds * 1000))
+    return _forward(link, request.with_(topics=topics, max_wait_ms=wait_left), fetch)
+
+
+def _granted_topics(grants: list[Grant]) -> list[RequestTopic]:
+    return [
+        RequestTopic(replica.topic.name, REQUEST_ENTRY.pack(replica.partition, replica.fetch_offset, cap))
+        for replica, cap in grants
+    ]
+
+
+# Not granting
+
+
+def _is_question_due(link: ReplicaLink, now: float) -> bool:
+    if link.unknown_count:
+        return True  # no high watermark to judge by, nor one to make an entry of
+    if not link.queue:
+        # The follower's own sidecar asks for 0 bytes of everything behind: its question, to be passed on.
+        return now - link.questioned_at >= QUESTION_SECONDS / 2
+    return link.unanswered_since is not None and now - link.unanswered_since >= QUESTION_SECONDS
+
+
+def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> Forward:
+    """Ask for every partition behind with 0 bytes and no wait: true offsets and errors, and at most one batch."""
+    link.questioned_at = now
+    link.throttle.stats.questions += 1
+    front, asked = _split(link, request.topics, ())
+    link.throttle.stats.partitions_left_out += link.behind_count
+    question = request.with_(topics=front + asked, max_wait_ms=0)
+    return _forward(link, question, InFlight(is_question=True, asks_all=True))
+
+
+def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: float, ready: float) -> Decision:
+    throttle = link.throttle
+    if link.unanswered_since is None:
+        link.unanswered_since = now
+    ready = min(ready, link.unanswered_since + QUESTION_SECONDS)
+    wait = max(request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS)
+    topics = [RequestTopic(name, kept) for name, entries in request.topics if (kept := _kept(link, name, entries))]
+    if topics:
+        throttle.stats.partitions_left_out += link.behind_count
+        shorter = min(request.max_wait_ms / 1000, max(ready - now, SHORTEST_WAIT_SECONDS))
+        made_up = [ResponseTopic(topic.name, topic.made_up_entries()) for topic in link.topics.values() if topic.behind]
+        fewer = request.with_(topics=topics, max_wait_ms=round(shorter * 1000))
+        return _forward(link, fewer, InFlight(), encode_response_topics(made_up), len(made_up))
+    if held_seconds < wait - _SHORTEST_HOLD_SECONDS:
+        if held_seconds == 0.0:
+            throttle.stats.fetches_held += 1
+            throttle.stats.partitions_left_out += link.behind_count
+        return Hold(min(max(ready, now + _SHORTEST_HOLD_SECONDS), now + wait - held_seconds))
+    return Answer(_empty_answer(link, request))
+
+
+def _empty_answer(link: ReplicaLink, request: FetchRequest) -> bytes:
+    """KIP-219: an empty response with throttle_time_ms > 0 is legal for a full fetch, and makes nothing up."""
+    version, correlation_id = request.header.api_version, request.header.correlation_id
+    if version > 0:
+        return encode_fetch_response(version, correlation_id, 1, [])
+    made_up = [ResponseTopic(topic.name, topic.made_up_entries()) for topic in link.topics.values() if topic.behind]
+    return encode_fetch_response(version, correlation_id, 0, made_up)
+
+
+# Parts of requests
+
+
+def _forward(
+    link: ReplicaLink, request: FetchRequest, fetch: InFlight, appended: bytes = b"", appended_topics: int = 0
+) -> Forward:
+    link.in_flight.append(fetch)
+    limit = link.throttle.settings.response_max_bytes
+    if limit is not None:
+        request = response_limit.limit_response(request, limit, link.response_rotation)
+    return Forward(request, appended, appended_topics, link.throttle.throttled_topics)
+
+
+def _split(
+    link: ReplicaLink, topics: list[RequestTopic], granted: Collection[ReplicaPartition]
+) -> tuple[list[RequestTopic], list[RequestTopic]]:
+    """The request without its partitions behind, and those of them that are not granted, with 0 bytes each."""
+    front: list[RequestTopic] = []
+    asked: list[RequestTopic] = []
+    granted_topics = {replica.topic for replica in granted}
+    granted_ids = {(replica.topic.name, replica.partition) for replica in granted}
+    for name, entries in topics:
+        topic = link.topics.get(name)
+        if topic is None or not (topic.behind or topic.unknown):
+            front.append(RequestTopic(name, entries))
+        elif topic not in granted_topics and _holds_back_all(topic):
+            asked.append(RequestTopic(name, _with_no_bytes(entries)))
+        else:
+            kept: list[bytes] = []
+            zero: list[bytes] = []
+            for entry in REQUEST_ENTRY.iter_unpack(entries):
+                if entry[0] not in topic.behind and entry[0] not in topic.unknown:
+                    kept.append(REQUEST_ENTRY.pack(*entry))
+                elif (name, entry[0]) not in granted_ids:
+                    zero.append(REQUEST_ENTRY.pack(entry[0], entry[1], 0))
+            if kept:
+                front.append(RequestTopic(name, b"".join(kept)))
+            if zero:
+                asked.append(RequestTopic(name, b"".join(zero)))
+    return front, asked
+
+
+def _kept(link: ReplicaLink, name: bytes, entries: bytes) -> bytes:
+    """The entries of one block that are not behind."""
+    topic = link.topics.get(name)
+    if topic is None or not topic.behind:
+        return entries
+    if _holds_back_all(topic):
+        return b""
+    behind = topic.behind
+    return b"".join(
+        [REQUEST_ENTRY.pack(*entry) for entry in REQUEST_ENTRY.iter_unpack(entries) if entry[0] not in behind]
+    )
+
+
+def _holds_back_all(topic: ReplicaTopic) -> bool:
+    return len(topic.behind) + len(topic.unknown) == len(topic.partitions)
+
+
+def _with_no_bytes(entries: bytes) -> bytes:
+    """The same entries with partition_max_bytes 0: the last four bytes of each, set without a loop over entries."""
+    zeroed = bytearray(entries)
+    stride = REQUEST_ENTRY.size
+    zeros = bytes(len(entries) // stride)
+    for byte in range(stride - 4, stride):
+        zeroed[byte::stride] = zeros
+    return bytes(zeroed)

@@ -1,0 +1,141 @@
+"""The `strict` policy's sliding ledger: reserve, settle, debt.
+
+Promise: bytes sent in the last second + bytes reserved and not yet answered <= 1.02 x quota + one batch, at every instant.
+What a batch takes beyond the budget is carried as debt, so the long-run mean keeps to the quota.
+
+Two bounds work together. The *window* remembers what was sent in the last second and gives the promise its
+strictness: a token bucket would let its burst through on top of a second's worth of tokens. The *credit* accrues at
+the quota's rate and is capped at a quarter second, which spreads the second's bytes evenly and remembers debt for as
+long as it takes to pay it back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+WINDOW_SECONDS = 1.0
+WINDOW_SLACK = 0.02  # an answer takes a little of each second; without slack that time is lost to the mean
+CREDIT_SECONDS = 0.25  # credit that may wait for a link that is a little late; more would come as a burst
+_BUCKET_SECONDS = 0.001  # sends closer together than this share one entry: the window holds at most 1,000
+_UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes waiters earlier
+_EPSILON_BYTES = 0.5  # rates are integers; this only absorbs the rounding of credit kept as a float
+
+
+class StrictLedger:
+    """One side's budget under the `strict` policy. Rates in bytes/s; None is no quota, 0 lets nothing through."""
+
+    def __init__(self, clock: Callable[[], float], rate: int | None = None) -> None:
+        self._clock = clock
+        self._rate = rate
+        self._credit = 0.0  # starts empty: the first second must not show twice the quota
+        self._credit_at = clock()
+        self._sent: deque[list[float]] = deque()  # [time, bytes], oldest first
+        self._sent_bytes = 0
+        self._reserved = 0
+
+    @property
+    def rate(self) -> int | None:
+        return self._rate
+
+    @property
+    def reserved(self) -> int:
+        """Bytes reserved by requests that wait for their answers."""
+        return self._reserved
+
+    def set_rate(self, rate: int | None) -> None:
+        """Put another quota in force at once. Credit saved under the old one is capped by the new one's."""
+        self._advance(self._clock())
+        if self._rate is None:
+            self._credit = 0.0
+        self._rate = rate
+        if rate is not None:
+            self._credit = min(self._credit, rate * CREDIT_SECONDS)
+            if rate == 0:
+                self._credit = 0.0  # nothing would ever pay a debt back
+
+    @property
+    def most_credit(self) -> float:
+        """The most credit that can gather while nothing is sent, in bytes. Needs a rate."""
+        return (self._rate or 0) * CREDIT_SECONDS
+
+    def credit(self) -> float:
+        """Bytes that the pace allows now; negative while a debt is paid back. Needs a rate."""
+        self._advance(self._clock())
+        return self._credit + _EPSILON_BYTES
+
+    def room(self) -> float:
+        """Bytes that the window has left now. Needs a rate."""
+        self._advance(self._clock())
+        return self._limit() - self._sent_bytes - self._reserved + _EPSILON_BYTES
+
+    def credit_at(self, size: float) -> float:
+        """The time at which `credit` reaches `size` if nothing else is granted; inf at rate 0."""
+        self._advance(self._clock())
+        if not self._rate:
+            return float("inf")
+        return self._credit_at + max(0.0, size - self._credit - _EPSILON_BYTES) / self._rate
+
+    def room_at(self, size: float) -> float:
+        """The time at which `room` reaches `size` if nothing else is sent; inf at rate 0.
+
+        A size larger than the window has room when nothing is left in it.
+        """
+        now = self._clock()
+        missing = min(size, self._limit()) - self.room() - _EPSILON_BYTES
+        if not self._rate:
+            return float("inf")
+        if missing <= 0:
+            return now
+        for time, sent in self._sent:
+            missing -= sent
+            if missing <= 0:
+                return time + WINDOW_SECONDS
+        return now + _UNKNOWN_WAIT_SECONDS
+
+    def reserve(self, size: int) -> None:
+        """Set `size` bytes aside for a request that is about to be forwarded."""
+        self._advance(self._clock())
+        self._reserved += size
+        self._credit -= size
+
+    def settle(self, reserved: int, used: int) -> None:
+        """The answer came: `used` bytes were sent against `reserved`. The rest flows back; an excess is debt."""
+        now = self._clock()
+        self._advance(now)
+        self._reserved -= reserved
+        self._credit = min(self._credit + reserved - used, max(self._credit, self.most_credit))
+        self._send(now, used)
+
+    def charge(self, size: int) -> None:
+        """Count bytes that no quota could stop (in-sync replicas, answers to questions).
+
+        Their debt is bounded by one quota window: otherwise an hour of inflow above the quota would starve a move
+        for hours.
+        """
+        now = self._clock()
+        self._advance(now)
+        floor = -(self._rate or 0) * WINDOW_SECONDS
+        self._credit = min(self._credit, max(floor, self._credit - size))
+        self._send(now, size)
+
+    def _limit(self) -> float:
+        return (self._rate or 0) * WINDOW_SECONDS * (1 + WINDOW_SLACK)
+
+    def _send(self, now: float, size: int) -> None:
+        if size <= 0:
+            return
+        self._sent_bytes += size
+        if self._sent and now < self._sent[-1][0]:
+            self._sent[-1][1] += size
+        else:
+            # Stamped with the end of its bucket: bytes may leave the window late, never early.
+            self._sent.append([now + _BUCKET_SECONDS, size])
+
+    def _advance(self, now: float) -> None:
+        if self._rate is not None and self._credit < (cap := self._rate * CREDIT_SECONDS):
+            self._credit = min(cap, self._credit + (now - self._credit_at) * self._rate)
+        self._credit_at = now
+        sent = self._sent
+        while sent and sent[0][0] + WINDOW_SECONDS <= now:
+            self._sent_bytes -= int(sent.popleft()[1])

@@ -1,0 +1,233 @@
+"""One connection's replica fetches: what each brings, which partitions it may fetch now, and what came of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from protocol.fetch import REQUEST_ENTRY, RESPONSE_ENTRY, FetchRequest
+from protocol.response_scanner import RecordsSeen, ScannedTopic
+from quota.decisions import Decision
+from quota.fetch_plan import decide
+from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic
+from quota.response_limit import ResponseRotation
+
+if TYPE_CHECKING:
+    from quota.throttle import Throttle
+
+UNKNOWN_REPLICA = -1
+
+
+class ReplicaLink:
+    """One follower's fetches of one leader over one connection.
+
+    `plan` decides about a request; `settle` takes what its answer held. Answers come in the order of the requests that
+    were forwarded. `abandon` gives up on every answer still to come, `close` ends the link.
+    """
+
+    def __init__(self, throttle: Throttle, peer: int) -> None:
+        self.throttle = throttle
+        self.peer = peer
+        self.replica_id = UNKNOWN_REPLICA
+        self.topics: dict[bytes, ReplicaTopic] = {}
+        self.queue: dict[ReplicaPartition, None] = {}  # behind and fundable, the one that waited longest first
+        self.behind_count = 0
+        self.unknown_count = 0
+        self.unanswered_since: float | None = None  # since when partitions were left out with no true answer
+        self.questioned_at = float("-inf")
+        self.in_flight: deque[InFlight] = deque()
+        self.response_rotation = ResponseRotation()
+        self._partition_count = 0
+        self._request_number = 0
+        self._response_number = 0
+        self._generation = throttle.generation
+
+    def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
+        """Decide about `request`, which was held back for `held_seconds` already (this hop only)."""
+        now = self.throttle.clock()
+        if held_seconds == 0.0:
+            self._take_in(request, now)
+        if self._generation != self.throttle.generation:
+            self._generation = self.throttle.generation
+            for topic in self.topics.values():
+                self._reclassify(topic)
+        return decide(self, request, now, held_seconds)
+
+    def settle(self, topics: Sequence[ScannedTopic]) -> None:
+        """The oldest answer awaited was passed on whole; `topics` is what the leader sent of it."""
+        fetch = self.in_flight.popleft()
+        throttle = self.throttle
+        now = throttle.clock()
+        self._response_number += 1
+        behind_bytes = in_sync_bytes = 0
+        if fetch.asks_all:
+            self.unanswered_since = None
+        barren = set(fetch.granted)
+        for name, headers, records in topics:
+            topic = self.topics.get(name)
+            if topic is None:
+                self._count_strays(name, records)
+                continue
+            for seen in records:
+                replica = topic.partitions.get(seen.partition)
+                is_throttled = seen.partition in topic.throttled
+                self._count(name, seen, is_throttled)
+                if replica is not None:
+                    barren.discard(replica)
+                    replica.batches.learn(seen)
+                    topic.batches.learn(seen)
+                if is_throttled and replica is not None and replica.behind:
+                    behind_bytes += seen.size
+                elif is_throttled:
+                    in_sync_bytes += seen.size
+            if not topic.repeats_response(headers, self._response_number):
+                self._take_answers(topic, headers, now)
+        for replica in barren:
+            replica.batches.barren += 1
+        if fetch.is_question:
+            # At most one batch comes with a question; no quota could have stopped it.
+            throttle.ledger.settle(fetch.reserved, 0)
+            throttle.ledger.charge(behind_bytes + in_sync_bytes)
+        else:
+            throttle.ledger.settle(fetch.reserved, behind_bytes)
+            throttle.ledger.charge(in_sync_bytes)
+        if behind_bytes or in_sync_bytes:
+            throttle.record(behind_bytes + in_sync_bytes)
+
+    def abandon(self) -> None:
+        """No answer will come any more. What was reserved may have been sent in part: it counts as sent."""
+        while self.in_flight:
+            reserved = self.in_flight.popleft().reserved
+            self.throttle.ledger.settle(reserved, reserved)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.abandon()
+        self.throttle.turns.leave(self)
+        self.throttle.links.discard(self)
+
+    # What a request brings
+
+    def _take_in(self, request: FetchRequest, now: float) -> None:
+        self._request_number = number = self._request_number + 1
+        self.replica_id = request.replica_id
+        count = 0
+        topics = self.topics
+        for name, entries in request.topics:
+            if not entries:
+                continue
+            topic = topics.get(name)
+            if topic is None:
+                throttle = self.throttle
+                lag = throttle.lag.topic(self.replica_id, name)
+                topic = topics[name] = ReplicaTopic(name, lag, throttle.throttled_partitions(name))
+            topic.lag.fetched(now)
+            count += len(entries) // REQUEST_ENTRY.size
+            if not topic.repeats_request(entries, number):
+                self._take_block(topic, entries, now)
+        if count != self._partition_count:
+            self._forget_absent(request)
+
+    def _take_block(self, topic: ReplicaTopic, entries: bytes, now: float) -> None:
+        partitions = topic.partitions
+        for partition, fetch_offset, max_bytes in REQUEST_ENTRY.iter_unpack(entries):
+            replica = partitions.get(partition)
+            if replica is None:
+                replica = partitions[partition] = ReplicaPartition(topic, partition, fetch_offset, max_bytes)
+                self._partition_count += 1
+                topic.forget_responses()
+            elif replica.fetch_offset == fetch_offset and replica.max_bytes == max_bytes:
+                continue
+            else:
+                if fetch_offset < replica.fetch_offset:
+                    # The follower truncated: another leader epoch may have begun, with a lower high watermark.
+                    replica.high_watermark = UNKNOWN_OFFSET
+                    topic.forget_responses()
+                replica.fetch_offset = fetch_offset
+                replica.max_bytes = max_bytes
+                if replica.high_watermark != UNKNOWN_OFFSET:
+                    topic.lag.update(partition, fetch_offset, replica.high_watermark, now)
+            self._classify(replica)
+
+    def _forget_absent(self, request: FetchRequest) -> None:
+        """Drop the partitions that the follower no longer asks for: their offsets may be stale when they return."""
+        present: dict[bytes, set[int]] = {}
+        for name, entries in request.topics:
+            ids = present.setdefault(name, set())
+            ids.update([entry[0] for entry in REQUEST_ENTRY.iter_unpack(entries)])
+        for name, topic in list(self.topics.items()):
+            kept = present.get(name, set())
+            for partition in [id_ for id_ in topic.partitions if id_ not in kept]:
+                self._place(topic.partitions.pop(partition), behind=False, unknown=False)
+                topic.lag.forget(partition)
+            topic.forget_responses()
+            if not topic.partitions:
+                del self.topics[name]
+        self._partition_count = sum(len(topic.partitions) for topic in self.topics.values())
+
+    # What an answer brings
+
+    def _take_answers(self, topic: ReplicaTopic, headers: bytes, now: float) -> None:
+        partitions = topic.partitions
+        for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(headers):
+            replica = partitions.get(partition)
+            if replica is None or error_code or high_watermark == replica.high_watermark:
+                continue
+            replica.high_watermark = high_watermark
+            topic.made_up = None
+            topic.lag.update(partition, replica.fetch_offset, high_watermark, now)
+            self._classify(replica)
+
+    # Who is behind
+
+    def _reclassify(self, topic: ReplicaTopic) -> None:
+        topic.throttled = self.throttle.throttled_partitions(topic.name)
+        for replica in topic.partitions.values():
+            self._classify(replica)
+
+    def _classify(self, replica: ReplicaPartition) -> None:
+        """In sync: at or past the high watermark last reported, or in the ISR. Either suffices, for either is proof."""
+        topic = replica.topic
+        if replica.partition not in topic.throttled or self.throttle.in_isr(
+            topic.name, replica.partition, self.replica_id
+        ):
+            self._place(replica, behind=False, unknown=False)
+        elif replica.high_watermark == UNKNOWN_OFFSET:
+            self._place(replica, behind=False, unknown=True)
+        else:
+            self._place(replica, behind=replica.fetch_offset < replica.high_watermark, unknown=False)
+
+    def _place(self, replica: ReplicaPartition, *, behind: bool, unknown: bool) -> None:
+        topic, partition = replica.topic, replica.partition
+        if behind != replica.behind:
+            replica.behind = behind
+            topic.made_up = None
+            if behind:
+                topic.behind[partition] = replica
+                self.behind_count += 1
+            else:
+                del topic.behind[partition]
+                self.behind_count -= 1
+        if unknown != (partition in topic.unknown):
+            self.unknown_count += 1 if unknown else -1
+            topic.unknown.symmetric_difference_update((partition,))
+        # An earlier hop that asks for 0 bytes wants the partition's offsets only: nothing may be granted here.
+        if behind and replica.max_bytes > 0:
+            self.queue.setdefault(replica)
+        else:
+            self.queue.pop(replica, None)
+
+    # Counting
+
+    def _count(self, topic: bytes, seen: RecordsSeen, is_throttled: bool) -> None:
+        stats = self.throttle.stats
+        stats.replication_bytes[self.peer, is_throttled] += seen.size
+        stats.partition_bytes[topic, seen.partition] += seen.size
+        stats.cut_bytes += seen.cut_bytes
+
+    def _count_strays(self, topic: bytes, records: Sequence[RecordsSeen]) -> None:
+        """Count what came for a topic that the follower stopped asking for while the answer was on its way."""
+        throttled = self.throttle.throttled_partitions(topic)
+        for seen in records:
+            self._count(topic, seen, seen.partition in throttled)

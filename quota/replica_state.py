@@ -1,0 +1,124 @@
+"""What one link knows of the partitions that its follower fetches.
+
+All of it belongs to one connection and one leader epoch: a made-up entry with a stale high watermark could destroy a
+replica, so nothing here outlives the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from protocol.fetch import RESPONSE_ENTRY
+from quota.batches import BatchSizes
+
+if TYPE_CHECKING:
+    from quota.lag import TopicLag
+    from quota.throttle import EveryPartition
+
+UNKNOWN_OFFSET = -1
+_ID_SIZE = 4  # a block of entries goes by the id of its first partition
+_NO_ERROR = 0
+_NO_RECORDS = 0
+
+
+class ReplicaPartition:
+    """One partition as this follower's last request and this leader's last answers show it."""
+
+    __slots__ = ("batches", "behind", "fetch_offset", "high_watermark", "max_bytes", "partition", "topic")
+
+    def __init__(self, topic: ReplicaTopic, partition: int, fetch_offset: int, max_bytes: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.fetch_offset = fetch_offset
+        self.max_bytes = max_bytes
+        self.high_watermark = UNKNOWN_OFFSET
+        self.behind = False  # throttled, and known not to be in sync
+        self.batches = BatchSizes()
+
+
+class ReplicaTopic:
+    """One topic's partitions of one follower.
+
+    Idle partitions cost nothing per fetch: a block (consecutive entries of the topic) that repeats the fetch before,
+    byte for byte, is not looked into. A topic may come in several blocks: Kafka groups neighbours only.
+    """
+
+    __slots__ = (
+        "_earlier_blocks",
+        "_request_blocks",
+        "_request_number",
+        "_response_blocks",
+        "_response_number",
+        "batches",
+        "behind",
+        "lag",
+        "made_up",
+        "name",
+        "partitions",
+        "throttled",
+        "unknown",
+    )
+
+    def __init__(self, name: bytes, lag: TopicLag, throttled: frozenset[int] | EveryPartition) -> None:
+        self.name = name
+        self.lag = lag
+        self.throttled = throttled
+        self.partitions: dict[int, ReplicaPartition] = {}
+        self.behind: dict[int, ReplicaPartition] = {}
+        self.unknown: set[int] = set()  # throttled partitions whose high watermark is not known yet
+        self.batches = BatchSizes()  # of the topic as a whole
+        self.made_up: bytes | None = None  # the entries of all partitions behind, kept while they stay the same
+        self._request_number = self._response_number = -1
+        self._earlier_blocks: dict[bytes, bytes] = {}
+        self._request_blocks: dict[bytes, bytes] = {}
+        self._response_blocks: dict[bytes, bytes] = {}
+
+    def repeats_request(self, entries: bytes, number: int) -> bool:
+        """Whether request `number` brings the same block as the request before it."""
+        if self._request_number != number:
+            self._request_number = number
+            self._earlier_blocks, self._request_blocks = self._request_blocks, {}
+        first = entries[:_ID_SIZE]
+        self._request_blocks[first] = entries
+        return self._earlier_blocks.get(first) == entries
+
+    def repeats_response(self, headers: bytes, number: int) -> bool:
+        """Whether response `number` brings nothing that the responses before it have not brought."""
+        first = headers[:_ID_SIZE]
+        if self._response_blocks.get(first) == headers:
+            return True
+        if self._response_number != number:
+            # One block changed: how the others overlap with it is not known, so none of them counts as seen.
+            self._response_number = number
+            self._response_blocks = {}
+        self._response_blocks[first] = headers
+        return False
+
+    def forget_responses(self) -> None:
+        """The next answer is to be looked into: a partition waits for its high watermark."""
+        self._response_blocks = {}
+
+    def made_up_entries(self) -> bytes:
+        """Response entries for every partition behind: no error, no records, and the high watermark sent last.
+
+        Never a high watermark of -1: a follower that applies it goes back to its log start, and truncates there on
+        old levels.
+        """
+        if self.made_up is None:
+            pack = RESPONSE_ENTRY.pack
+            self.made_up = b"".join(
+                [pack(id_, _NO_ERROR, replica.high_watermark, _NO_RECORDS) for id_, replica in self.behind.items()]
+            )
+        return self.made_up
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A forwarded fetch whose answer is still to come."""
+
+    reserved: int = 0  # bytes of the budget set aside
+    granted: Sequence[ReplicaPartition] = ()
+    is_question: bool = False
+    asks_all: bool = False  # every partition behind is in it, so its answer is true for all

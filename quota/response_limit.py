@@ -1,0 +1,56 @@
+"""KIP-74: a cap on what one replica fetch returns.
+
+From v3 on the request has the field: the leader fills partitions in the request's order up to max_bytes, and the first
+one with data returns at least one whole batch. Below v3 there is no such field, so whole partitions are left out (asked
+for 0 bytes) and take turns.
+"""
+
+from __future__ import annotations
+
+from protocol.fetch import REQUEST_ENTRY, FetchRequest, RequestTopic
+
+FIRST_VERSION_WITH_LIMIT = 3
+_WAIT_WITH_SOME_LEFT_OUT_MS = 50  # data of a partition that is left out wakes nobody: come back soon
+
+
+class ResponseRotation:
+    """Where the next fetch begins to fill, for versions in which partitions take turns."""
+
+    __slots__ = ("start",)
+
+    def __init__(self) -> None:
+        self.start = 0
+
+
+def limit_response(request: FetchRequest, limit: int, rotation: ResponseRotation) -> FetchRequest:
+    """`request` with its response capped at max(limit, one partition's first batch) bytes of records.
+
+    Below v3 the cap is max(limit, partition_max_bytes of one partition), as a partition is taken whole or not at all.
+    """
+    if request.header.api_version >= FIRST_VERSION_WITH_LIMIT:
+        # Never 0: the broker would answer at once, for ever.
+        return request.with_(max_bytes=max(1, limit)) if request.max_bytes > limit else request
+    entries = [(name, entry) for name, block in request.topics for entry in REQUEST_ENTRY.iter_unpack(block)]
+    if sum(entry[2] for _, entry in entries) <= limit or not entries:
+        return request
+    included = _take_turns([entry[2] for _, entry in entries], limit, rotation)
+    topics = [
+        RequestTopic(name, REQUEST_ENTRY.pack(entry[0], entry[1], entry[2] if index in included else 0))
+        for index, (name, entry) in enumerate(entries)
+    ]
+    return request.with_(topics=topics, max_wait_ms=min(request.max_wait_ms, _WAIT_WITH_SOME_LEFT_OUT_MS))
+
+
+def _take_turns(sizes: list[int], limit: int, rotation: ResponseRotation) -> set[int]:
+    """Indexes to include: from the rotation's start on, while they fit; at least one that asks for bytes."""
+    included: set[int] = set()
+    total = 0
+    start = rotation.start % len(sizes)
+    for step in range(len(sizes)):
+        index = (start + step) % len(sizes)
+        if total and total + sizes[index] > limit:
+            rotation.start = index
+            break
+        included.add(index)
+        total += sizes[index]
+    return included

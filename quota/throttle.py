@@ -1,0 +1,145 @@
+"""One side's throttle, shared by its links: what is throttled, the budget, and what was counted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from quota.kip73 import Kip73Budget
+from quota.lag import LagTracker
+from quota.ledger import StrictLedger
+from quota.replica_link import ReplicaLink
+from quota.sampled_rate import SampledRate
+from quota.throttled_replicas import ThrottledReplicas
+from quota.turns import Turns
+
+Side = Literal["leader", "follower"]
+Policy = Literal["strict", "kip73"]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleSettings:
+    """What an operator sets for one side. Absent values do not throttle.
+
+    `rate` is bytes/s (`leader.` or `follower.replication.throttled.rate`), `replicas` is keyed by topic name,
+    `response_max_bytes` is KIP-74's cap on what one replica fetch returns.
+    """
+
+    rate: int | None = None
+    replicas: Mapping[str, ThrottledReplicas] = field(default_factory=dict)
+    policy: Policy = "strict"
+    window_num: int = 11
+    window_size_seconds: int = 1
+    replica_lag_time_max_ms: int = 30_000
+    response_max_bytes: int | None = None
+
+
+@dataclass(slots=True)
+class ThrottleStats:
+    """Plain counters for the metrics; bytes are record bytes, topics UTF-8."""
+
+    replication_bytes: dict[tuple[int, bool], int] = field(default_factory=lambda: defaultdict(int))
+    """By peer, and whether the partition is throttled."""
+    partition_bytes: dict[tuple[bytes, int], int] = field(default_factory=lambda: defaultdict(int))
+    """By topic and partition."""
+    cut_bytes: int = 0
+    partitions_left_out: int = 0
+    fetches_held: int = 0
+    questions: int = 0
+
+
+class EveryPartition:
+    """The set of all partition ids: what `*` throttles."""
+
+    def __contains__(self, partition: object) -> bool:
+        return True
+
+
+NO_PARTITION: frozenset[int] = frozenset()
+EVERY_PARTITION = EveryPartition()
+
+
+class Throttle:
+    """One side's quota: on the leader's side for what this broker sends, on the follower's for what it receives.
+
+    Not thread-safe: one event loop owns it. After `configure` and `set_in_sync_replicas` the owner plans every held
+    request again; all else takes hold at the next fetch.
+    """
+
+    def __init__(self, side: Side, broker_id: int, clock: Clock, settings: ThrottleSettings | None = None) -> None:
+        self.side = side
+        self.broker_id = broker_id
+        self.clock = clock
+        self.settings = settings or ThrottleSettings()
+        self.generation = 0  # grows whenever the answer to "throttled?" or "in sync?" may have changed
+        self.stats = ThrottleStats()
+        self.turns = Turns(clock)
+        self.ledger = StrictLedger(clock)
+        self._new_samples()
+        self.lag = LagTracker(clock, self.settings.replica_lag_time_max_ms / 1000)
+        self.links: set[ReplicaLink] = set()
+        self._throttled: dict[bytes, frozenset[int] | EveryPartition] = {}
+        self._in_sync_replicas: Mapping[tuple[bytes, int], frozenset[int]] = {}
+        self.configure(self.settings)
+
+    def configure(self, settings: ThrottleSettings) -> None:
+        """Put other settings in force at once, requests in flight included: they settle against the new quota."""
+        previous, self.settings = self.settings, settings
+        window = (settings.window_num, settings.window_size_seconds)
+        if window != (previous.window_num, previous.window_size_seconds):
+            self._new_samples()
+        if settings.replica_lag_time_max_ms != previous.replica_lag_time_max_ms:
+            self.lag.replica_lag_time_max = settings.replica_lag_time_max_ms / 1000
+        if self.ledger.rate != settings.rate:
+            self.ledger.set_rate(settings.rate)
+        self.kip73.set_rate(settings.rate)
+        self._throttled = {}
+        for topic, replicas in settings.replicas.items():
+            partitions = replicas.partitions_of(self.broker_id)
+            if partitions is None:
+                self._throttled[topic.encode()] = EVERY_PARTITION
+            elif partitions:
+                self._throttled[topic.encode()] = partitions
+        self.generation += 1
+
+    def set_in_sync_replicas(self, in_sync: Mapping[tuple[bytes, int], frozenset[int]]) -> None:
+        """Take the ISRs that the cluster's metadata shows, by (topic, partition); absent ones are not known."""
+        if in_sync != self._in_sync_replicas:
+            self._in_sync_replicas = in_sync
+            self.generation += 1
+
+    @property
+    def throttled_topics(self) -> Container[bytes]:
+        """The topics with throttled partitions."""
+        return self._throttled
+
+    def throttled_partitions(self, topic: bytes) -> frozenset[int] | EveryPartition:
+        """The topic's throttled partitions on this broker's side."""
+        return self._throttled.get(topic, NO_PARTITION)
+
+    def in_isr(self, topic: bytes, partition: int, replica: int) -> bool:
+        """Whether the cluster's metadata lists `replica` in the partition's ISR; False when it is not known."""
+        return replica in self._in_sync_replicas.get((topic, partition), NO_PARTITION)
+
+    def is_throttled(self, topic: str, partition: int) -> bool:
+        """Whether a partition's replica on this broker is throttled on this side."""
+        return partition in self.throttled_partitions(topic.encode())
+
+    def link(self, peer: int) -> ReplicaLink:
+        """The state of a new connection with broker `peer`; close it with the connection."""
+        link = ReplicaLink(self, peer)
+        self.links.add(link)
+        return link
+
+    def record(self, size: int) -> None:
+        """Count throttled bytes that were sent, in sync or not, in the samples behind the rate and `kip73`."""
+        self.throttled_rate.record(size)
+        self.kip73.record(size)
+
+    def _new_samples(self) -> None:
+        settings = self.settings
+        self.throttled_rate = SampledRate(self.clock, settings.window_num, settings.window_size_seconds)
+        self.kip73 = Kip73Budget(self.clock, settings.rate, settings.window_num, settings.window_size_seconds)

@@ -1,0 +1,203 @@
+"""A leader and a follower made of plain data, so that a throttle can be watched event by event with a moved clock.
+
+`Leader.answer` follows Kafka's ReplicaManager.readFromLog and UnifiedLog.read: partitions in the request's order, the
+first one with data returns at least one batch from v3 on, a cap below the first batch returns nothing from v3 on and a
+part of it below v3, and a cap behind whole batches cuts the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from protocol.fetch import REQUEST_ENTRY, RESPONSE_ENTRY, FetchRequest, RequestTopic
+from protocol.header import FETCH, RequestHeader
+from protocol.records import RecordsSeen
+from protocol.response_scanner import ScannedTopic
+from quota.decisions import Answer, Decision, Forward, Hold
+from quota.replica_link import ReplicaLink
+
+MAX_WAIT_MS = 500
+PARTITION_MAX_BYTES = 1024 * 1024
+RESPONSE_MAX_BYTES = 10 * 1024 * 1024
+
+
+class MovedClock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def move(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass
+class Log:
+    """A leader's partition: one offset a batch, so that an offset is an index of `batches` (sizes in bytes)."""
+
+    batches: list[int]
+    high_watermark: int | None = None  # None: all of it
+    error_code: int = 0
+
+    @property
+    def visible_high_watermark(self) -> int:
+        return len(self.batches) if self.high_watermark is None else self.high_watermark
+
+    def read(self, fetch_offset: int, limit: int, at_least_one: bool, version: int) -> tuple[int, list[int], int]:
+        """(bytes sent, sizes of the whole batches, size of the batch that was cut or 0)."""
+        sizes = self.batches[fetch_offset:]
+        if not sizes:
+            return 0, [], 0
+        if at_least_one and version >= 3:
+            limit = max(limit, sizes[0])
+        whole: list[int] = []
+        total = 0
+        for size in sizes:
+            if total + size > limit:
+                if not whole and version >= 3:
+                    return 0, [], 0
+                return limit, whole, size if limit > total else 0
+            whole.append(size)
+            total += size
+        return total, whole, 0
+
+
+@dataclass
+class Leader:
+    """What a leader holds, by topic and partition."""
+
+    logs: dict[tuple[bytes, int], Log] = field(default_factory=dict)
+
+    def answer(self, request: FetchRequest) -> list[ScannedTopic]:
+        """The answer as a scanner sees it; at once, whether or not there is data."""
+        version = request.header.api_version
+        left = request.max_bytes
+        at_least_one = True
+        topics: list[ScannedTopic] = []
+        for name, entries in request.topics:
+            headers = b""
+            records: list[RecordsSeen] = []
+            for partition, fetch_offset, max_bytes in REQUEST_ENTRY.iter_unpack(entries):
+                log = self.logs[name, partition]
+                if log.error_code:
+                    headers += RESPONSE_ENTRY.pack(partition, log.error_code, -1, 0)
+                    continue
+                size, whole, cut = log.read(fetch_offset, min(max_bytes, left), at_least_one, version)
+                headers += RESPONSE_ENTRY.pack(partition, 0, log.visible_high_watermark, size)
+                if size:
+                    at_least_one = False
+                    left = max(0, left - size)
+                    tail = size - sum(whole)
+                    records.append(
+                        RecordsSeen(
+                            partition=partition,
+                            size=size,
+                            complete_bytes=sum(whole),
+                            batches=len(whole),
+                            cut_bytes=tail,
+                            smallest=min(whole, default=0),
+                            largest=max(whole, default=0),
+                            next_batch_size=cut if tail >= 12 else 0,
+                        )
+                    )
+            topics.append(ScannedTopic(name, headers, records))
+        return topics
+
+
+@dataclass
+class Follower:
+    """A follower's fetch offsets, in its own order: what returned data moves to the end, as Kafka's fetcher does."""
+
+    offsets: dict[tuple[bytes, int], int]
+    replica_id: int = 2
+    version: int = 3
+    correlation_id: int = 0
+    received: list[tuple[float, int]] = field(default_factory=list)  # (time, whole batches' bytes)
+
+    def request(self, max_wait_ms: int = MAX_WAIT_MS) -> FetchRequest:
+        self.correlation_id += 1
+        topics: list[RequestTopic] = []
+        for (name, partition), offset in self.offsets.items():
+            entry = REQUEST_ENTRY.pack(partition, offset, PARTITION_MAX_BYTES)
+            if topics and topics[-1].name == name:
+                topics[-1] = RequestTopic(name, topics[-1].entries + entry)
+            else:
+                topics.append(RequestTopic(name, entry))
+        header = RequestHeader(FETCH, self.version, self.correlation_id, b"follower")
+        max_bytes = RESPONSE_MAX_BYTES if self.version >= 3 else 2**31 - 1
+        return FetchRequest(header, self.replica_id, max_wait_ms, 1, max_bytes, topics)
+
+    def take(self, topics: list[ScannedTopic], now: float) -> int:
+        """Append what came; returns the bytes kept."""
+        kept = 0
+        for name, _, records in topics:
+            for seen in records:
+                self.offsets[name, seen.partition] = self.offsets.pop((name, seen.partition)) + seen.batches
+                kept += seen.complete_bytes
+        if kept:
+            self.received.append((now, kept))
+        return kept
+
+
+@dataclass
+class Conversation:
+    """One follower's fetches of one leader through one link, with a round trip's time for each."""
+
+    clock: MovedClock
+    link: ReplicaLink
+    leader: Leader
+    follower: Follower
+    round_trip: float = 0.004
+    forwarded: list[Forward] = field(default_factory=list)
+    fetches: int = 0
+
+    def next_decision(self) -> Decision:
+        """The follower asks, holds pass; returns the first decision that is not a hold."""
+        request = self.follower.request()
+        self.fetches += 1
+        asked_at = self.clock.now
+        decision = self.link.plan(request)
+        while isinstance(decision, Hold):
+            assert decision.until > self.clock.now or self.clock.now == asked_at, "a hold that does not wait spins"
+            self.clock.now = max(decision.until, self.clock.now + 0.0005)
+            decision = self.link.plan(request, self.clock.now - asked_at)
+        return decision
+
+    def exchange(self) -> Decision:
+        """One fetch with its answer, taken in by the follower."""
+        decision = self.next_decision()
+        if isinstance(decision, Forward):
+            self.forwarded.append(decision)
+            topics = self.leader.answer(decision.request)
+            has_data = any(topic.records for topic in topics)
+            self.clock.move(self.round_trip)
+            if not has_data:
+                self.clock.move(decision.request.max_wait_ms / 1000)
+            self.link.settle(topics)
+            self.follower.take(topics, self.clock.now)
+        else:
+            assert isinstance(decision, Answer)
+            self.clock.move(self.round_trip / 4)
+        return decision
+
+    def run(self, seconds: float) -> None:
+        """Exchange until `seconds` have passed."""
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.exchange()
+
+
+def mean_rate(received: list[tuple[float, int]], start: float, end: float) -> float:
+    """Bytes/s kept between two times."""
+    return sum(size for at, size in received if start < at <= end) / (end - start)
+
+
+def worst_second(received: list[tuple[float, int]]) -> int:
+    """The most bytes kept in any sliding second, its first end included."""
+    return max(
+        (sum(size for other, size in received if at - 1.0 < other <= at) for at, _ in received),
+        default=0,
+    )
