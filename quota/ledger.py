@@ -1,7 +1,7 @@
 """The `strict` policy's sliding ledger: reserve, settle, debt.
 
-Promise: bytes sent in the last second + bytes reserved and not yet answered <= 1.02 x quota + one batch, at every instant.
-What a batch takes beyond the budget is carried as debt, so the long-run mean keeps to the quota.
+Promise: bytes sent in the last second + bytes reserved and not yet answered <= 1.02 x quota + one batch, at every
+instant. What a batch takes beyond the budget is carried as debt, so the long-run mean keeps to the quota.
 
 Two bounds work together. The *window* remembers what was sent in the last second and gives the promise its
 strictness: a token bucket would let its burst through on top of a second's worth of tokens. The *credit* accrues at

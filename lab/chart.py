@@ -1,0 +1,29 @@
+"""A chart of received bytes by second against the quota."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib as mpl
+
+from lab.received import Series
+
+MEGABYTE = 1_000_000
+
+
+def draw_rates(path: Path, moves: Mapping[str, Series], quota: int) -> None:
+    """Draw each move's bytes by second (MB) beside the others, the quota (bytes/s) as a line, as a PNG at `path`."""
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(moves), figsize=(6 * len(moves), 4), sharey=True, squeeze=False)
+    for axis, (name, series) in zip(axes[0], moves.items(), strict=True):
+        amounts = [amount / MEGABYTE for amount in series.per_second()]
+        axis.bar(range(len(amounts)), amounts, width=0.9)
+        axis.axhline(quota / MEGABYTE, color="black", linestyle="--", label=f"quota {quota / MEGABYTE:g} MB/s")
+        axis.set(title=name, xlabel="second of the move", ylabel="MB received")
+        axis.legend(loc="upper right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
