@@ -1,0 +1,69 @@
+"""Caps that end where a batch ends."""
+
+from protocol.records import RecordsSeen
+from quota.batches import BatchSizes
+
+ASKED = 1024 * 1024
+
+
+def seen(*sizes: int, next_size: int = 0) -> RecordsSeen:
+    return RecordsSeen(0, sum(sizes), sum(sizes), len(sizes), 0, min(sizes), max(sizes), next_size)
+
+
+def learned(records: RecordsSeen) -> BatchSizes:
+    sizes = BatchSizes()
+    sizes.learn(records)
+    return sizes
+
+
+def test_unknown_sizes_ask_for_one_byte() -> None:
+    assert BatchSizes().cap_for(50_000, ASKED, BatchSizes()) == (1, False)
+
+
+def test_even_batches_are_asked_for_in_whole_numbers() -> None:
+    sizes = learned(seen(1000, 1000, 1000, 1000))
+    assert sizes.is_even
+    assert sizes.cap_for(3999, ASKED, BatchSizes()) == (3000, True)
+
+
+def test_even_batch_larger_than_what_is_left_is_one_batch() -> None:
+    assert learned(seen(1000, 1000, 1000, 1000)).cap_for(10, ASKED, BatchSizes()) == (1000, True)
+
+
+def test_sizes_of_the_topics_other_partitions_serve_while_nothing_is_known() -> None:
+    others = learned(seen(1000, 1000, 1000, 1000))
+    assert BatchSizes().cap_for(2500, ASKED, others) == (2000, True)
+
+
+def test_few_batches_conclude_nothing() -> None:
+    assert not learned(seen(1000, 1000, 1000)).is_even
+
+
+def test_uneven_batches_are_asked_for_one_by_one_with_the_head_of_the_next() -> None:
+    sizes = learned(seen(1000, 5000, 3000, 2000, next_size=4000))
+    assert not sizes.is_even
+    cap, is_sure = sizes.cap_for(20_000, ASKED, BatchSizes())
+    assert is_sure
+    assert 4000 < cap <= 4000 + 61
+
+
+def test_many_uneven_batches_fill_what_is_left() -> None:
+    assert learned(seen(1000, 500, 700, 900)).cap_for(60_000, ASKED, BatchSizes()) == (60_000, True)
+
+
+def test_cap_never_exceeds_what_was_asked() -> None:
+    for sizes in (learned(seen(1000, 1000, 1000, 1000)), learned(seen(1000, 500, 700, 900)), BatchSizes()):
+        for barren in range(40):
+            sizes.barren = barren
+            assert 0 < sizes.cap_for(10**9, 5000, BatchSizes())[0] <= 5000
+
+
+def test_barren_grants_widen_the_cap_until_data_comes() -> None:
+    sizes = BatchSizes()
+    caps = []
+    for barren in (1, 2, 3):
+        sizes.barren = barren
+        caps.append(sizes.cap_for(100, 1 << 30, BatchSizes())[0])
+    assert caps[0] < caps[1] < caps[2]
+    sizes.learn(seen(1000))
+    assert sizes.barren == 0

@@ -1,0 +1,90 @@
+"""The sliding ledger: room, credit, debt and refunds, in a clock moved by hand."""
+
+import pytest
+
+from quota.ledger import StrictLedger
+from tests.quota.conversation import MovedClock
+
+RATE = 1000
+
+
+def full_ledger(clock: MovedClock) -> StrictLedger:
+    ledger = StrictLedger(clock, RATE)
+    clock.move(1.0)
+    return ledger
+
+
+def test_credit_starts_empty_and_gathers_at_the_rate() -> None:
+    clock = MovedClock()
+    ledger = StrictLedger(clock, RATE)
+    assert ledger.credit() < 1
+    clock.move(0.1)
+    assert ledger.credit() == pytest.approx(100, abs=1)
+    clock.move(60)
+    assert ledger.credit() == pytest.approx(ledger.most_credit, abs=1)
+
+
+def test_debt_of_an_oversized_batch_is_carried_until_it_is_paid_back() -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    ledger.reserve(100)
+    ledger.settle(100, 5000)
+    assert ledger.credit() == pytest.approx(250 - 5000, abs=1)
+    assert ledger.credit_at(0) == pytest.approx(clock.now + 4.75, abs=0.01)
+    clock.move(2.0)  # the bytes have left the window, the debt has not gone with them
+    assert ledger.room() == pytest.approx(1.02 * RATE, abs=1)
+    assert ledger.credit() == pytest.approx(-2750, abs=1)
+
+
+def test_debt_of_in_sync_bytes_is_bounded_by_one_window() -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    for _ in range(10):
+        ledger.charge(100 * RATE)
+    assert ledger.credit() == pytest.approx(-RATE, abs=1)
+    assert ledger.room() == pytest.approx(1020 - 1000 * RATE, abs=1)
+
+
+def test_charge_does_not_forgive_a_deeper_debt() -> None:
+    ledger = full_ledger(MovedClock())
+    ledger.settle(0, 5000)
+    ledger.charge(1)
+    assert ledger.credit() == pytest.approx(250 - 5000, abs=1)
+
+
+def test_refund_never_lifts_credit_above_the_most() -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    ledger.reserve(200)
+    assert ledger.credit() == pytest.approx(50, abs=1)
+    clock.move(1.0)
+    ledger.settle(200, 0)
+    assert ledger.credit() <= ledger.most_credit + 1
+    assert ledger.reserved == 0
+
+
+def test_room_counts_what_is_reserved_and_what_the_last_second_sent() -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    ledger.reserve(300)
+    assert ledger.room() == pytest.approx(720, abs=1)
+    ledger.settle(300, 200)
+    assert ledger.room() == pytest.approx(820, abs=1)
+    clock.move(0.99)
+    assert ledger.room() == pytest.approx(820, abs=1)
+    assert ledger.room_at(1000) == pytest.approx(clock.now + 0.01, abs=0.002)
+    clock.move(0.02)
+    assert ledger.room() == pytest.approx(1020, abs=1)
+
+
+def test_rate_zero_never_has_credit_or_room() -> None:
+    clock = MovedClock()
+    ledger = StrictLedger(clock, 0)
+    clock.move(100)
+    assert ledger.credit_at(1) == ledger.room_at(1) == float("inf")
+
+
+def test_set_rate_caps_the_credit_saved_under_a_higher_one() -> None:
+    ledger = full_ledger(MovedClock())
+    ledger.set_rate(100)
+    assert ledger.credit() == pytest.approx(25, abs=1)

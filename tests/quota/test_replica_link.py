@@ -1,0 +1,243 @@
+"""What a link makes of replica fetches, rule by rule, and what comes of it in a conversation of many seconds."""
+
+import struct
+
+import pytest
+
+from protocol.fetch import REQUEST_ENTRY, RESPONSE_ENTRY, FetchRequest, ResponseTopic, encode_response_topics
+from quota.decisions import Answer, Forward, Hold
+from quota.replica_link import ReplicaLink
+from quota.throttle import Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.conversation import (
+    MAX_WAIT_MS,
+    PARTITION_MAX_BYTES,
+    Conversation,
+    Follower,
+    Leader,
+    Log,
+    MovedClock,
+    mean_rate,
+    worst_second,
+)
+
+BATCH = 100_000
+MB = 1_000_000
+
+
+def settings(rate: int) -> ThrottleSettings:
+    return ThrottleSettings(rate=rate, replicas={"t": ALL_REPLICAS})
+
+
+def conversation(rate: int, behind: int = 1, in_sync: int = 0, version: int = 3, known: bool = True) -> Conversation:
+    """Partitions of topic t, those behind first; `known`: the first question was answered, its records not kept."""
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, settings(rate))
+    leader = Leader({(b"t", partition): Log([BATCH] * 50) for partition in range(behind + in_sync)})
+    follower = Follower({(b"t", p): 10 if p < behind else 50 for p in range(behind + in_sync)}, version=version)
+    talk = Conversation(clock, throttle.link(2), leader, follower)
+    if known:
+        question = forward(talk.link, follower.request())
+        talk.link.settle(leader.answer(question.request))
+    return talk
+
+
+def forward(link: ReplicaLink, request: FetchRequest, held_seconds: float = 0.0) -> Forward:
+    decision = link.plan(request, held_seconds)
+    assert isinstance(decision, Forward)
+    return decision
+
+
+def asked(request: FetchRequest) -> list[tuple[bytes, int, int]]:
+    """(topic, partition, max_bytes) in the request's order."""
+    return [
+        (name, partition, max_bytes)
+        for name, entries in request.topics
+        for partition, _, max_bytes in REQUEST_ENTRY.iter_unpack(entries)
+    ]
+
+
+def is_question(decision: Forward) -> bool:
+    return decision.request.max_wait_ms == 0 and not any(size for _, _, size in asked(decision.request))
+
+
+def test_in_sync_partition_is_never_left_out_but_counted() -> None:
+    talk = conversation(0, behind=1, in_sync=1)
+    throttle = talk.link.throttle
+    decision = forward(talk.link, talk.follower.request())
+    assert asked(decision.request) == [(b"t", 1, PARTITION_MAX_BYTES)]
+    counted, room = throttle.stats.replication_bytes[2, True], throttle.ledger.room()
+    talk.leader.logs[b"t", 1].batches.append(BATCH)
+    talk.link.settle(talk.leader.answer(decision.request))
+    assert throttle.stats.replication_bytes[2, True] == counted + BATCH
+    assert throttle.ledger.room() == room - BATCH
+
+
+def test_unknown_high_watermark_is_asked_for_and_never_left_out() -> None:
+    talk = conversation(0, behind=2, known=False)
+    decision = forward(talk.link, talk.follower.request())
+    assert asked(decision.request) == [(b"t", 0, 0), (b"t", 1, 0)]
+    assert decision.request.max_wait_ms == 0
+    assert decision.appended == b""
+
+
+def test_made_up_entries_carry_the_high_watermark_sent_last() -> None:
+    talk = conversation(0, behind=1, in_sync=1)
+    decision = forward(talk.link, talk.follower.request())
+    expected = [ResponseTopic(b"t", RESPONSE_ENTRY.pack(0, 0, 50, 0))]
+    assert (decision.appended, decision.appended_topics) == (encode_response_topics(expected), 1)
+
+
+def test_error_with_high_watermark_minus_one_is_not_made_up_later() -> None:
+    talk = conversation(0, behind=1, in_sync=1)
+    talk.clock.move(1)
+    forward(talk.link, talk.follower.request())
+    talk.leader.logs[b"t", 0].error_code = 6
+    headers = talk.leader.answer(talk.follower.request())
+    talk.link.settle(headers)
+    decision = forward(talk.link, talk.follower.request())
+    assert decision.appended == encode_response_topics([ResponseTopic(b"t", RESPONSE_ENTRY.pack(0, 0, 50, 0))])
+
+
+def test_fetch_offset_that_went_back_forgets_the_high_watermark() -> None:
+    talk = conversation(0, behind=1, in_sync=1)
+    talk.follower.offsets[b"t", 0] = 5
+    decision = forward(talk.link, talk.follower.request())
+    assert (b"t", 0, 0) in asked(decision.request)
+    assert decision.request.max_wait_ms == 0
+    assert decision.appended == b""
+
+
+def test_partition_absent_from_a_request_is_forgotten() -> None:
+    talk = conversation(0, behind=1, in_sync=1)
+    offset = talk.follower.offsets.pop((b"t", 0))
+    decision = forward(talk.link, talk.follower.request())
+    assert decision.appended == b""
+    talk.link.settle(talk.leader.answer(decision.request))
+    talk.follower.offsets[b"t", 0] = offset
+    decision = forward(talk.link, talk.follower.request())
+    assert (b"t", 0, 0) in asked(decision.request)
+    assert decision.request.max_wait_ms == 0
+
+
+def test_granted_partition_is_behind_the_unthrottled_ones_and_others_ride_along_with_no_bytes() -> None:
+    talk = conversation(5 * MB, behind=2)
+    talk.leader.logs[b"u", 0] = Log([BATCH])
+    talk.follower.offsets[b"u", 0] = 0
+    talk.clock.move(2)
+    decision = forward(talk.link, talk.follower.request())
+    assert [entry[:2] for entry in asked(decision.request)] == [(b"u", 0), (b"t", 0), (b"t", 1)]
+    sizes = [size for _, _, size in asked(decision.request)]
+    assert sizes[0] == PARTITION_MAX_BYTES
+    assert 0 < sizes[1] < PARTITION_MAX_BYTES
+    assert sizes[2] == 0
+
+
+@pytest.mark.parametrize("version", [0, 1, 3])
+def test_request_wholly_left_out_is_held_and_then_answered(version: int) -> None:
+    talk = conversation(0, version=version)
+    request = talk.follower.request()
+    start = talk.clock.now
+    decision = talk.link.plan(request)
+    assert isinstance(decision, Hold)
+    assert decision.until == pytest.approx(start + MAX_WAIT_MS / 1000)
+    talk.clock.now = decision.until
+    answer = talk.link.plan(request, talk.clock.now - start)
+    assert isinstance(answer, Answer)
+    size, correlation_id = struct.unpack_from(">ii", answer.frame)
+    assert (size, correlation_id) == (len(answer.frame) - 4, request.header.correlation_id)
+    if version == 0:
+        made_up = [ResponseTopic(b"t", RESPONSE_ENTRY.pack(0, 0, 50, 0))]
+        assert answer.frame[8:] == struct.pack(">i", 1) + encode_response_topics(made_up)
+    else:
+        throttle_time_ms, topics = struct.unpack(">ii", answer.frame[8:])
+        assert throttle_time_ms > 0
+        assert topics == 0
+
+
+@pytest.mark.parametrize("in_sync", [0, 1])
+@pytest.mark.parametrize("rate", [0, 1000])
+def test_true_answer_comes_every_ten_seconds(rate: int, in_sync: int) -> None:
+    talk = conversation(rate, in_sync=in_sync)
+    last = start = talk.clock.now
+    answers = 0
+    while talk.clock.now < start + 65:
+        decision = talk.exchange()
+        if isinstance(decision, Forward) and any(entry[:2] == (b"t", 0) for entry in asked(decision.request)):
+            assert talk.clock.now - last <= 10.6
+            last = talk.clock.now
+            answers += 1
+    assert 5 <= answers <= 8
+
+
+def test_rate_zero_lets_nothing_but_questions_pass() -> None:
+    talk = conversation(0, behind=3)
+    talk.run(60)
+    assert 5 <= len(talk.forwarded) <= 6
+    assert all(is_question(decision) for decision in talk.forwarded)
+    assert all(size <= BATCH for _, size in talk.follower.received)
+
+
+def test_max_wait_is_shortened_to_the_next_grant_but_not_below_50_ms() -> None:
+    talk = conversation(MB, behind=1, in_sync=1)
+    wait = forward(talk.link, talk.follower.request()).request.max_wait_ms
+    assert 50 < wait < MAX_WAIT_MS
+    talk.clock.move(wait / 1000 - 0.01)
+    decision = forward(talk.link, talk.follower.request())
+    assert decision.request.max_wait_ms == 50
+    assert decision.appended_topics == 1
+    talk.clock.move(0.011)
+    decision = forward(talk.link, talk.follower.request())
+    assert decision.appended_topics == 0
+    assert asked(decision.request)[-1][:2] == (b"t", 0)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_below_v3_a_partition_is_taken_whole_or_not_at_all(version: int) -> None:
+    talk = conversation(5 * MB, behind=3, version=version)
+    talk.clock.move(2)
+    decision = forward(talk.link, talk.follower.request())
+    sizes = [size for _, _, size in asked(decision.request)]
+    assert sorted(sizes) == [0, 0, PARTITION_MAX_BYTES]
+
+
+def long_conversation(rate: int, batch: int, version: int = 3) -> Conversation:
+    clock = MovedClock()
+    leader = Leader({(b"t", partition): Log([batch] * 1500) for partition in range(8)})
+    follower = Follower(dict.fromkeys(leader.logs, 0), version=version)
+    return Conversation(clock, Throttle("leader", 1, clock, settings(rate)).link(2), leader, follower)
+
+
+@pytest.mark.parametrize("rate", [MB, 5 * MB])
+def test_mean_rate_and_worst_second_keep_to_the_quota(rate: int) -> None:
+    batch = 16_000
+    talk = long_conversation(rate, batch)
+    start = talk.clock.now
+    talk.run(20)
+    assert 0.98 <= mean_rate(talk.follower.received, start, start + 20) / rate <= 1.0
+    assert worst_second(talk.follower.received) <= 1.02 * rate + batch
+
+
+@pytest.mark.parametrize("rate", [MB, 5 * MB])
+def test_first_second_is_not_twice_the_quota(rate: int) -> None:
+    talk = long_conversation(rate, 16_000)
+    start = talk.clock.now
+    talk.run(1)
+    assert mean_rate(talk.follower.received, start, start + 1) <= 1.02 * rate + 16_000
+
+
+def test_debt_of_an_oversized_batch_is_paid_back_before_the_next_one() -> None:
+    talk = long_conversation(100_000, 500_000)
+    start = talk.clock.now
+    talk.run(60)
+    # The question's batch and the last one sent are not paid for within the time.
+    assert sum(size for _, size in talk.follower.received) <= 60 * 100_000 + 2 * 500_000
+    assert mean_rate(talk.follower.received, start, start + 60) >= 0.9 * 100_000
+
+
+def test_configure_wakes_a_request_that_is_held() -> None:
+    talk = conversation(0)
+    request = talk.follower.request()
+    assert isinstance(talk.link.plan(request), Hold)
+    talk.link.throttle.configure(ThrottleSettings())
+    assert asked(forward(talk.link, request, 0.1).request) == [(b"t", 0, PARTITION_MAX_BYTES)]

@@ -1,0 +1,66 @@
+"""KIP-74's cap on one replica fetch, in versions with and without the field."""
+
+from protocol.fetch import REQUEST_ENTRY, FetchRequest
+from quota.decisions import Forward
+from quota.response_limit import ResponseRotation, limit_response
+from quota.throttle import Throttle, ThrottleSettings
+from tests.quota.conversation import PARTITION_MAX_BYTES, Follower, MovedClock
+
+
+def request(version: int, partitions: int = 4) -> FetchRequest:
+    return Follower({(b"t", partition): 0 for partition in range(partitions)}, version=version).request()
+
+
+def included(limited: FetchRequest) -> list[int]:
+    return [
+        partition
+        for _, entries in limited.topics
+        for partition, _, max_bytes in REQUEST_ENTRY.iter_unpack(entries)
+        if max_bytes
+    ]
+
+
+def test_v3_sets_the_top_level_field_and_nothing_else() -> None:
+    asked = request(3)
+    limited = limit_response(asked, 1000, ResponseRotation())
+    assert limited == asked.with_(max_bytes=1000)
+
+
+def test_v3_keeps_a_smaller_limit_and_never_asks_for_zero() -> None:
+    asked = request(3)
+    assert limit_response(asked, asked.max_bytes + 1, ResponseRotation()) == asked
+    assert limit_response(asked, 0, ResponseRotation()).max_bytes == 1
+
+
+def test_v2_leaves_whole_partitions_out_in_turns() -> None:
+    asked = request(2, 5)
+    rotation = ResponseRotation()
+    rounds = [limit_response(asked, 2 * PARTITION_MAX_BYTES, rotation) for _ in range(5)]
+    assert [sorted(included(limited)) for limited in rounds] == [[0, 1], [2, 3], [0, 4], [1, 2], [3, 4]]
+    assert all(limited.max_wait_ms <= 50 for limited in rounds)
+
+
+def test_v2_takes_one_partition_even_where_none_fits() -> None:
+    asked = request(2, 3)
+    rotation = ResponseRotation()
+    assert [included(limit_response(asked, 1, rotation)) for _ in range(4)] == [[0], [1], [2], [0]]
+
+
+def test_v2_within_the_limit_is_left_as_it_is() -> None:
+    asked = request(2)
+    assert limit_response(asked, 4 * PARTITION_MAX_BYTES, ResponseRotation()) is asked
+
+
+def test_limit_holds_for_a_link_without_a_quota() -> None:
+    throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(response_max_bytes=PARTITION_MAX_BYTES))
+    link = throttle.link(2)
+    decision = link.plan(request(3))
+    assert isinstance(decision, Forward)
+    assert decision.request.max_bytes == PARTITION_MAX_BYTES
+    link = throttle.link(3)
+    taken = []
+    for _ in range(4):
+        decision = link.plan(request(2))
+        assert isinstance(decision, Forward)
+        taken += included(decision.request)
+    assert taken == [0, 1, 2, 3]

@@ -1,0 +1,85 @@
+"""First come, first served, and links that share one quota."""
+
+import pytest
+
+from quota.decisions import Forward, Hold
+from quota.throttle import Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from quota.turns import Turns
+from tests.quota.conversation import Follower, Leader, Log, MovedClock
+
+
+def test_only_the_links_in_front_count_as_ahead() -> None:
+    clock = MovedClock()
+    turns = Turns(clock)
+    turns.wait("a", 10, clock.now + 1)
+    turns.wait("b", 20, clock.now + 1)
+    assert [turns.ahead_of(link) for link in "abc"] == [0, 10, 30]
+
+
+def test_waiting_again_keeps_the_place() -> None:
+    clock = MovedClock()
+    turns = Turns(clock)
+    turns.wait("a", 10, clock.now + 1)
+    turns.wait("b", 20, clock.now + 1)
+    turns.wait("a", 15, clock.now + 2)
+    assert [turns.ahead_of(link) for link in "ab"] == [0, 15]
+
+
+def test_leaving_gives_the_place_up() -> None:
+    clock = MovedClock()
+    turns = Turns(clock)
+    turns.wait("a", 10, clock.now + 1)
+    turns.wait("b", 20, clock.now + 1)
+    turns.leave("a")
+    turns.leave("nobody")
+    assert turns.ahead_of("b") == 0
+    assert len(turns) == 1
+
+
+def test_claim_lapses_when_its_link_does_not_come_back() -> None:
+    clock = MovedClock()
+    turns = Turns(clock)
+    turns.wait("stuck", 10, clock.now + 1)
+    turns.wait("b", 20, clock.now + 5)
+    clock.move(1.1)
+    assert turns.ahead_of("b") == 0
+
+
+@pytest.mark.parametrize("round_trips", [(0.002, 0.002, 0.002, 0.002), (0.001, 0.004, 0.03)])
+def test_links_share_one_quota_fairly(round_trips: tuple[float, ...]) -> None:
+    rate, seconds = 2_000_000, 20.0
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=rate, replicas={"t": ALL_REPLICAS}))
+    leader = Leader({(b"t", partition): Log([10_000] * 6000) for partition in range(4)})
+    followers = [Follower({(b"t", p): 0 for p in range(4)}, replica_id=2 + i) for i in range(len(round_trips))]
+    links = [throttle.link(follower.replica_id) for follower in followers]
+    requests = [follower.request() for follower in followers]
+    asked_at: list[float] = [clock.now] * len(links)
+    next_at = list(asked_at)
+    answers: list[Forward | None] = [None] * len(links)
+    end = clock.now + seconds
+    while (now := min(next_at)) < end:
+        index = next_at.index(now)
+        clock.now = now
+        link, follower = links[index], followers[index]
+        forwarded = answers[index]
+        if forwarded is not None:
+            topics = leader.answer(forwarded.request)
+            link.settle(topics)
+            follower.take(topics, now)
+            answers[index] = None
+            requests[index], asked_at[index] = follower.request(), now
+        decision = link.plan(requests[index], now - asked_at[index])
+        if isinstance(decision, Hold):
+            next_at[index] = max(decision.until, now + 0.0005)
+            continue
+        next_at[index] = now + round_trips[index]
+        if isinstance(decision, Forward):
+            answers[index] = decision
+        else:
+            requests[index], asked_at[index] = follower.request(), next_at[index]
+    received = [sum(size for _, size in follower.received) for follower in followers]
+    assert 0.97 * rate * seconds <= sum(received) <= 1.0 * rate * seconds + 10_000 * len(links)
+    fair = sum(received) / len(received)
+    assert all(0.85 * fair <= size <= 1.15 * fair for size in received), received
