@@ -1,6 +1,6 @@
 """The `strict` policy's sliding ledger: reserve, settle, debt.
 
-Promise: bytes sent in the last second + bytes reserved and not yet answered <= 1.02 x quota + one batch, at every
+Promise: bytes sent in the last second + bytes reserved and not yet answered <= 1.04 x quota + one batch, at every
 instant. What a batch takes beyond the budget is carried as debt, so the long-run mean keeps to the quota.
 
 Two bounds work together. The *window* remembers what was sent in the last second and gives the promise its
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW_SECONDS = 1.0
-WINDOW_SLACK = 0.02  # an answer takes a little of each second; without slack that time is lost to the mean
+WINDOW_SLACK = 0.04  # an answer takes a little of each second; without slack that time is lost to the mean
 CREDIT_SECONDS = 0.25  # credit that may wait for a link that is a little late; more would come as a burst
 _BUCKET_SECONDS = 0.001  # sends closer together than this share one entry: the window holds at most 1,000
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes waiters earlier
@@ -101,10 +101,20 @@ class StrictLedger:
 
     def settle(self, reserved: int, used: int) -> None:
         """The answer came: `used` bytes were sent against `reserved`. The rest flows back; an excess is debt."""
+        self.hand_over(reserved, used)
+        self.confirm(used)
+
+    def hand_over(self, reserved: int, used: int) -> None:
+        """As `settle`, but the bytes sent stay reserved until `confirm`: the follower has not taken them in yet."""
+        self._advance(self._clock())
+        self._reserved += used - reserved
+        self._credit = min(self._credit + reserved - used, max(self._credit, self.most_credit))
+
+    def confirm(self, used: int) -> None:
+        """The follower has taken in bytes that were handed over: from now on they leave the window by time."""
         now = self._clock()
         self._advance(now)
-        self._reserved -= reserved
-        self._credit = min(self._credit + reserved - used, max(self._credit, self.most_credit))
+        self._reserved -= used
         self._send(now, used)
 
     def charge(self, size: int) -> None:

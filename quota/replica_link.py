@@ -38,6 +38,7 @@ class ReplicaLink:
         self.questioned_at = float("-inf")
         self.in_flight: deque[InFlight] = deque()
         self.response_rotation = ResponseRotation()
+        self._unconfirmed = 0  # bytes sent that the follower's next request will show to have arrived
         self._partition_count = 0
         self._request_number = 0
         self._response_number = 0
@@ -90,13 +91,15 @@ class ReplicaLink:
             throttle.ledger.settle(fetch.reserved, 0)
             throttle.ledger.charge(behind_bytes + in_sync_bytes)
         else:
-            throttle.ledger.settle(fetch.reserved, behind_bytes)
+            throttle.ledger.hand_over(fetch.reserved, behind_bytes)
+            self._unconfirmed += behind_bytes
             throttle.ledger.charge(in_sync_bytes)
         if behind_bytes or in_sync_bytes:
             throttle.record(behind_bytes + in_sync_bytes)
 
     def abandon(self) -> None:
         """No answer will come any more. What was reserved may have been sent in part: it counts as sent."""
+        self._confirm()
         while self.in_flight:
             reserved = self.in_flight.popleft().reserved
             self.throttle.ledger.settle(reserved, reserved)
@@ -109,7 +112,14 @@ class ReplicaLink:
 
     # What a request brings
 
+    def _confirm(self) -> None:
+        """A fetcher asks again when it has appended what it was sent: only then is it known when that arrived."""
+        if self._unconfirmed:
+            self.throttle.ledger.confirm(self._unconfirmed)
+            self._unconfirmed = 0
+
     def _take_in(self, request: FetchRequest, now: float) -> None:
+        self._confirm()
         self._request_number = number = self._request_number + 1
         self.replica_id = request.replica_id
         count = 0

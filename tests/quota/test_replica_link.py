@@ -215,7 +215,7 @@ def test_mean_rate_and_worst_second_keep_to_the_quota(rate: int) -> None:
     start = talk.clock.now
     talk.run(20)
     assert 0.98 <= mean_rate(talk.follower.received, start, start + 20) / rate <= 1.0
-    assert worst_second(talk.follower.received) <= 1.02 * rate + batch
+    assert worst_second(talk.follower.received) <= 1.04 * rate + batch
 
 
 @pytest.mark.parametrize("rate", [MB, 5 * MB])
@@ -223,7 +223,7 @@ def test_first_second_is_not_twice_the_quota(rate: int) -> None:
     talk = long_conversation(rate, 16_000)
     start = talk.clock.now
     talk.run(1)
-    assert mean_rate(talk.follower.received, start, start + 1) <= 1.02 * rate + 16_000
+    assert mean_rate(talk.follower.received, start, start + 1) <= 1.04 * rate + 16_000
 
 
 def test_debt_of_an_oversized_batch_is_paid_back_before_the_next_one() -> None:
