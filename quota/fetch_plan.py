@@ -176,7 +176,7 @@ def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_second
     if topics:
         throttle.stats.partitions_left_out += link.behind_count
         shorter = min(request.max_wait_ms / 1000, max(ready - now, SHORTEST_WAIT_SECONDS))
-        made_up = [ResponseTopic(topic.name, topic.made_up_entries()) for topic in link.topics.values() if topic.behind]
+        made_up = _made_up_topics(link)
         fewer = request.with_(topics=topics, max_wait_ms=round(shorter * 1000))
         return _forward(link, fewer, InFlight(), encode_response_topics(made_up), len(made_up))
     if held_seconds < wait - _SHORTEST_HOLD_SECONDS:
@@ -192,8 +192,12 @@ def _empty_answer(link: ReplicaLink, request: FetchRequest) -> bytes:
     version, correlation_id = request.header.api_version, request.header.correlation_id
     if version > 0:
         return encode_fetch_response(version, correlation_id, 1, [])
-    made_up = [ResponseTopic(topic.name, topic.made_up_entries()) for topic in link.topics.values() if topic.behind]
-    return encode_fetch_response(version, correlation_id, 0, made_up)
+    return encode_fetch_response(version, correlation_id, 0, _made_up_topics(link))
+
+
+def _made_up_topics(link: ReplicaLink) -> list[ResponseTopic]:
+    """An empty entry for every partition behind."""
+    return [ResponseTopic(topic.name, topic.made_up_entries()) for topic in link.topics.values() if topic.behind]
 
 
 # Parts of requests
