@@ -99,12 +99,11 @@ def scenarios(seconds: float) -> Iterator[Scenario]:
     yield from _test_plan(5 * MEGABYTE, seconds)
     for rate in (20 * MEGABYTE, 5 * MEGABYTE, MEGABYTE):
         name = f"{rate // MEGABYTE} MB/s"
-        quotas = (Quota("leader", 1, rate),)
+        leader, follower = Quota("leader", 1, rate), Quota("follower", 2, rate)
         # Its samples cover 11 s: a shorter move says little.
         longer = max(seconds, 40.0)
-        yield Scenario(f"kip73 {name}", quotas, ONE_TO_ONE, longer, "kip73", bounds=_optimistic())
-        quotas = (Quota("leader", 1, rate), Quota("follower", 2, rate))
-        yield Scenario(f"Kafka's own {name}", quotas, ONE_TO_ONE, longer, "kafka", bounds=_nothing_asked())
+        yield Scenario(f"kip73 {name}", (leader,), ONE_TO_ONE, longer, "kip73", bounds=_optimistic())
+        yield Scenario(f"Kafka's own {name}", (leader, follower), ONE_TO_ONE, longer, "kafka", bounds=_nothing_asked())
 
 
 def _plain(rate: int, seconds: float) -> Iterator[Scenario]:
