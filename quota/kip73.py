@@ -38,7 +38,7 @@ class Kip73Budget:
     or not a finite number.
     """
 
-    __slots__ = ("_clock", "_measured", "_upper_bound")
+    __slots__ = ("_clock", "_measured", "_upper_bound", "_window_size_seconds")
 
     def __init__(
         self,
@@ -49,12 +49,18 @@ class Kip73Budget:
     ) -> None:
         self._clock = clock
         self._measured = SampledRate(clock, window_num, window_size_seconds)
+        self._window_size_seconds = window_size_seconds
         self.set_rate(rate)
 
     @property
     def upper_bound(self) -> float | None:
         """The quota in bytes a second; None when there is none."""
         return self._upper_bound
+
+    @property
+    def one_window(self) -> float:
+        """The bytes of one sample's span at the quota: the most that one fetch is worth; inf when there is none."""
+        return math.inf if self._upper_bound is None else self._upper_bound * self._window_size_seconds
 
     def set_rate(self, rate: float | None) -> None:
         """Change the quota from now on; what was recorded stays recorded."""
