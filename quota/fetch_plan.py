@@ -139,7 +139,8 @@ def _forward_granted(
     link.throttle.stats.partitions_left_out += link.behind_count - len(grants)
     topics = front + _granted_topics(grants) + asked
     fetch = InFlight(reserved=reserved, granted=granted, asks_all=True)
-    wait_left = max(0, request.max_wait_ms - round(held_seconds * 1000))
+    # A partition that is not known may be in sync, and one asked for 0 bytes ends no wait.
+    wait_left = 0 if link.unknown_count else max(0, request.max_wait_ms - round(held_seconds * 1000))
     return _forward(link, request.with_(topics=topics, max_wait_ms=wait_left), fetch)
 
 

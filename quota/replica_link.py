@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from quota.throttle import Throttle
 
 UNKNOWN_REPLICA = -1
+ABSENT_SECONDS = 15.0  # how long a partition that is not asked for is remembered: longer than one hop leaves it out
 
 
 class ReplicaLink:
@@ -31,7 +32,7 @@ class ReplicaLink:
         self.peer = peer
         self.replica_id = UNKNOWN_REPLICA
         self.topics: dict[bytes, ReplicaTopic] = {}
-        self.queue: dict[ReplicaPartition, None] = {}  # behind and fundable, the one that waited longest first
+        self.queue: dict[ReplicaPartition, None] = {}  # behind or unknown, the one that waited longest first
         self.behind_count = 0
         self.unknown_count = 0
         self.unanswered_since: float | None = None  # since when partitions were left out with no true answer
@@ -40,6 +41,8 @@ class ReplicaLink:
         self.response_rotation = ResponseRotation()
         self._unconfirmed = 0  # bytes sent that the follower's next request will show to have arrived
         self._partition_count = 0
+        self._most_partitions = 0  # in one request: no more are remembered that are absent
+        self._absent: dict[ReplicaPartition, float] = {}  # when to forget it, oldest first
         self._request_number = 0
         self._response_number = 0
         self._generation = throttle.generation
@@ -64,7 +67,8 @@ class ReplicaLink:
         behind_bytes = in_sync_bytes = 0
         if fetch.asks_all:
             self.unanswered_since = None
-        barren = set(fetch.granted)
+        granted = frozenset(fetch.granted)
+        barren = set(granted)
         for name, headers, records in topics:
             topic = self.topics.get(name)
             if topic is None:
@@ -78,14 +82,16 @@ class ReplicaLink:
                     barren.discard(replica)
                     replica.batches.learn(seen)
                     topic.batches.learn(seen)
-                if is_throttled and replica is not None and replica.behind:
+                if is_throttled and replica is not None and (replica.behind or replica in granted):
                     behind_bytes += seen.size
                 elif is_throttled:
                     in_sync_bytes += seen.size
             if not topic.repeats_response(headers, self._response_number):
                 self._take_answers(topic, headers, now)
-        for replica in barren:
-            replica.batches.barren += 1
+        if behind_bytes or in_sync_bytes:
+            # An answer without any records says nothing about caps: an earlier hop, or Kafka's own throttle, kept all.
+            for replica in barren:
+                replica.batches.barren += 1
         if fetch.is_question:
             # At most one batch comes with a question; no quota could have stopped it.
             throttle.ledger.settle(fetch.reserved, 0)
@@ -137,16 +143,20 @@ class ReplicaLink:
             if not topic.repeats_request(entries, number):
                 self._take_block(topic, entries, now)
         if count != self._partition_count:
-            self._forget_absent(request)
+            self._set_aside_absent(request, now)
+        self._most_partitions = max(self._most_partitions, count)
+        while self._absent:
+            oldest, until = next(iter(self._absent.items()))
+            if until > now and len(self._absent) <= self._most_partitions:
+                break
+            self._forget(oldest)
 
     def _take_block(self, topic: ReplicaTopic, entries: bytes, now: float) -> None:
         partitions = topic.partitions
         for partition, fetch_offset, max_bytes in REQUEST_ENTRY.iter_unpack(entries):
             replica = partitions.get(partition)
             if replica is None:
-                replica = partitions[partition] = ReplicaPartition(topic, partition, fetch_offset, max_bytes)
-                self._partition_count += 1
-                topic.forget_responses()
+                replica = partitions[partition] = self._appeared(topic, partition, fetch_offset, max_bytes)
             elif replica.fetch_offset == fetch_offset and replica.max_bytes == max_bytes:
                 continue
             else:
@@ -160,8 +170,22 @@ class ReplicaLink:
                     topic.lag.update(partition, fetch_offset, replica.high_watermark, now)
             self._classify(replica)
 
-    def _forget_absent(self, request: FetchRequest) -> None:
-        """Drop the partitions that the follower no longer asks for: their offsets may be stale when they return."""
+    def _appeared(self, topic: ReplicaTopic, partition: int, fetch_offset: int, max_bytes: int) -> ReplicaPartition:
+        self._partition_count += 1
+        topic.forget_responses()
+        replica = topic.absent.pop(partition, None)
+        if replica is None:
+            return ReplicaPartition(topic, partition, fetch_offset, max_bytes)
+        del self._absent[replica]
+        replica.fetch_offset, replica.max_bytes = fetch_offset, max_bytes
+        return replica
+
+    def _set_aside_absent(self, request: FetchRequest, now: float) -> None:
+        """Take away the partitions that this request does not ask for.
+
+        Their high watermarks may be stale when they return, so they are unknown then. The rest is remembered for a
+        while: the follower's own sidecar leaves out what its quota has no room for, and asks for it again soon.
+        """
         present: dict[bytes, set[int]] = {}
         for name, entries in request.topics:
             ids = present.setdefault(name, set())
@@ -169,12 +193,21 @@ class ReplicaLink:
         for name, topic in list(self.topics.items()):
             kept = present.get(name, set())
             for partition in [id_ for id_ in topic.partitions if id_ not in kept]:
-                self._place(topic.partitions.pop(partition), behind=False, unknown=False)
-                topic.lag.forget(partition)
+                replica = topic.partitions.pop(partition)
+                topic.absent[partition] = replica
+                self._absent[replica] = now + ABSENT_SECONDS
+                self._place(replica, behind=False, unknown=False)
+                replica.high_watermark = UNKNOWN_OFFSET
             topic.forget_responses()
-            if not topic.partitions:
-                del self.topics[name]
         self._partition_count = sum(len(topic.partitions) for topic in self.topics.values())
+
+    def _forget(self, replica: ReplicaPartition) -> None:
+        """Drop a partition that was absent for long."""
+        topic = replica.topic
+        del self._absent[replica], topic.absent[replica.partition]
+        topic.lag.forget(replica.partition)
+        if not topic.partitions and not topic.absent:
+            del self.topics[topic.name]
 
     # What an answer brings
 
@@ -223,7 +256,7 @@ class ReplicaLink:
             self.unknown_count += 1 if unknown else -1
             topic.unknown.symmetric_difference_update((partition,))
         # An earlier hop that asks for 0 bytes wants the partition's offsets only: nothing may be granted here.
-        if behind and replica.max_bytes > 0:
+        if (behind or unknown) and replica.max_bytes > 0:
             self.queue.setdefault(replica)
         else:
             self.queue.pop(replica, None)

@@ -51,6 +51,7 @@ class ReplicaTopic:
         "_request_number",
         "_response_blocks",
         "_response_number",
+        "absent",
         "batches",
         "behind",
         "lag",
@@ -66,6 +67,7 @@ class ReplicaTopic:
         self.lag = lag
         self.throttled = throttled
         self.partitions: dict[int, ReplicaPartition] = {}
+        self.absent: dict[int, ReplicaPartition] = {}  # not asked for now
         self.behind: dict[int, ReplicaPartition] = {}
         self.unknown: set[int] = set()  # throttled partitions whose high watermark is not known yet
         self.batches = BatchSizes()  # of the topic as a whole

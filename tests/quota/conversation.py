@@ -143,6 +143,34 @@ class Follower:
 
 
 @dataclass
+class NextHop:
+    """A leader behind a sidecar of its own, with a round trip between the two."""
+
+    clock: MovedClock
+    link: ReplicaLink
+    leader: Leader
+    round_trip: float = 0.004
+    fetches: int = 0
+
+    def answer(self, request: FetchRequest) -> list[ScannedTopic]:
+        """What the leader's sidecar passes back; its made-up entries, which show nothing new, are not part of it."""
+        self.fetches += 1
+        asked_at = self.clock.now
+        decision = self.link.plan(request)
+        while isinstance(decision, Hold):
+            self.clock.now = max(decision.until, self.clock.now + 0.0005)
+            decision = self.link.plan(request, self.clock.now - asked_at)
+        if isinstance(decision, Answer):
+            return []
+        topics = self.leader.answer(decision.request)
+        self.clock.move(self.round_trip)
+        if not any(topic.records for topic in topics):
+            self.clock.move(decision.request.max_wait_ms / 1000)
+        self.link.settle(topics)
+        return topics
+
+
+@dataclass
 class Conversation:
     """One follower's fetches of one leader through one link, with a round trip's time for each."""
 
@@ -151,6 +179,7 @@ class Conversation:
     leader: Leader
     follower: Follower
     round_trip: float = 0.004
+    next_hop: NextHop | None = None  # between the link and the leader
     forwarded: list[Forward] = field(default_factory=list)
     fetches: int = 0
 
@@ -171,10 +200,10 @@ class Conversation:
         decision = self.next_decision()
         if isinstance(decision, Forward):
             self.forwarded.append(decision)
-            topics = self.leader.answer(decision.request)
+            topics = (self.next_hop or self.leader).answer(decision.request)
             has_data = any(topic.records for topic in topics)
             self.clock.move(self.round_trip)
-            if not has_data:
+            if not has_data and self.next_hop is None:
                 self.clock.move(decision.request.max_wait_ms / 1000)
             self.link.settle(topics)
             self.follower.take(topics, self.clock.now)

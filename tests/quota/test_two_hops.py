@@ -1,0 +1,131 @@
+"""The follower's sidecar before the leader's, and what the second makes of what the first leaves out."""
+
+import pytest
+
+from protocol.fetch import REQUEST_ENTRY
+from quota.decisions import Forward
+from quota.replica_link import ABSENT_SECONDS
+from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, NextHop, mean_rate, worst_second
+
+MB = 1_000_000
+BATCH = 10_300
+PARTITIONS = 20
+IDLE = (b"idle", 0)
+
+
+def throttle(side: Side, rate: int | None, clock: MovedClock) -> Throttle:
+    return Throttle(side, 1, clock, ThrottleSettings(rate=rate, replicas={"t": ALL_REPLICAS}))
+
+
+def two_hops(leader_rate: int | None, follower_rate: int | None, batch: int = BATCH) -> Conversation:
+    """20 partitions behind and an idle one in sync: a request is mixed whenever the quota has no room."""
+    clock = MovedClock()
+    logs = {(b"t", partition): Log([batch] * (30 * MB * 10 // batch // PARTITIONS)) for partition in range(PARTITIONS)}
+    logs[IDLE] = Log([])
+    leader, follower = Leader(logs), Follower(dict.fromkeys(logs, 0))
+    hop = NextHop(clock, throttle("leader", leader_rate, clock).link(2), leader)
+    return Conversation(clock, throttle("follower", follower_rate, clock).link(1), leader, follower, next_hop=hop)
+
+
+@pytest.mark.parametrize("batch", [BATCH, 50_000])
+@pytest.mark.parametrize(
+    ("leader_rate", "follower_rate"),
+    [(MB, None), (None, MB), (MB, 2 * MB), (2 * MB, MB), (5 * MB, 10 * MB), (10 * MB, 5 * MB), (5 * MB, 5 * MB)],
+)
+def test_lower_quota_rules_and_nothing_spins(leader_rate: int | None, follower_rate: int | None, batch: int) -> None:
+    talk = two_hops(leader_rate, follower_rate, batch)
+    start = talk.clock.now
+    talk.run(20.0)
+    rate = min(leader_rate or 10**9, follower_rate or 10**9)
+    received = talk.follower.received
+    assert 0.96 <= mean_rate(received, start, start + 20.0) / rate <= 1.01
+    assert worst_second(received) <= 1.05 * rate + batch
+    assert talk.fetches < 25 * 20
+
+
+def test_partition_left_out_for_a_moment_keeps_its_batch_sizes() -> None:
+    """Without them each return would bring a single batch."""
+    talk = two_hops(None, MB)
+    talk.run(5.0)
+    assert sum(size for _, size in talk.follower.received) / len(talk.follower.received) > 0.08 * MB
+
+
+def test_partition_that_returns_has_no_known_high_watermark() -> None:
+    clock = MovedClock()
+    link = throttle("leader", 0, clock).link(2)
+    leader = Leader({(b"t", 0): Log([BATCH] * 9), (b"t", 1): Log([])})
+    follower = Follower({(b"t", 0): 1, (b"t", 1): 0})
+    link.plan(follower.request())
+    link.settle(leader.answer(follower.request()))
+    assert link.behind_count == 1
+    offset = follower.offsets.pop((b"t", 0))
+    link.plan(follower.request())
+    assert (link.behind_count, link.unknown_count) == (0, 0)
+    follower.offsets[b"t", 0] = offset
+    link.plan(follower.request())
+    assert (link.behind_count, link.unknown_count) == (0, 1)
+
+
+def test_lag_goes_on_while_another_hop_leaves_a_partition_out() -> None:
+    clock = MovedClock()
+    side = throttle("leader", 0, clock)
+    link = side.link(2)
+    leader = Leader({(b"t", 0): Log([BATCH] * 9), (b"t", 1): Log([])})
+    follower = Follower({(b"t", 0): 1, (b"t", 1): 0})
+    link.plan(follower.request())
+    link.settle(leader.answer(follower.request()))
+    offset = follower.offsets.pop((b"t", 0))
+    clock.move(5)
+    link.plan(follower.request())
+    follower.offsets[b"t", 0] = offset
+    clock.move(5)
+    link.plan(follower.request())
+    link.settle(leader.answer(follower.request()))
+    assert [row.lag_seconds for row in side.lag.rows() if row.partition == 0] == [pytest.approx(10.0)]
+
+
+def test_partition_absent_for_long_is_forgotten() -> None:
+    clock = MovedClock()
+    side = throttle("leader", 0, clock)
+    link = side.link(2)
+    leader = Leader({(b"t", 0): Log([BATCH] * 9), IDLE: Log([])})
+    follower = Follower({(b"t", 0): 1, IDLE: 0})
+    link.plan(follower.request())
+    link.settle(leader.answer(follower.request()))
+    del follower.offsets[b"t", 0]
+    link.plan(follower.request())
+    assert b"t" in link.topics
+    clock.move(ABSENT_SECONDS)
+    link.plan(follower.request())
+    assert set(link.topics) == {b"idle"}
+    assert [row for row in side.lag.rows() if row.topic == b"t"] == []
+
+
+def test_no_more_absent_partitions_are_remembered_than_one_request_had() -> None:
+    clock = MovedClock()
+    link = throttle("leader", MB, clock).link(2)
+    for first in range(0, 1000, 10):
+        follower = Follower({(b"t", first + number): 0 for number in range(10)})
+        link.plan(follower.request())
+        link.abandon()
+    topic = link.topics[b"t"]
+    assert len(topic.partitions) == 10
+    assert len(topic.absent) <= 10
+
+
+def test_partition_of_unknown_high_watermark_is_granted_where_the_quota_has_room() -> None:
+    """A question would cost a round trip without data, each time that the hop before has left everything out."""
+    clock = MovedClock()
+    side = throttle("leader", MB, clock)
+    link = side.link(2)
+    clock.move(1)
+    leader = Leader({(b"t", 0): Log([BATCH] * 9), (b"t", 1): Log([BATCH] * 9)})
+    decision = link.plan(Follower(dict.fromkeys(leader.logs, 0)).request())
+    assert isinstance(decision, Forward)
+    sizes = [size for _, entries in decision.request.topics for _, _, size in REQUEST_ENTRY.iter_unpack(entries)]
+    assert sizes[0] > 0
+    assert decision.request.max_wait_ms == 0  # one of them may be in sync
+    link.settle(leader.answer(decision.request))
+    assert side.ledger.reserved == BATCH  # in the window until the follower shows that it has taken them in
