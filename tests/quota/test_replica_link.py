@@ -241,3 +241,25 @@ def test_configure_wakes_a_request_that_is_held() -> None:
     assert isinstance(talk.link.plan(request), Hold)
     talk.link.throttle.configure(ThrottleSettings())
     assert asked(forward(talk.link, request, 0.1).request) == [(b"t", 0, PARTITION_MAX_BYTES)]
+
+
+@pytest.mark.parametrize("later", [None, 0, MB, 50 * MB])
+def test_configure_with_a_fetch_in_flight_takes_hold_and_leaves_nothing_reserved(later: int | None) -> None:
+    talk = conversation(5 * MB, behind=2)
+    throttle = talk.link.throttle
+    talk.clock.move(1)
+    in_flight = forward(talk.link, talk.follower.request())
+    assert throttle.ledger.reserved > 0
+    throttle.configure(ThrottleSettings(rate=later, replicas={"t": ALL_REPLICAS}))
+    talk.link.settle(talk.leader.answer(in_flight.request))
+    talk.follower.take(talk.leader.answer(in_flight.request), talk.clock.now)
+    start = talk.clock.now
+    talk.run(5)
+
+    received = sum(size for at, size in talk.follower.received if at > start)
+    if later is None:
+        assert talk.follower.offsets[b"t", 0] == 50
+    else:
+        assert received <= 5.25 * later + BATCH  # the credit saved before, capped by the new rate
+    talk.link.close()
+    assert throttle.ledger.reserved == 0
