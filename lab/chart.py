@@ -20,10 +20,12 @@ def draw_rates(path: Path, moves: Mapping[str, Series], quota: int) -> None:
     figure, axes = pyplot.subplots(1, len(moves), figsize=(6 * len(moves), 4), sharey=True, squeeze=False)
     for axis, (name, series) in zip(axes[0], moves.items(), strict=True):
         amounts = [amount / MEGABYTE for amount in series.per_second()]
+        worst, _ = series.worst_window()
         axis.bar(range(len(amounts)), amounts, width=0.9)
         axis.axhline(quota / MEGABYTE, color="black", linestyle="--", label=f"quota {quota / MEGABYTE:g} MB/s")
-        axis.set(title=name, xlabel="second of the move", ylabel="MB received")
-        axis.legend(loc="upper right")
-    figure.tight_layout()
+        axis.set_title(f"{name}: mean {series.mean_rate() / quota:.2f}, worst second {worst / quota:.2f} x quota")
+        axis.set(xlabel="second of the move", ylabel="MB received")
+    figure.tight_layout(rect=(0, 0, 1, 0.93))  # room for the legend above the bars, which it would hide
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper center")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -2,136 +2,265 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
+from rich.markup import escape
 from rich.table import Table
 
+from control.errors import ControlError
 from lab.chart import draw_rates
 from lab.cluster import Cluster
-from lab.errors import LabError
+from lab.errors import LabError, Timeout
 from lab.modes import ZooKeeperCluster
-from lab.produce import LiveProducer, fill, read_numbers
-from lab.received import ReceivedBytes, Series
+from lab.produce import LiveConsumer, LiveProducer, LiveRecord, fill, latency
+from lab.progress import MEGABYTE, Moment, Progress, Traffic, sparkline
+from lab.received import Series
+from lab.segments import replica_size
+from lab.sidecar import Metrics
 
-RATE = 5_000_000  # bytes/s
-TOTAL = 200_000_000  # bytes
-PARTITIONS = range(20)
-CHART = Path("out/demo.png")
-_MOST_SECONDS = 180.0
-_LEAST_MEAN, _MOST_MEAN = 0.96, 1.02  # x quota, read from segment files
-MEGABYTE = 1_000_000
+MESSAGE_BYTES: Final = 10_240  # of what is moved; at level 0.10.1 each message is a batch of its own
+LEAST_MEAN, MOST_MEAN = 0.96, 1.02  # x quota, read from segment files
+MOST_IN_A_SECOND: Final = 1.05  # x quota, and one batch
+
+_MOST_SECONDS: Final = 180.0
+_REDRAW_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the demo moves: `total` bytes at `rate` bytes/s; `live_rate` is in records/s."""
+
+    total: int = 200_000_000
+    rate: int = 5_000_000
+    partitions: int = 20
+    live_rate: float = 100
+    chart: Path = Path("out/demo.png")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One move as it was seen: by the follower's segment files, and by the live topic's records meanwhile."""
+
+    received: Series
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetches:
+    """What the sidecars counted of replica fetches up to the end of the throttled move.
+
+    `by_version` are fetches by api_version, on all sidecars and sides; `undecoded` is what passed without being
+    decoded; `throttled_bytes` and `held_back` (partitions left out, fetches held) are of the leader's quota.
+    """
+
+    by_version: dict[str, int]
+    undecoded: int
+    throttled_bytes: int
+    held_back: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What weir promises, in figures, and whether it was held."""
+
+    sentence: str
+    held: bool
 
 
 def main(arguments: list[str]) -> int:
     """Run the demo; returns 0 only if every promise held."""
     console = Console()
     if arguments:
-        console.print(
-            "weir demo takes no options: it moves 200 MB between three brokers on this machine, in 2 minutes."
+        _say(
+            console, "weir demo takes no options: it moves 200 MB between three brokers on this machine, in 2 minutes."
         )
         return 0 if arguments == ["--help"] else 2
     try:
-        with ZooKeeperCluster("3.9.1", inter_broker_protocol_version="0.10.1", sidecars=True) as cluster:
-            return 0 if _show(cluster, console) else 1
-    except LabError as error:
-        console.print(f"[red]The demo failed: {error}[/red]")
+        return 0 if run(Plan(), console) else 1
+    except (LabError, ControlError) as error:
+        _say(console, f"[red]The demo failed:[/red] {escape(str(error))}")
         return 1
+    except KeyboardInterrupt:
+        _say(console, "Stopped: the brokers and their sidecars have ended, their files are gone.")
+        raise
 
 
-def _show(cluster: Cluster, console: Console) -> bool:
-    console.print("Three Kafka 3.9.1 brokers with Fetch v3 replication are up, a weir sidecar beside each.")
-    for topic in ("orders", "orders-native"):
-        cluster.create_topic(topic, {partition: [1] for partition in PARTITIONS})
-        fill(cluster.bootstrap_servers, topic, {partition: TOTAL // len(PARTITIONS) for partition in PARTITIONS})
-    cluster.create_topic("live", {0: [1, 3]})
-    cluster.assert_no_native_throttle()
-    cluster.sidecars[1].put_throttle(
-        {
-            "leader.replication.throttled.rate": RATE,
-            "topics": {"orders": {"leader.replication.throttled.replicas": "*"}},
-        }
+def run(plan: Plan, console: Console) -> bool:
+    """Start the brokers, make both moves and show what became of the promises; returns whether all were held."""
+    with ZooKeeperCluster("3.9.1", inter_broker_protocol_version="0.10.1", sidecars=True) as cluster:
+        _say(console, "Three Kafka 3.9.1 brokers with Fetch v3 replication are up, a weir sidecar beside each.")
+        topics = {"orders": 2, "orders-native": 3}  # with the broker that each is moved to
+        partitions = range(plan.partitions)
+        for topic in topics:
+            cluster.create_topic(topic, {partition: [1] for partition in partitions})
+            sizes = dict.fromkeys(partitions, plan.total // plan.partitions)
+            fill(cluster.bootstrap_servers, topic, sizes, message_bytes=MESSAGE_BYTES)
+        cluster.create_topic("live", {0: [1, 3]})
+        cluster.assert_no_native_throttle()
+        at_rate = f"{plan.total / MEGABYTE:g} MB at {plan.rate / MEGABYTE:g} MB/s"
+        live = cluster.bootstrap_servers, "live", [0]
+        with LiveConsumer(*live) as consumer, LiveProducer(*live, rate=plan.live_rate) as producer:
+            _say(console, f"Moving topic orders to broker 2 by weir: {at_rate}, while a live topic is used.")
+            _throttle_by_weir(cluster, "orders", plan.rate)
+            ours = _move(cluster, plan, "orders", topics["orders"], producer, consumer, console)
+            fetches = counted_fetches([sidecar.metrics() for sidecar in cluster.sidecars.values()])
+            _say(console, f"The same move of a copy to broker 3 by Kafka's own throttle: {at_rate}.")
+            _throttle_by_kafka(cluster, "orders-native", topics["orders-native"], plan.rate)
+            theirs = _move(cluster, plan, "orders-native", topics["orders-native"], producer, consumer, console)
+        compared = sum(cluster.compare_segments("orders", partition, 1, topics["orders"]) for partition in partitions)
+        cluster.check_logs()
+    moves = {"weir": ours, "Kafka's own": theirs}
+    plan.chart.parent.mkdir(parents=True, exist_ok=True)
+    draw_rates(plan.chart, {name: move.received for name, move in moves.items()}, plan.rate)
+    console.print(_summary(moves, plan.rate), _seconds(moves, plan.rate), sep="\n")
+    promises = [
+        promised_mean(ours.received, plan.rate),
+        promised_worst_second(ours.received, plan.rate),
+        Promise(f"{compared:,} moved bytes compared with the leader's: identical", compared >= plan.total),
+        promised_delivery(
+            [record.number for record in producer.acked], [record.number for record in consumer.consumed]
+        ),
+        promised_fetches(fetches, compared),
+    ]
+    for promise in promises:
+        _say(console, f"  {'[green]held[/green]  ' if promise.held else '[red]BROKEN[/red]'} {promise.sentence}")
+    _say(console, f"  chart  {plan.chart}")
+    return all(promise.held for promise in promises)
+
+
+def promised_mean(received: Series, quota: int) -> Promise:
+    """The move takes the quota that was set, no less and no more."""
+    mean = received.mean_rate() / quota
+    return Promise(f"mean rate {mean:.3f} x quota ({LEAST_MEAN} to {MOST_MEAN})", LEAST_MEAN <= mean <= MOST_MEAN)
+
+
+def promised_worst_second(received: Series, quota: int) -> Promise:
+    """No second of the move, wherever it begins, takes more than the quota, a little slack and one batch."""
+    worst, start = received.worst_window()
+    begun, _ = received.span
+    return Promise(
+        f"worst second {worst / quota:.3f} x quota, from {start - begun:.1f} s on"
+        f" (at most {MOST_IN_A_SECOND} and a batch of {MESSAGE_BYTES:,} bytes)",
+        worst <= MOST_IN_A_SECOND * quota + MESSAGE_BYTES,
     )
-    console.print(f"Moving {TOTAL // MEGABYTE} MB of topic orders to broker 2 at {RATE / MEGABYTE:g} MB/s by weir:")
-    with LiveProducer(cluster.bootstrap_servers, "live", [0], rate=100) as producer:
-        ours = _move(cluster, "orders", 2, console)
-    acked = sorted(record.number for record in producer.acked)
-    read = sorted(read_numbers(cluster.bootstrap_servers, "live", [0]))
-    size = sum(cluster.compare_segments("orders", partition, 1, 2) for partition in PARTITIONS)
-    cluster.check_logs()
-    console.print("The same move of a copy to broker 3 by Kafka's own throttle:")
+
+
+def promised_delivery(acked: Sequence[int], consumed: Sequence[int]) -> Promise:
+    """Every record acknowledged was consumed exactly once; both are records' numbers."""
+    times = Counter(consumed)
+    missing = sum(times[number] == 0 for number in acked)
+    repeated = sum(times[number] > 1 for number in acked)
+    found = "each consumed once" if not missing and not repeated else f"{missing} not consumed, {repeated} repeated"
+    return Promise(
+        f"{len(acked):,} live records acked by acks=all, {found} while the data moved",
+        bool(acked) and not missing and not repeated,
+    )
+
+
+def promised_fetches(fetches: Fetches, moved: int) -> Promise:
+    """All replica fetches were v3 and decoded, and the leader's quota counted and held back what moved (bytes)."""
+    versions = ", ".join(f"{count:,} of v{version}" for version, count in sorted(fetches.by_version.items()))
+    return Promise(
+        f"replica fetches: {versions or 'none'}, {fetches.undecoded} undecoded;"
+        f" {fetches.throttled_bytes:,} bytes throttled, held back {fetches.held_back:,} times",
+        set(fetches.by_version) == {"3"}
+        and not fetches.undecoded
+        and fetches.throttled_bytes >= moved
+        and fetches.held_back > 0,
+    )
+
+
+def counted_fetches(scrapes: Sequence[Metrics]) -> Fetches:
+    """Add up what the sidecars' metrics say of replica fetches."""
+
+    def leader(name: str, **labels: str) -> int:
+        return round(sum(metrics.value(name, side="leader", **labels) for metrics in scrapes))
+
+    by_version: Counter[str] = Counter()
+    for metrics in scrapes:
+        for sample in metrics.samples("weir_fetch_requests_total"):
+            by_version[sample.labels["api_version"]] += round(sample.value)
+    return Fetches(
+        by_version=dict(by_version),
+        undecoded=round(sum(metrics.value("weir_passthrough_total") for metrics in scrapes)),
+        throttled_bytes=leader("weir_replication_bytes_total", throttled="true"),
+        held_back=leader("weir_partitions_left_out_total") + leader("weir_fetches_held_total"),
+    )
+
+
+def _throttle_by_weir(cluster: Cluster, topic: str, rate: int) -> None:
+    throttled = {"leader.replication.throttled.replicas": "*"}
+    cluster.sidecars[1].put_throttle({"leader.replication.throttled.rate": rate, "topics": {topic: throttled}})
+
+
+def _throttle_by_kafka(cluster: Cluster, topic: str, target: int, rate: int) -> None:
+    sides = {1: "leader", target: "follower"}
     cluster.admin.set_native_throttle(
-        {1: {"leader.replication.throttled.rate": RATE}, 3: {"follower.replication.throttled.rate": RATE}},
-        {
-            "orders-native": {
-                "leader.replication.throttled.replicas": "*",
-                "follower.replication.throttled.replicas": "*",
-            }
-        },
+        {broker: {f"{side}.replication.throttled.rate": rate} for broker, side in sides.items()},
+        {topic: {f"{side}.replication.throttled.replicas": "*" for side in sides.values()}},
     )
-    theirs = _move(cluster, "orders-native", 3, console)
-    CHART.parent.mkdir(parents=True, exist_ok=True)
-    draw_rates(CHART, {"weir": ours, "Kafka's own throttle": theirs}, RATE)
-    console.print(_summary({"weir": ours, "Kafka's own": theirs}))
-    mean = ours.mean_rate() / RATE
-    promises = {
-        f"mean rate {mean:.3f} x quota": _LEAST_MEAN <= mean <= _MOST_MEAN,
-        f"{size:,} moved bytes identical": size >= TOTAL,
-        f"{len(acked):,} records acked by acks=all, all read back once": bool(acked) and acked == read,
-    }
-    for promise, held in promises.items():
-        console.print(f"  {'[green]held[/green]  ' if held else '[red]BROKEN[/red]'} {promise}")
-    console.print(f"  chart   {CHART}")
-    return all(promises.values())
 
 
-def _move(cluster: Cluster, topic: str, target: int, console: Console) -> Series:
-    partitions = [(topic, partition) for partition in PARTITIONS]
-    failed: list[Exception] = []
+def _move(
+    cluster: Cluster,
+    plan: Plan,
+    topic: str,
+    target: int,
+    producer: LiveProducer,
+    consumer: LiveConsumer,
+    console: Console,
+) -> Move:
+    """Give each of a topic's partitions a replica on `target`, and show it until that is in sync."""
+    partitions = [(topic, partition) for partition in range(plan.partitions)]
+    size = sum(replica_size(cluster.brokers[1].data, *partition) for partition in partitions)
+    consumed_before = len(consumer.consumed)
 
-    def reassign() -> None:
-        try:
-            cluster.reassign({partition: [1, target] for partition in partitions}, seconds=_MOST_SECONDS)
-        except LabError as error:
-            failed.append(error)
+    def p99() -> float:
+        seen: list[LiveRecord] = consumer.consumed[consumed_before:]
+        return latency(seen, 0.99) if seen else 0.0
 
-    with cluster.received_bytes(target, partitions) as received:
-        mover = threading.Thread(target=reassign, name="mover")
-        mover.start()
-        with Live(console=console, refresh_per_second=4, transient=not console.is_terminal) as live:
-            while mover.is_alive():
-                live.update(_progress(received))
-                time.sleep(0.25)
-            mover.join()
-            live.update(_progress(received))
-    if failed:
-        raise failed[0]
-    return received.series()
+    def moment() -> Moment:
+        traffic = Traffic(producer.sent, len(producer.acked), len(consumer.consumed), p99())
+        return Moment(received.series(), size, plan.rate, traffic)
+
+    with ExitStack() as stack:
+        received = stack.enter_context(cluster.received_bytes(target, partitions))
+        progress = stack.enter_context(Progress(console))
+        begun = time.monotonic()
+        cluster.reassign({partition: [1, target] for partition in partitions})
+        while cluster.admin.reassignments():
+            if time.monotonic() - begun > _MOST_SECONDS:
+                raise Timeout(f"the end of {topic}'s move", _MOST_SECONDS)
+            progress.show(moment())
+            time.sleep(_REDRAW_SECONDS)
+        progress.show(moment())
+    return Move(received=received.series(), p99=p99())
 
 
-def _progress(received: ReceivedBytes) -> Table:
-    series = received.series()
-    seconds = series.times[-1]
-    last = series.total_at(seconds) - series.total_at(max(0.0, seconds - 1.0))
-    left = (TOTAL - series.received) / RATE
+def _summary(moves: Mapping[str, Move], quota: int) -> Table:
+    table = Table("throttle", "mean / quota", "worst second / quota", "seconds", "live p99, ms")
+    for name, move in moves.items():
+        begin, end = move.received.span
+        worst, _ = move.received.worst_window()
+        figures = (move.received.mean_rate() / quota, worst / quota)
+        table.add_row(name, *(f"{figure:.3f}" for figure in figures), f"{end - begin:.1f}", f"{move.p99 * 1000:.0f}")
+    return table
+
+
+def _seconds(moves: Mapping[str, Move], quota: int) -> Table:
     table = Table.grid(padding=(0, 2))
-    table.add_row(
-        ProgressBar(total=TOTAL, completed=series.received, width=30),
-        f"{series.received / MEGABYTE:6.1f} MB",
-        f"last second {last / MEGABYTE:5.2f} MB of {RATE / MEGABYTE:g}",
-        f"{max(0.0, left):3.0f} s left",
-    )
+    for name, move in moves.items():
+        table.add_row(f"  {name}", sparkline(move.received.per_second(), quota))
+    table.add_row("", "second by second; ▄ is the quota")
     return table
 
 
-def _summary(moves: dict[str, Series]) -> Table:
-    table = Table("throttle", "mean / quota", "worst second / quota", "seconds")
-    for name, series in moves.items():
-        begin, end = series.span
-        worst, _ = series.worst_window()
-        table.add_row(name, f"{series.mean_rate() / RATE:.3f}", f"{worst / RATE:.2f}", f"{end - begin:.1f}")
-    return table
+def _say(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False)

@@ -1,15 +1,20 @@
-"""Puts records into partitions: exact amounts at full speed (`fill`), or a steady stream (`LiveProducer`)."""
+"""Puts records into partitions, exact amounts at full speed (`fill`) or a steady stream (`LiveProducer`), and reads
+them back, afterwards (`read_numbers`) or while they come (`LiveConsumer`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import struct
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -17,7 +22,10 @@ from aiokafka.errors import KafkaError
 from lab.errors import LabError
 
 _T = TypeVar("_T")
-_IN_FLIGHT = 8  # batches of a fill that wait for an answer
+_IN_FLIGHT: Final = 8  # batches of a fill that wait for an answer
+_LIVE_HEAD: Final = struct.Struct(">Qd")  # of a live record: its number, and when it was sent (monotonic seconds)
+_POLL_MS: Final = 200  # how long a consumer waits for records before it looks whether it is to stop
+_CATCH_UP_SECONDS: Final = 30.0
 
 
 def fill(
@@ -79,18 +87,68 @@ async def _fill(
     return messages
 
 
-class Acked(NamedTuple):
-    """One record that the broker acknowledged: its `number`, and how long that took (s)."""
+class LiveRecord(NamedTuple):
+    """A live record: its `number`, and how long after it was sent it was acknowledged or consumed (s)."""
 
     number: int
     latency: float
 
 
-class LiveProducer:
+def latency(records: Sequence[LiveRecord], quantile: float) -> float:
+    """Return a quantile (0 to 1) of the records' latencies in seconds. Raises LabError when there is no record."""
+    ordered = sorted(record.latency for record in records)
+    if not ordered:
+        raise LabError("No live record has a latency yet.")
+    return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
+
+
+class _LiveClient(ABC):
+    """A client in a thread of its own; a context manager. What broke it is raised at its beginning or its end."""
+
+    def __init__(self, kind: str, bootstrap_servers: Sequence[str], topic: str, partitions: Sequence[int]) -> None:
+        self._kind = kind
+        self._servers = list(bootstrap_servers)
+        self._topic = topic
+        self._partitions = list(partitions)
+        self._stop = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"live-{kind}", daemon=True)
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait(60)
+        if self._error is not None:
+            raise LabError(f"The live {self._kind} could not start: {self._error}") from self._error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._error is not None and error is None:
+            raise LabError(f"The live {self._kind} ended: {self._error}") from self._error
+
+    @abstractmethod
+    async def _work(self) -> None:
+        """Set `_ready` when work begins, and end soon after `_stop` was set."""
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._work())
+        except (KafkaError, OSError, LabError) as error:
+            self._error = error
+        finally:
+            self._ready.set()
+
+
+class LiveProducer(_LiveClient):
     """Produces at a steady rate in a thread until it is stopped; a context manager.
 
-    Each record holds its number (8 bytes, big-endian) and random bytes up to `message_bytes`. `rate` is records/s;
-    records go round the partitions. A record that could not be delivered is counted in `failed` and not tried again.
+    Each record holds its number and when it was sent (monotonic seconds), 8 bytes each, and random bytes up to
+    `message_bytes`. `rate` is records/s; records go round the partitions. A record that could not be delivered is
+    counted in `failed` and not tried again.
     """
 
     def __init__(
@@ -104,55 +162,23 @@ class LiveProducer:
         acks: int | str = "all",
         linger_ms: int = 0,
     ) -> None:
-        self._servers = list(bootstrap_servers)
-        self._topic = topic
-        self._partitions = list(partitions)
+        super().__init__("producer", bootstrap_servers, topic, partitions)
         self._rate = rate
         self._message_bytes = message_bytes
         self._acks = acks
         self._linger_ms = linger_ms
-        self._stop = threading.Event()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="live-producer", daemon=True)
-        self._error: BaseException | None = None
-        self.acked: list[Acked] = []
+        self.acked: list[LiveRecord] = []
         self.sent = 0
         self.failed = 0
 
-    def __enter__(self) -> LiveProducer:
-        self._thread.start()
-        self._ready.wait(60)
-        if self._error is not None:
-            raise LabError(f"The live producer could not start: {self._error}") from self._error
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self._error is not None and error is None:
-            raise LabError(f"The live producer ended: {self._error}") from self._error
-
     def latency(self, quantile: float) -> float:
         """Return a quantile (0 to 1) of the acknowledged records' latencies in seconds."""
-        ordered = sorted(acked.latency for acked in self.acked)
-        if not ordered:
-            raise LabError("The live producer has no acknowledged record.")
-        return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
+        return latency(self.acked, quantile)
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._produce())
-        except (KafkaError, OSError) as error:
-            self._error = error
-        finally:
-            self._ready.set()
-
-    async def _produce(self) -> None:
+    async def _work(self) -> None:
         producer = AIOKafkaProducer(bootstrap_servers=self._servers, acks=self._acks, linger_ms=self._linger_ms)
         waiting: set[asyncio.Task[None]] = set()
-        padding = random.Random(1).randbytes(max(0, self._message_bytes - 8))  # noqa: S311 - no secret
+        padding = random.Random(1).randbytes(max(0, self._message_bytes - _LIVE_HEAD.size))  # noqa: S311 - no secret
         async with producer:
             await producer.partitions_for(self._topic)
             self._ready.set()
@@ -171,12 +197,47 @@ class LiveProducer:
         partition = self._partitions[number % len(self._partitions)]
         begun = time.monotonic()
         try:
-            value = number.to_bytes(8, "big") + padding
+            value = _LIVE_HEAD.pack(number, begun) + padding
             await (await producer.send(self._topic, value, partition=partition))
         except KafkaError:
             self.failed += 1
             return
-        self.acked.append(Acked(number, time.monotonic() - begun))
+        self.acked.append(LiveRecord(number, time.monotonic() - begun))
+
+
+class LiveConsumer(_LiveClient):
+    """Consumes a LiveProducer's topic from its beginning, in a thread, while it is produced; a context manager.
+
+    `consumed` has every record as often as it came, with its latency from end to end. Its end waits until all that the
+    partitions hold by then has come, so stop the producer first:
+    `with LiveConsumer(...) as consumer, LiveProducer(...) as producer:`.
+    """
+
+    def __init__(self, bootstrap_servers: Sequence[str], topic: str, partitions: Sequence[int]) -> None:
+        super().__init__("consumer", bootstrap_servers, topic, partitions)
+        self.consumed: list[LiveRecord] = []
+
+    async def _work(self) -> None:
+        wanted = [TopicPartition(self._topic, partition) for partition in self._partitions]
+        async with _consumer_of(self._servers, wanted) as consumer:
+            self._ready.set()
+            while not self._stop.is_set():
+                await self._take(consumer)
+            ends = await consumer.end_offsets(wanted)
+            try:
+                async with asyncio.timeout(_CATCH_UP_SECONDS):
+                    while await _is_behind(consumer, ends):
+                        await self._take(consumer)
+            except TimeoutError:
+                raise LabError(f"it did not come to the topic's end within {_CATCH_UP_SECONDS:g} s.") from None
+
+    async def _take(self, consumer: AIOKafkaConsumer) -> None:
+        fetched = await consumer.getmany(timeout_ms=_POLL_MS)
+        now = time.monotonic()
+        for records in fetched.values():
+            for record in records:
+                number, sent = _LIVE_HEAD.unpack_from(record.value)
+                self.consumed.append(LiveRecord(number, now - sent))
 
 
 def read_numbers(bootstrap_servers: Sequence[str], topic: str, partitions: Sequence[int]) -> list[int]:
@@ -186,18 +247,33 @@ def read_numbers(bootstrap_servers: Sequence[str], topic: str, partitions: Seque
 
 async def _read_numbers(bootstrap_servers: Sequence[str], topic: str, partitions: Sequence[int]) -> list[int]:
     wanted = [TopicPartition(topic, partition) for partition in partitions]
-    consumer = AIOKafkaConsumer(bootstrap_servers=list(bootstrap_servers), auto_offset_reset="earliest")
     found: list[int] = []
-    async with consumer:
-        consumer.assign(wanted)
+    async with _consumer_of(bootstrap_servers, wanted) as consumer:
         ends = await consumer.end_offsets(wanted)
-        while any([await consumer.position(partition) < end for partition, end in ends.items()]):
-            for records in (await consumer.getmany(timeout_ms=1000)).values():
-                found += [int.from_bytes(record.value[:8], "big") for record in records]
+        while await _is_behind(consumer, ends):
+            for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
+                found += [_LIVE_HEAD.unpack_from(record.value)[0] for record in records]
     return found
+
+
+@asynccontextmanager
+async def _consumer_of(
+    bootstrap_servers: Sequence[str], wanted: list[TopicPartition]
+) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer without a group that reads these partitions from their beginnings."""
+    async with AIOKafkaConsumer(bootstrap_servers=list(bootstrap_servers), auto_offset_reset="earliest") as consumer:
+        consumer.assign(wanted)
+        yield consumer
+
+
+async def _is_behind(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]) -> bool:
+    return any([await consumer.position(partition) < end for partition, end in ends.items()])
 
 
 def _in_own_loop(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine to its end in a thread, so that it may be called where an event loop runs already."""
     with ThreadPoolExecutor(1, "lab-produce") as pool:
-        return pool.submit(asyncio.run, work).result()
+        try:
+            return pool.submit(asyncio.run, work).result()
+        except KafkaError as error:
+            raise LabError(f"Kafka's client gave up: {error}") from error

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,26 +17,11 @@ from lab.modes import KraftCluster, ZooKeeperCluster
 from lab.processes import Process
 from lab.produce import LiveProducer, fill, read_numbers
 from lab.settings import Route
+from tests.lab.programs import processes_of, python
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("own_temporary_folder")]
 
-PROJECT = Path(__file__).resolve().parents[2]
 PARTITIONS = [("orders", 0), ("orders", 1)]
-
-
-@pytest.fixture(autouse=True)
-def own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Command lines of running processes that name the folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and str(folder) in (line := (entry / "cmdline").read_bytes().decode()):
-                found.append(line)
-    return found
 
 
 def moved(cluster: Cluster, bytes_each: int = 2_000_000) -> float:
@@ -48,7 +32,8 @@ def moved(cluster: Cluster, bytes_each: int = 2_000_000) -> float:
     with cluster.received_bytes(2, PARTITIONS) as received:
         cluster.reassign({partition: [1, 2] for partition in PARTITIONS}, seconds=60)
     compared = sum(cluster.compare_segments(topic, partition, 1, 2) for topic, partition in PARTITIONS)
-    assert cluster.is_in_sync("orders")
+    # In KRaft mode a broker may be asked that has not heard of the new ISR yet.
+    cluster.wait_for("orders in sync", lambda: cluster.is_in_sync("orders"), 30)
     assert compared == received.series().received > 2 * bytes_each
     cluster.check_logs()
     return compared
@@ -146,15 +131,7 @@ def test_program_that_is_interrupted_leaves_nothing_behind(number: signal.Signal
         "    print('up', cluster._lab._reaper.pid, flush=True)\n"
         "    input()\n"
     )
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(PROJECT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-    ) as interrupted:
+    with python(tmp_path, "-c", program) as interrupted:
         assert interrupted.stdout is not None
         said, reaper = interrupted.stdout.readline().split()
         assert said == "up"

@@ -1,8 +1,6 @@
 import os
 import select
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,8 +9,7 @@ import pytest
 
 from lab.errors import PortTaken, ProcessFailed, Timeout
 from lab.processes import Process, Supervisor, tail
-
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.lab.programs import python
 
 
 @pytest.fixture
@@ -21,8 +18,7 @@ def shown() -> list[str]:
 
 
 @pytest.fixture
-def supervisor(shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervisor]:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def supervisor(shown: list[str], own_temporary_folder: Path) -> Iterator[Supervisor]:
     supervisor = Supervisor(shown.append)
     yield supervisor
     supervisor.end()
@@ -143,10 +139,7 @@ def test_reaper_ends_everything_when_the_program_is_killed(tmp_path: Path) -> No
         "print(worker.pid, lab._reaper.pid, lab.folder, flush=True)\n"
         "sys.stdin.read()\n"
     )
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(PROJECT)}
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as killed:
+    with python(tmp_path, "-c", program) as killed:
         assert killed.stdout is not None
         worker, reaper, folder = killed.stdout.readline().split()
         handles = [os.pidfd_open(int(process_id)) for process_id in (worker, reaper)]

@@ -4,12 +4,7 @@ from pathlib import Path
 import pytest
 
 from lab.received import ReceivedBytes, Series
-
-
-def steady(rate: int, seconds: float, before: float = 1.0) -> Series:
-    """Ten samples a second of `rate` bytes/s for `seconds`, after `before` seconds of nothing."""
-    times = [number / 10 for number in range(int((before + seconds) * 10) + 6)]
-    return Series(tuple(times), tuple(int(max(0.0, min(moment - before, seconds)) * rate) for moment in times))
+from tests.lab.curves import steady
 
 
 def test_mean_rate_counts_from_the_first_byte_to_the_last() -> None:

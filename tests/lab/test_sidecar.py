@@ -46,9 +46,8 @@ class Admin(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sidecar]:
+def sidecar(own_temporary_folder: Path, tmp_path: Path) -> Iterator[Sidecar]:
     """A sidecar whose process is /bin/sleep and whose admin HTTP is `Admin`."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     Admin.seen.clear()
     supervisor = Supervisor(lambda line: None)
     with HTTPServer(("127.0.0.1", 0), Admin) as server:

@@ -1,0 +1,115 @@
+from dataclasses import replace
+
+import pytest
+
+from lab import demo
+from lab.demo import (
+    Fetches,
+    counted_fetches,
+    main,
+    promised_delivery,
+    promised_fetches,
+    promised_mean,
+    promised_worst_second,
+)
+from lab.errors import LabError
+from lab.sidecar import Metrics
+from tests.lab.curves import by_second, steady
+
+QUOTA = 1_000_000
+FETCHES = Fetches(by_version={"3": 9002}, undecoded=0, throttled_bytes=200, held_back=7)
+
+
+@pytest.mark.parametrize(("part", "held"), [(0.95, False), (0.97, True), (1.0, True), (1.015, True), (1.03, False)])
+def test_mean_is_promised_within_bounds(part: float, held: bool) -> None:
+    promise = promised_mean(steady(int(part * QUOTA), 20.0), QUOTA)
+    assert promise.held is held
+    assert promise.sentence.startswith(f"mean rate {part:.3f} x quota")
+
+
+@pytest.mark.parametrize(("most", "held"), [(1_060_240, True), (1_060_241, False), (2_000_000, False)])
+def test_worst_second_is_promised_with_slack_and_one_batch(most: int, held: bool) -> None:
+    promise = promised_worst_second(by_second([900_000, 1_000_000, most, 1_000_000]), QUOTA)
+    assert promise.held is held
+    assert promise.sentence.startswith(f"worst second {most / QUOTA:.3f} x quota, from 2.0 s on")
+
+
+@pytest.mark.parametrize(
+    ("acked", "consumed", "held", "found"),
+    [
+        ([0, 1, 2], [2, 0, 1], True, "3 live records acked by acks=all, each consumed once"),
+        ([0, 2], [0, 1, 2], True, "2 live records acked by acks=all, each consumed once"),  # 1 failed at its producer
+        ([0, 1, 2], [0, 2], False, "1 not consumed, 0 repeated"),
+        ([0, 1, 2], [0, 1, 1, 2], False, "0 not consumed, 1 repeated"),
+        ([0, 1, 2], [0, 0, 1], False, "1 not consumed, 1 repeated"),
+        ([], [], False, "0 live records acked"),
+    ],
+)
+def test_each_acked_record_is_promised_to_be_consumed_once(
+    acked: list[int], consumed: list[int], held: bool, found: str
+) -> None:
+    promise = promised_delivery(acked, consumed)
+    assert promise.held is held
+    assert found in promise.sentence
+
+
+def test_fetches_are_promised_to_be_v3_decoded_and_throttled() -> None:
+    promise = promised_fetches(FETCHES, 200)
+    assert promise.held
+    assert promise.sentence == ("replica fetches: 9,002 of v3, 0 undecoded; 200 bytes throttled, held back 7 times")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        replace(FETCHES, by_version={}),
+        replace(FETCHES, by_version={"3": 9000, "5": 1}),
+        replace(FETCHES, undecoded=1),
+        replace(FETCHES, throttled_bytes=199),
+        replace(FETCHES, held_back=0),
+    ],
+)
+def test_fetches_that_were_not_throttled_break_the_promise(broken: Fetches) -> None:
+    assert not promised_fetches(broken, 200).held
+
+
+def test_fetches_are_counted_over_all_sidecars() -> None:
+    """Both sides' fetches count, but only the leader's quota is in force: the follower's bytes are the same again."""
+    scrape = Metrics(
+        'weir_fetch_requests_total{side="leader",api_version="3"} 10\n'
+        'weir_fetch_requests_total{side="follower",api_version="3"} 5\n'
+        'weir_fetch_requests_total{side="follower",api_version="7"} 1\n'
+        'weir_passthrough_total{reason="fetch_version"} 1\n'
+        'weir_passthrough_total{reason="tls"} 2\n'
+        'weir_replication_bytes_total{side="leader",peer="2",throttled="true"} 100\n'
+        'weir_replication_bytes_total{side="leader",peer="2",throttled="false"} 50\n'
+        'weir_replication_bytes_total{side="follower",peer="1",throttled="true"} 100\n'
+        'weir_partitions_left_out_total{side="leader"} 4\n'
+        'weir_fetches_held_total{side="leader"} 3\n'
+    )
+    assert counted_fetches([scrape, scrape]) == Fetches(
+        by_version={"3": 30, "7": 2}, undecoded=6, throttled_bytes=200, held_back=14
+    )
+
+
+def test_demo_takes_no_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert main(["--fast"]) == 2
+    assert capsys.readouterr().out.count("weir demo takes no options") == 2
+
+
+@pytest.mark.parametrize(("held", "status"), [(True, 0), (False, 1)])
+def test_demo_succeeds_only_when_every_promise_was_held(
+    monkeypatch: pytest.MonkeyPatch, held: bool, status: int
+) -> None:
+    monkeypatch.setattr(demo, "run", lambda plan, console: held)
+    assert main([]) == status
+
+
+def test_demo_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(plan: object, console: object) -> bool:
+        raise LabError("broker 1 ended: [/127.0.0.1:9092] is taken")
+
+    monkeypatch.setattr(demo, "run", run)
+    assert main([]) == 1
+    assert capsys.readouterr().out == "The demo failed: broker 1 ended: [/127.0.0.1:9092] is taken\n"

@@ -1,0 +1,42 @@
+"""The demo on real brokers: a smaller move, and Ctrl-C in the middle of the real one."""
+
+import signal
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lab.demo import Plan, run
+from tests.lab.programs import processes_of, python
+
+pytestmark = pytest.mark.integration
+
+
+def test_demo_of_a_smaller_move_holds_every_promise(own_temporary_folder: Path) -> None:
+    shown = StringIO()
+    plan = Plan(total=30_000_000, chart=own_temporary_folder / "charts" / "demo.png")
+    held = run(plan, Console(file=shown, width=120))
+    text = shown.getvalue()
+    assert held, text
+    assert text.count("  held   ") == 5
+    assert "replica fetches: " in text
+    assert text.count(" x quota), ") >= 1  # a line of progress
+    assert plan.chart.read_bytes().startswith(b"\x89PNG")
+    assert processes_of(own_temporary_folder) == []
+
+
+def test_demo_stopped_by_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+    with python(tmp_path, "-m", "cli.main", "demo") as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if " x quota), " in line:  # the move is under way, live clients and all
+                break
+        assert processes_of(tmp_path)
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(30) == 130
+        assert demo.stdout.read().splitlines() == [
+            "Stopped: the brokers and their sidecars have ended, their files are gone."
+        ]
+    assert processes_of(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
