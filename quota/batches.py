@@ -19,7 +19,7 @@ _PROBE_BYTES = 64 * 1024  # the first cap after a probe that brought nothing
 class BatchSizes:
     """What is known of one partition's batch sizes, in bytes. Zero is unknown."""
 
-    __slots__ = ("barren", "largest", "next_size", "seen", "smallest")
+    __slots__ = ("barren", "bytes_per_offset", "largest", "next_size", "seen", "smallest")
 
     def __init__(self) -> None:
         self.smallest = 0
@@ -27,6 +27,7 @@ class BatchSizes:
         self.seen = 0
         self.next_size = 0  # of the batch at the fetch offset, read off the tail that was cut
         self.barren = 0  # grants in a row that brought nothing
+        self.bytes_per_offset = 0.0
 
     def learn(self, records: RecordsSeen) -> None:
         """Take what one response showed of this partition."""
@@ -43,6 +44,13 @@ class BatchSizes:
     def is_even(self) -> bool:
         """Whether batches are so alike that a cap of several ends where one of them ends."""
         return self.seen >= _FEW and self.largest - self.smallest <= self.largest * _EVEN_SPREAD
+
+    def remaining(self, offsets: int, others: BatchSizes) -> float:
+        """The bytes in about `offsets` offsets, and one batch more; inf while nothing is known of either."""
+        known = self if self.bytes_per_offset else others
+        if not known.bytes_per_offset or not known.largest:
+            return float("inf")
+        return offsets * known.bytes_per_offset + known.largest
 
     def cap_for(self, left: float, asked: int, others: BatchSizes) -> tuple[int, bool]:
         """The partition_max_bytes (> 0, <= asked) for at most `left` bytes, and whether it surely returns a batch.

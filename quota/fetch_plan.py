@@ -117,7 +117,7 @@ def _fill(link: ReplicaLink, request: FetchRequest, spend: float) -> tuple[list[
             grants.append((replica, replica.max_bytes))
             left -= replica.max_bytes
         else:
-            cap, is_sure = replica.batches.cap_for(left, replica.max_bytes, replica.topic.batches)
+            cap, is_sure = replica.batches.cap_for(left, replica.worth_asking(), replica.topic.batches)
             if grants and (cap > left or not is_sure):
                 break
             grants.append((replica, cap))

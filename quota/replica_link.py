@@ -81,6 +81,7 @@ class ReplicaLink:
                 if replica is not None:
                     barren.discard(replica)
                     replica.batches.learn(seen)
+                    replica.arrived = seen.complete_bytes
                     topic.batches.learn(seen)
                 if is_throttled and replica is not None and (replica.behind or replica in granted):
                     behind_bytes += seen.size
@@ -164,7 +165,10 @@ class ReplicaLink:
                     # The follower truncated: another leader epoch may have begun, with a lower high watermark.
                     replica.high_watermark = UNKNOWN_OFFSET
                     topic.forget_responses()
-                replica.fetch_offset = fetch_offset
+                    replica.arrived = 0
+                    replica.fetch_offset = fetch_offset
+                elif fetch_offset > replica.fetch_offset:
+                    replica.advance(fetch_offset)
                 replica.max_bytes = max_bytes
                 if replica.high_watermark != UNKNOWN_OFFSET:
                     topic.lag.update(partition, fetch_offset, replica.high_watermark, now)
@@ -177,7 +181,7 @@ class ReplicaLink:
         if replica is None:
             return ReplicaPartition(topic, partition, fetch_offset, max_bytes)
         del self._absent[replica]
-        replica.fetch_offset, replica.max_bytes = fetch_offset, max_bytes
+        replica.fetch_offset, replica.max_bytes, replica.arrived = fetch_offset, max_bytes, 0
         return replica
 
     def _set_aside_absent(self, request: FetchRequest, now: float) -> None:

@@ -26,7 +26,7 @@ _NO_RECORDS = 0
 class ReplicaPartition:
     """One partition as this follower's last request and this leader's last answers show it."""
 
-    __slots__ = ("batches", "behind", "fetch_offset", "high_watermark", "max_bytes", "partition", "topic")
+    __slots__ = ("arrived", "batches", "behind", "fetch_offset", "high_watermark", "max_bytes", "partition", "topic")
 
     def __init__(self, topic: ReplicaTopic, partition: int, fetch_offset: int, max_bytes: int) -> None:
         self.topic = topic
@@ -36,6 +36,20 @@ class ReplicaPartition:
         self.high_watermark = UNKNOWN_OFFSET
         self.behind = False  # throttled, and known not to be in sync
         self.batches = BatchSizes()
+        self.arrived = 0  # bytes of whole batches in the last answer: the next fetch offset tells how many offsets
+
+    def advance(self, fetch_offset: int) -> None:
+        """The follower asks from `fetch_offset` on, beyond the last one."""
+        if self.arrived:
+            per_offset = self.arrived / (fetch_offset - self.fetch_offset)
+            self.batches.bytes_per_offset = self.topic.batches.bytes_per_offset = per_offset
+            self.arrived = 0
+        self.fetch_offset = fetch_offset
+
+    def worth_asking(self) -> int:
+        """The partition_max_bytes that the rest of the partition is worth, where that is less than what was asked."""
+        rest = self.batches.remaining(self.high_watermark - self.fetch_offset, self.topic.batches)
+        return int(min(self.max_bytes, rest)) if self.high_watermark != UNKNOWN_OFFSET else self.max_bytes
 
 
 class ReplicaTopic:

@@ -40,9 +40,13 @@ class Replica:
         return row
 
 
-def test_lagging_follower_that_never_reaches_the_end_goes_over() -> None:
+@pytest.fixture
+def replica() -> Replica:
+    return Replica()
+
+
+def test_lagging_follower_that_never_reaches_the_end_goes_over(replica: Replica) -> None:
     """KIP-16 scenario 1: it reads fast and never stops, but the end is always ahead of it."""
-    replica = Replica()
     for second in range(32):
         replica.fetch(second * 10_000, (second + 1) * 10_000)
         assert replica.row.lag_seconds == second
@@ -52,9 +56,8 @@ def test_lagging_follower_that_never_reaches_the_end_goes_over() -> None:
     assert not replica.row.stuck
 
 
-def test_lagging_follower_that_catches_up_after_each_burst_stays_under() -> None:
+def test_lagging_follower_that_catches_up_after_each_burst_stays_under(replica: Replica) -> None:
     """KIP-16 scenario 1: one large batch, however large, is not lag once it was read to the end."""
-    replica = Replica()
     end, worst = 0, 0.0
     for _ in range(20):
         replica.fetch(end, end + 1_000_000)
@@ -69,9 +72,8 @@ def test_lagging_follower_that_catches_up_after_each_burst_stays_under() -> None
     assert worst == 4.0
 
 
-def test_stuck_follower_shows_its_silence_though_it_was_caught_up() -> None:
+def test_stuck_follower_shows_its_silence_though_it_was_caught_up(replica: Replica) -> None:
     """KIP-16 scenario 2: no fetch arrives, and the lag grows with every scrape."""
-    replica = Replica()
     replica.fetch(500, 500)
     replica.clock.sleep(LAG_TIME_MAX)
     assert replica.row == (b"orders", 0, FOLLOWER, LAG_TIME_MAX, 0, False)
@@ -81,8 +83,7 @@ def test_stuck_follower_shows_its_silence_though_it_was_caught_up() -> None:
     assert replica.row.lag_seconds == pytest.approx(630.1)
 
 
-def test_stuck_follower_that_lagged_before_shows_the_longer_time() -> None:
-    replica = Replica()
+def test_stuck_follower_that_lagged_before_shows_the_longer_time(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.idle_for(10.0)
     replica.clock.sleep(40.0)
@@ -90,9 +91,8 @@ def test_stuck_follower_that_lagged_before_shows_the_longer_time() -> None:
     assert replica.row.stuck
 
 
-def test_bootstrapping_follower_that_was_caught_up_lags_until_it_is_again() -> None:
+def test_bootstrapping_follower_that_was_caught_up_lags_until_it_is_again(replica: Replica) -> None:
     """KIP-16 scenario 3: after ten minutes down its lag does not begin at 0, and ends when it reaches the end."""
-    replica = Replica()
     replica.fetch(500, 500)
     replica.idle_for(10.0)
     replica.clock.sleep(600.0)
@@ -110,16 +110,14 @@ def test_bootstrapping_follower_that_was_caught_up_lags_until_it_is_again() -> N
     assert replica.row.lag_seconds == 0
 
 
-def test_bootstrapping_follower_that_lagged_before_keeps_its_lag_begin() -> None:
-    replica = Replica()
+def test_bootstrapping_follower_that_lagged_before_keeps_its_lag_begin(replica: Replica) -> None:
     replica.fetch(400, 500)
     replica.clock.sleep(600.0)
     replica.fetch(400, 90_000)
     assert replica.row.lag_seconds == 600.0
 
 
-def test_bootstrapping_follower_that_is_new_lags_from_its_first_fetch() -> None:
-    replica = Replica()
+def test_bootstrapping_follower_that_is_new_lags_from_its_first_fetch(replica: Replica) -> None:
     replica.fetch(0, 90_000)
     assert replica.row.lag_seconds == 0
     replica.clock.sleep(45.0)
@@ -128,9 +126,8 @@ def test_bootstrapping_follower_that_is_new_lags_from_its_first_fetch() -> None:
     assert replica.row.lag_messages == 80_000
 
 
-def test_lag_of_an_idle_partition_updated_long_after_a_return_begins_then() -> None:
+def test_lag_of_an_idle_partition_updated_long_after_a_return_begins_then(replica: Replica) -> None:
     """Nothing new came for a minute after the follower was back, so its old silence is not this lag."""
-    replica = Replica()
     replica.fetch(500, 500)
     replica.clock.sleep(600.0)
     replica.idle_for(60.0)
@@ -138,8 +135,7 @@ def test_lag_of_an_idle_partition_updated_long_after_a_return_begins_then() -> N
     assert replica.row.lag_seconds == 0
 
 
-def test_lag_after_catching_up_on_return_begins_anew() -> None:
-    replica = Replica()
+def test_lag_after_catching_up_on_return_begins_anew(replica: Replica) -> None:
     replica.fetch(500, 500)
     replica.clock.sleep(600.0)
     replica.fetch(500, 500)
@@ -148,8 +144,7 @@ def test_lag_after_catching_up_on_return_begins_anew() -> None:
     assert replica.row.lag_seconds == 0
 
 
-def test_lag_of_an_idle_follower_does_not_flap_between_long_polls() -> None:
-    replica = Replica()
+def test_lag_of_an_idle_follower_does_not_flap_between_long_polls(replica: Replica) -> None:
     replica.fetch(500, 500)
     replica.clock.sleep(2.0)
     assert replica.row.lag_seconds == 0
@@ -168,24 +163,21 @@ def test_silence_grace_is_half_of_a_short_lag_time_max() -> None:
     assert replica.row.stuck
 
 
-def test_lag_grows_at_scrape_time_without_an_update() -> None:
-    replica = Replica()
+def test_lag_grows_at_scrape_time_without_an_update(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.idle_for(7.0)
     assert replica.row.lag_seconds == 7.0
     assert replica.row.lag_messages == 400
 
 
-def test_update_beyond_the_high_watermark_is_caught_up() -> None:
+def test_update_beyond_the_high_watermark_is_caught_up(replica: Replica) -> None:
     """A leader's high watermark trails its log end, so an in-sync replica asks beyond it."""
-    replica = Replica()
     replica.fetch(600, 500)
     assert (replica.row.lag_messages, replica.tracker.sum_messages()) == (0, 0)
 
 
-def test_update_with_an_unknown_high_watermark_changes_nothing() -> None:
+def test_update_with_an_unknown_high_watermark_changes_nothing(replica: Replica) -> None:
     """-1 comes with errors; it must neither show a replica as caught up nor as known."""
-    replica = Replica()
     replica.fetch(100, -1)
     assert list(replica.tracker.rows()) == []
     replica.fetch(100, 500)
@@ -193,8 +185,7 @@ def test_update_with_an_unknown_high_watermark_changes_nothing() -> None:
     assert replica.row.lag_messages == 400
 
 
-def test_sum_messages_follows_updates_and_forgets_of_every_replica() -> None:
-    replica = Replica()
+def test_sum_messages_follows_updates_and_forgets_of_every_replica(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.fetch(0, 50, partition=1)
     other = replica.tracker.topic(3, b"orders")
@@ -210,8 +201,7 @@ def test_sum_messages_follows_updates_and_forgets_of_every_replica() -> None:
     assert [(row.replica, row.partition) for row in replica.tracker.rows()] == [(FOLLOWER, 1), (3, 0)]
 
 
-def test_forget_and_fetch_again_begins_anew() -> None:
-    replica = Replica()
+def test_forget_and_fetch_again_begins_anew(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.idle_for(40.0)
     replica.topic.forget(0)
@@ -219,8 +209,7 @@ def test_forget_and_fetch_again_begins_anew() -> None:
     assert replica.row.lag_seconds == 0
 
 
-def test_topic_of_another_connection_is_the_same() -> None:
-    replica = Replica()
+def test_topic_of_another_connection_is_the_same(replica: Replica) -> None:
     assert replica.tracker.topic(2, b"a") is replica.tracker.topic(2, b"a")
     assert replica.tracker.topic(2, b"a") is not replica.tracker.topic(3, b"a")
     assert replica.tracker.topic(2, b"a") is not replica.tracker.topic(2, b"b")
@@ -247,9 +236,8 @@ def test_replicas_that_expired_leave_when_a_new_topic_comes() -> None:
     assert tracker.sum_messages() <= 1001
 
 
-def test_replica_that_expired_is_back_with_its_next_fetch() -> None:
+def test_replica_that_expired_is_back_with_its_next_fetch(replica: Replica) -> None:
     """A connection may still hold the object that the tracker has dropped."""
-    replica = Replica()
     topic = replica.topic
     replica.fetch(100, 500)
     replica.clock.sleep(4000.0)
@@ -259,9 +247,8 @@ def test_replica_that_expired_is_back_with_its_next_fetch() -> None:
     assert replica.topic is topic
 
 
-def test_rows_survive_fetches_between_two_rows() -> None:
+def test_rows_survive_fetches_between_two_rows(replica: Replica) -> None:
     """The exporter lets the event loop run between rows; topics and partitions come and go meanwhile."""
-    replica = Replica()
     for partition in range(4):
         replica.fetch(100, 500, partition)
     rows = replica.tracker.rows()
@@ -277,8 +264,7 @@ def test_lag_tracker_without_a_lag_time_is_refused() -> None:
         LagTracker(ManualClock(), 0)
 
 
-def test_lag_tracker_with_another_lag_time_goes_by_it_at_once() -> None:
-    replica = Replica()
+def test_lag_tracker_with_another_lag_time_goes_by_it_at_once(replica: Replica) -> None:
     replica.fetch(500, 500)
     replica.clock.sleep(1.5)
     assert (replica.row.lag_seconds, replica.row.stuck) == (0, False)

@@ -263,3 +263,17 @@ def test_configure_with_a_fetch_in_flight_takes_hold_and_leaves_nothing_reserved
         assert received <= 5.25 * later + BATCH  # the credit saved before, capped by the new rate
     talk.link.close()
     assert throttle.ledger.reserved == 0
+
+
+def test_ends_of_partitions_are_granted_together() -> None:
+    """One fetch for each short rest would leave most of the quota unused at the end of a move."""
+    clock = MovedClock()
+    leader = Leader({(b"t", partition): Log([10_000] * 10) for partition in range(200)})
+    talk = Conversation(
+        clock, Throttle("leader", 1, clock, settings(5 * MB)).link(2), leader, Follower(dict.fromkeys(leader.logs, 0))
+    )
+    start = clock.now
+    while any(offset < 10 for offset in talk.follower.offsets.values()):
+        talk.exchange()
+    assert mean_rate(talk.follower.received, start, clock.now) >= 0.95 * 5 * MB
+    assert talk.fetches <= 15 * (clock.now - start)
