@@ -24,8 +24,11 @@ from lab.chart import draw_rates
 from lab.cluster import Cluster
 from lab.errors import LabError
 from lab.modes import ZooKeeperCluster
-from lab.produce import LiveProducer, fill
+from lab.performance import start_produce
+from lab.processes import Process
+from lab.produce import fill
 from lab.received import ReceivedBytes, Series
+from lab.segments import replica_size
 
 _LARGEST_SHARE_SECONDS = 0.15  # of quota: one response of the sidecars' own making
 _ENTRY_BYTES = 64  # what a message's or batch's head adds in the log, at most
@@ -93,20 +96,14 @@ def _measure(scenario: Scenario, cluster: Cluster) -> tuple[Figures, Series]:
     moved = [(cluster.brokers[target].data, topic, p) for topic, (_, target, count) in topics for p in range(count)]
     live = [(cluster.brokers[move.target].data, "live", number) for number, move in enumerate(scenario.moves)]
     sidecar = cluster.sidecars[quota.broker]
-    before = sidecar.metrics()
     with ExitStack() as stack:
         if scenario.produced:
-            rate = quota.rate * scenario.produced / MESSAGE_BYTES
-            partitions = range(len(scenario.moves))
-            stack.enter_context(
-                LiveProducer(
-                    cluster.bootstrap_servers, "live", partitions, rate=rate, message_bytes=MESSAGE_BYTES - 100
-                )
-            )
-            time.sleep(2)
-        inbound = stack.enter_context(ReceivedBytes(live))
-        received = stack.enter_context(ReceivedBytes(moved))
-        both = stack.enter_context(ReceivedBytes([*moved, *live]))
+            stack.callback(_start_produce(scenario, cluster).kill)
+            cluster.wait_for("produced records", lambda: all(replica_size(*one) > 0 for one in live), 60)
+            time.sleep(2)  # to be steady
+        inbound = stack.enter_context(ReceivedBytes(live))  # its times are within milliseconds of the other's
+        received = stack.enter_context(ReceivedBytes([*moved, *live]))
+        before = sidecar.metrics()
         _throttle(scenario, cluster)
         cluster.reassign(
             {(topic, p): [source, target] for topic, (source, target, count) in topics for p in range(count)},
@@ -117,10 +114,14 @@ def _measure(scenario: Scenario, cluster: Cluster) -> tuple[Figures, Series]:
         for p in range(count):
             cluster.compare_segments(topic, p, source, target)
     cluster.check_logs()
-    series = both.series()
-    first, last = received.series().span
-    total = both.series().total_at(last) - both.series().total_at(first)
-    inbound_bytes = inbound.series().total_at(last) - inbound.series().total_at(first)
+    series, live_series = received.series(), inbound.series()
+    moved_series = Series(
+        series.times,
+        tuple(int(b - live_series.total_at(t)) for t, b in zip(series.times, series.totals, strict=True)),
+    )
+    first, last = moved_series.span
+    total = series.total_at(last) - series.total_at(first)
+    inbound_bytes = live_series.total_at(last) - live_series.total_at(first)
 
     def counted(name: str, **labels: str) -> float:
         return after.value(name, side=quota.side, **labels) - before.value(name, side=quota.side, **labels)
@@ -133,7 +134,7 @@ def _measure(scenario: Scenario, cluster: Cluster) -> tuple[Figures, Series]:
     span = last - first
     figures = Figures(
         name=scenario.name,
-        moved_bytes=received.series().received,
+        moved_bytes=moved_series.received,
         seconds=round(span, 1),
         mean=round(total / span / quota.rate, 4),
         wire=None if wire_bytes is None or scenario.produced else round(wire_bytes / span / quota.rate, 4),
@@ -149,7 +150,7 @@ def _measure(scenario: Scenario, cluster: Cluster) -> tuple[Figures, Series]:
         figures.missed.append(f"{passed:.0f} requests passed undecoded")
     if ours and wire_bytes is not None and wire_bytes < figures.moved_bytes:
         figures.missed.append(f"only {wire_bytes:.0f} bytes of it were throttled")
-    return figures, received.series()
+    return figures, moved_series
 
 
 def _create(scenario: Scenario, cluster: Cluster) -> list[tuple[str, tuple[int, int, int]]]:
@@ -184,6 +185,14 @@ def _throttle(scenario: Scenario, cluster: Cluster) -> None:
     cluster.assert_no_native_throttle()
     for broker, table in rates.items():
         cluster.sidecars[broker].put_throttle({**table, "topics": dict.fromkeys(topics, replicas)})
+
+
+def _start_produce(scenario: Scenario, cluster: Cluster) -> Process:
+    """Kafka's own producer at the scenario's steady rate, for longer than the move can take."""
+    rate = round(scenario.bounding.rate * scenario.produced / MESSAGE_BYTES)
+    records = int(rate * (scenario.seconds * 4 + 60))
+    properties = {"acks": "all", "batch.size": 65_536, "linger.ms": 0}
+    return start_produce(cluster, "live", records, MESSAGE_BYTES - 100, rate, properties)
 
 
 def _policy(scenario: Scenario) -> str | None:
