@@ -22,7 +22,8 @@ from proxy.listener import Listener, start_listener
 from proxy.log import EventLog
 from proxy.relay import Relay
 from proxy.stats import RelayStats
-from quota.decisions import Decision, Forward
+from quota.decisions import Decision, Forward, Hold
+from tests.protocol.wire import request, response
 
 DEADLINE_SECONDS = 5.0
 """What should happen at once must not take longer, however busy the machine."""
@@ -120,6 +121,17 @@ class Peer:
         return sent
 
 
+async def round_trip(client: Peer, broker: Peer, correlation_id: int) -> None:
+    """A request that passes, and the response to it."""
+    await client.send(request(3, 0, correlation_id))
+    await broker.expect(request(3, 0, correlation_id))
+    await broker.send(response(correlation_id))
+    await client.expect(response(correlation_id))
+
+
+Scripted = Decision | Exception | Callable[[FetchRequest], Decision]
+
+
 class PoisonedPool(BufferPool):
     """Overwrites what is given back, so that bytes read from it too late are seen."""
 
@@ -134,7 +146,7 @@ class PoisonedPool(BufferPool):
 class ScriptedThrottle:
     """Decides as the test says, `Forward` unchanged when it says nothing, and remembers what it was told."""
 
-    decisions: deque[Decision | Exception | Callable[[FetchRequest], Decision]] = field(default_factory=deque)
+    decisions: deque[Scripted] = field(default_factory=deque)
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     fail_settle: Exception | None = None
     fail_close: Exception | None = None
@@ -220,10 +232,22 @@ class Relaying:
             connection, _ = await asyncio.get_running_loop().sock_accept(self.broker)
         return self._keep(connection)
 
-    async def connect(self) -> tuple[Peer, Peer]:
-        """A client and its connection's end at the broker."""
+    async def connect(self, data: bytes = b"") -> tuple[Peer, Peer]:
+        """A client and its connection's end at the broker; `data` went from the one to the other."""
         client = await self.client()
-        return client, await self.accept()
+        broker = await self.accept()
+        await client.send(data)
+        await broker.expect(data)
+        return client, broker
+
+    async def hold(self, data: bytes) -> tuple[Peer, Peer]:
+        """A client, the fetch at whose end is held until something else happens, and its connection's end."""
+        self.throttle.decisions.append(Hold(float("inf")))
+        client, broker = await self.connect()
+        held_before = self.stats.held
+        await client.send(data)
+        await self.until(lambda: self.stats.held > held_before)
+        return client, broker
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until `condition` holds."""

@@ -24,6 +24,7 @@ from proxy.address import Address
 from proxy.cluster import ClusterPoller, InSyncReplicas
 from proxy.config import Cluster
 from proxy.log import EventLog
+from tests.proxy.servers import serving
 
 ISR = {("orders", 0): [1, 2], ("orders", 1): [1], ("payments", 0): [3, 1]}
 
@@ -83,9 +84,7 @@ class Broker:
 @pytest_asyncio.fixture
 async def broker() -> AsyncIterator[Broker]:
     broker = Broker()
-    broker.server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
-    broker.port = broker.server.sockets[0].getsockname()[1]
-    async with broker.server:
+    async with serving(broker.serve) as (broker.server, broker.port):
         yield broker
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 import time
+from collections import deque
 
 import pytest
 
@@ -11,11 +12,12 @@ from protocol.fetch import FetchRequest, RequestTopic, ResponseTopic, encode_fet
 from protocol.framing import Pending, ReplicaFetch
 from protocol.header import RequestHeader
 from proxy.fetches import ReplicaFetches
+from proxy.log import EventLog
 from proxy.relay import HeldFetches, Relay
 from proxy.stats import RelayStats
 from quota.decisions import Answer, Forward, Hold
 from tests.protocol.wire import fetch, fetch_response, request, response
-from tests.proxy.relaying import ScriptedThrottle, logged, relaying
+from tests.proxy.relaying import Scripted, ScriptedThrottle, relaying
 
 ON_BOTH_LOOPS = True
 
@@ -47,9 +49,7 @@ async def test_a_fetch_is_forwarded_as_decided_and_its_response_grows() -> None:
 
 async def test_the_peer_of_an_egress_route_is_the_one_configured() -> None:
     async with relaying(peer=9) as relay:
-        client, broker = await relay.connect()
-        await client.send(fetch(1, 5))
-        await broker.expect(fetch(1, 5))
+        await relay.connect(fetch(1, 5))
         assert relay.throttle.told("link") == [("link", 9)]
 
 
@@ -57,9 +57,7 @@ async def test_a_fetch_is_held_until_its_time_and_planned_with_how_long_it_was_h
     async with relaying() as relay:
         for _ in range(2):
             relay.throttle.decisions.append(lambda _: Hold(time.monotonic() + 0.01))
-        client, broker = await relay.connect()
-        await client.send(fetch(1, 5) + request(3, 0, 2))
-        await broker.expect(fetch(1, 5) + request(3, 0, 2))
+        await relay.connect(fetch(1, 5) + request(3, 0, 2))
         held_seconds = [call[2] for call in relay.throttle.told("plan")]
         assert held_seconds[0] == 0
         assert held_seconds[1] >= 0.009
@@ -87,10 +85,8 @@ async def test_requests_before_a_held_fetch_pass_and_those_behind_it_wait() -> N
 
 async def test_a_second_fetch_that_is_held_keeps_what_follows_back_too() -> None:
     async with relaying() as relay:
-        relay.throttle.decisions.extend([Hold(FAR), lambda asked: Forward(asked), Hold(FAR)])
-        client, broker = await relay.connect()
-        await client.send(fetch(1, 5) + fetch(2, 5) + request(18, 0, 3))
-        await relay.until(lambda: relay.stats.held)
+        client, broker = await relay.hold(fetch(1, 5) + fetch(2, 5) + request(18, 0, 3))
+        relay.throttle.decisions.extend([lambda asked: Forward(asked), Hold(FAR)])
         relay.relay.replan_held()
         await broker.expect(fetch(1, 5))
         await client.send(request(18, 0, 4))
@@ -104,36 +100,23 @@ async def test_a_second_fetch_that_is_held_keeps_what_follows_back_too() -> None
 
 async def test_a_held_fetch_stops_the_reading_of_its_client() -> None:
     async with relaying() as relay:
-        relay.throttle.decisions.append(Hold(FAR))
-        client, _ = await relay.connect()
-        await client.send(fetch(1, 5))
-        await relay.until(lambda: relay.stats.held)
+        client, _ = await relay.hold(fetch(1, 5))
         await client.send_until_blocked(request(0, 2, 2, b"\xff" * 10_000))
         assert relay.pool.lent_bytes == 0
 
 
 async def test_a_settled_response_wakes_the_fetches_of_other_links() -> None:
     async with relaying() as relay:
-        relay.throttle.decisions.extend([lambda asked: Forward(asked), Hold(FAR)])
-        client, broker = await relay.connect()
-        await client.send(fetch(1, 5))
-        await broker.expect(fetch(1, 5))
-        other, its_broker = await relay.connect()
-        await other.send(fetch(7, 6))
-        await relay.until(lambda: relay.stats.held)
+        _, broker = await relay.connect(fetch(1, 5))
+        _, its_broker = await relay.hold(fetch(7, 6))
         await broker.send(fetch_response(1))
         await its_broker.expect(fetch(7, 6))
 
 
 async def test_a_closed_link_wakes_the_fetches_of_other_links() -> None:
     async with relaying() as relay:
-        relay.throttle.decisions.extend([lambda asked: Forward(asked), Hold(FAR)])
-        client, broker = await relay.connect()
-        await client.send(fetch(1, 5))
-        await broker.expect(fetch(1, 5))
-        other, its_broker = await relay.connect()
-        await other.send(fetch(7, 6))
-        await relay.until(lambda: relay.stats.held)
+        client, _ = await relay.connect(fetch(1, 5))
+        _, its_broker = await relay.hold(fetch(7, 6))
         client.reset()
         await its_broker.expect(fetch(7, 6))
         assert relay.throttle.told("abandon") == [("abandon",)]
@@ -153,10 +136,7 @@ async def test_held_fetches_are_planned_again_in_the_order_they_were_held_in() -
 
 async def test_a_client_that_went_away_while_held_is_not_forwarded_for() -> None:
     async with relaying() as relay:
-        relay.throttle.decisions.append(Hold(FAR))
-        client, broker = await relay.connect()
-        await client.send(fetch(1, 5))
-        await relay.until(lambda: relay.stats.held)
+        client, broker = await relay.hold(fetch(1, 5))
         client.close()
 
         def replanned() -> bool:
@@ -170,10 +150,7 @@ async def test_a_client_that_went_away_while_held_is_not_forwarded_for() -> None
 
 async def test_a_broker_that_goes_away_ends_the_connection_of_a_held_fetch() -> None:
     async with relaying() as relay:
-        relay.throttle.decisions.append(Hold(FAR))
-        client, broker = await relay.connect()
-        await client.send(fetch(1, 5))
-        await relay.until(lambda: relay.stats.held)
+        client, broker = await relay.hold(fetch(1, 5))
         broker.close()
         await client.expect_end()
         await relay.until(lambda: not relay.stats.held)
@@ -249,9 +226,7 @@ async def test_a_throttle_that_raises_lets_this_and_all_later_fetches_pass(when:
             relay.throttle.decisions.append(RuntimeError("bug"))
         else:
             relay.throttle.decisions.append(lambda asked: Forward(asked.with_(max_bytes=2**40)))
-        client, broker = await relay.connect()
-        await client.send(fetch(1, 5) + fetch(2, 5))
-        await broker.expect(fetch(1, 5) + fetch(2, 5))
+        client, broker = await relay.connect(fetch(1, 5) + fetch(2, 5))
         await broker.send(fetch_response(1) + response(2, b"not even scanned"))
         await client.expect(fetch_response(1) + response(2, b"not even scanned"))
         assert relay.stats.throttle_errors == 1
@@ -267,9 +242,7 @@ async def test_a_throttle_that_raises_when_it_settles_lets_all_later_fetches_pas
     async with relaying() as relay:
         relay.throttle.fail_settle = RuntimeError("bug")
         relay.throttle.fail_close = RuntimeError("another")
-        client, broker = await relay.connect()
-        await client.send(fetch(1, 5) + fetch(2, 5))
-        await broker.expect(fetch(1, 5) + fetch(2, 5))
+        client, broker = await relay.connect(fetch(1, 5) + fetch(2, 5))
         await broker.send(fetch_response(1) + fetch_response(2))
         await client.expect(fetch_response(1) + fetch_response(2))
         await client.send(fetch(3, 5))
@@ -283,9 +256,7 @@ async def test_a_throttle_that_raises_when_it_settles_lets_all_later_fetches_pas
 async def test_a_throttle_that_raises_when_it_is_closed_disturbs_no_one() -> None:
     async with relaying() as relay:
         relay.throttle.fail_close = RuntimeError("bug")
-        client, broker = await relay.connect()
-        await client.send(fetch(1, 5))
-        await broker.expect(fetch(1, 5))
+        client, broker = await relay.connect(fetch(1, 5))
         client.close()
         await broker.expect_end()
         broker.close()
@@ -312,47 +283,47 @@ class Carrier:
         self.told.append("stop decoding")
 
 
-def replica_fetch(frame: bytes) -> ReplicaFetch:
-    return ReplicaFetch(RequestHeader(1, 3, 1, None), frame[4:])
+class Detached:
+    """One connection's replica fetches without a connection: the throttle is scripted, the carrier remembers."""
+
+    def __init__(self, *decisions: Scripted) -> None:
+        self.throttle = ScriptedThrottle(deque(decisions))
+        self.carrier = Carrier()
+        self.relay = Relay(self.throttle, RelayStats("leader"), EventLog("tests"), clock=lambda: 5.0)
+        self.fetches = ReplicaFetches(self.relay, None, self.carrier)
+
+    def take(self, frame: bytes) -> None:
+        self.fetches.take(ReplicaFetch(RequestHeader(1, 3, 1, None), frame[4:]))
 
 
-async def test_an_unchanged_request_is_forwarded_as_it_came_and_a_malformed_one_refused() -> None:
-    with logged() as (log, _):
-        carrier = Carrier()
-        fetches = ReplicaFetches(Relay(ScriptedThrottle(), RelayStats("leader"), log), None, carrier)
-        fetches.take(replica_fetch(fetch(1, 5)))
-        assert carrier.told == [fetch(1, 5)]
-        with pytest.raises(MalformedFrame):
-            fetches.take(replica_fetch(fetch(1, 5)[:-1]))
+def test_an_unchanged_request_is_forwarded_as_it_came_and_a_malformed_one_refused() -> None:
+    link = Detached()
+    link.take(fetch(1, 5))
+    assert link.carrier.told == [fetch(1, 5)]
+    with pytest.raises(MalformedFrame):
+        link.take(fetch(1, 5)[:-1])
 
 
 async def test_a_hold_in_the_past_does_not_spin() -> None:
-    with logged() as (log, _):
-        throttle, carrier = ScriptedThrottle(), Carrier()
-        throttle.decisions.extend([Hold(0.0)] * 10_000)
-        fetches = ReplicaFetches(Relay(throttle, RelayStats("leader"), log), None, carrier)
-        carrier.replan = fetches.replan  # type: ignore[method-assign]
-        fetches.take(replica_fetch(fetch(1, 5)))
-        await asyncio.sleep(0.02)
-        assert 1 < len(throttle.told("plan")) < 30
-        fetches.drop_held()
-        assert not fetches.holding
+    link = Detached(*[Hold(0.0)] * 10_000)
+    link.carrier.replan = link.fetches.replan  # type: ignore[method-assign]
+    link.take(fetch(1, 5))
+    await asyncio.sleep(0.02)
+    assert 1 < len(link.throttle.told("plan")) < 30
+    link.fetches.drop_held()
+    assert not link.fetches.holding
 
 
 async def test_a_hold_without_an_end_sets_no_timer() -> None:
-    with logged() as (log, _):
-        throttle, carrier = ScriptedThrottle(), Carrier()
-        relay = Relay(throttle, RelayStats("leader"), log)
-        fetches = ReplicaFetches(relay, None, carrier)
-        throttle.decisions.extend([Hold(0.0), Hold(FAR)])
-        fetches.take(replica_fetch(fetch(1, 5)))
-        fetches.replan()
-        await asyncio.sleep(0.005)
-        assert fetches.holding
-        assert carrier.told == []  # not even by the timer of the hold before
-        fetches.close(in_flight=False)
-        assert len(relay.held) == 0
-        assert relay.stats.throttle_errors == 0
+    link = Detached(Hold(0.0), Hold(FAR))
+    link.take(fetch(1, 5))
+    link.fetches.replan()
+    await asyncio.sleep(0.005)
+    assert link.fetches.holding
+    assert link.carrier.told == []  # not even by the timer of the hold before
+    link.fetches.close(in_flight=False)
+    assert len(link.relay.held) == 0
+    assert link.relay.stats.throttle_errors == 0
 
 
 async def test_many_wakes_in_a_moment_are_one_and_the_next_comes_a_little_later() -> None:
@@ -378,13 +349,10 @@ async def test_many_wakes_in_a_moment_are_one_and_the_next_comes_a_little_later(
 
 def test_the_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
     """The throttle takes a request in when held_seconds is 0: that must be once."""
-    with logged() as (log, _):
-        throttle = ScriptedThrottle()
-        fetches = ReplicaFetches(Relay(throttle, RelayStats("leader"), log, clock=lambda: 5.0), None, Carrier())
-        throttle.decisions.extend([Hold(FAR)])
-        fetches.take(replica_fetch(fetch(1, 5)))
-        fetches.replan()
-        assert [call[2] > 0 for call in throttle.told("plan")] == [False, True]
+    link = Detached(Hold(FAR))
+    link.take(fetch(1, 5))
+    link.fetches.replan()
+    assert [call[2] > 0 for call in link.throttle.told("plan")] == [False, True]
 
 
 def test_a_decision_is_given_the_request_decoded() -> None:
@@ -394,8 +362,5 @@ def test_a_decision_is_given_the_request_decoded() -> None:
         seen.append(asked)
         return Forward(asked)
 
-    with logged() as (log, _):
-        throttle = ScriptedThrottle()
-        throttle.decisions.append(decide)
-        ReplicaFetches(Relay(throttle, RelayStats("leader"), log), None, Carrier()).take(replica_fetch(fetch(8, 5)))
+    Detached(decide).take(fetch(8, 5))
     assert (seen[0].header, seen[0].replica_id) == (RequestHeader(1, 3, 8, b"c"), 5)

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from tests.protocol.wire import CONSUMER, fetch, fetch_response, frame, produce, request, response, string
-from tests.proxy.relaying import Peer, Relaying, relaying
+from tests.proxy.relaying import Peer, Relaying, relaying, round_trip
 
 ON_BOTH_LOOPS = True
 
@@ -91,10 +91,7 @@ async def test_an_idle_connection_owns_no_buffer() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect()
         for correlation_id in range(3):
-            await client.send(request(3, 0, correlation_id))
-            await broker.expect(request(3, 0, correlation_id))
-            await broker.send(response(correlation_id))
-            await client.expect(response(correlation_id))
+            await round_trip(client, broker, correlation_id)
             assert relay.pool.lent_bytes == 0
 
 
@@ -115,9 +112,7 @@ async def test_produce_with_acks_0_leaves_no_response_due() -> None:
 )
 async def test_what_is_not_kafka_passes_both_ways_and_is_counted(data: bytes, reason: str) -> None:
     async with relaying() as relay:
-        client, broker = await relay.connect()
-        await client.send(data)
-        await broker.expect(data)
+        client, broker = await relay.connect(data)
         await broker.send(b"\x16\x03\x03\xff\xff\xff\xff\xff")
         await client.expect(b"\x16\x03\x03\xff\xff\xff\xff\xff")
         await client.send(fetch(1, 2))
@@ -214,10 +209,7 @@ async def _turns(relay: Relaying) -> None:
     """Give the relay the time to do what it should not do: a few round trips of another connection."""
     client, broker = await relay.connect()
     for correlation_id in range(5):
-        await client.send(request(3, 0, correlation_id))
-        await broker.expect(request(3, 0, correlation_id))
-        await broker.send(response(correlation_id))
-        await client.expect(response(correlation_id))
+        await round_trip(client, broker, correlation_id)
     client.close()
     await broker.expect_end()
 

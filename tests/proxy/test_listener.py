@@ -1,11 +1,13 @@
 """Listeners: where they listen, upstreams that are down, and the orderly end."""
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
 import socket
 import time
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -14,7 +16,7 @@ from proxy.address import Address
 from proxy.listener import start_listener
 from quota.decisions import Answer, Hold
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
-from tests.proxy.relaying import DEADLINE_SECONDS, Relaying, relaying
+from tests.proxy.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip
 
 ON_BOTH_LOOPS = True
 LONG = 30.0
@@ -62,29 +64,26 @@ async def test_an_upstream_that_refuses_closes_the_client_at_once() -> None:
         assert line["peer"] == str(relay.listener.upstream)
 
 
-async def test_an_upstream_that_hangs_closes_the_client_when_the_time_is_over() -> None:
+@pytest.fixture
+def upstream_that_hangs() -> Iterator[Address]:
+    """A port whose backlog is full: Linux drops the SYN of further connections."""
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listening.getsockname())
+        yield Address(*listening.getsockname())
+
+
+async def test_an_upstream_that_hangs_closes_the_client_when_the_time_is_over(upstream_that_hangs: Address) -> None:
     async with relaying(connect_seconds=0.05) as relay:
-        hanging, fillers = listener_that_takes_no_more()
-        relay.listener.upstream = Address(*hanging.getsockname())
+        relay.listener.upstream = upstream_that_hangs
         client = await relay.client()
         await client.expect_end()
         assert relay.stats.upstream_failures == {"timeout": 1}
         (line,) = relay.log.of("upstream_failed")
         assert line["reason"] == "no answer in 0.05 s"
-        for one in (hanging, *fillers):
-            one.close()
-
-
-def listener_that_takes_no_more() -> tuple[socket.socket, list[socket.socket]]:
-    """A port whose backlog is full: Linux drops the SYN of further connections."""
-    listening = socket.create_server(("127.0.0.1", 0), backlog=0)
-    fillers = []
-    for _ in range(4):
-        filler = socket.socket()
-        filler.setblocking(False)
-        filler.connect_ex(listening.getsockname())
-        fillers.append(filler)
-    return listening, fillers
 
 
 async def test_an_upstream_whose_name_is_unknown_closes_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +105,7 @@ async def test_a_process_without_descriptors_accepts_again_later(monkeypatch: py
         assert listening is not None
         relay.listener._socket = Exhausted(listening)  # type: ignore[assignment]
         started = time.monotonic()
-        client, broker = await relay.connect()
-        await client.send(request(3, 0, 1))
-        await broker.expect(request(3, 0, 1))
+        await relay.connect(request(3, 0, 1))
         assert relay.stats.accept_errors == 2
         assert time.monotonic() - started >= 0.035
         assert len(relay.log.of("accept_failed")) == 1
@@ -148,56 +145,51 @@ async def test_a_closed_listener_frees_its_port_and_its_connections_go_on() -> N
         await client.expect(response(1))
 
 
-async def test_drain_gives_up_connections_that_the_upstream_has_not_taken() -> None:
+async def test_drain_gives_up_connections_that_the_upstream_has_not_taken(upstream_that_hangs: Address) -> None:
     async with relaying() as relay:
-        hanging, fillers = listener_that_takes_no_more()
-        relay.listener.upstream = Address(*hanging.getsockname())
+        relay.listener.upstream = upstream_that_hangs
         client = await relay.client()
         await relay.until(lambda: relay.stats.connections)
-        drained = await drained_with(relay)
-        await client.expect_end()
-        await drained
+        async with draining(relay):
+            await client.expect_end()
         assert relay.stats.connections == 0
-        for one in (hanging, *fillers):
-            one.close()
 
 
-async def drained_with(relay: Relaying, limit_seconds: float = LONG) -> asyncio.Task[None]:
-    task = asyncio.create_task(relay.listener.drain(limit_seconds))
+@contextlib.asynccontextmanager
+async def draining(relay: Relaying, client: Peer | None = None, broker: Peer | None = None) -> AsyncIterator[None]:
+    """Drain while the block runs. After it the peers' connections are at their end, without another byte; then so is
+    the drain, once the client has closed too.
+    """
+    drained = asyncio.create_task(relay.listener.drain(LONG))
     await asyncio.sleep(0)
-    return task
+    yield
+    if client is not None:
+        await client.expect_end()
+        client.close()
+    if broker is not None:
+        assert await broker.receive(1) == b""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await drained
 
 
 async def test_drain_closes_idle_connections_at_once() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect()
-        await client.send(request(3, 0, 1))
-        await broker.expect(request(3, 0, 1))
-        await broker.send(response(1))
-        await client.expect(response(1))
+        await round_trip(client, broker, 1)
         started = time.monotonic()
-        drained = await drained_with(relay)
-        await client.expect_end()
-        client.close()
-        await drained
-        await broker.expect_end()
+        async with draining(relay, client, broker):
+            pass
         assert time.monotonic() - started < 1
 
 
 async def test_drain_waits_for_responses_that_are_due_and_takes_no_more_requests() -> None:
     async with relaying() as relay:
-        client, broker = await relay.connect()
-        await client.send(fetch(1, 5) + request(3, 0, 2))
-        await broker.expect(fetch(1, 5) + request(3, 0, 2))
-        drained = await drained_with(relay)
-        await client.send(request(18, 0, 3))
-        data = fetch_response(1) + response(2, b"z" * 500_000)
-        await broker.send(data)
-        await client.expect(data)
-        await client.expect_end()
-        client.close()
-        await drained
-        assert await broker.receive(1) == b""
+        client, broker = await relay.connect(fetch(1, 5) + request(3, 0, 2))
+        async with draining(relay, client, broker):
+            await client.send(request(18, 0, 3))
+            data = fetch_response(1) + response(2, b"z" * 500_000)
+            await broker.send(data)
+            await client.expect(data)
         assert relay.throttle.told("settle") == [("settle", [b"orders"])]
 
 
@@ -208,15 +200,11 @@ async def test_drain_lets_a_request_that_is_under_way_end() -> None:
         data = request(3, 0, 1, b"b" * 40_000)
         await client.send(data[:20_000])
         await broker.expect(data[:20_000])
-        drained = await drained_with(relay)
-        await client.send(data[20_000:] + request(3, 0, 2))
-        await broker.expect(data[20_000:])
-        await broker.send(response(1))
-        await client.expect(response(1))
-        await client.expect_end()
-        client.close()
-        assert await broker.receive(1) == b""
-        await drained
+        async with draining(relay, client, broker):
+            await client.send(data[20_000:] + request(3, 0, 2))
+            await broker.expect(data[20_000:])
+            await broker.send(response(1))
+            await client.expect(response(1))
 
 
 @pytest.mark.parametrize("cut", [1, 5, 13, 24, 40])
@@ -226,33 +214,22 @@ async def test_drain_lets_a_request_whose_head_was_cut_end(cut: int) -> None:
         data = produce(1, 0) if cut < 13 else fetch(1, 5)
         await client.send(data[:cut])
         await relay.until(lambda: sum(link._to_upstream.moved for link in relay.listener.links) == cut)
-        drained = await drained_with(relay)
-        await client.send(data[cut:] + request(3, 0, 2))
-        await broker.expect(data)
-        if cut >= 13:
-            await broker.send(fetch_response(1))
-            await client.expect(fetch_response(1))
-        await client.expect_end()
-        client.close()
-        assert await broker.receive(1) == b""
-        await drained
+        async with draining(relay, client, broker):
+            await client.send(data[cut:] + request(3, 0, 2))
+            await broker.expect(data)
+            if cut >= 13:
+                await broker.send(fetch_response(1))
+                await client.expect(fetch_response(1))
 
 
 async def test_drain_gives_up_a_fetch_that_is_held_and_what_came_behind_it() -> None:
     async with relaying() as relay:
-        relay.throttle.decisions.append(Hold(float("inf")))
-        client, broker = await relay.connect()
-        await client.send(request(3, 0, 1) + fetch(2, 5) + request(3, 0, 3))
+        client, broker = await relay.hold(request(3, 0, 1) + fetch(2, 5) + request(3, 0, 3))
         await broker.expect(request(3, 0, 1))
-        assert relay.stats.held == 1
-        drained = await drained_with(relay)
-        relay.relay.replan_held()
-        await broker.send(response(1))
-        await client.expect(response(1))
-        await client.expect_end()
-        client.close()
-        assert await broker.receive(1) == b""
-        await drained
+        async with draining(relay, client, broker):
+            relay.relay.replan_held()
+            await broker.send(response(1))
+            await client.expect(response(1))
 
 
 async def test_drain_does_not_hold_the_fetch_that_ends_a_request_under_way() -> None:
@@ -261,12 +238,8 @@ async def test_drain_does_not_hold_the_fetch_that_ends_a_request_under_way() -> 
         client, broker = await relay.connect()
         await client.send(fetch(1, 5)[:-1])
         await relay.until(lambda: sum(link._to_upstream.moved for link in relay.listener.links))
-        drained = await drained_with(relay)
-        await client.send(fetch(1, 5)[-1:])
-        await client.expect_end()
-        client.close()
-        await broker.expect_end()
-        await drained
+        async with draining(relay, client, broker):
+            await client.send(fetch(1, 5)[-1:])
 
 
 async def test_drain_sends_an_answer_whose_turn_comes_last() -> None:
@@ -276,45 +249,31 @@ async def test_drain_sends_an_answer_whose_turn_comes_last() -> None:
         client, broker = await relay.connect()
         await client.send(request(3, 0, 1) + fetch(2, 5))
         await broker.expect(request(3, 0, 1))
-        drained = await drained_with(relay)
-        await broker.send(response(1))
-        await client.expect(response(1) + answer)
-        await client.expect_end()
-        client.close()
-        await drained
+        async with draining(relay, client, broker):
+            await broker.send(response(1))
+            await client.expect(response(1) + answer)
 
 
 async def test_drain_delivers_what_a_slow_client_has_not_read_yet() -> None:
     async with relaying() as relay:
-        client, broker = await relay.connect()
-        await client.send(request(3, 0, 1))
-        await broker.expect(request(3, 0, 1))
+        client, broker = await relay.connect(request(3, 0, 1))
         data = response(1, b"z" * 30_000_000)
         sending = asyncio.create_task(broker.send(data))
         await relay.until(lambda: relay.pool.lent_bytes)
-        drained = await drained_with(relay)
-        await client.send(request(3, 0, 2))  # unread by the relay: closing on it would reset the connection
-        await client.expect(data)
-        await client.expect_end()
-        client.close()
-        await sending
-        await drained
+        async with draining(relay, client, broker):
+            await client.send(request(3, 0, 2))  # unread by the relay: closing on it would reset the connection
+            await client.expect(data)
+            await sending
 
 
 async def test_drain_delivers_last_bytes_that_were_read_and_could_not_be_sent_at_once() -> None:
     async with relaying() as relay:
-        client, broker = await relay.connect()
-        await client.send(request(3, 0, 1))
-        await broker.expect(request(3, 0, 1))
+        client, broker = await relay.connect(request(3, 0, 1))
         (link,) = relay.listener.links
         link._to_client._target = Reluctant(link._client)  # type: ignore[assignment]
-        drained = await drained_with(relay)
-        await broker.send(response(1))
-        await client.expect(response(1))
-        await client.expect_end()
-        client.close()
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            await drained
+        async with draining(relay, client, broker):
+            await broker.send(response(1))
+            await client.expect(response(1))
 
 
 class Reluctant:
@@ -342,7 +301,8 @@ async def test_drain_closes_what_is_left_when_the_limit_is_over() -> None:
         opaque, other_broker = await relay.connect()
         await opaque.send(b"\x16\x03\x01 hello")
         await other_broker.expect(b"\x16\x03\x01 hello")
-        await (await drained_with(relay, 0.02))
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await relay.listener.drain(0.02)
         await stuck.expect_end()
         await opaque.expect_end()
         await its_broker.expect_end()
@@ -363,19 +323,14 @@ async def test_drain_gives_a_client_that_does_not_close_a_moment_only(monkeypatc
     async with relaying() as relay:
         client, broker = await relay.connect()
         await relay.until(lambda: relay.listener.links)
-        drained = await drained_with(relay)
-        await client.send(b"x" * 100)
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            await drained
-        await broker.expect_end()
+        async with draining(relay, broker=broker):
+            await client.send(b"x" * 100)
 
 
 async def test_nothing_of_a_closed_connection_stays_in_memory() -> None:
     async with relaying() as relay:
         for _ in range(3):
-            client, broker = await relay.connect()
-            await client.send(fetch(1, 5))
-            await broker.expect(fetch(1, 5))
+            client, broker = await relay.connect(fetch(1, 5))
             client.close()
             broker.close()
         await relay.until(lambda: relay.stats.connections == 0)

@@ -38,18 +38,6 @@ class Owner:
         pump.close()
 
 
-@pytest.fixture
-def ends() -> Iterator[tuple[Peer, socket.socket, socket.socket, Peer]]:
-    """The sender, the pump's source, the pump's target and the receiver."""
-    connections = [*socket.socketpair(), *socket.socketpair()]
-    for connection in connections:
-        connection.setblocking(False)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    yield LocalPeer(connections[0]), connections[1], connections[2], LocalPeer(connections[3])
-    for connection in connections:
-        connection.close()
-
-
 class LocalPeer(Peer):
     """A peer on a socket pair."""
 
@@ -57,11 +45,33 @@ class LocalPeer(Peer):
         self.connection = connection
 
 
-async def test_many_small_pieces_arrive_in_order_though_the_target_takes_few_at_a_time(
-    ends: tuple[Peer, socket.socket, socket.socket, Peer],
-) -> None:
-    sender, source, target, receiver = ends
-    owner, pool, rng = Owner(), PoisonedPool(), random.Random(1)
+class Piped:
+    """A sender, a receiver, and what is between them: two sockets, an owner and a pool for the pump."""
+
+    def __init__(self) -> None:
+        self.connections = [*socket.socketpair(), *socket.socketpair()]
+        for connection in self.connections:
+            connection.setblocking(False)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        first, self.source, self.target, last = self.connections
+        self.sender, self.receiver = LocalPeer(first), LocalPeer(last)
+        self.owner = Owner()
+        self.pool = PoisonedPool()
+
+    def pump(self) -> Pump:
+        return Pump(self.owner, asyncio.get_running_loop(), self.pool, self.source, self.target)
+
+
+@pytest.fixture
+def piped() -> Iterator[Piped]:
+    piped = Piped()
+    yield piped
+    for connection in piped.connections:
+        connection.close()
+
+
+async def test_many_small_pieces_arrive_in_order_though_the_target_takes_few_at_a_time(piped: Piped) -> None:
+    rng = random.Random(1)
 
     def cut(view: memoryview) -> list[memoryview]:
         at = sorted({0, len(view), *(rng.randrange(len(view)) for _ in range(300))})
@@ -69,107 +79,90 @@ async def test_many_small_pieces_arrive_in_order_though_the_target_takes_few_at_
         pieces.insert(rng.randrange(len(pieces)), view[:0])
         return pieces
 
-    owner.cut = cut
-    pump = Pump(owner, asyncio.get_running_loop(), pool, source, target)
+    piped.owner.cut = cut
+    pump = piped.pump()
     pump.large_reads = True
     pump.resume(STOPPED)
     data = rng.randbytes(500_000)
-    sending = asyncio.create_task(sender.send(data))
-    await receiver.expect(data)
+    sending = asyncio.create_task(piped.sender.send(data))
+    await piped.receiver.expect(data)
     await sending
-    sender.half_close()
-    await receiver.expect_end()
-    assert owner.told[-1] == "ended"
-    assert pool.lent_bytes == 0
+    piped.sender.half_close()
+    await piped.receiver.expect_end()
+    assert piped.owner.told[-1] == "ended"
+    assert piped.pool.lent_bytes == 0
     assert pump.moved == len(data)
     pump.close()
 
 
-async def test_a_pump_reads_only_when_no_reason_to_pause_is_left(
-    ends: tuple[Peer, socket.socket, socket.socket, Peer],
-) -> None:
-    sender, source, target, receiver = ends
-    pump = Pump(Owner(), asyncio.get_running_loop(), PoisonedPool(), source, target)
+async def test_a_pump_reads_only_when_no_reason_to_pause_is_left(piped: Piped) -> None:
+    pump = piped.pump()
     pump.pause(HELD)
     pump.pause(CROWDED)
-    await sender.send(b"waits")
+    await piped.sender.send(b"waits")
     for reason in (STOPPED, HELD):
         pump.resume(reason)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert receiver.has_nothing()
+        assert piped.receiver.has_nothing()
     pump.resume(CROWDED)
-    await receiver.expect(b"waits")
+    await piped.receiver.expect(b"waits")
     pump.close()
 
 
-async def test_a_read_limit_is_not_passed(ends: tuple[Peer, socket.socket, socket.socket, Peer]) -> None:
-    sender, source, target, receiver = ends
-    owner = Owner()
-    pump = Pump(owner, asyncio.get_running_loop(), PoisonedPool(), source, target)
+async def test_a_read_limit_is_not_passed(piped: Piped) -> None:
+    pump = piped.pump()
     pump.read_limit = 3
-    await sender.send(b"0123456789")
+    await piped.sender.send(b"0123456789")
     pump.resume(STOPPED)
-    await receiver.expect(b"0123456789")
-    assert owner.sizes == [3, 3, 3, 1]
+    await piped.receiver.expect(b"0123456789")
+    assert piped.owner.sizes == [3, 3, 3, 1]
     pump.close()
 
 
-async def test_large_reads_are_as_large_as_a_large_buffer(
-    ends: tuple[Peer, socket.socket, socket.socket, Peer],
-) -> None:
-    sender, source, target, receiver = ends
-    for connection in (sender.connection, target):
+async def test_large_reads_are_as_large_as_a_large_buffer(piped: Piped) -> None:
+    for connection in (piped.sender.connection, piped.target):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
-    owner = Owner()
-    pump = Pump(owner, asyncio.get_running_loop(), PoisonedPool(), source, target)
+    pump = piped.pump()
     data = bytes(SMALL_BUFFER_SIZE * 5)
     for pump.large_reads, size in ((False, SMALL_BUFFER_SIZE), (True, LARGE_BUFFER_SIZE)):
-        owner.sizes.clear()
+        piped.owner.sizes.clear()
         pump.pause(HELD)
-        await sender.send(data)
+        await piped.sender.send(data)
         pump.resume(HELD)
         pump.resume(STOPPED)
-        await receiver.expect(data)
-        assert max(owner.sizes) == min(size, len(data))
+        await piped.receiver.expect(data)
+        assert max(piped.owner.sizes) == min(size, len(data))
     pump.close()
 
 
-async def test_a_closed_pump_sends_nothing_and_owns_no_buffer(
-    ends: tuple[Peer, socket.socket, socket.socket, Peer],
-) -> None:
-    sender, source, target, receiver = ends
-    pool = PoisonedPool()
-    pump = Pump(Owner(), asyncio.get_running_loop(), pool, source, target)
+async def test_a_closed_pump_sends_nothing_and_owns_no_buffer(piped: Piped) -> None:
+    pump = piped.pump()
     pump.resume(STOPPED)
-    await sender.send_until_blocked(b"x" * 100_000)
-    assert pool.lent_bytes > 0
+    await piped.sender.send_until_blocked(b"x" * 100_000)
+    assert piped.pool.lent_bytes > 0
     pump.close()
-    assert pool.lent_bytes == 0
+    assert piped.pool.lent_bytes == 0
     pump.flush()
-    while not receiver.has_nothing():
-        await receiver.receive(1)
+    while not piped.receiver.has_nothing():
+        await piped.receiver.receive(1)
     await asyncio.sleep(0)
-    assert receiver.has_nothing()
+    assert piped.receiver.has_nothing()
 
 
 @pytest.mark.parametrize("which", ["source", "target"])
-async def test_a_broken_socket_is_told_to_the_owner_once(
-    which: str, ends: tuple[Peer, socket.socket, socket.socket, Peer]
-) -> None:
-    sender, source, target, receiver = ends
-    owner, pool = Owner(), PoisonedPool()
-    pump = Pump(owner, asyncio.get_running_loop(), pool, source, target)
+async def test_a_broken_socket_is_told_to_the_owner_once(which: str, piped: Piped) -> None:
+    pump = piped.pump()
     if which == "target":
-        receiver.close()
-        await sender.send(b"for nobody")
+        piped.receiver.close()
+        await piped.sender.send(b"for nobody")
         pump.resume(STOPPED)
     else:
-        source.send(b"unread by the sender: its close is a reset")
+        piped.source.send(b"unread by the sender: its close is a reset")
         pump.resume(STOPPED)
-        sender.close()
+        piped.sender.close()
     for _ in range(10):
         await asyncio.sleep(0)
-    (error,) = owner.told
+    (error,) = piped.owner.told
     assert error is (BrokenPipeError if which == "target" else ConnectionResetError)
-    assert pool.lent_bytes == 0
+    assert piped.pool.lent_bytes == 0

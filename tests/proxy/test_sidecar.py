@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from proxy.config import Config, parse_config
 from proxy.sidecar import ListenError, Sidecar
+from tests.proxy.servers import serving
 
 LEADER_RATE = "leader.replication.throttled.rate"
 LEADER_REPLICAS = "leader.replication.throttled.replicas"
@@ -47,9 +48,7 @@ class Broker:
 @pytest_asyncio.fixture
 async def broker() -> AsyncIterator[Broker]:
     broker = Broker()
-    broker.server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
-    broker.port = broker.server.sockets[0].getsockname()[1]
-    async with broker.server:
+    async with serving(broker.serve) as (broker.server, broker.port):
         yield broker
         broker.released.set()
 

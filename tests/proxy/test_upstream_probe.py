@@ -11,6 +11,7 @@ import pytest
 from proxy import upstream_probe
 from proxy.address import Address
 from proxy.upstream_probe import CACHE_SECONDS, UpstreamProbe
+from tests.proxy.servers import serving
 
 Serve = Callable[[bytes], Awaitable[bytes]]
 
@@ -35,9 +36,8 @@ class Upstream:
 @asynccontextmanager
 async def upstream(serve: Serve) -> AsyncIterator[Upstream]:
     served = Upstream(serve)
-    server = await asyncio.start_server(served.accepted, "127.0.0.1", 0)
-    served.address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
-    async with server:
+    async with serving(served.accepted) as (_, port):
+        served.address = Address("127.0.0.1", port)
         yield served
 
 
