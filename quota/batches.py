@@ -46,11 +46,11 @@ class BatchSizes:
         return self.seen >= _FEW and self.largest - self.smallest <= self.largest * _EVEN_SPREAD
 
     def remaining(self, offsets: int, others: BatchSizes) -> float:
-        """The bytes in about `offsets` offsets, and one batch more; inf while nothing is known of either."""
+        """The bytes in about `offsets` offsets, and half a batch more; inf while nothing is known of either."""
         known = self if self.bytes_per_offset else others
         if not known.bytes_per_offset or not known.largest:
             return float("inf")
-        return offsets * known.bytes_per_offset + known.largest
+        return offsets * known.bytes_per_offset + known.largest / 2
 
     def cap_for(self, left: float, asked: int, others: BatchSizes) -> tuple[int, bool]:
         """The partition_max_bytes (> 0, <= asked) for at most `left` bytes, and whether it surely returns a batch.

@@ -69,10 +69,10 @@ def test_barren_grants_widen_the_cap_until_data_comes() -> None:
     assert sizes.barren == 0
 
 
-def test_rest_of_a_partition_is_its_offsets_in_bytes_and_a_batch_more() -> None:
+def test_rest_of_a_partition_is_its_offsets_in_bytes_and_half_a_batch_more() -> None:
     sizes, others = BatchSizes(), BatchSizes()
     assert sizes.remaining(10, others) == float("inf")
     others.largest, others.bytes_per_offset = 500, 100.0
-    assert sizes.remaining(10, others) == 1500
+    assert sizes.remaining(10, others) == 1250
     sizes.largest, sizes.bytes_per_offset = 50, 10.0
-    assert sizes.remaining(10, others) == 150
+    assert sizes.remaining(10, others) == 125
