@@ -59,7 +59,7 @@ class BatchSizes:
         is the first partition with data, and perhaps nothing elsewhere. `others` is what was seen of the topic's other
         partitions: used while nothing is known of this one.
         """
-        known = self if self.seen else others
+        known = self if self.seen >= _FEW else others
         batch = self.next_size or known.largest
         if self.barren:
             return min(asked, max(batch, _PROBE_BYTES) << min(self.barren, 16)), False
