@@ -19,6 +19,7 @@ WINDOW_SLACK = 0.04  # an answer takes a little of each second; without slack th
 CREDIT_SECONDS = 0.25  # credit that may wait for a link that is a little late; more would come as a burst
 _BUCKET_SECONDS = 0.001  # sends closer together than this share one entry: the window holds at most 1,000
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes waiters earlier
+UNSTEADY = 0.08  # of the bytes that no quota could stop: room kept for the next second's, which may be that many more
 _EPSILON_BYTES = 0.5  # rates are integers; this only absorbs the rounding of credit kept as a float
 
 
@@ -30,8 +31,9 @@ class StrictLedger:
         self._rate = rate
         self._credit = 0.0  # starts empty: the first second must not show twice the quota
         self._credit_at = clock()
-        self._sent: deque[list[float]] = deque()  # [time, bytes], oldest first
+        self._sent: deque[list[float]] = deque()  # [time, bytes, those that no quota could stop], oldest first
         self._sent_bytes = 0
+        self._unstoppable_bytes = 0
         self._reserved = 0
 
     @property
@@ -67,7 +69,8 @@ class StrictLedger:
     def room(self) -> float:
         """Bytes that the window has left now. Needs a rate."""
         self._advance(self._clock())
-        return self._limit() - self._sent_bytes - self._reserved + _EPSILON_BYTES
+        kept = self._unstoppable_bytes * UNSTEADY
+        return self._limit() - self._sent_bytes - kept - self._reserved + _EPSILON_BYTES
 
     def credit_at(self, size: float) -> float:
         """The time at which `credit` reaches `size` if nothing else is granted; inf at rate 0."""
@@ -87,8 +90,8 @@ class StrictLedger:
             return float("inf")
         if missing <= 0:
             return now
-        for time, sent in self._sent:
-            missing -= sent
+        for time, sent, unstoppable in self._sent:
+            missing -= sent + unstoppable * UNSTEADY
             if missing <= 0:
                 return time + WINDOW_SECONDS
         return now + _UNKNOWN_WAIT_SECONDS
@@ -127,20 +130,22 @@ class StrictLedger:
         self._advance(now)
         floor = -(self._rate or 0) * WINDOW_SECONDS
         self._credit = min(self._credit, max(floor, self._credit - size))
-        self._send(now, size)
+        self._send(now, size, size)
 
     def _limit(self) -> float:
         return (self._rate or 0) * WINDOW_SECONDS * (1 + WINDOW_SLACK)
 
-    def _send(self, now: float, size: int) -> None:
+    def _send(self, now: float, size: int, unstoppable: int = 0) -> None:
         if size <= 0:
             return
         self._sent_bytes += size
+        self._unstoppable_bytes += unstoppable
         if self._sent and now < self._sent[-1][0]:
             self._sent[-1][1] += size
+            self._sent[-1][2] += unstoppable
         else:
             # Stamped with the end of its bucket: bytes may leave the window late, never early.
-            self._sent.append([now + _BUCKET_SECONDS, size])
+            self._sent.append([now + _BUCKET_SECONDS, size, unstoppable])
 
     def _advance(self, now: float) -> None:
         if self._rate is not None and self._credit < (cap := self._rate * CREDIT_SECONDS):
@@ -148,4 +153,6 @@ class StrictLedger:
         self._credit_at = now
         sent = self._sent
         while sent and sent[0][0] + WINDOW_SECONDS <= now:
-            self._sent_bytes -= int(sent.popleft()[1])
+            _, size, unstoppable = sent.popleft()
+            self._sent_bytes -= int(size)
+            self._unstoppable_bytes -= int(unstoppable)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quota.ledger import StrictLedger
+from quota.ledger import UNSTEADY, StrictLedger
 from tests.quota.conversation import MovedClock
 
 RATE = 1000
@@ -42,7 +42,7 @@ def test_debt_of_in_sync_bytes_is_bounded_by_one_window() -> None:
     for _ in range(10):
         ledger.charge(100 * RATE)
     assert ledger.credit() == pytest.approx(-RATE, abs=1)
-    assert ledger.room() == pytest.approx(1040 - 1000 * RATE, abs=1)
+    assert ledger.room() == pytest.approx(1040 - 1000 * RATE * (1 + UNSTEADY), abs=1)
 
 
 def test_charge_does_not_forgive_a_deeper_debt() -> None:
@@ -74,6 +74,20 @@ def test_room_counts_what_is_reserved_and_what_the_last_second_sent() -> None:
     assert ledger.room() == pytest.approx(840, abs=1)
     assert ledger.room_at(1000) == pytest.approx(clock.now + 0.01, abs=0.002)
     clock.move(0.02)
+    assert ledger.room() == pytest.approx(1040, abs=1)
+
+
+def test_room_is_kept_for_more_of_what_no_quota_could_stop() -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    ledger.charge(300)
+    clock.move(0.5)
+    ledger.charge(200)
+    assert ledger.room() == pytest.approx(1040 - 500 * (1 + UNSTEADY), abs=1)
+    assert ledger.room_at(1040 - 200 * (1 + UNSTEADY)) == pytest.approx(clock.now + 0.5, abs=0.002)
+    clock.move(0.51)
+    assert ledger.room() == pytest.approx(1040 - 200 * (1 + UNSTEADY), abs=1)
+    clock.move(0.51)
     assert ledger.room() == pytest.approx(1040, abs=1)
 
 
