@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from lab.errors import LabError
-from lab.segments import replica_size
+from lab.segments import ReplicaSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ReceivedBytes:
         interval: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._replicas = list(replicas)
+        self._replicas = [ReplicaSize(data, topic, partition) for data, topic, partition in replicas]
         self._interval = interval
         self._clock = clock
         self._samples: list[tuple[float, int]] = []
@@ -124,7 +124,7 @@ class ReceivedBytes:
     def _sample(self) -> None:
         # The moment is taken in the middle: with thousands of replicas a round takes a while.
         begun = self._clock()
-        total = sum(replica_size(data, topic, partition) for data, topic, partition in self._replicas)
+        total = sum(replica.read() for replica in self._replicas)
         self._samples.append(((begun + self._clock()) / 2, total))
 
     def _run(self) -> None:

@@ -35,17 +35,36 @@ def segment_files(data: Path, topic: str, partition: int) -> list[Path]:
 
 
 def replica_size(data: Path, topic: str, partition: int) -> int:
-    """Return the bytes in a replica's segments, as the file system tells; 0 while it does not exist.
+    """Return the bytes in a replica's segments, as the file system tells; 0 while it does not exist."""
+    return ReplicaSize(data, topic, partition).read()
 
-    A segment may go while its folder is read (retention, deletion): it then counts as 0.
+
+class ReplicaSize:
+    """The bytes in a replica's segments, to be read again and again: files are listed anew only when some came or went.
+
+    A segment may go while it is looked at (retention, deletion): it then counts as 0.
     """
-    total = 0
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(data / f"{topic}-{partition}") as entries:
-        for entry in entries:
-            if entry.name.endswith(".log"):
+
+    __slots__ = ("_changed", "_files", "_folder")
+
+    def __init__(self, data: Path, topic: str, partition: int) -> None:
+        self._folder = str(data / f"{topic}-{partition}")
+        self._changed = -1  # when the folder's list of files last changed
+        self._files: list[str] = []
+
+    def read(self) -> int:
+        """Return the size now, 0 while the replica does not exist."""
+        total = 0
+        with suppress(FileNotFoundError, NotADirectoryError):
+            changed = os.stat(self._folder).st_mtime_ns
+            if changed != self._changed:
+                with os.scandir(self._folder) as entries:
+                    self._files = [entry.path for entry in entries if entry.name.endswith(".log")]
+                self._changed = changed
+            for file in self._files:
                 with suppress(FileNotFoundError):
-                    total += entry.stat().st_size
-    return total
+                    total += os.stat(file).st_size
+        return total
 
 
 def compare_logs(partition: str, first: Sequence[Path], second: Sequence[Path]) -> int:

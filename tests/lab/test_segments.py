@@ -1,9 +1,10 @@
+import time
 from pathlib import Path
 
 import pytest
 
 from lab import segments
-from lab.segments import SegmentsDiffer, compare_logs, replica_size, segment_files
+from lab.segments import ReplicaSize, SegmentsDiffer, compare_logs, replica_size, segment_files
 
 
 def written(folder: Path, *contents: bytes) -> list[Path]:
@@ -50,3 +51,20 @@ def test_segment_files_come_in_offset_order_without_indexes(tmp_path: Path) -> N
 def test_missing_replica_has_no_segments(tmp_path: Path) -> None:
     assert segment_files(tmp_path, "orders", 0) == []
     assert replica_size(tmp_path, "orders", 0) == 0
+
+
+def test_size_read_again_sees_growth_new_segments_and_their_end(tmp_path: Path) -> None:
+    size = ReplicaSize(tmp_path, "orders", 0)
+    assert size.read() == 0
+    folder = tmp_path / "orders-0"
+    folder.mkdir()
+    (folder / "0.log").write_bytes(b"12345")
+    assert size.read() == 5
+    (folder / "0.log").write_bytes(b"1234567")
+    assert size.read() == 7
+    time.sleep(0.01)  # a file system's clock is coarse
+    (folder / "7.log").write_bytes(b"12")
+    assert size.read() == 9
+    time.sleep(0.01)
+    (folder / "0.log").unlink()
+    assert size.read() == 2
