@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 _HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})")
 
+_LONGEST_LABEL = 63  # RFC 1035; resolving a longer one, or an empty one, raises no OSError but a UnicodeError
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -30,7 +32,10 @@ class Address:
         port = int(match["port"])
         if port > 65535:
             raise ValueError(f"has port {port}, which is greater than 65535")
-        return cls(ipv6 or match["host"], port)
+        host = ipv6 or match["host"]
+        if ipv6 is None and not all(1 <= len(label) <= _LONGEST_LABEL for label in host.removesuffix(".").split(".")):
+            raise ValueError(f"must have a host name of parts of 1 to {_LONGEST_LABEL} characters, not {text!r}")
+        return cls(host, port)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import traceback
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -12,6 +11,7 @@ from protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_requ
 from protocol.framing import Pending, ReplicaFetch
 from protocol.header import SIZE
 from protocol.response_scanner import FetchResponseScanner
+from proxy.log import innermost_frame
 from proxy.relay import LinkThrottle, Relay
 from quota.decisions import Answer, Decision, Forward, Hold
 
@@ -180,9 +180,3 @@ def _carry_out(event: ReplicaFetch, request: FetchRequest, decision: Forward | A
 
 def _untouched(event: ReplicaFetch) -> bytes:
     return SIZE.pack(len(event.frame)) + event.frame
-
-
-def innermost_frame(error: Exception) -> str:
-    """Where an exception was raised, as `file:line`."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown"

@@ -24,7 +24,8 @@ from protocol.framing import (
     Undecoded,
 )
 from proxy.buffers import SMALL_BUFFER_SIZE
-from proxy.fetches import ReplicaFetches, innermost_frame
+from proxy.fetches import ReplicaFetches
+from proxy.log import innermost_frame
 from proxy.pump import BLOCKED, CROWDED, DRAINING, ENDED, HELD, STOPPED, Pump
 from proxy.relay import Relay
 

@@ -121,11 +121,12 @@ def _record_fields(record: logging.LogRecord) -> dict[str, object]:
         fields |= {"event": record.msg, **own}
     if record.exc_info and record.exc_info[1] is not None:
         fields["error"] = repr(record.exc_info[1])
-        fields["at"] = _innermost_frame(record.exc_info[1])
+        fields["at"] = innermost_frame(record.exc_info[1])
     return fields
 
 
-def _innermost_frame(error: BaseException) -> str:
+def innermost_frame(error: BaseException) -> str:
+    """Return where an exception was raised, as `file:line`."""
     trace = error.__traceback__
     if trace is None:
         return "unknown"

@@ -7,7 +7,7 @@ import gc
 import signal
 from pathlib import Path
 
-from proxy.config import Config, ConfigError, load_config
+from proxy.config import Config, load_config
 from proxy.event_loop import new_event_loop, raise_descriptor_limit
 from proxy.log import configure_logging
 from proxy.sidecar import ListenError, Sidecar
@@ -68,8 +68,6 @@ async def _reload_when_asked(sidecar: Sidecar, path: Path, asked: asyncio.Event)
         asked.clear()
         try:
             # In a thread: a disk may be slow, and so may be the resolution of a host's name.
-            config = await asyncio.to_thread(load_config, path)
-        except ConfigError as error:
+            sidecar.reload(await asyncio.to_thread(load_config, path))
+        except Exception as error:  # noqa: BLE001 - a bug that one file meets may not end all later reloads
             sidecar.reload_refused(error)
-        else:
-            sidecar.reload(config)

@@ -15,7 +15,7 @@ from proxy.admin import AdminServer
 from proxy.buffers import BufferPool
 from proxy.config import SIDES, Config, ConfigError, ThrottleTable, throttle_settings
 from proxy.listener import Listener
-from proxy.log import EventLog, configure_logging, os_error_reason
+from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
 from proxy.metrics import ProcessStats, SideSource, families, render
 from proxy.relay import Relay
 from proxy.stats import RelayStats
@@ -129,10 +129,13 @@ class Sidecar:
             http_settings_replaced=replaced,
         )
 
-    def reload_refused(self, error: ConfigError) -> None:
-        """Count and log a file that is not put in force."""
+    def reload_refused(self, error: Exception) -> None:
+        """Count and log a file that is not put in force; what is no ConfigError is a bug."""
         self.process.reloads["refused"] += 1
-        self.log.error("config_refused", error=error, effect="nothing changes")
+        if isinstance(error, ConfigError):
+            self.log.error("config_refused", error=error, effect="nothing changes")
+        else:
+            self.log.error("reload_failed", error=repr(error), at=innermost_frame(error))
 
     # What the admin server shows
 

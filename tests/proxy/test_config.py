@@ -275,11 +275,29 @@ def test_routes_peer_given_twice_is_refused() -> None:
 
 
 def test_address_shown_is_what_was_parsed() -> None:
-    for text in ("127.0.0.1:9092", "[::1]:1", "b_1.kafka-x:65535"):
+    for text in ("127.0.0.1:9092", "[::1]:1", "b_1.kafka-x:65535", f"{'a' * 63}.b.:1"):
         assert str(Address.parse(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:b", "a:1:2", "a b:1", "[::1]", "[a]:1", "a:-1", "a:123456"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a",
+        "a:",
+        ":1",
+        "a:b",
+        "a:1:2",
+        "a b:1",
+        "[::1]",
+        "[a]:1",
+        "a:-1",
+        "a:123456",
+        "a..b:1",
+        ".:1",
+        f"{'a' * 64}:1",
+    ],
+)
 def test_address_of_another_form_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(text)) + "|port"):
         Address.parse(text)

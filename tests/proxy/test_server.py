@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import queue
@@ -16,7 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from proxy import server
+from proxy.config import Config, parse_config
 from proxy.event_loop import new_event_loop
+from proxy.sidecar import Sidecar
 
 DEADLINE_SECONDS = 10
 
@@ -130,6 +134,32 @@ def test_server_reloads_on_sighup_refuses_a_bad_file_and_ends_on_sigterm(run: li
     assert process.end(signal.SIGTERM) == 0
     process.until("event=stopped")
     assert "Traceback" not in "".join(process.lines)
+
+
+async def test_server_reload_that_meets_a_bug_is_counted_and_the_next_one_is_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded: list[Config | Exception] = [ZeroDivisionError("bug"), parse_config(text(f"{RATE} = 7"))]
+
+    def load(path: Path) -> Config:
+        found = loaded.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(server, "load_config", load)
+    sidecar, asked = Sidecar(parse_config(text()), "1"), asyncio.Event()
+    reloading = asyncio.create_task(server._reload_when_asked(sidecar, Path("weir.toml"), asked))
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        for result in ("refused", "ok"):
+            asked.set()
+            while not sidecar.process.reloads[result]:  # noqa: ASYNC110 - the file is read in a thread
+                await asyncio.sleep(0.001)
+    reloading.cancel()
+    (line,) = (record.__dict__["weir_fields"] for record in caplog.records if record.msg == "reload_failed")
+    assert line["error"] == "ZeroDivisionError('bug')"
+    assert "test_server.py:" in line["at"]
+    assert sidecar.sides[0].throttle.settings.rate == 7
 
 
 def test_server_ends_on_sigint_with_status_0_and_logs_json(run: list[Process], tmp_path: Path) -> None:
