@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 RELOADABLE = ("throttle", "quota", "fetch", "limits", "log")
 """The tables that `reload` puts in force; the others need a restart."""
 
+_MOST_NAMED = 10  # parts of the throttle in one log line
+
 
 class ListenError(Exception):
     """An address that could not be listened on. `field` is its path in the configuration, `reason` says why."""
@@ -120,13 +122,17 @@ class Sidecar:
             configure_logging(as_json=config.log.json, level=config.log.level)
         self._apply_limits()
         # The file is in force again as it stands, what HTTP set included: one rule, whatever changed.
-        replaced = self.throttle_in_force.load(config.throttle)
+        undone = self.throttle_in_force.load(config.throttle)
+        if undone:
+            more = f" and {len(undone) - _MOST_NAMED} more" if len(undone) > _MOST_NAMED else ""
+            named = ", ".join(undone[:_MOST_NAMED])
+            self.log.warning("http_throttle_undone", parts=named + more, effect="the file's throttle is in force")
         self.process.reloads["ok"] += 1
         self.log.info(
             "config_reloaded",
             changed=",".join(changed) or "nothing",
             needs_restart=",".join(name for name in changed if name not in RELOADABLE) or "nothing",
-            http_settings_replaced=replaced,
+            http_settings_replaced=len(undone),
         )
 
     def reload_refused(self, error: Exception) -> None:

@@ -24,13 +24,16 @@ class ThrottleInForce:
     def __init__(self, table: ThrottleTable, apply: Callable[[ThrottleTable], None]) -> None:
         self._apply = apply
         self.table = _normal(table)
-        self.sources: dict[str, Source] = dict.fromkeys(_parts(plain_table(self.table)), "file")
+        self._of_file = dict(_parts(plain_table(self.table)))
+        self.sources: dict[str, Source] = dict.fromkeys(self._of_file, "file")
 
-    def load(self, table: ThrottleTable) -> int:
-        """Put the file's table in force; return how many parts set by HTTP it replaced."""
-        replaced = sum(source == "http" for source in self.sources.values())
+    def load(self, table: ThrottleTable) -> list[str]:
+        """Put the file's table in force; return the paths of the parts that undo what HTTP had set or removed."""
+        before, old_file = dict(_parts(plain_table(self.table))), self._of_file
         self._put(_normal(table), lambda part: "file")
-        return replaced
+        self._of_file = after = dict(_parts(plain_table(self.table)))
+        by_http = (part for part in {**before, **old_file} if before.get(part) != old_file.get(part))
+        return sorted(part for part in by_http if before.get(part) != after.get(part))
 
     def replace(self, body: object) -> None:
         """Put `body` in force in place of the whole table (PUT)."""
@@ -39,7 +42,7 @@ class ThrottleInForce:
     def merge(self, body: object) -> None:
         """Merge `body` into the table; null removes (PATCH, RFC 7396)."""
         merged = _read(plain_table(self.table), body)
-        named = set(_parts(body)) if isinstance(body, Mapping) else set()
+        named = dict(_parts(body)) if isinstance(body, Mapping) else {}
         before = self.sources
         self._put(merged, lambda part: "http" if part in named else before.get(part, "http"))
 
@@ -53,7 +56,7 @@ class ThrottleInForce:
 
     def _put(self, table: ThrottleTable, source: Callable[[str], Source]) -> None:
         self.table = table
-        self.sources = {part: source(part) for part in _parts(plain_table(table))}
+        self.sources = {part: source(part) for part, _ in _parts(plain_table(table))}
         self._apply(table)
 
 
@@ -100,10 +103,10 @@ def _merged(current: object, change: object) -> object:
     return merged
 
 
-def _parts(plain: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield the path of every value in the table that is not itself a table."""
+def _parts(plain: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value in the table that is not itself a table, with its path in front."""
     for key, value in plain.items():
         if isinstance(value, Mapping):
             yield from _parts(value, join(path, key))
         else:
-            yield join(path, key)
+            yield join(path, key), value

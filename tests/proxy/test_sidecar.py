@@ -229,15 +229,29 @@ async def test_sidecar_reload_puts_in_force_what_needs_no_restart_and_names_the_
         assert (relay.connect_seconds, relay.fetch_size_limit) == (1.5, 1000)
         assert weir.sidecar.config.cluster is None
         assert (await weir.call("GET", "/v1/throttle"))[1]["sources"] == {LEADER_RATE: "file"}
-        assert events(caplog)[-1] == (
-            "config_reloaded",
-            {
-                "changed": "cluster,quota,limits,throttle",
-                "needs_restart": "cluster",
-                "http_settings_replaced": 1,
-            },
-        )
+        assert events(caplog)[-2:] == [
+            ("http_throttle_undone", {"parts": LEADER_RATE, "effect": "the file's throttle is in force"}),
+            (
+                "config_reloaded",
+                {
+                    "changed": "cluster,quota,limits,throttle",
+                    "needs_restart": "cluster",
+                    "http_settings_replaced": 1,
+                },
+            ),
+        ]
         assert await weir.metric('weir_config_reloads_total{result="ok"}') == 1
+
+
+async def test_sidecar_reload_that_undoes_much_of_http_names_some_of_it(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(configured(broker)) as weir:
+        await weir.call("PUT", "/v1/throttle", {"topics": {f"t{n:02}": {LEADER_REPLICAS: "*"} for n in range(12)}})
+        weir.sidecar.reload(weir.sidecar.config)
+        (undone,) = (fields["parts"] for event, fields in events(caplog) if event == "http_throttle_undone")
+        assert str(undone).startswith(f"topics.t00.{LEADER_REPLICAS}, topics.t01.")
+        assert str(undone).endswith(f"topics.t09.{LEADER_REPLICAS} and 2 more")
 
 
 async def test_sidecar_draining_is_not_ready_and_takes_no_connection(broker: Broker) -> None:

@@ -94,11 +94,26 @@ def test_throttle_cleared_is_empty(in_force: ThrottleInForce, applied: Applied) 
     assert applied == [ThrottleTable()]
 
 
-def test_throttle_loaded_from_the_file_replaces_what_http_set(in_force: ThrottleInForce) -> None:
-    in_force.merge({LEADER_RATE: 7})
-    assert in_force.load(parse_config(FULL).throttle) == 1
-    assert shown(in_force) == FROM_FILE
+@pytest.mark.parametrize(
+    ("patch", "undone"),
+    [
+        ({LEADER_RATE: 7}, [LEADER_RATE]),
+        ({LEADER_RATE: None}, [LEADER_RATE]),  # what HTTP removed comes back
+        ({"topics": {"a": {LEADER_REPLICAS: "*"}}}, [f"topics.a.{LEADER_REPLICAS}"]),  # what it added goes
+        ({"topics": {"orders": None}}, [f"topics.orders.{FOLLOWER_REPLICAS}", f"topics.orders.{LEADER_REPLICAS}"]),
+        ({LEADER_RATE: 5000000}, []),  # the same as the file's
+        ({FOLLOWER_RATE: 8}, []),  # the new file has it too
+        ({}, []),
+    ],
+)
+def test_throttle_loaded_from_the_file_undoes_what_http_did_and_names_it(
+    in_force: ThrottleInForce, patch: dict[str, object], undone: list[str]
+) -> None:
+    in_force.merge(patch)
+    assert in_force.load(parse_config(FULL.replace("6000000", "8")).throttle) == undone
+    assert shown(in_force) == {**FROM_FILE, FOLLOWER_RATE: 8}
     assert set(in_force.as_plain()["sources"].values()) == {"file"}
+    assert in_force.load(parse_config(FULL).throttle) == []  # it was the file that changed
 
 
 def test_throttle_as_it_is_shown_may_be_put_back(in_force: ThrottleInForce) -> None:
