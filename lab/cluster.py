@@ -21,7 +21,7 @@ from lab.errors import BadSigns, LabError, PortTaken, Timeout
 from lab.java import java_command
 from lab.network import LOOPBACK, Ports, egress_address
 from lab.processes import Process, Supervisor
-from lab.received import ReceivedBytes
+from lab.received import INTERVAL_SECONDS, ReceivedBytes
 from lab.segments import compare_logs, segment_files
 from lab.settings import (
     Place,
@@ -218,7 +218,7 @@ class Cluster(ABC):
         return compare_logs(f"{topic}-{partition}", *sides)
 
     def received_bytes(
-        self, broker_id: int, partitions: Iterable[tuple[str, int]], interval: float = 0.1
+        self, broker_id: int, partitions: Iterable[tuple[str, int]], interval: float = INTERVAL_SECONDS
     ) -> ReceivedBytes:
         """Return a sampler (a context manager) of what `broker_id` receives for these partitions."""
         data = self.brokers[broker_id].data

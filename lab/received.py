@@ -14,13 +14,22 @@ from types import TracebackType
 from lab.errors import LabError
 from lab.segments import ReplicaSize
 
+INTERVAL_SECONDS = 0.02  # windows are seen narrower by up to this: a longer one would hide what is above a quota
+
+_ROUNDING_SECONDS = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Total bytes over time: `times` in seconds from the start of sampling, `totals` in bytes; oldest first."""
+    """Total bytes over time: `times` in seconds from the start of sampling, `totals` in bytes; oldest first.
+
+    A total is read from many files, which takes a while: `begun` says when each reading began, `times` when it ended.
+    Where `begun` is empty, readings took no time.
+    """
 
     times: tuple[float, ...]
     totals: tuple[int, ...]
+    begun: tuple[float, ...] = ()
 
     @property
     def received(self) -> int:
@@ -50,15 +59,20 @@ class Series:
         return self.totals[before] + share * (self.totals[after] - self.totals[before])
 
     def worst_window(self, seconds: float = 1.0) -> tuple[float, float]:
-        """Return (bytes, start) of the sliding window of `seconds` in which most came.
+        """Return (bytes, start) of the window of at most `seconds`, from one reading to another, in which most came.
 
-        The first second counts as any other. On a curve of straight lines the fullest window begins or ends at a
-        sample, so only those are looked at. When sampling was shorter than a window, all of it is one.
+        So many bytes surely came in that time. A straight line between two readings would say more: bytes come in
+        steps, a fetch's worth each, and it would put parts of steps into windows that they did not come in. The first
+        second counts as any other.
         """
-        if not self.times:
-            return 0.0, 0.0
-        starts = [*self.times, *(moment - seconds for moment in self.times)]
-        return max((self.total_at(start + seconds) - self.total_at(start), start) for start in starts)
+        begun = self.begun or self.times
+        worst, start, first = 0, 0.0, 0
+        for last, (moment, total) in enumerate(zip(self.times, self.totals, strict=True)):
+            while first < last and moment - begun[first] > seconds + _ROUNDING_SECONDS:
+                first += 1
+            if total - self.totals[first] > worst:
+                worst, start = total - self.totals[first], begun[first]
+        return float(worst), start
 
     def per_second(self) -> list[float]:
         """Return the bytes of each whole or begun second from the first byte on (what a chart draws)."""
@@ -80,13 +94,13 @@ class ReceivedBytes:
     def __init__(
         self,
         replicas: Iterable[tuple[Path, str, int]],
-        interval: float = 0.1,
+        interval: float = INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replicas = [ReplicaSize(data, topic, partition) for data, topic, partition in replicas]
         self._interval = interval
         self._clock = clock
-        self._samples: list[tuple[float, int]] = []
+        self._samples: list[tuple[float, float, int]] = []  # a reading's beginning and end, and the total
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="received-bytes", daemon=True)
         self._error: Exception | None = None
@@ -104,7 +118,7 @@ class ReceivedBytes:
     @property
     def total(self) -> int:
         """The newest total (bytes)."""
-        return self._samples[-1][1]
+        return self._samples[-1][2]
 
     def stop(self) -> None:
         """Take the last sample and end the thread; may be called again."""
@@ -118,19 +132,23 @@ class ReceivedBytes:
         if self._error is not None:
             raise LabError(f"Reading the follower's segment files failed: {self._error}") from self._error
         samples = tuple(self._samples)
-        start = samples[0][0]
-        return Series(tuple(moment - start for moment, _ in samples), tuple(total for _, total in samples))
+        start = samples[0][1]
+        return Series(
+            tuple(ended - start for _, ended, _ in samples),
+            tuple(total for *_, total in samples),
+            tuple(begun - start for begun, *_ in samples),
+        )
 
     def _sample(self) -> None:
-        # The moment is taken in the middle: with thousands of replicas a round takes a while.
         begun = self._clock()
         total = sum(replica.read() for replica in self._replicas)
-        self._samples.append(((begun + self._clock()) / 2, total))
+        self._samples.append((begun, self._clock(), total))
 
     def _run(self) -> None:
         due = self._clock()
         while True:
-            due = max(due + self._interval, self._clock())
+            begun, ended, _ = self._samples[-1]
+            due = max(due + self._interval, ended + (ended - begun))  # thousands of replicas: half of the time at most
             if self._stop.wait(due - self._clock()):
                 return
             try:

@@ -21,8 +21,7 @@ def test_worst_window_of_a_steady_stream_is_its_rate() -> None:
 def test_worst_window_includes_the_first_second() -> None:
     """A burst right at the start, before any window has filled, is the worst window."""
     series = Series((0.0, 0.1, 0.2, 1.2, 2.2), (0, 900, 1000, 1100, 1200))
-    assert series.worst_window()[0] == pytest.approx(1080)
-    assert series.worst_window()[1] == pytest.approx(0.0)
+    assert series.worst_window() == (1000, 0.0)
 
 
 def test_worst_window_is_found_between_whole_seconds() -> None:
@@ -31,11 +30,25 @@ def test_worst_window_is_found_between_whole_seconds() -> None:
     assert series.worst_window() == pytest.approx((900, 0.5))
 
 
-def test_worst_window_with_late_samples_is_a_whole_second_wide() -> None:
-    """Samples 0.103 s apart: nine intervals are 0.93 s, which must not pass for a second."""
+def test_worst_window_is_never_wider_than_a_second() -> None:
+    """Samples 0.103 s apart: ten intervals are 1.03 s, so nine are what surely came within one."""
     times = [number * 0.103 for number in range(60)]
-    series = Series(tuple(times), tuple(int(moment * 1000) for moment in times))
-    assert series.worst_window()[0] == pytest.approx(1000, rel=0.01)
+    series = Series(tuple(times), tuple(number * 103 for number in range(60)))
+    assert series.worst_window()[0] == 927
+
+
+def test_worst_window_counts_no_part_of_a_step_that_came_outside_of_it() -> None:
+    """The step at 1.03 s was seen at 1.1 s: a window from 0.05 s on may not have a part of it."""
+    series = Series((0.0, 0.05, 0.1, 1.0, 1.1), (0, 0, 500, 500, 1000))
+    assert series.worst_window() == (500, 0.0)
+
+
+def test_worst_window_counts_from_the_beginning_of_one_reading_to_the_end_of_another() -> None:
+    """A file that is read late in the first reading, and early in the last, is seen over a shorter time than others."""
+    narrow = Series((0.1, 1.0), (0, 900), begun=(0.0, 0.95))
+    assert narrow.worst_window() == (900, 0.0)
+    assert Series((0.1, 1.05), (0, 900), begun=(0.0, 0.95)).worst_window() == (0, 0.0)
+    assert Series((0.1, 2.0), (0, 900), begun=(0.0, 0.5)).worst_window() == (0, 0.0)
 
 
 def test_series_without_growth_has_no_rate() -> None:
@@ -65,9 +78,10 @@ def test_sampler_sees_the_first_and_the_last_byte(tmp_path: Path) -> None:
     assert series.times[0] == 0.0
 
 
-def test_sampler_stamps_a_sample_in_the_middle_of_its_reading(tmp_path: Path) -> None:
+def test_sampler_tells_when_a_reading_began_and_when_it_ended(tmp_path: Path) -> None:
     ticks = itertools.count()
     received = ReceivedBytes([(tmp_path, "orders", 0)], clock=lambda: float(next(ticks)))
     received._sample()
     received._sample()
+    assert received.series().begun == (-1.0, 1.0)
     assert received.series().times == (0.0, 2.0)
