@@ -31,6 +31,7 @@ MOST_IN_A_SECOND: Final = 1.05  # x quota, and one batch
 
 _MOST_SECONDS: Final = 180.0
 _REDRAW_SECONDS: Final = 0.25
+_WARM_UP_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,9 @@ def run(plan: Plan, console: Console) -> bool:
         at_rate = f"{plan.total / MEGABYTE:g} MB at {plan.rate / MEGABYTE:g} MB/s"
         live = cluster.bootstrap_servers, "live", [0]
         with LiveConsumer(*live) as consumer, LiveProducer(*live, rate=plan.live_rate) as producer:
+            # A broker's first requests are slow, whatever else it does.
+            warm = _WARM_UP_SECONDS * plan.live_rate
+            cluster.wait_for("live traffic", lambda: len(consumer.consumed) >= warm, 10 * _WARM_UP_SECONDS)
             _say(console, f"Moving topic orders to broker 2 by weir: {at_rate}, while a live topic is used.")
             _throttle_by_weir(cluster, "orders", plan.rate)
             ours = _move(cluster, plan, "orders", topics["orders"], producer, consumer, console)
