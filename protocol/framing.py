@@ -134,6 +134,11 @@ class RequestStream:
         """Bytes of the current request that are still to come and will all pass."""
         return self._left if self._header is None else 0
 
+    @property
+    def collected(self) -> int:
+        """Bytes kept of a request that is being collected."""
+        return len(self._frame)
+
     def skip(self, size: int) -> bool:
         """Whether the next `size` bytes pass without an event. If so they count as received: the fast path."""
         if self.opaque:

@@ -67,6 +67,11 @@ class ReplicaFetches:
         """Whether a fetch is held back."""
         return self._held is not None
 
+    @property
+    def held_bytes(self) -> int:
+        """Size of the fetch that is held back, 0 when none is."""
+        return 0 if self._held is None else len(self._held.event.frame)
+
     def take(self, event: ReplicaFetch) -> None:
         """Decide on a fetch that arrived. Raises MalformedFrame."""
         self._relay.stats.fetch_requests[event.header.api_version] += 1

@@ -52,6 +52,7 @@ class Link:
         "_closed",
         "_draining",
         "_fetches",
+        "_kept",
         "_lingering",
         "_loop",
         "_on_close",
@@ -91,6 +92,7 @@ class Link:
         self._to_upstream = Pump(self, loop, relay.pool, client, upstream)
         self._to_client = Pump(self, loop, relay.pool, upstream, client)
         self._rest = b""  # what came behind a request that is held
+        self._kept = 0  # bytes of fetches, as told to `fetch_memory`
         self._draining = False
         self._lingering = False
         self._closed = False
@@ -114,7 +116,15 @@ class Link:
         self._client.close()
         self._upstream.close()
         self._fetches.close(in_flight=any(pending.scanner is not None for pending in self._responses.pending))
+        self._relay.fetch_memory.drop(self)
         self._on_close(self)
+
+    def evict(self) -> None:
+        """Close for want of memory: of all links this one keeps the most bytes of fetches."""
+        stats, log = self._relay.stats, self._relay.log
+        stats.protocol_errors["fetch_memory"] += 1
+        log.fault("fetch_memory_full", self.client_host, side=stats.side, kept_bytes=self._kept)
+        self.close()
 
     def drain(self) -> None:
         """Take no further request, and close when every response that is due was passed on."""
@@ -190,6 +200,13 @@ class Link:
         )
         if len(pending) > MOST_PENDING:
             self._to_upstream.pause(CROWDED)
+        self._note_kept()
+
+    def _note_kept(self) -> None:
+        kept = self._requests.collected + self._fetches.held_bytes + len(self._rest)
+        if kept != self._kept:
+            self._kept = kept
+            self._relay.fetch_memory.keep(self, kept)
 
     def _carry_out(self, event: RequestEvent) -> None:
         match event:
@@ -248,6 +265,7 @@ class Link:
             rest, self._rest = self._rest, b""
             if rest:
                 self._take_requests(memoryview(rest))
+            self._note_kept()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
             self.failed(self._to_upstream, error)
             return
@@ -293,6 +311,7 @@ class Link:
         """Draining: read up to the end of the request under way and no further; one that is held was not taken."""
         self._fetches.drop_held()
         self._rest = b""
+        self._note_kept()
         if self._requests.at_boundary:
             self._to_upstream.pause(DRAINING)
         else:

@@ -12,6 +12,7 @@ from protocol.fetch import FetchRequest
 from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from protocol.response_scanner import ScannedTopic
 from proxy.buffers import BufferPool
+from proxy.fetch_memory import FetchMemory
 from proxy.log import EventLog
 from proxy.stats import RelayStats
 from quota.decisions import Decision
@@ -56,7 +57,8 @@ class Holder(Protocol):
 class Relay:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
 
-    `pool` may be shared by both sides. `fetch_size_limit` (bytes) and `connect_seconds` count for new connections.
+    `pool` and `fetch_memory` may be shared by both sides. `fetch_size_limit` (bytes) and `connect_seconds` count for
+    new connections.
     """
 
     throttle: SideThrottle
@@ -64,6 +66,7 @@ class Relay:
     log: EventLog
     pool: BufferPool = field(default_factory=BufferPool)
     clock: Callable[[], float] = time.monotonic
+    fetch_memory: FetchMemory = field(default_factory=FetchMemory)
     fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
     connect_seconds: float = CONNECT_SECONDS
     held: HeldFetches = field(init=False)

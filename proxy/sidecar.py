@@ -14,6 +14,7 @@ from proxy.address import Address
 from proxy.admin import AdminServer
 from proxy.buffers import BufferPool
 from proxy.config import SIDES, Config, ConfigError, ThrottleTable, throttle_settings
+from proxy.fetch_memory import FetchMemory
 from proxy.listener import Listener
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
 from proxy.metrics import ProcessStats, SideSource, families, render
@@ -57,12 +58,12 @@ class Sidecar:
         self._started_at = clock()
         self._relays: dict[Side, Relay] = {}
         self.sides: list[SideSource] = []
-        pool = BufferPool()
+        pool, self._fetch_memory = BufferPool(), FetchMemory()
         for side in SIDES:
             throttle = Throttle(side, config.broker_id, clock, throttle_settings(config, config.throttle, side))
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
-            self._relays[side] = Relay(throttle, stats, self.log, pool, clock)
+            self._relays[side] = Relay(throttle, stats, self.log, pool, clock, self._fetch_memory)
         self._apply_limits()
         self.throttle_in_force = ThrottleInForce(config.throttle, self._apply_throttle)
         self.listeners: list[Listener] = []
@@ -179,6 +180,7 @@ class Sidecar:
         self.log.info("listening", role=route.partition("[")[0], **_route_status(listener))
 
     def _apply_limits(self) -> None:
+        self._fetch_memory.limit = self.config.limits.fetch_request_max_bytes
         for relay in self._relays.values():
             relay.fetch_size_limit = self.config.limits.fetch_request_max_bytes
             relay.connect_seconds = self.config.limits.connect_timeout_seconds

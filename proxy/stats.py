@@ -28,7 +28,7 @@ class RelayStats:
     """What passed undecoded, by reason: `fetch_version` (requests), `tls`, `sasl`, `not_kafka`, `throttle_error`
     (connections)."""
     protocol_errors: Counter[str] = field(default_factory=Counter)
-    """Connections closed because of a peer's bytes, by `ProtocolError.kind`."""
+    """Connections closed because of a peer's bytes, by `ProtocolError.kind`; `fetch_memory`: for want of memory."""
     upstream_failures: Counter[str] = field(default_factory=Counter)
     """Connections that the upstream did not take: `refused`, `timeout`, `unreachable`."""
     throttle_errors: int = 0

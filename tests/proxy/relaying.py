@@ -307,5 +307,5 @@ async def relaying(
             running.listener.abort()
             running.close_peers()
             await running.until(lambda: relay.stats.connections == 0)
-        assert relay.pool.lent_bytes == 0
+        assert relay.pool.lent_bytes == relay.fetch_memory.total == 0
         assert len(relay.held) == relay.stats.held == 0

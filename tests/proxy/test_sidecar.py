@@ -227,6 +227,8 @@ async def test_sidecar_reload_puts_in_force_what_needs_no_restart_and_names_the_
         assert (leader.settings.rate, leader.settings.policy) == (6, "kip73")
         relay = weir.sidecar._relays["leader"]
         assert (relay.connect_seconds, relay.fetch_size_limit) == (1.5, 1000)
+        assert {relay.fetch_memory.limit for relay in weir.sidecar._relays.values()} == {1000}
+        assert len({id(relay.fetch_memory) for relay in weir.sidecar._relays.values()}) == 1
         assert weir.sidecar.config.cluster is None
         assert (await weir.call("GET", "/v1/throttle"))[1]["sources"] == {LEADER_RATE: "file"}
         assert events(caplog)[-2:] == [
