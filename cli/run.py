@@ -43,8 +43,13 @@ def check(
 
 
 def _notes(config: Config) -> list[str]:
-    """Say what is allowed but may not be meant: a rate that throttles nothing, and lists without a rate."""
+    """Say what is allowed but may not be meant: a rate that throttles nothing, lists without a rate, an open admin."""
     notes = []
+    if not config.admin.listen.is_loopback:
+        notes.append(
+            f"admin.listen is {config.admin.listen}, which is no loopback address: the admin server has no"
+            " authentication, and whoever reaches it can change the throttle."
+        )
     for side in SIDES:
         settings = throttle_settings(config, config.throttle, side)
         own = [

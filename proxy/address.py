@@ -37,5 +37,13 @@ class Address:
             raise ValueError(f"must have a host name of parts of 1 to {_LONGEST_LABEL} characters, not {text!r}")
         return cls(host, port)
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it; a name other than localhost is taken for one that others reach."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.casefold() == "localhost"
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -89,6 +89,9 @@ class Sidecar:
             await self.close()
             raise
         self.log.info("listening", role="admin", listen=self.admin_address)
+        if not self.config.admin.listen.is_loopback:
+            effect = "it has no authentication: whoever reaches it can change the throttle"
+            self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self._start_polling()
         self._state = "serving"
 

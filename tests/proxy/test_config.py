@@ -274,6 +274,23 @@ def test_routes_peer_given_twice_is_refused() -> None:
     assert "egress[0]" in error.reason
 
 
+@pytest.mark.parametrize(
+    ("text", "is_loopback"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.3.2.1:1", True),
+        ("[::1]:1", True),
+        ("LocalHost:1", True),
+        ("0.0.0.0:1", False),
+        ("[::]:1", False),
+        ("10.0.0.1:1", False),
+        ("broker-1:1", False),
+    ],
+)
+def test_address_of_this_machine_alone_is_loopback(text: str, is_loopback: bool) -> None:
+    assert Address.parse(text).is_loopback is is_loopback
+
+
 def test_address_shown_is_what_was_parsed() -> None:
     for text in ("127.0.0.1:9092", "[::1]:1", "b_1.kafka-x:65535", f"{'a' * 63}.b.:1"):
         assert str(Address.parse(text)) == text

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 import pytest_asyncio
 
-from proxy.config import Config, parse_config
+from proxy.address import Address
+from proxy.config import Admin, Config, parse_config
 from proxy.sidecar import ListenError, Sidecar
 from tests.proxy.servers import serving
 
@@ -122,6 +124,17 @@ async def test_sidecar_started_says_one_line_for_each_listener(
             {"role": "egress", "side": "follower", "listen": egress, "upstream": upstream, "peer": 2},
             {"role": "admin", "listen": weir.sidecar.admin_address},
         ]
+
+
+@pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("0.0.0.0", True)])
+async def test_sidecar_whose_admin_others_reach_warns_once(
+    broker: Broker, caplog: pytest.LogCaptureFixture, host: str, warned: bool
+) -> None:
+    config = configured(broker)
+    listen = Address(host, 0)
+    async with running(msgspec.structs.replace(config, admin=Admin(listen=listen))) as weir:
+        lines = [fields["listen"] for event, fields in events(caplog) if event == "admin_not_on_loopback"]
+        assert lines == [weir.sidecar.admin_address] * warned
 
 
 async def test_sidecar_passes_bytes_and_counts_connections(broker: Broker) -> None:
