@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ import typer
 
 from cli.errors import FAILED, WRONG_USAGE, CommandError
 from proxy.address import Address
+
+Row = Sequence[str]
 
 TIMEOUT_SECONDS = 10.0
 MAX_AT_ONCE = 16
@@ -89,6 +91,21 @@ def ask(address: Address, method: str, path: str, body: object = None) -> Reply:
         refused = response.status == http.HTTPStatus.BAD_REQUEST
         return Reply(address, error=f"the sidecar at {address} refused: {reason}", refused=refused)
     return Reply(address, value)
+
+
+def rows_of(replies: Sequence[Reply], rows: Callable[[Reply], Iterable[Row]]) -> tuple[list[Row], list[Reply]]:
+    """Return the rows of all replies, and the replies again: one in another form than expected is an error there."""
+    found: list[Row] = []
+    checked = []
+    for reply in replies:
+        if reply.error is None:
+            try:
+                found += list(rows(reply))
+            except (AttributeError, KeyError, TypeError, ValueError):
+                reason = f"what answers at {reply.admin} is not a sidecar of this version: its answer has another form"
+                reply = Reply(reply.admin, error=reason)
+        checked.append(reply)
+    return found, checked
 
 
 def finish(replies: Sequence[Reply]) -> int:

@@ -7,7 +7,18 @@ from typing import Any
 
 from cli.output import print_table
 from cli.rates import show_rate
-from cli.sidecars import AdminOption, ConfigOption, JsonOption, Reply, admin_addresses, as_json, ask_all, finish
+from cli.sidecars import (
+    AdminOption,
+    ConfigOption,
+    JsonOption,
+    Reply,
+    Row,
+    admin_addresses,
+    as_json,
+    ask_all,
+    finish,
+    rows_of,
+)
 
 _NUMBERS = ("broker", "quota", "rate", "links", "held", "left out", "lag messages", "lag s")
 _COLUMNS = ("sidecar", "broker", "side", "quota", "rate", "links", "held", "left out", "lag messages", "lag s", "ready")
@@ -18,15 +29,22 @@ def status(admin: AdminOption = None, config: ConfigOption = None, json_wanted: 
     replies = ask_all(admin_addresses(admin, config), "GET", "/v1/status")
     if json_wanted:
         print(as_json(replies, "status"))
-    elif answered := [reply for reply in replies if reply.error is None]:
-        print_table(_COLUMNS, (row for reply in answered for row in _rows(reply)), _NUMBERS)
-        for reply in answered:
-            for reason in reply.value["not_ready"]:
-                print(f"{reply.admin} is not ready: {reason}.")
+        return finish(replies)
+    rows, replies = rows_of(replies, _rows)
+    not_ready, replies = rows_of(replies, _not_ready)
+    if rows:
+        print_table(_COLUMNS, rows, _NUMBERS)
+    for address, reason in not_ready:
+        print(f"{address} is not ready: {reason}.")
     return finish(replies)
 
 
-def _rows(reply: Reply) -> Iterator[list[str]]:
+def _not_ready(reply: Reply) -> Iterator[Row]:
+    for reason in reply.value["not_ready"]:
+        yield str(reply.admin), str(reason)
+
+
+def _rows(reply: Reply) -> Iterator[Row]:
     state: dict[str, Any] = reply.value
     for name, side in state["sides"].items():
         yield [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
@@ -10,7 +11,18 @@ import typer
 from cli.errors import WRONG_USAGE, CommandError
 from cli.output import print_table
 from cli.rates import parse_rate, show_rate
-from cli.sidecars import AdminOption, ConfigOption, JsonOption, Reply, admin_addresses, as_json, ask_all, finish
+from cli.sidecars import (
+    AdminOption,
+    ConfigOption,
+    JsonOption,
+    Reply,
+    Row,
+    admin_addresses,
+    as_json,
+    ask_all,
+    finish,
+    rows_of,
+)
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -111,12 +123,25 @@ def _replicas(option: str, text: str) -> str | None:
 def _print(replies: Sequence[Reply], json_wanted: bool) -> int:
     if json_wanted:
         print(as_json(replies, "throttle"))
-    elif rows := [row for reply in replies if reply.error is None for row in _rows(reply)]:
+        return finish(replies)
+    rows, replies = rows_of(replies, _rows)
+    notes, replies = rows_of(replies, _notes)
+    if rows:
         print_table(("sidecar", "setting", "value", "from"), rows)
+    for (note,) in notes:
+        print(f"note: {note}", file=sys.stderr)
     return finish(replies)
 
 
-def _rows(reply: Reply) -> Iterator[list[str]]:
+def _notes(reply: Reply) -> Iterator[Row]:
+    """Say that a rate throttles nothing while no replica is listed: easily forgotten when rates are set by hand."""
+    listed = {name for replicas in reply.value["topics"].values() for name in replicas}
+    for rate, replicas in ((LEADER_RATE, LEADER_REPLICAS), (FOLLOWER_RATE, FOLLOWER_REPLICAS)):
+        if reply.value.get(rate) is not None and replicas not in listed:
+            yield (f"{reply.admin}: {rate} is set, but no topic lists {replicas}: nothing is throttled by it.",)
+
+
+def _rows(reply: Reply) -> Iterator[Row]:
     table: dict[str, Any] = reply.value
     sources: dict[str, str] = table["sources"]
     sidecar = str(reply.admin)

@@ -19,9 +19,7 @@ from proxy.config import ThrottleTable, parse_config
 from proxy.log import EventLog
 from proxy.throttle_table import ThrottleInForce
 from tests.proxy.test_config import FULL
-
-LEADER_RATE = "leader.replication.throttled.rate"
-LEADER_REPLICAS = "leader.replication.throttled.replicas"
+from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 
 
 @dataclass

@@ -19,9 +19,7 @@ from proxy.address import Address
 from proxy.config import Admin, Config, parse_config
 from proxy.sidecar import ListenError, Sidecar
 from tests.proxy.servers import serving
-
-LEADER_RATE = "leader.replication.throttled.rate"
-LEADER_REPLICAS = "leader.replication.throttled.replicas"
+from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 
 
 class Broker:

@@ -8,11 +8,7 @@ from proxy.config import ThrottleTable, parse_config
 from proxy.config_reader import ConfigError
 from proxy.throttle_table import ThrottleInForce
 from tests.proxy.test_config import FULL
-
-LEADER_RATE = "leader.replication.throttled.rate"
-FOLLOWER_RATE = "follower.replication.throttled.rate"
-LEADER_REPLICAS = "leader.replication.throttled.replicas"
-FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 FROM_FILE = {
     LEADER_RATE: 5000000,

@@ -1,0 +1,182 @@
+"""The commands that talk to running sidecars: what they send and print, and whom they blame when it fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import main
+from tests.cli.commands import GOOD, STATUS, THROTTLE, Admin, config, failing
+from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+
+# status
+
+
+def test_status_is_a_table_of_sides(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    assert main(["status", "--admin", admin.address]) == 0
+    out = capsys.readouterr().out
+    row = next(line.split() for line in out.splitlines() if " leader " in line)
+    assert row == [admin.address, "1", "leader", "5", "MB/s", "4.9", "MB/s", "1", "1", "12", "345", "6.8", "no"]
+    assert f"{admin.address} is not ready: upstream 127.0.0.1:1 cannot be reached." in out
+
+
+def test_status_json_has_an_entry_for_each_sidecar(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], nobody: str
+) -> None:
+    first, second = (server.address for server in admins)
+    assert main(["status", "--json", "--admin", first, "--admin", nobody, "--admin", second]) == 1
+    captured = capsys.readouterr()
+    entries = json.loads(captured.out)
+    assert [entry["admin"] for entry in entries] == [first, nobody, second]
+    assert entries[0]["status"] == entries[2]["status"] == STATUS
+    assert captured.err == f"weir: no sidecar answers at {nobody}: Connection refused.\n"
+    assert entries[1] == {"admin": nobody, "error": f"no sidecar answers at {nobody}: Connection refused"}
+
+
+def test_status_admin_address_may_come_from_the_configuration(
+    capsys: pytest.CaptureFixture[str], admin: Admin, tmp_path: Path
+) -> None:
+    """A wildcard is an address to listen on; 127.0.0.1 is where it is reached."""
+    port = admin.address.partition(":")[2]
+    file = config(tmp_path, f'{GOOD}\n[admin]\nlisten = "0.0.0.0:{port}"')
+    assert main(["status", "--json", "--config", file]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["admin"] == admin.address
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, b"<html>"),
+        (500, b"{}"),
+        (200, b"\xff"),
+        (200, b"{}"),
+        (200, b"[]"),
+        (200, b"null"),
+        (200, b'{"sides": {"leader": {}}}'),
+        (200, b'{"sides": {}, "topics": {}}'),
+    ],
+)
+@pytest.mark.parametrize("command", [("status",), ("throttle", "show")])
+def test_answer_of_what_is_no_sidecar_fails_with_a_sentence(
+    capsys: pytest.CaptureFixture[str], admin: Admin, answer: tuple[int, bytes], command: tuple[str, ...]
+) -> None:
+    admin.answers = dict.fromkeys(("/v1/status", "/v1/throttle"), answer)
+    status, error = failing(capsys, *command, "--admin", admin.address)
+    assert status == 1
+    assert admin.address in error
+
+
+def test_status_shows_the_others_when_one_is_no_sidecar(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin]
+) -> None:
+    admins[0].answers["/v1/status"] = (200, b"{}")
+    assert main(["status", "--admin", admins[0].address, "--admin", admins[1].address]) == 1
+    captured = capsys.readouterr()
+    assert admins[1].address in captured.out
+    assert captured.err == (
+        f"weir: what answers at {admins[0].address} is not a sidecar of this version: its answer has another form.\n"
+    )
+
+
+# throttle
+
+
+def test_throttle_show_is_a_table_with_sources(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    assert main(["throttle", "show", "--admin", admin.address]) == 0
+    captured = capsys.readouterr()
+    rows = [line.split() for line in captured.out.splitlines() if admin.address in line]
+    assert rows == [
+        [admin.address, LEADER_RATE, "5000000", "bytes/s", "(5", "MB/s)", "file"],
+        [admin.address, FOLLOWER_RATE, "none"],
+        [admin.address, "orders:", LEADER_REPLICAS, "*", "http"],
+    ]
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize("topics", [{}, {"orders": {FOLLOWER_REPLICAS: "*"}}])
+def test_throttle_rate_without_a_replica_is_noted(
+    capsys: pytest.CaptureFixture[str], admin: Admin, topics: dict[str, Any]
+) -> None:
+    admin.answers["/v1/throttle"] = (200, json.dumps({LEADER_RATE: 5, "topics": topics, "sources": {}}).encode())
+    assert main(["throttle", "set", "--leader-rate", "5", "--admin", admin.address]) == 0
+    said = f"{LEADER_RATE} is set, but no topic lists {LEADER_REPLICAS}: nothing is throttled by it."
+    assert capsys.readouterr().err == f"note: {admin.address}: {said}\n"
+
+
+def test_throttle_show_json_is_what_the_sidecar_shows(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    assert main(["throttle", "show", "--json", "--admin", admin.address]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"admin": admin.address, "throttle": THROTTLE}]
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        (["--leader-rate", "5MB"], {LEADER_RATE: 5_000_000}),
+        (["--leader-rate", "0", "--follower-rate", "500k"], {LEADER_RATE: 0, FOLLOWER_RATE: 500_000}),
+        (["--follower-rate", "none"], {FOLLOWER_RATE: None}),
+        (
+            ["--topic", "orders", "--leader-replicas", "*", "--follower-replicas", "0:2"],
+            {"topics": {"orders": {LEADER_REPLICAS: "*", FOLLOWER_REPLICAS: "0:2"}}},
+        ),
+        (
+            ["--topic", "a", "--topic", "b", "--leader-replicas", "1:2, 0:1"],
+            {"topics": {"a": {LEADER_REPLICAS: "0:1,1:2"}, "b": {LEADER_REPLICAS: "0:1,1:2"}}},
+        ),
+        (["--topic", "a", "--leader-replicas", "none"], {"topics": {"a": {LEADER_REPLICAS: None}}}),
+    ],
+)
+def test_throttle_set_sends_what_is_named_to_every_sidecar(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], options: list[str], change: dict[str, Any]
+) -> None:
+    addresses = [word for server in admins for word in ("--admin", server.address)]
+    assert main(["throttle", "set", *options, *addresses]) == 0
+    assert [server.requests for server in admins] == [[("PATCH", "/v1/throttle", change)]] * 2
+    assert "5000000 bytes/s (5 MB/s)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "nothing to set"),
+        (["--leader-rate", "5 parsecs"], "--leader-rate: '5 parsecs' is not a rate"),
+        (["--leader-rate", "0.5"], "whole number"),
+        (["--topic", "orders"], "--leader-replicas or --follower-replicas is missing"),
+        (["--leader-replicas", "*"], "--topic is missing"),
+        (["--topic", "a", "--leader-replicas", "0:x"], "--leader-replicas: '0:x'"),
+    ],
+)
+def test_throttle_set_bad_value_is_refused_before_any_sidecar_is_asked(
+    capsys: pytest.CaptureFixture[str], admin: Admin, options: list[str], sentence: str
+) -> None:
+    status, error = failing(capsys, "throttle", "set", *options, "--admin", admin.address)
+    assert status == 2
+    assert sentence in error
+    assert admin.requests == []
+
+
+def test_throttle_set_refused_by_the_sidecar_says_its_reason(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    admin.answers["/v1/throttle"] = (400, b'{"error": "topics.a b: is no name.", "field": "topics.a b"}')
+    arguments = ["throttle", "set", "--topic", "a b", "--leader-replicas", "*", "--admin", admin.address]
+    assert failing(capsys, *arguments) == (2, f"the sidecar at {admin.address} refused: topics.a b: is no name.")
+
+
+def test_throttle_set_reaches_the_others_when_one_does_not_answer(
+    capsys: pytest.CaptureFixture[str], admin: Admin, nobody: str
+) -> None:
+    assert main(["throttle", "set", "--leader-rate", "1", "--admin", nobody, "--admin", admin.address]) == 1
+    assert len(admin.requests) == 1
+    captured = capsys.readouterr()
+    assert admin.address in captured.out
+    assert captured.err == f"weir: no sidecar answers at {nobody}: Connection refused.\n"
+
+
+def test_throttle_clear_removes_all_or_the_topics_named(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    assert main(["throttle", "clear", "--admin", admin.address]) == 0
+    assert main(["throttle", "clear", "--topic", "orders", "--admin", admin.address]) == 0
+    assert admin.requests == [
+        ("DELETE", "/v1/throttle", None),
+        ("PATCH", "/v1/throttle", {"topics": {"orders": None}}),
+    ]
