@@ -76,6 +76,8 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float) -> tuple[list[
     if not link.queue or not rate:
         return [], 0, float("inf")
     ledger = throttle.ledger
+    if not len(throttle.turns):
+        ledger.begin_if_idle()
     ahead = throttle.turns.ahead_of(link)
     # Late by a little: what has gathered meanwhile goes along, within bounds, or bursts would repeat every second.
     spend = min(max(ledger.credit() - ahead, rate * SHARE_SECONDS), rate * LARGEST_SHARE_SECONDS)
@@ -105,7 +107,8 @@ def _fill(link: ReplicaLink, request: FetchRequest, spend: float) -> tuple[list[
     No more than one answer may hold: a partition for which it has no room left would look as if it had no batch to
     give.
 
-    Returns the grants, the bytes to reserve for them, and the size of the largest batch among them.
+    Returns the grants, the bytes to reserve for them, and the size of the largest batch among them: what cannot be
+    split, and so may go beyond the window.
     """
     grants: list[Grant] = []
     batch = 0
@@ -115,6 +118,7 @@ def _fill(link: ReplicaLink, request: FetchRequest, spend: float) -> tuple[list[
         if request.header.api_version < _LEAST_WHOLE_VERSION:
             # A cap below the next batch returns a part of it, for ever: take the partition whole or not at all.
             grants.append((replica, replica.max_bytes))
+            batch = max(batch, replica.max_bytes)
             left -= replica.max_bytes
         else:
             cap, is_sure = replica.batches.cap_for(left, replica.worth_asking(), replica.topic.batches)

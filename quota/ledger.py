@@ -96,6 +96,15 @@ class StrictLedger:
                 return time + WINDOW_SECONDS
         return now + _UNKNOWN_WAIT_SECONDS
 
+    def begin_if_idle(self) -> None:
+        """Somebody wants budget. Where nothing was sent for a second and nothing is on its way, begin without credit.
+
+        What had gathered while nobody wanted it would come on top of the first seconds' quota.
+        """
+        self._advance(self._clock())
+        if not self._sent and not self._reserved:
+            self._credit = min(self._credit, 0.0)
+
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
         self._advance(self._clock())

@@ -202,6 +202,7 @@ class ReplicaLink:
                 self._absent[replica] = now + ABSENT_SECONDS
                 self._place(replica, behind=False, unknown=False)
                 replica.high_watermark = UNKNOWN_OFFSET
+                topic.forget_requests()
             topic.forget_responses()
         self._partition_count = sum(len(topic.partitions) for topic in self.topics.values())
 

@@ -112,6 +112,11 @@ class ReplicaTopic:
         self._response_blocks[first] = headers
         return False
 
+    def forget_requests(self) -> None:
+        """The next request is to be looked into: a partition is no longer among those asked for."""
+        self._earlier_blocks = {}
+        self._request_blocks = {}
+
     def forget_responses(self) -> None:
         """The next answer is to be looked into: a partition waits for its high watermark."""
         self._response_blocks = {}

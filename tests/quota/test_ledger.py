@@ -91,6 +91,22 @@ def test_room_is_kept_for_more_of_what_no_quota_could_stop() -> None:
     assert ledger.room() == pytest.approx(1040, abs=1)
 
 
+def test_credit_gathered_while_nobody_wanted_it_is_no_ones() -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    assert ledger.credit() > 0
+    ledger.begin_if_idle()
+    assert ledger.credit() == pytest.approx(0, abs=1)
+    clock.move(0.1)
+    ledger.settle(0, 1)
+    ledger.begin_if_idle()
+    assert ledger.credit() == pytest.approx(100, abs=2)  # busy: it stays
+    ledger.settle(0, 5000)
+    clock.move(1.01)
+    ledger.begin_if_idle()
+    assert ledger.credit() == pytest.approx(-3890, abs=5)  # a debt stays
+
+
 def test_rate_zero_never_has_credit_or_room() -> None:
     clock = MovedClock()
     ledger = StrictLedger(clock, 0)

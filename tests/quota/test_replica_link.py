@@ -277,3 +277,21 @@ def test_ends_of_partitions_are_granted_together() -> None:
         talk.exchange()
     assert mean_rate(talk.follower.received, start, clock.now) >= 0.95 * 5 * MB
     assert len(talk.follower.received) <= 15 * (clock.now - start)
+
+
+def test_move_that_begins_after_a_pause_keeps_to_the_quota_from_its_first_second() -> None:
+    """Credit that gathered while nothing was behind would come on top."""
+    talk = long_conversation(MB, 10_000)
+    talk.clock.move(30)
+    start = talk.clock.now
+    talk.run(4)
+    assert sum(size for _, size in talk.follower.received) <= MB * (talk.clock.now - start) + 10_000
+
+
+@pytest.mark.parametrize("rate", [MB, 5 * MB])
+def test_below_v3_the_mean_keeps_to_the_quota_though_partitions_are_taken_whole(rate: int) -> None:
+    talk = long_conversation(rate, 10_000, version=2)
+    start = talk.clock.now
+    talk.run(8)
+    assert 0.95 <= mean_rate(talk.follower.received, start, talk.clock.now) / rate <= 1.2
+    assert worst_second(talk.follower.received) <= 1.05 * rate + PARTITION_MAX_BYTES
