@@ -39,7 +39,8 @@ What to know:
 - Faults: kill_broker, stop_broker, start_broker; kill_sidecar, start_sidecar, `sidecars[1].stop()` (drains),
   `sidecars[1].send(signal.SIGHUP)`. In ZooKeeper mode a killed broker may only come back when its session is over (7
   s): start_broker waits for that.
-- Beside a move: `lab.produce.LiveProducer` (a steady rate; what was acked and how long it took), `read_numbers`
-  (reads all of it back), and Kafka's own tools in `lab.performance`.
+- Beside a move: `lab.produce.LiveProducer` (a steady rate; what was acked and how long it took), `LiveConsumer` (what
+  came of that, and how long it took from end to end), `read_numbers` (reads all of it back), and Kafka's own tools in
+  `lab.performance`.
 - `cluster.admin` (control.cluster_admin) knows partitions, ISR, moves, configs and Kafka's own throttle.
 """
