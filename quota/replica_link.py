@@ -162,10 +162,8 @@ class ReplicaLink:
                 continue
             else:
                 if fetch_offset < replica.fetch_offset:
-                    # The follower truncated: another leader epoch may have begun, with a lower high watermark.
-                    replica.high_watermark = UNKNOWN_OFFSET
+                    replica.go_back(now + self.throttle.lag.replica_lag_time_max)
                     topic.forget_responses()
-                    replica.arrived = 0
                     replica.fetch_offset = fetch_offset
                 elif fetch_offset > replica.fetch_offset:
                     replica.advance(fetch_offset)
@@ -201,7 +199,7 @@ class ReplicaLink:
                 topic.absent[partition] = replica
                 self._absent[replica] = now + ABSENT_SECONDS
                 self._place(replica, behind=False, unknown=False)
-                replica.high_watermark = UNKNOWN_OFFSET
+                replica.go_back(now + self.throttle.lag.replica_lag_time_max)
                 topic.forget_requests()
             topic.forget_responses()
         self._partition_count = sum(len(topic.partitions) for topic in self.topics.values())
@@ -235,7 +233,7 @@ class ReplicaLink:
             self._classify(replica)
 
     def _classify(self, replica: ReplicaPartition) -> None:
-        """In sync: at or past the high watermark last reported, or in the ISR. Either suffices, for either is proof."""
+        """In sync: at or past the high watermark last reported, lately so before an offset went back, or in the ISR."""
         topic = replica.topic
         if replica.partition not in topic.throttled or self.throttle.in_isr(
             topic.name, replica.partition, self.replica_id
@@ -244,7 +242,8 @@ class ReplicaLink:
         elif replica.high_watermark == UNKNOWN_OFFSET:
             self._place(replica, behind=False, unknown=True)
         else:
-            self._place(replica, behind=replica.fetch_offset < replica.high_watermark, unknown=False)
+            is_in_sync = replica.has_caught_up or self.throttle.clock() < replica.in_sync_until
+            self._place(replica, behind=not is_in_sync, unknown=False)
 
     def _place(self, replica: ReplicaPartition, *, behind: bool, unknown: bool) -> None:
         topic, partition = replica.topic, replica.partition

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from quota.throttle import EveryPartition
 
 UNKNOWN_OFFSET = -1
+_LONG_AGO = float("-inf")
 _ID_SIZE = 4  # a block of entries goes by the id of its first partition
 _NO_ERROR = 0
 _NO_RECORDS = 0
@@ -26,7 +27,17 @@ _NO_RECORDS = 0
 class ReplicaPartition:
     """One partition as this follower's last request and this leader's last answers show it."""
 
-    __slots__ = ("arrived", "batches", "behind", "fetch_offset", "high_watermark", "max_bytes", "partition", "topic")
+    __slots__ = (
+        "arrived",
+        "batches",
+        "behind",
+        "fetch_offset",
+        "high_watermark",
+        "in_sync_until",
+        "max_bytes",
+        "partition",
+        "topic",
+    )
 
     def __init__(self, topic: ReplicaTopic, partition: int, fetch_offset: int, max_bytes: int) -> None:
         self.topic = topic
@@ -35,6 +46,7 @@ class ReplicaPartition:
         self.max_bytes = max_bytes
         self.high_watermark = UNKNOWN_OFFSET
         self.behind = False  # throttled, and known not to be in sync
+        self.in_sync_until = _LONG_AGO  # clock seconds: see `go_back`
         self.batches = BatchSizes()
         self.arrived = 0  # bytes of whole batches in the last answer: the next fetch offset tells how many offsets
 
@@ -45,6 +57,23 @@ class ReplicaPartition:
             self.batches.bytes_per_offset = self.topic.batches.bytes_per_offset = per_offset
             self.arrived = 0
         self.fetch_offset = fetch_offset
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether the fetch offset has reached the high watermark last reported."""
+        return UNKNOWN_OFFSET < self.high_watermark <= self.fetch_offset
+
+    def go_back(self, in_sync_until: float) -> None:
+        """A leader epoch may have begun; the high watermark is unknown from now on.
+
+        Below inter.broker.protocol.version 0.11 (before KIP-101) a follower then truncates to its own high watermark,
+        which is a fetch older than its leader's. It stays in the ISR all the same, until `replica.lag.time.max.ms` is
+        over: producers wait for it, and it may become the leader.
+        """
+        if self.has_caught_up:
+            self.in_sync_until = in_sync_until
+        self.high_watermark = UNKNOWN_OFFSET
+        self.arrived = 0
 
     def worth_asking(self) -> int:
         """The partition_max_bytes that the rest of the partition is worth, where that is less than what was asked."""

@@ -295,3 +295,18 @@ def test_below_v3_the_mean_keeps_to_the_quota_though_partitions_are_taken_whole(
     talk.run(8)
     assert 0.95 <= mean_rate(talk.follower.received, start, talk.clock.now) / rate <= 1.2
     assert worst_second(talk.follower.received) <= 1.05 * rate + PARTITION_MAX_BYTES
+
+
+def test_replica_that_was_in_sync_and_goes_back_is_not_throttled_while_it_may_be_in_the_isr() -> None:
+    """Old levels truncate to the follower's own high watermark when a leader epoch begins."""
+    talk = conversation(0, behind=1, in_sync=1)
+    talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
+    talk.follower.offsets[b"t", 1] = 49
+    talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
+    decision = forward(talk.link, talk.follower.request())
+    assert asked(decision.request) == [(b"t", 1, PARTITION_MAX_BYTES)]
+    talk.clock.move(31)
+    talk.follower.offsets[b"t", 1] = 48  # looked into again
+    talk.link.settle(talk.leader.answer(decision.request))
+    talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
+    assert talk.link.behind_count == 2
