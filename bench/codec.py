@@ -34,6 +34,7 @@ VERSION = 3
 BUFFER = 256 * 1024
 """Bytes a relay reads at once."""
 BATCH = struct.pack(">qi", 0, 10_240 - 12) + bytes(10_240 - 12)
+SMALL_BATCH = struct.pack(">qi", 0, 1024 - 12) + bytes(1024 - 12)
 
 
 class Shape(NamedTuple):
@@ -101,9 +102,9 @@ def measure_shape(shape: Shape, repeats: int) -> Iterator[Figure]:
     appended = encode_response_topics(made_up)
     idle = make_response(names, shape.partitions, active={})
     one = make_response(names, shape.partitions, active={names[0]: {shape.partitions // 2: BATCH * 10}})
-    every = make_response(
-        names, shape.partitions, active={name: dict.fromkeys(range(shape.partitions), BATCH[:1024]) for name in names}
-    )
+    partitions = [(name, partition) for name in names for partition in range(shape.partitions)]
+    tenth = make_response(names, shape.partitions, active=one_batch_each(partitions[::10]))
+    every = make_response(names, shape.partitions, active=one_batch_each(partitions))
     half = make_response(kept, shape.partitions, active={names[0]: {shape.partitions // 2: BATCH * 10}})
     walk = set(names)
 
@@ -117,6 +118,7 @@ def measure_shape(shape: Shape, repeats: int) -> Iterator[Figure]:
         ("request: encode", lambda: encode_fetch_request(request)),
         ("response: scan, no records", lambda: scan(idle)),
         ("response: scan, 100 KB in one partition, walked", lambda: scan(one, walk=walk)),
+        ("response: scan, 1 KB in each 10th partition, walked", lambda: scan(tenth, walk=walk)),
         ("response: scan, 1 KB in every partition, walked", lambda: scan(every, walk=walk)),
         ("response: encode made-up topics for half of them", lambda: encode_response_topics(made_up)),
         ("response: scan half with 100 KB, append the others", lambda: scan(half, appended, len(left_out), walk)),
@@ -148,6 +150,14 @@ def make_request(names: list[bytes], partitions: int) -> FetchRequest:
     entries = b"".join(REQUEST_ENTRY.pack(p, 100, 2**20) for p in range(partitions))
     header = RequestHeader(FETCH, VERSION, 7, b"broker-2-fetcher-0")
     return FetchRequest(header, 2, 500, 1, MAX_INT32, [RequestTopic(name, entries) for name in names])
+
+
+def one_batch_each(partitions: list[tuple[bytes, int]]) -> dict[bytes, dict[int, bytes]]:
+    """Records for `make_response`: 1 KB in each of these partitions."""
+    active: dict[bytes, dict[int, bytes]] = {}
+    for name, partition in partitions:
+        active.setdefault(name, {})[partition] = SMALL_BATCH
+    return active
 
 
 def make_response(names: list[bytes], partitions: int, active: dict[bytes, dict[int, bytes]]) -> bytes:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from bench.codec import BUFFER, SHAPES, VERSION, Shape
+from bench.codec import BATCH, BUFFER, SHAPES, SMALL_BATCH, VERSION, Shape
 from protocol.fetch import (
     FETCH_VERSIONS,
     REQUEST_ENTRY,
@@ -39,8 +39,6 @@ LEADER, FOLLOWER = 1, 2
 RATE = 5_000_000  # bytes/s: of those behind, one fetch may take a few partitions along
 BETWEEN_FETCHES_SECONDS = 0.12
 WARM_UP = 20  # fetches: then high watermarks are known and batch sizes learned
-BATCH = struct.pack(">qi", 0, 10_240 - 12) + bytes(10_240 - 12)
-SMALL_BATCH = struct.pack(">qi", 0, 1024 - 12) + bytes(1024 - 12)
 FAR = 1_000_000_000  # a high watermark that no fetch here reaches
 
 Key = tuple[bytes, int]  # topic and partition

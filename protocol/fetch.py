@@ -199,6 +199,7 @@ def _read_topics(frame: bytes, position: int, stride: int) -> tuple[list[Request
         raise MalformedFrame(f"{count} topics cannot stand in {size - position} bytes", position - COUNT.size)
     topics: list[RequestTopic] = []
     string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from  # two look-ups less for each topic
+    make = tuple.__new__  # at half of what the class's own constructor costs
     for _ in range(count):
         name_start = position + 2
         if name_start > size:
@@ -212,7 +213,7 @@ def _read_topics(frame: bytes, position: int, stride: int) -> tuple[list[Request
         position = entries_start + partitions * stride
         if partitions < 0 or position > size:
             raise MalformedFrame(f"{partitions} partitions do not fit into the frame", name_end)
-        topics.append(RequestTopic(frame[name_start:name_end], frame[entries_start:position]))
+        topics.append(make(RequestTopic, (frame[name_start:name_end], frame[entries_start:position])))
     return topics, position
 
 

@@ -65,40 +65,51 @@ class RecordWalker:
                 self._passed += end - start
                 return
             self._head = b""
-            self._step(memoryview(head), -self._next, self._next + BATCH_HEAD_SIZE)
+            self._next = _step(self.seen, memoryview(head), self._next, -self._next, self._next + BATCH_HEAD_SIZE)
         shift = start - self._passed
         self._passed += end - start
-        self._step(view, shift, self._passed)
+        self._next = _step(self.seen, view, self._next, shift, self._passed)
         if self._next < self._passed:
             self._head = bytes(view[self._next + shift : end])
 
-    def _step(self, view: memoryview, shift: int, passed: int) -> None:
-        """Step over the batches whose first 12 bytes are among the first `passed` record bytes.
 
-        Record byte n is at `view[n + shift]`.
-        """
-        seen = self.seen
-        records_end = seen.size
-        at = start = self._next
-        batches, smallest, largest = seen.batches, seen.smallest or records_end, seen.largest
-        size_from, size_at, last = _SIZE.unpack_from, shift + _SIZE_AT, passed - BATCH_HEAD_SIZE
-        while at <= last:
-            (size,) = size_from(view, at + size_at)
-            whole = size + BATCH_HEAD_SIZE
-            if size < SMALLEST_BATCH or at + whole > records_end:
-                seen.next_batch_size = whole if size >= SMALLEST_BATCH else 0
-                seen.cut_bytes = records_end - at
-                break
-            at += whole
-            batches += 1
-            if whole < smallest:
-                smallest = whole
-            if whole > largest:
-                largest = whole
-        else:
-            if records_end - at < BATCH_HEAD_SIZE:
-                seen.cut_bytes += records_end - at
-        if batches > seen.batches:
-            seen.batches, seen.smallest, seen.largest = batches, smallest, largest
-            seen.complete_bytes += at - start
-        self._next = records_end if seen.cut_bytes else at
+def walk_records(partition: int, view: memoryview, start: int, size: int) -> RecordsSeen:
+    """What a RecordWalker finds in the records `view[start : start + size]`, all of them there."""
+    if size >= BATCH_HEAD_SIZE + SMALLEST_BATCH:
+        (only,) = _SIZE.unpack_from(view, start + _SIZE_AT)
+        if only + BATCH_HEAD_SIZE == size:  # one whole batch: what an in-sync replica mostly gets
+            return RecordsSeen(partition, size, size, 1, 0, size, size)
+    seen = RecordsSeen(partition, size)
+    _step(seen, view, 0, start, size)
+    return seen
+
+
+def _step(seen: RecordsSeen, view: memoryview, at: int, shift: int, passed: int) -> int:
+    """Step from the batch at record byte `at` over those whose first 12 bytes are among the first `passed` bytes.
+
+    Record byte n is at `view[n + shift]`. Returns where the next batch begins, the records' end after a cut one.
+    """
+    records_end = seen.size
+    start = at
+    batches, smallest, largest = seen.batches, seen.smallest or records_end, seen.largest
+    size_from, size_at, last = _SIZE.unpack_from, shift + _SIZE_AT, passed - BATCH_HEAD_SIZE
+    while at <= last:
+        (size,) = size_from(view, at + size_at)
+        whole = size + BATCH_HEAD_SIZE
+        if size < SMALLEST_BATCH or at + whole > records_end:
+            seen.next_batch_size = whole if size >= SMALLEST_BATCH else 0
+            seen.cut_bytes = records_end - at
+            break
+        at += whole
+        batches += 1
+        if whole < smallest:
+            smallest = whole
+        if whole > largest:
+            largest = whole
+    else:
+        if records_end - at < BATCH_HEAD_SIZE:
+            seen.cut_bytes += records_end - at
+    if batches > seen.batches:
+        seen.batches, seen.smallest, seen.largest = batches, smallest, largest
+        seen.complete_bytes += at - start
+    return records_end if seen.cut_bytes else at

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from protocol.errors import CorrelationMismatch, FrameTooLarge, InvalidFrameSize, MalformedFrame
 from protocol.fetch import COUNT, MAX_INT32, SMALLEST_TOPIC, STRING_LENGTH, fetch_version
 from protocol.header import SIZE
-from protocol.records import RecordsSeen, RecordWalker
+from protocol.records import RecordsSeen, RecordWalker, walk_records
 
 __all__ = ["Buffer", "FetchResponseScanner", "RecordsSeen", "ScannedTopic"]
 
@@ -25,6 +25,7 @@ _CORRELATION_END: Final = 8  # size and correlation_id
 _NO_RECORDS: Final = (SIZE.pack(0), SIZE.pack(-1))
 _NULL: Final = -1  # records that are null, which takes no bytes
 _FIRST_RUN: Final = 4  # partitions looked at in one go at first
+_LIKE_NO_RECORDS: Final = b"\x00\xff"  # what the bytes of a size of 0 or -1 are
 
 
 class ScannedTopic(NamedTuple):
@@ -219,83 +220,89 @@ class FetchResponseScanner:
         return stop
 
     def _read_topics(self, view: memoryview, at: int, end: int) -> int:
-        """Read topics until one has records or a chunk's end within; returns the offset of what was not read."""
-        stride, no_records = self._layout.response_entry.size, self._no_records
+        """Read topics up to what the chunk cuts off; returns the offset of what was not read."""
+        stride, no_records, topics = self._layout.response_entry.size, self._no_records, self.topics
         string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from
+        make = tuple.__new__  # at half of what the class's own constructor costs
         frame_end = at + self._left
         while self._topics_left:
             if at + SMALLEST_TOPIC > end:
                 at = self._keep(view, at, end, SMALLEST_TOPIC, frame_end)
                 break
             (length,) = string_length(view, at)
-            name_end = at + STRING_LENGTH.size + length
-            entries = name_end + COUNT.size
+            name_start = at + 2
+            name_end = name_start + length
+            entries = name_end + 4
             if length < 0:
                 raise MalformedFrame(f"a topic name has a length of {length}", self.frame_size - (frame_end - at))
             if entries > end:
                 at = self._keep(view, at, end, entries - at, frame_end)
                 break
             (partitions,) = entry_count(view, name_end)
-            stop = entries + partitions * stride
-            if partitions < 0 or stop > frame_end:
+            at = entries + partitions * stride
+            if partitions < 0 or at > frame_end:
                 raise MalformedFrame(
                     f"{partitions} partitions cannot stand in {frame_end - entries} bytes",
                     self.frame_size - (frame_end - name_end),
                 )
-            name = view[at + STRING_LENGTH.size : name_end].tobytes()
+            name = view[name_start:name_end].tobytes()
             self._topics_left -= 1
-            at = entries
-            if stop <= end:
-                headers = view[entries:stop].tobytes()
+            if at <= end:
+                headers = view[entries:at].tobytes()
                 if no_records(headers, partitions):
-                    self.topics.append(ScannedTopic(name, headers, []))
-                    at = stop
+                    topics.append(make(ScannedTopic, (name, headers, [])))
                     continue
             self._name, self._partitions_left, self._headers, self._records = name, partitions, [], []
-            break
+            self._left = frame_end - entries
+            at = self._read_partitions(view, entries, end)
+            if self._partitions_left or self._skip:
+                break
         self._left = frame_end - at
         return at
 
     def _read_partitions(self, view: memoryview, at: int, end: int) -> int:
         """Read the topic's partitions up to records, or a header, that the chunk cuts off; returns where it stopped.
 
-        Partitions without records are taken in runs, which double while they hold and fall back to single steps where
+        Partitions without records are taken in runs, which grow while they hold and shrink to single steps where
         records appear: neither a lone active partition among thousands nor thousands of active ones are slow.
         """
-        layout, no_records, headers = self._layout.response_entry, self._no_records, self._headers
+        layout, headers, records = self._layout.response_entry, self._headers, self._records
         stride, unpack_from = layout.size, layout.unpack_from
+        is_walked = self._name in self._walk
         frame_end = at + self._left
-        partitions_left, longest = self._partitions_left, _FIRST_RUN
+        partitions_left = self._partitions_left
+        longest = min(_FIRST_RUN, partitions_left)
         while partitions_left:
-            run = min(longest, partitions_left, (end - at) // stride)
-            if run > 1:
-                block = view[at : at + run * stride].tobytes()
-                if no_records(block, run):
-                    headers.append(block)
-                    at += run * stride
-                    partitions_left -= run
-                    longest *= 2
-                    continue
-                longest = 1
-            elif not run:
+            if at + stride > end:
                 at = self._keep(view, at, end, stride, frame_end)
                 break
+            if longest > 1:
+                run = min(longest, partitions_left, (end - at) // stride)
+                block = view[at : at + run * stride].tobytes()
+                idle = self._count_idle(block, run)
+                headers.append(block[: idle * stride])
+                at += idle * stride
+                partitions_left -= idle
+                if idle == run:
+                    longest *= 2
+                    continue
+                longest = max(2 * idle + 1, longest // 4)
             fields = unpack_from(view, at)
             headers.append(view[at : at + stride].tobytes())
             at += stride
             partitions_left -= 1
-            size = fields[-1]
+            partition, size = fields[0], fields[-1]
             if size > 0:
                 if at + size + partitions_left * stride > frame_end:
                     raise MalformedFrame(
                         f"{size} bytes of records pass the end of the frame", self.frame_size - (frame_end - at) - 4
                     )
-                walker = self._begin_records(fields[0], size)
                 if at + size > end:
-                    self._skip, self._walker = size, walker
+                    self._begin_records(partition, size, is_walked)
                     break
-                if walker is not None:
-                    walker.receive(view, at, at + size)
+                records.append(
+                    walk_records(partition, view, at, size) if is_walked else RecordsSeen(partition, size, size)
+                )
                 at += size
             elif size >= _NULL:
                 longest *= 2
@@ -304,17 +311,25 @@ class FetchResponseScanner:
         self._partitions_left = partitions_left
         self._left = frame_end - at
         if not partitions_left:
-            self.topics.append(ScannedTopic(self._name, b"".join(headers), self._records))
+            self.topics.append(ScannedTopic(self._name, b"".join(headers), records))
         return at
 
-    def _begin_records(self, partition: int, size: int) -> RecordWalker | None:
-        """Note that a partition has records; returns what is to walk them where they are to be walked."""
-        seen = RecordsSeen(partition, size)
+    def _begin_records(self, partition: int, size: int, is_walked: bool) -> None:
+        """Step over records that this chunk cuts off as their bytes come."""
+        seen = RecordsSeen(partition, size, complete_bytes=0 if is_walked else size)
         self._records.append(seen)
-        if self._name in self._walk:
-            return RecordWalker(seen)
-        seen.complete_bytes = size
-        return None
+        self._skip, self._walker = size, RecordWalker(seen) if is_walked else None
+
+    def _count_idle(self, headers: bytes, count: int) -> int:
+        """How many of `count` headers come before the first that announces records.
+
+        0 also where the two low bytes of a size look like none. What stands behind records is no header at all.
+        """
+        stride = self._layout.response_entry.size
+        low = len(headers[stride - 1 :: stride].lstrip(_LIKE_NO_RECORDS))
+        high = len(headers[stride - 2 :: stride].lstrip(_LIKE_NO_RECORDS))
+        idle = count - max(low, high)
+        return idle if self._no_records(headers[: idle * stride], idle) else 0
 
     def _no_records(self, headers: bytes, count: int) -> bool:
         """Whether the records' sizes of `count` headers are all 0 or all -1 (null), or a mixture of both.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.records import RecordsSeen, RecordWalker
+from protocol.records import RecordsSeen, RecordWalker, walk_records
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import batch, pieces, seen, single_bytes
 
@@ -14,10 +14,14 @@ MAGICS = (0, 1, 2)
 
 
 def walk(records: bytes, chunks: list[bytes]) -> RecordsSeen:
+    """What is seen in `chunks`; where all is in one, walking it whole comes to the same."""
     walker = RecordWalker(RecordsSeen(3, len(records)))
     for chunk in chunks:
         # What lies around the chunk must not matter.
-        walker.receive(memoryview(b"\xff" * 9 + chunk + b"\xff" * 20), 9, 9 + len(chunk))
+        around = memoryview(b"\xff" * 9 + chunk + b"\xff" * 20)
+        walker.receive(around, 9, 9 + len(chunk))
+        if chunk == records:
+            assert walk_records(3, around, 9, len(records)) == walker.seen
     return walker.seen
 
 
@@ -52,10 +56,11 @@ def test_records_with_no_whole_batch_are_all_cut(size: int) -> None:
     assert walk(records, [records]) == RecordsSeen(3, size, cut_bytes=size, next_batch_size=100 if size >= 12 else 0)
 
 
-def test_records_smallest_legal_batch_is_a_batch() -> None:
+@pytest.mark.parametrize(("size", "batches"), [(13, 0), (14, 1)])
+def test_records_smallest_legal_batch_is_a_batch(size: int, batches: int) -> None:
     """An empty message of magic 0: 12 bytes of offset and size, 14 bytes of message."""
-    records = struct.pack(">qi", 0, 14) + bytes(14)
-    assert walk(records, [records]).batches == 1
+    records = struct.pack(">qi", 0, size) + bytes(size)
+    assert walk(records, [records]).batches == batches
 
 
 @pytest.mark.parametrize("size", [-(2**31), -13, -12, -1, 0, 13])
