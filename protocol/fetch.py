@@ -225,10 +225,9 @@ def _write_topics(parts: list[bytes], topics: Sequence[tuple[bytes, bytes]], str
 
 def _write_response_topics(parts: list[bytes], topics: Sequence[ResponseTopic]) -> None:
     stride = RESPONSE_ENTRY.size
-    for topic in topics:
-        headers = topic.headers
-        if any(any(headers[at::stride]) for at in range(stride - SIZE.size, stride)):
-            raise ValueError(
-                f"A made-up response has no records, but the headers of topic {topic.name!r} announce some."
-            )
+    headers = b"".join([topic.headers for topic in topics])
+    for at in range(stride - SIZE.size, stride):  # all topics at once: one by one costs four times as much
+        if headers[at::stride].strip(b"\x00"):
+            name = next(topic.name for topic in topics if topic.headers[at::stride].strip(b"\x00"))
+            raise ValueError(f"A made-up response has no records, but the headers of topic {name!r} announce some.")
     _write_topics(parts, topics, stride)
