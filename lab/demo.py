@@ -150,7 +150,7 @@ def promised_worst_second(received: Series, quota: int) -> Promise:
     worst, start = received.worst_window()
     begun, _ = received.span
     return Promise(
-        f"worst second {worst / quota:.3f} x quota, from {start - begun:.1f} s on"
+        f"worst second {worst / quota:.3f} x quota, from {max(0.0, start - begun):.1f} s on"
         f" (at most {MOST_IN_A_SECOND} and a batch of {MESSAGE_BYTES:,} bytes)",
         worst <= MOST_IN_A_SECOND * quota + MESSAGE_BYTES,
     )
