@@ -200,8 +200,12 @@ def _policy(scenario: Scenario) -> str | None:
 
 
 def _within(series: Series, first: float, last: float) -> Series:
-    kept = [(t, b) for t, b in zip(series.times, series.totals, strict=True) if first <= t <= last]
-    return Series(tuple(t for t, _ in kept), tuple(b for _, b in kept))
+    kept = [index for index, moment in enumerate(series.times) if first <= moment <= last]
+    return Series(
+        times=tuple(series.times[index] for index in kept),
+        totals=tuple(series.totals[index] for index in kept),
+        begun=tuple(series.begun[index] for index in kept),
+    )
 
 
 def _missed(scenario: Scenario, figures: Figures) -> list[str]:
