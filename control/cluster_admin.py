@@ -25,6 +25,8 @@ _THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS, DI
 # replicas.
 _UNSET = {"", "[]", "None", str(2**63 - 1)}
 
+_PREFERRED = 0  # ElectLeadersRequest.json: ElectionType
+
 
 class Partition(NamedTuple):
     """A partition by name, as in KIP-73's `topic` and `[partition]`."""
@@ -94,6 +96,11 @@ class ClusterAdmin:
             brokers = self._client.describe_cluster()["brokers"]
         return sorted(int(broker["broker_id"]) for broker in brokers if not broker.get("is_fenced"))
 
+    def controller(self) -> int:
+        """Return the id of the broker that is the controller, -1 while there is none (KRaft: of any broker)."""
+        with _refused("Asking for the controller"):
+            return int(self._client.describe_cluster()["controller_id"])
+
     def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
         """Return the state of every partition of `topics` (None: of all)."""
         with _refused("Asking for topics"):
@@ -133,6 +140,14 @@ class ClusterAdmin:
         for partition, error in results.items():
             if error is not None:
                 raise ControlError(f"Moving {partition.topic}-{partition.partition}", str(error().description))
+
+    def elect_preferred_leaders(self, partitions: Iterable[Partition]) -> None:
+        """Make the first replica of each partition its leader again (KIP-460), where it is not."""
+        wanted: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            wanted.setdefault(topic, []).append(partition)
+        with _refused("Electing the preferred leaders"):
+            self._client.elect_leaders(_PREFERRED, wanted)
 
     def reassignments(self) -> dict[Partition, Reassignment]:
         """Return the moves that are under way."""

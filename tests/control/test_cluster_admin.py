@@ -53,6 +53,16 @@ def test_brokers_leave_out_those_that_are_fenced(admin: ClusterAdmin) -> None:
     assert admin.brokers() == [1, 3]
 
 
+def test_controller_is_the_one_described(admin: ClusterAdmin) -> None:
+    client(admin).answers["describe_cluster"] = {"brokers": [{"broker_id": 1}, {"broker_id": 2}], "controller_id": 2}
+    assert admin.controller() == 2
+
+
+def test_preferred_leaders_are_elected_by_topic(admin: ClusterAdmin) -> None:
+    admin.elect_preferred_leaders([Partition("orders", 0), Partition("live", 3), Partition("orders", 1)])
+    assert client(admin).asked == [("elect_leaders", (0, {"orders": [0, 1], "live": [3]}), {})]
+
+
 def test_partitions_carry_leader_replicas_and_isr(admin: ClusterAdmin) -> None:
     entry = {"partition_index": 4, "leader_id": -1, "replica_nodes": [1, 2], "isr_nodes": [2]}
     client(admin).answers["describe_topics"] = [{"name": "orders", "error_code": 0, "partitions": [entry]}]
