@@ -1,0 +1,102 @@
+"""What the tests of throttled moves on real brokers share: clusters, throttle tables, moves, and what must hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from lab.cluster import Cluster
+from lab.modes import ZooKeeperCluster
+from lab.produce import LiveProducer, fill, read_numbers
+from lab.received import ReceivedBytes, Series
+
+MB = 1_000_000
+BATCH_BYTES = 10_300  # one message of `fill` in the log: 10,240 bytes and its header (levels below 0.11 batch none)
+
+
+def cluster_at(level: str = "0.10.1", **options: Any) -> ZooKeeperCluster:
+    """Return a Kafka 3.9.1 whose replicas fetch as `level` (inter.broker.protocol.version) says: Fetch v3 at 0.10.1."""
+    return ZooKeeperCluster("3.9.1", inter_broker_protocol_version=level, **{"sidecars": True, **options})
+
+
+def roles(cluster: Cluster) -> tuple[int, int, int]:
+    """Return (leader, peer, follower) for a test: the leader is the controller, so the others may fail freely."""
+    leader = cluster.admin.controller()
+    peer, follower = (broker_id for broker_id in cluster.broker_ids if broker_id != leader)
+    return leader, peer, follower
+
+
+def throttle(*topics: str, leader: int | None = None, follower: int | None = None) -> dict[str, Any]:
+    """Return a throttle table: every replica of `topics`, with the rate (bytes/s) of each side that has one."""
+    rates = {"leader": leader, "follower": follower}
+    sides = [side for side, rate in rates.items() if rate is not None]
+    return {
+        **{f"{side}.replication.throttled.rate": rates[side] for side in sides},
+        "topics": {topic: {f"{side}.replication.throttled.replicas": "*" for side in sides} for topic in topics},
+    }
+
+
+def filled(cluster: Cluster, topic: str, replicas: Sequence[int], size: int, partitions: int = 5) -> str:
+    """Create a topic of about `size` bytes, spread evenly over its partitions, each on `replicas`; return its name."""
+    cluster.create_topic(topic, dict.fromkeys(range(partitions), replicas))
+    fill(cluster.bootstrap_servers, topic, dict.fromkeys(range(partitions), size // partitions))
+    return topic
+
+
+@contextmanager
+def moving(cluster: Cluster, topics: Sequence[str], to: Sequence[int], seconds: float = 60) -> Iterator[ReceivedBytes]:
+    """Move every partition of `topics` to the brokers `to` while the block runs; then wait for the moves' end.
+
+    What the last of `to` receives is sampled. No throttle but weir's may be set.
+    """
+    cluster.assert_no_native_throttle()
+    partitions = sorted(cluster.admin.partitions(topics))
+    with cluster.received_bytes(to[-1], partitions) as received:
+        cluster.reassign(dict.fromkeys(partitions, to))
+        yield received
+        cluster.admin.wait_for_reassignments(seconds, poll_seconds=0.1)
+
+
+def wait_for_bytes(cluster: Cluster, received: ReceivedBytes, size: int, seconds: float = 20) -> float:
+    """Wait until more than `size` bytes are there; returns how long it took (s)."""
+    return cluster.wait_for(f"more than {size} bytes", lambda: received.total > size, seconds)
+
+
+def now(received: ReceivedBytes) -> float:
+    """Return the present moment in a series' seconds: that of the newest sample, at most 0.1 s ago."""
+    return received.series().times[-1]
+
+
+def rate_between(series: Series, begin: float, end: float) -> float:
+    """Return the bytes/s received between two moments (s)."""
+    return (series.total_at(end) - series.total_at(begin)) / (end - begin)
+
+
+def assert_identical(cluster: Cluster, topics: Sequence[str], first: int, second: int) -> int:
+    """Compare two brokers' replicas of whole topics byte for byte; returns their size in bytes."""
+    return sum(cluster.compare_segments(*partition, first, second) for partition in cluster.admin.partitions(topics))
+
+
+def assert_read_once(cluster: Cluster, topic: str, producer: LiveProducer) -> None:
+    """Read a producer's topic of one partition back: every record that was acknowledged is there exactly once."""
+    read = Counter(read_numbers(cluster.bootstrap_servers, topic, [0]))
+    assert producer.acked
+    assert {acked.number: read[acked.number] for acked in producer.acked if read[acked.number] != 1} == {}
+
+
+def assert_throttled(cluster: Cluster, broker_id: int, side: str, api_version: int = 3) -> None:
+    """Prove by a sidecar's metrics that it throttled fetches of this version and no other, and decoded all of them.
+
+    That nothing went wrong in any sidecar of the cluster is checked with it.
+    """
+    metrics = cluster.sidecars[broker_id].metrics()
+    fetches = metrics.value("weir_fetch_requests_total", side=side)
+    assert fetches == metrics.value("weir_fetch_requests_total", side=side, api_version=api_version) > 0
+    assert metrics.value("weir_replication_bytes_total", side=side, throttled="true") > 0
+    assert metrics.value("weir_partitions_left_out_total", side=side) > 0
+    for sidecar in cluster.sidecars.values():
+        metrics = sidecar.metrics()
+        for name in ("weir_passthrough_total", "weir_protocol_errors_total", "weir_internal_errors_total"):
+            assert [sample for sample in metrics.samples(name) if sample.value] == []

@@ -1,0 +1,94 @@
+"""The throttle is changed while real brokers (Fetch v3) move data: what is set counts at once, with no restart."""
+
+from collections.abc import Iterator
+from time import sleep
+
+import pytest
+
+from lab.cluster import Cluster
+from tests.integration.moves import (
+    MB,
+    assert_identical,
+    assert_throttled,
+    cluster_at,
+    filled,
+    moving,
+    now,
+    rate_between,
+    throttle,
+    wait_for_bytes,
+)
+
+pytestmark = pytest.mark.integration
+
+PATIENT = 3  # the broker whose fetches may be held for long
+LONG_POLL_SECONDS = 10  # of that broker
+SETTLING_SECONDS = 1.5  # after a change; the window of the last second must run out first
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Cluster]:
+    patient = {"replica.fetch.wait.max.ms": LONG_POLL_SECONDS * 1000}
+    with cluster_at(broker_properties={PATIENT: patient}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running: Cluster) -> Iterator[Cluster]:
+    """The module's cluster; afterwards its sidecars are the processes that they were, and all logs are clean."""
+    pids = {broker_id: sidecar.pid for broker_id, sidecar in running.sidecars.items()}
+    yield running
+    assert {broker_id: sidecar.pid for broker_id, sidecar in running.sidecars.items() if sidecar.alive} == pids
+    assert_throttled(running, 1, "leader")
+    running.check_logs()
+
+
+def test_rate_that_is_put_during_a_move_is_followed_up_and_down(cluster: Cluster) -> None:
+    topic = filled(cluster, "rates", [1], 36 * MB)
+    changes = [(2 * MB, 3.0), (6 * MB, 4.0), (MB, 4.0)]  # rate, and how long it is in force
+    begun = []
+    cluster.sidecars[1].put_throttle(throttle(topic, leader=0))
+    with moving(cluster, [topic], [1, 2]) as received:
+        wait_for_bytes(cluster, received, 0)
+        for rate, seconds in changes:
+            cluster.sidecars[1].put_throttle(throttle(topic, leader=rate))
+            begun.append(now(received))
+            sleep(seconds)
+        cluster.sidecars[1].put_throttle(throttle(topic, leader=20 * MB))
+    series = received.series()
+    for (rate, seconds), begin in zip(changes, begun, strict=True):
+        assert rate_between(series, begin + SETTLING_SECONDS, begin + seconds) == pytest.approx(rate, rel=0.1)
+    assert_identical(cluster, [topic], 1, 2)
+
+
+def test_topic_that_is_patched_out_moves_at_once_and_the_others_stay(cluster: Cluster) -> None:
+    out, kept = filled(cluster, "out", [1], 10 * MB), filled(cluster, "kept", [1], 10 * MB)
+    cluster.sidecars[1].put_throttle(throttle(out, kept, leader=MB))
+    with moving(cluster, [out, kept], [1, 2]) as received:
+        wait_for_bytes(cluster, received, 2 * MB)
+        cluster.sidecars[1].patch_throttle({"topics": {out: None}})
+        assert cluster.wait_for(f"{out} in sync", lambda: cluster.is_in_sync(out), 10) < 2
+        begin = now(received)
+        sleep(2)
+        end = now(received)
+        assert rate_between(received.series(), begin, end) == pytest.approx(MB, rel=0.2)
+        cluster.sidecars[1].delete_throttle()
+        assert cluster.wait_for(f"{kept} in sync", lambda: cluster.is_in_sync(kept), 10) < 2
+    assert_identical(cluster, [out, kept], 1, 2)
+
+
+def test_fetch_that_is_held_goes_at_once_when_the_throttle_changes(cluster: Cluster) -> None:
+    """At rate 0 a sidecar may hold a fetch for as long as the follower polls, here 10 s: PUT and DELETE end that."""
+    topic = filled(cluster, "held", [1], 6 * MB)
+    sidecar = cluster.sidecars[1]
+    sidecar.put_throttle(throttle(topic, leader=0))
+    with moving(cluster, [topic], [1, PATIENT]) as received:
+        for change, table in (("PUT", throttle(topic, leader=MB)), ("DELETE", None)):
+            sidecar.put_throttle(throttle(topic, leader=0))
+            sleep(1)
+            total = received.total
+            sleep(1)  # nothing moves
+            assert (received.total, sidecar.metrics().value("weir_held_fetches", side="leader")) == (total, 1)
+            assert sidecar.http(change, "/v1/throttle", table)[0] == 200
+            assert wait_for_bytes(cluster, received, total) < 1
+    assert_identical(cluster, [topic], 1, PATIENT)
