@@ -1,0 +1,83 @@
+"""In-sync replicas are never throttled (KAFKA-4313), on real brokers with Fetch v3 and more produced than the quota."""
+
+from contextlib import ExitStack
+from time import sleep
+
+import pytest
+
+from lab.produce import LiveProducer
+from tests.integration.moves import (
+    MB,
+    assert_identical,
+    assert_throttled,
+    cluster_at,
+    filled,
+    moving,
+    roles,
+    throttle,
+)
+
+pytestmark = pytest.mark.integration
+
+RATE = MB // 2
+LAG_TIME_MAX_SECONDS = 3
+
+
+def test_no_replica_leaves_the_isr_when_more_is_produced_than_the_quota() -> None:
+    """Topics of mixed volume, all of them throttled on both sides, while another one moves in beside them."""
+    volumes = {"high": (150, 10_240), "medium": (50, 1024), "low": (2, 100)}  # records/s, bytes each: 1.6 MB/s in all
+    lag_time_max = {"replica.lag.time.max.ms": LAG_TIME_MAX_SECONDS * 1000}
+    with cluster_at(properties=lag_time_max) as cluster, ExitStack() as producing:
+        for topic in volumes:
+            cluster.create_topic(topic, {0: [1, 2], 1: [2, 1]})
+        bulk = filled(cluster, "bulk", [1], 20 * MB)
+        table = throttle(bulk, *volumes, leader=RATE, follower=RATE)
+        for sidecar in cluster.sidecars.values():
+            sidecar.put_throttle(table)
+        producers = [
+            producing.enter_context(
+                LiveProducer(cluster.bootstrap_servers, topic, [0, 1], rate=rate, message_bytes=size)
+            )
+            for topic, (rate, size) in volumes.items()
+        ]
+        with moving(cluster, [bulk], [1, 2]) as received:
+            sleep(3 * LAG_TIME_MAX_SECONDS)
+            for broker_id in (1, 2):  # each leads half of it, and sends more than the quota
+                sent = (
+                    cluster.sidecars[broker_id].metrics().value("weir_throttled_rate_bytes_per_second", side="leader")
+                )
+                assert sent > 1.2 * RATE
+            assert received.total < MB  # so the move has to wait
+            assert all(cluster.is_in_sync(topic) for topic in volumes)
+            for producer in producers:
+                assert producer.failed == 0
+                assert producer.latency(0.99) < LAG_TIME_MAX_SECONDS
+            producing.close()
+            for sidecar in cluster.sidecars.values():
+                sidecar.delete_throttle()
+        assert_identical(cluster, [bulk, *volumes], 1, 2)
+        assert_throttled(cluster, 1, "leader")
+        assert_throttled(cluster, 2, "follower")
+        cluster.check_logs()
+
+
+def test_in_sync_replica_that_truncates_as_a_move_begins_is_not_throttled() -> None:
+    """A move begins a leader epoch: below 0.11 (KIP-101) a follower then truncates to its own high watermark.
+
+    That is older than its leader's while records come, but the follower is in the ISR all the same: were it throttled,
+    every producer with acks=all would wait.
+    """
+    with cluster_at() as cluster:
+        leader, peer, follower = roles(cluster)
+        topic, partitions = "orders", range(20)
+        cluster.create_topic(topic, {partition: [leader, peer] for partition in partitions})
+        with LiveProducer(cluster.bootstrap_servers, topic, partitions, rate=500, linger_ms=100) as producer:
+            sleep(2)
+            cluster.sidecars[leader].put_throttle(throttle(topic, leader=0))
+            with moving(cluster, [topic], [leader, peer, follower]):
+                sleep(4)
+                cluster.sidecars[leader].delete_throttle()
+        assert_throttled(cluster, leader, "leader")
+        assert producer.failed == 0
+        assert producer.latency(1) < 2
+        cluster.check_logs(allow={"Truncating"})
