@@ -1,0 +1,85 @@
+"""At rate 0 nothing moves (Fetch v3, real brokers), and yet no follower is kept from what its leader has to say."""
+
+import re
+from time import sleep
+
+import pytest
+
+from lab.cluster import Cluster
+from lab.settings import Route
+from tests.integration.moves import (
+    BATCH_BYTES,
+    MB,
+    assert_identical,
+    assert_throttled,
+    cluster_at,
+    filled,
+    moving,
+    roles,
+    throttle,
+)
+
+pytestmark = pytest.mark.integration
+
+QUESTION_SECONDS = 10
+LONG_POLL_SECONDS = 0.5
+DEBUG = "-Dorg.slf4j.simpleLogger.log.kafka.server.ReplicaFetcherThread=debug"  # NOT_LEADER is logged no higher
+NOT_LEADER = re.compile(r"Remote broker is not the leader for partition ([\w-]+),")
+
+
+def fetched_by(cluster: Cluster, follower: int, leader: int) -> int:
+    """Return how many partitions a follower has asked a leader for, by the leader's sidecar."""
+    return len(cluster.sidecars[leader].metrics().samples("weir_replica_lag_seconds", side="leader", replica=follower))
+
+
+def questions_to(cluster: Cluster, leader: int) -> int:
+    """Return how many questions a leader's sidecar has let through."""
+    return int(cluster.sidecars[leader].status()["sides"]["leader"]["questions"])
+
+
+def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves() -> None:
+    """The question alone can bring it: the controller, which else tells a follower first, does not reach this one.
+
+    It reaches a broker by its ingress, and this one's is down; what the follower asks of others goes past that.
+    """
+    with cluster_at(routes=Route.INGRESS, jvm_flags=[DEBUG]) as cluster:
+        leader, peer, follower = roles(cluster)
+        topic = filled(cluster, "orders", [leader, peer], 20 * MB)
+        sleep(2 * LONG_POLL_SECONDS)  # the peer hears the last high watermark: it could not lead without losses before
+        partitions = list(cluster.admin.partitions([topic]))
+        names = {f"{topic}-{partition}" for topic, partition in partitions}
+        for broker_id in (leader, peer):
+            cluster.sidecars[broker_id].put_throttle(throttle(topic, leader=0))
+        with moving(cluster, [topic], [peer, leader, follower]) as received:
+            cluster.wait_for("fetches of all", lambda: fetched_by(cluster, follower, leader) == len(partitions), 10)
+            cluster.kill_sidecar(follower)
+            cluster.admin.elect_preferred_leaders(partitions)
+            log = cluster.brokers[follower].log
+            heard = cluster.wait_for("NOT_LEADER", lambda: set(NOT_LEADER.findall(log.read_text())) == names, 20)
+            assert heard < QUESTION_SECONDS + 2 * LONG_POLL_SECONDS
+            assert 0 < received.total <= questions_to(cluster, leader) * BATCH_BYTES
+            assert fetched_by(cluster, follower, peer) == 0  # only the leader that went can have told it
+            cluster.start_sidecar(follower)
+            cluster.sidecars[peer].put_throttle(throttle(topic, leader=10 * MB))
+        assert_identical(cluster, [topic], peer, follower)
+        assert_throttled(cluster, leader, "leader")
+        assert_throttled(cluster, peer, "leader")
+        cluster.check_logs()
+
+
+def test_rate_zero_on_both_sides_lets_one_batch_through_with_each_question() -> None:
+    """Two hops, each with questions of its own: the first when the follower comes, the second 10 s later."""
+    with cluster_at() as cluster:
+        topic = filled(cluster, "orders", [1], 5 * MB, partitions=1)
+        for sidecar in cluster.sidecars.values():
+            sidecar.put_throttle(throttle(topic, leader=0, follower=0))
+        with moving(cluster, [topic], [1, 2]) as received:
+            cluster.wait_for("a first question", lambda: questions_to(cluster, 1) == 1, 5)
+            cluster.wait_for("a second one", lambda: questions_to(cluster, 1) == 2, QUESTION_SECONDS + 2)
+            sleep(1)
+            assert (questions_to(cluster, 1), 0 < received.total <= 2 * BATCH_BYTES) == (2, True)
+            assert_throttled(cluster, 2, "follower")
+            for sidecar in cluster.sidecars.values():
+                sidecar.delete_throttle()
+        assert_identical(cluster, [topic], 1, 2)
+        cluster.check_logs()
