@@ -1,0 +1,10 @@
+"""For every test: Hypothesis without its clock, for a busy machine is no fault of the code under test.
+
+The profile is global, so it is loaded here and not where some folder's tests would have it by chance. On CI
+Hypothesis's own profile for CI is its parent.
+"""
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("weir", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("weir")
