@@ -13,32 +13,43 @@ from protocol.response_scanner import RecordsSeen
 _EVEN_SPREAD = 0.002  # sizes this close together count as equal: their caps waste 0.2 % at most
 _FEW = 4  # batches from which nothing is concluded yet
 _MANY_BATCHES = 50  # a cap of this many batches wastes about half of one: 1 %
+_FORGIVEN_MISSES = 3
 _PROBE_BYTES = 64 * 1024  # the first cap after a probe that brought nothing
 
 
 class BatchSizes:
     """What is known of one partition's batch sizes, in bytes. Zero is unknown."""
 
-    __slots__ = ("barren", "bytes_per_offset", "largest", "next_size", "seen", "smallest")
+    __slots__ = ("_misses", "barren", "bytes_per_offset", "largest", "next_size", "seen", "smallest")
 
     def __init__(self) -> None:
         self.smallest = 0
         self.largest = 0
         self.seen = 0
         self.next_size = 0  # of the batch at the fetch offset, read off the tail that was cut
-        self.barren = 0  # grants in a row that brought nothing
+        self.barren = 0  # grants in a row that brought nothing, as far as the cap is to blame
+        self._misses = 0
         self.bytes_per_offset = 0.0
 
     def learn(self, records: RecordsSeen) -> None:
         """Take what one response showed of this partition."""
         self.next_size = records.next_batch_size
         if records.batches:
-            self.barren = 0
+            self.barren = self._misses = 0
             smallest, largest = records.smallest, records.largest
             if records.batches < _FEW and self.seen:  # not enough to forget the earlier ones
                 smallest, largest = min(smallest, self.smallest), max(largest, self.largest)
             self.smallest, self.largest = smallest, largest
             self.seen = min(self.seen + records.batches, 1000)
+
+    def miss(self) -> None:
+        """A grant brought nothing, in an answer that did bring records of other partitions.
+
+        Where the sizes are known that is likely another hop's doing, which had budget for some of the grants only.
+        """
+        self._misses += 1
+        if self.seen < _FEW or self._misses > _FORGIVEN_MISSES:
+            self.barren += 1
 
     @property
     def is_even(self) -> bool:

@@ -92,7 +92,7 @@ class ReplicaLink:
         if behind_bytes or in_sync_bytes:
             # An answer without any records says nothing about caps: an earlier hop, or Kafka's own throttle, kept all.
             for replica in barren:
-                replica.batches.barren += 1
+                replica.batches.miss()
         if fetch.is_question:
             # At most one batch comes with a question; no quota could have stopped it.
             throttle.ledger.settle(fetch.reserved, 0)
