@@ -18,7 +18,6 @@ from typing import NamedTuple
 from protocol.fetch import (
     FETCH_VERSIONS,
     MAX_INT32,
-    REQUEST_ENTRY,
     RESPONSE_ENTRY,
     FetchRequest,
     RequestTopic,
@@ -26,6 +25,7 @@ from protocol.fetch import (
     decode_fetch_request,
     encode_fetch_request,
     encode_response_topics,
+    made_up_entries,
 )
 from protocol.header import FETCH, RequestHeader
 from protocol.response_scanner import FetchResponseScanner
@@ -96,10 +96,9 @@ def measure_shape(shape: Shape, repeats: int) -> Iterator[Figure]:
     request = make_request(names, shape.partitions)
     frame = encode_fetch_request(request)[4:]
     made_up = [
-        ResponseTopic(name, b"".join(RESPONSE_ENTRY.pack(p, 0, 100, 0) for p in range(shape.partitions)))
-        for name in left_out
+        ResponseTopic(name, made_up_entries(VERSION, [(p, 100) for p in range(shape.partitions)])) for name in left_out
     ]
-    appended = encode_response_topics(made_up)
+    appended = encode_response_topics(VERSION, made_up)
     idle = make_response(names, shape.partitions, active={})
     one = make_response(names, shape.partitions, active={names[0]: {shape.partitions // 2: BATCH * 10}})
     partitions = [(name, partition) for name in names for partition in range(shape.partitions)]
@@ -111,7 +110,7 @@ def measure_shape(shape: Shape, repeats: int) -> Iterator[Figure]:
     def fetch() -> None:
         decoded = decode_fetch_request(frame)
         encode_fetch_request(decoded.with_(topics=decoded.topics[: shape.topics // 2]))
-        scan(half, encode_response_topics(made_up), len(left_out), walk)
+        scan(half, encode_response_topics(VERSION, made_up), len(left_out), walk)
 
     steps: list[tuple[str, Callable[[], object]]] = [
         ("request: decode", lambda: decode_fetch_request(frame)),
@@ -120,7 +119,7 @@ def measure_shape(shape: Shape, repeats: int) -> Iterator[Figure]:
         ("response: scan, 100 KB in one partition, walked", lambda: scan(one, walk=walk)),
         ("response: scan, 1 KB in each 10th partition, walked", lambda: scan(tenth, walk=walk)),
         ("response: scan, 1 KB in every partition, walked", lambda: scan(every, walk=walk)),
-        ("response: encode made-up topics for half of them", lambda: encode_response_topics(made_up)),
+        ("response: encode made-up topics for half of them", lambda: encode_response_topics(VERSION, made_up)),
         ("response: scan half with 100 KB, append the others", lambda: scan(half, appended, len(left_out), walk)),
         ("request and response, half of the topics left out", fetch),
     ]
@@ -147,9 +146,12 @@ def scan(response: bytes, appended: bytes = b"", appended_topics: int = 0, walk:
 
 def make_request(names: list[bytes], partitions: int) -> FetchRequest:
     """A replica's fetch of 1 MiB a partition."""
-    entries = b"".join(REQUEST_ENTRY.pack(p, 100, 2**20) for p in range(partitions))
+    row = FETCH_VERSIONS[VERSION]
+    entries = b"".join(row.request_partition.layout.pack(p, 100, 2**20) for p in range(partitions))
     header = RequestHeader(FETCH, VERSION, 7, b"broker-2-fetcher-0")
-    return FetchRequest(header, 2, 500, 1, MAX_INT32, [RequestTopic(name, entries) for name in names])
+    return FetchRequest(
+        header, 2, 500, 1, MAX_INT32, [RequestTopic(name, entries, row.partition_size) for name in names]
+    )
 
 
 def one_batch_each(partitions: list[tuple[bytes, int]]) -> dict[bytes, dict[int, bytes]]:
@@ -162,7 +164,7 @@ def one_batch_each(partitions: list[tuple[bytes, int]]) -> dict[bytes, dict[int,
 
 def make_response(names: list[bytes], partitions: int, active: dict[bytes, dict[int, bytes]]) -> bytes:
     """A response with the records of `active` by topic and partition."""
-    parts = [struct.pack(">i", 7), FETCH_VERSIONS[VERSION].response_head.pack(0), struct.pack(">i", len(names))]
+    parts = [struct.pack(">i", 7), FETCH_VERSIONS[VERSION].response_head.layout.pack(0), struct.pack(">i", len(names))]
     for name in names:
         parts += (struct.pack(">h", len(name)), name, struct.pack(">i", partitions))
         records = active.get(name, {})

@@ -21,7 +21,6 @@ from typing import NamedTuple
 from bench.codec import BATCH, BUFFER, SHAPES, SMALL_BATCH, VERSION, Shape
 from protocol.fetch import (
     FETCH_VERSIONS,
-    REQUEST_ENTRY,
     RESPONSE_ENTRY,
     FetchRequest,
     RequestTopic,
@@ -35,6 +34,7 @@ from quota.decisions import Answer, Decision, Forward, Hold
 from quota.throttle import Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
+ROW = FETCH_VERSIONS[VERSION]
 LEADER, FOLLOWER = 1, 2
 RATE = 5_000_000  # bytes/s: of those behind, one fetch may take a few partitions along
 BETWEEN_FETCHES_SECONDS = 0.12
@@ -174,7 +174,11 @@ class Replica:
         """The next fetch's frame, 1 MiB a partition."""
         self.correlation_id += 1
         topics = [
-            RequestTopic(name, b"".join([REQUEST_ENTRY.pack(key[1], self.offsets[key], 2**20) for key in neighbours]))
+            RequestTopic(
+                name,
+                b"".join([ROW.request_partition.layout.pack(key[1], self.offsets[key], 2**20) for key in neighbours]),
+                ROW.partition_size,
+            )
             for name, neighbours in groupby(self.order, lambda key: key[0])
         ]
         header = RequestHeader(FETCH, VERSION, self.correlation_id, b"broker-2-fetcher-0")
@@ -184,12 +188,12 @@ class Replica:
         """The leader's frame: one small batch of what is active, and whole batches up to the cap of what is behind."""
         parts = [
             struct.pack(">i", request.header.correlation_id),
-            FETCH_VERSIONS[VERSION].response_head.pack(0),
+            ROW.response_head.layout.pack(0),
             struct.pack(">i", len(request.topics)),
         ]
-        for name, entries in request.topics:
-            parts += (struct.pack(">h", len(name)), name, struct.pack(">i", len(entries) // REQUEST_ENTRY.size))
-            for partition, offset, max_bytes in REQUEST_ENTRY.iter_unpack(entries):
+        for name, entries, stride, _ in request.topics:
+            parts += (struct.pack(">h", len(name)), name, struct.pack(">i", len(entries) // stride))
+            for partition, offset, max_bytes in ROW.requested(stride).iter_unpack(entries):
                 high_watermark, records = offset, b""
                 if (name, partition) in self.behind:
                     high_watermark = FAR
@@ -202,7 +206,7 @@ class Replica:
 
     def take(self, topics: Sequence[ScannedTopic]) -> None:
         """Go on behind what came."""
-        for name, _, records in topics:
+        for name, _, records, _ in topics:
             for seen in records:
                 key = (name, seen.partition)
                 self.offsets[key] += seen.size // len(BATCH if key in self.behind else SMALL_BATCH)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from protocol.errors import CorrelationMismatch, FrameTooLarge, InvalidFrameSize, ProtocolError, UnexpectedResponse
-from protocol.fetch import FETCH_VERSIONS
+from protocol.fetch_versions import DECODED_VERSIONS
 from protocol.header import FETCH, SASL_HANDSHAKE, SIZE, RequestHeader
 from protocol.request_head import Head, RequestHead, read_request_head
 from protocol.response_scanner import Buffer, FetchResponseScanner
@@ -57,7 +57,7 @@ class ReplicaFetch(NamedTuple):
 
 
 class Undecoded(NamedTuple):
-    """A replica's Fetch request passes although it should be decoded, for its version is not known.
+    """A replica's Fetch request passes although it should be decoded, for its version is not one that is.
 
     `replica_id` is None from v15 on, where it is a tag behind the topics: such a request may be a consumer's.
     """
@@ -77,8 +77,8 @@ RequestEvent: TypeAlias = Pass | Expect | ReplicaFetch | Undecoded | BecameOpaqu
 
 
 def decodes_replicas(replica_id: int, api_version: int) -> bool:
-    """Whether to collect a Fetch request: a replica's (consumers have replica_id -1), in a version that is known."""
-    return replica_id >= 0 and api_version in FETCH_VERSIONS
+    """Whether to collect a Fetch request: a replica's (consumers have replica_id -1), in a version that is decoded."""
+    return replica_id >= 0 and api_version in DECODED_VERSIONS
 
 
 class RequestStream:
@@ -242,7 +242,7 @@ class RequestStream:
             self._left = frame_size
             self._header = RequestHeader(api_key, api_version, correlation_id, None)
             return
-        if api_key == FETCH and api_version not in FETCH_VERSIONS and (replica_id is None or replica_id >= 0):
+        if api_key == FETCH and api_version not in DECODED_VERSIONS and (replica_id is None or replica_id >= 0):
             yield Undecoded("fetch_version", api_version, replica_id)
         self._left = frame_size
         if expects_response:

@@ -34,6 +34,7 @@ class RequestHeader:
     api_version: int
     correlation_id: int
     client_id: bytes | None
+    tags: bytes = b""
 
 
 def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:

@@ -17,12 +17,13 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from protocol.fetch import (
-    REQUEST_ENTRY,
     FetchRequest,
+    FetchVersion,
     RequestTopic,
     ResponseTopic,
     encode_fetch_response,
     encode_response_topics,
+    fetch_version,
 )
 from quota import response_limit
 from quota.decisions import Answer, Decision, Forward, Hold
@@ -139,18 +140,22 @@ def _forward_granted(
     for replica in granted:  # to the end of the queue
         del link.queue[replica]
         link.queue[replica] = None
-    front, asked = _split(link, request.topics, granted)
+    front, entries, asked = _split(link, request, frozenset(granted))
     link.throttle.stats.partitions_left_out += link.behind_count - len(grants)
-    topics = front + _granted_topics(grants) + asked
+    topics = front + _granted_topics(request, grants, entries) + asked
     fetch = InFlight(reserved=reserved, granted=granted, asks_all=True)
     # A partition that is not known may be in sync, and one asked for 0 bytes ends no wait.
     wait_left = 0 if link.unknown_count else max(0, request.max_wait_ms - round(held_seconds * 1000))
     return _forward(link, request.with_(topics=topics, max_wait_ms=wait_left), fetch)
 
 
-def _granted_topics(grants: list[Grant]) -> list[RequestTopic]:
+def _granted_topics(
+    request: FetchRequest, grants: list[Grant], entries: dict[ReplicaPartition, bytes]
+) -> list[RequestTopic]:
+    """The partitions granted in the order of their grants; but for its cap each stays as it came."""
+    row = fetch_version(request.header.api_version)
     return [
-        RequestTopic(replica.topic.name, REQUEST_ENTRY.pack(replica.partition, replica.fetch_offset, cap))
+        RequestTopic(replica.topic.name, row.with_max_bytes(entries[replica], cap), len(entries[replica]))
         for replica, cap in grants
     ]
 
@@ -171,7 +176,7 @@ def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> F
     """Ask for every partition behind with 0 bytes and no wait: true offsets and errors, and at most one batch."""
     link.questioned_at = now
     link.throttle.stats.questions += 1
-    front, asked = _split(link, request.topics, ())
+    front, _, asked = _split(link, request, ())
     link.throttle.stats.partitions_left_out += link.behind_count
     question = request.with_(topics=front + asked, max_wait_ms=0)
     return _forward(link, question, InFlight(is_question=True, asks_all=True))
@@ -183,13 +188,14 @@ def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_second
         link.unanswered_since = now
     ready = min(ready, link.unanswered_since + QUESTION_SECONDS)
     wait = max(request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS)
-    topics = [RequestTopic(name, kept) for name, entries in request.topics if (kept := _kept(link, name, entries))]
+    row = fetch_version(request.header.api_version)
+    topics = [kept for block in request.topics if (kept := _kept(link, row, block)).entries]
     if topics:
         throttle.stats.partitions_left_out += link.behind_count
         shorter = min(request.max_wait_ms / 1000, max(ready - now, SHORTEST_WAIT_SECONDS))
-        made_up = _made_up_topics(link)
+        made_up = _made_up_topics(link, row.api_version)
         fewer = request.with_(topics=topics, max_wait_ms=round(shorter * 1000))
-        return _forward(link, fewer, InFlight(), encode_response_topics(made_up), len(made_up))
+        return _forward(link, fewer, InFlight(), encode_response_topics(row.api_version, made_up), len(made_up))
     if held_seconds < wait - _SHORTEST_HOLD_SECONDS:
         if held_seconds == 0.0:
             throttle.stats.fetches_held += 1
@@ -203,12 +209,12 @@ def _empty_answer(link: ReplicaLink, request: FetchRequest) -> bytes:
     version, correlation_id = request.header.api_version, request.header.correlation_id
     if version > 0:
         return encode_fetch_response(version, correlation_id, 1, [])
-    return encode_fetch_response(version, correlation_id, 0, _made_up_topics(link))
+    return encode_fetch_response(version, correlation_id, 0, _made_up_topics(link, version))
 
 
-def _made_up_topics(link: ReplicaLink) -> list[ResponseTopic]:
+def _made_up_topics(link: ReplicaLink, version: int) -> list[ResponseTopic]:
     """An empty entry for every partition behind."""
-    return [ResponseTopic(topic.name, topic.made_up_entries()) for topic in link.topics.values() if topic.behind]
+    return [ResponseTopic(topic.name, topic.made_up_entries(version)) for topic in link.topics.values() if topic.behind]
 
 
 # Parts of requests
@@ -225,56 +231,59 @@ def _forward(
 
 
 def _split(
-    link: ReplicaLink, topics: list[RequestTopic], granted: Collection[ReplicaPartition]
-) -> tuple[list[RequestTopic], list[RequestTopic]]:
-    """The request without its partitions behind, and those of them that are not granted, with 0 bytes each."""
+    link: ReplicaLink, request: FetchRequest, granted: Collection[ReplicaPartition]
+) -> tuple[list[RequestTopic], dict[ReplicaPartition, bytes], list[RequestTopic]]:
+    """The request without its partitions behind, the entries of those granted, and the others, with 0 bytes each."""
+    row = fetch_version(request.header.api_version)
     front: list[RequestTopic] = []
     asked: list[RequestTopic] = []
+    found: dict[ReplicaPartition, bytes] = {}
     granted_topics = {replica.topic for replica in granted}
-    granted_ids = {(replica.topic.name, replica.partition) for replica in granted}
-    for name, entries in topics:
+    for block in request.topics:
+        name, entries, stride, tags = block
         topic = link.topics.get(name)
         if topic is None or not (topic.behind or topic.unknown):
-            front.append(RequestTopic(name, entries))
+            front.append(block)
         elif topic not in granted_topics and _holds_back_all(topic):
-            asked.append(RequestTopic(name, _with_no_bytes(entries)))
+            asked.append(RequestTopic(name, row.with_no_bytes(entries, stride), stride, tags))
         else:
             kept: list[bytes] = []
             zero: list[bytes] = []
-            for entry in REQUEST_ENTRY.iter_unpack(entries):
-                if entry[0] not in topic.behind and entry[0] not in topic.unknown:
-                    kept.append(REQUEST_ENTRY.pack(*entry))
-                elif (name, entry[0]) not in granted_ids:
-                    zero.append(REQUEST_ENTRY.pack(entry[0], entry[1], 0))
+            for start, (partition, _, _) in zip(
+                range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
+            ):
+                entry = entries[start : start + stride]
+                if partition not in topic.behind and partition not in topic.unknown:
+                    kept.append(entry)
+                elif topic in granted_topics and topic.partitions[partition] in granted:
+                    found[topic.partitions[partition]] = entry
+                else:
+                    zero.append(entry)
             if kept:
-                front.append(RequestTopic(name, b"".join(kept)))
+                front.append(RequestTopic(name, b"".join(kept), stride))
             if zero:
-                asked.append(RequestTopic(name, b"".join(zero)))
-    return front, asked
+                asked.append(RequestTopic(name, row.with_no_bytes(b"".join(zero), stride), stride))
+    return front, found, asked
 
 
-def _kept(link: ReplicaLink, name: bytes, entries: bytes) -> bytes:
+def _kept(link: ReplicaLink, row: FetchVersion, block: RequestTopic) -> RequestTopic:
     """The entries of one block that are not behind."""
+    name, entries, stride, _ = block
     topic = link.topics.get(name)
     if topic is None or not topic.behind:
-        return entries
+        return block
     if _holds_back_all(topic):
-        return b""
+        return RequestTopic(name, b"", stride)
     behind = topic.behind
-    return b"".join(
-        [REQUEST_ENTRY.pack(*entry) for entry in REQUEST_ENTRY.iter_unpack(entries) if entry[0] not in behind]
-    )
+    kept = [
+        entries[start : start + stride]
+        for start, (partition, _, _) in zip(
+            range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
+        )
+        if partition not in behind
+    ]
+    return RequestTopic(name, b"".join(kept), stride)
 
 
 def _holds_back_all(topic: ReplicaTopic) -> bool:
     return len(topic.behind) + len(topic.unknown) == len(topic.partitions)
-
-
-def _with_no_bytes(entries: bytes) -> bytes:
-    """The same entries with partition_max_bytes 0: the last four bytes of each, set without a loop over entries."""
-    zeroed = bytearray(entries)
-    stride = REQUEST_ENTRY.size
-    zeros = bytes(len(entries) // stride)
-    for byte in range(stride - 4, stride):
-        zeroed[byte::stride] = zeros
-    return bytes(zeroed)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from protocol.fetch import REQUEST_ENTRY, RESPONSE_ENTRY, FetchRequest
+from protocol.fetch import RESPONSE_ENTRY, FetchRequest, fetch_version
 from protocol.response_scanner import RecordsSeen, ScannedTopic
 from quota.decisions import Decision
 from quota.fetch_plan import decide
@@ -69,7 +69,7 @@ class ReplicaLink:
             self.unanswered_since = None
         granted = frozenset(fetch.granted)
         barren = set(granted)
-        for name, headers, records in topics:
+        for name, headers, records, _ in topics:
             topic = self.topics.get(name)
             if topic is None:
                 self._count_strays(name, records)
@@ -130,8 +130,9 @@ class ReplicaLink:
         self._request_number = number = self._request_number + 1
         self.replica_id = request.replica_id
         count = 0
+        row = fetch_version(request.header.api_version)
         topics = self.topics
-        for name, entries in request.topics:
+        for name, entries, stride, _ in request.topics:
             if not entries:
                 continue
             topic = topics.get(name)
@@ -140,9 +141,9 @@ class ReplicaLink:
                 lag = throttle.lag.topic(self.replica_id, name)
                 topic = topics[name] = ReplicaTopic(name, lag, throttle.throttled_partitions(name))
             topic.lag.fetched(now)
-            count += len(entries) // REQUEST_ENTRY.size
+            count += len(entries) // stride
             if not topic.repeats_request(entries, number):
-                self._take_block(topic, entries, now)
+                self._take_block(topic, row.requested(stride).iter_unpack(entries), now)
         if count != self._partition_count:
             self._set_aside_absent(request, now)
         self._most_partitions = max(self._most_partitions, count)
@@ -152,9 +153,9 @@ class ReplicaLink:
                 break
             self._forget(oldest)
 
-    def _take_block(self, topic: ReplicaTopic, entries: bytes, now: float) -> None:
+    def _take_block(self, topic: ReplicaTopic, entries: Iterable[tuple[int, int, int]], now: float) -> None:
         partitions = topic.partitions
-        for partition, fetch_offset, max_bytes in REQUEST_ENTRY.iter_unpack(entries):
+        for partition, fetch_offset, max_bytes in entries:
             replica = partitions.get(partition)
             if replica is None:
                 replica = partitions[partition] = self._appeared(topic, partition, fetch_offset, max_bytes)
@@ -189,9 +190,10 @@ class ReplicaLink:
         while: the follower's own sidecar leaves out what its quota has no room for, and asks for it again soon.
         """
         present: dict[bytes, set[int]] = {}
-        for name, entries in request.topics:
+        row = fetch_version(request.header.api_version)
+        for name, entries, stride, _ in request.topics:
             ids = present.setdefault(name, set())
-            ids.update([entry[0] for entry in REQUEST_ENTRY.iter_unpack(entries)])
+            ids.update([entry[0] for entry in row.requested(stride).iter_unpack(entries)])
         for name, topic in list(self.topics.items()):
             kept = present.get(name, set())
             for partition in [id_ for id_ in topic.partitions if id_ not in kept]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from protocol.fetch import RESPONSE_ENTRY
+from protocol.fetch import made_up_entries
 from quota.batches import BatchSizes
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 UNKNOWN_OFFSET = -1
 _LONG_AGO = float("-inf")
 _ID_SIZE = 4  # a block of entries goes by the id of its first partition
-_NO_ERROR = 0
-_NO_RECORDS = 0
 
 
 class ReplicaPartition:
@@ -114,7 +112,7 @@ class ReplicaTopic:
         self.behind: dict[int, ReplicaPartition] = {}
         self.unknown: set[int] = set()  # throttled partitions whose high watermark is not known yet
         self.batches = BatchSizes()  # of the topic as a whole
-        self.made_up: bytes | None = None  # the entries of all partitions behind, kept while they stay the same
+        self.made_up: tuple[int, bytes] | None = None  # version and entries of all behind, while they stay the same
         self._request_number = self._response_number = -1
         self._earlier_blocks: dict[bytes, bytes] = {}
         self._request_blocks: dict[bytes, bytes] = {}
@@ -150,18 +148,16 @@ class ReplicaTopic:
         """The next answer is to be looked into: a partition waits for its high watermark."""
         self._response_blocks = {}
 
-    def made_up_entries(self) -> bytes:
+    def made_up_entries(self, api_version: int) -> bytes:
         """Response entries for every partition behind: no error, no records, and the high watermark sent last.
 
         Never a high watermark of -1: a follower that applies it goes back to its log start, and truncates there on
         old levels.
         """
-        if self.made_up is None:
-            pack = RESPONSE_ENTRY.pack
-            self.made_up = b"".join(
-                [pack(id_, _NO_ERROR, replica.high_watermark, _NO_RECORDS) for id_, replica in self.behind.items()]
-            )
-        return self.made_up
+        if self.made_up is None or self.made_up[0] != api_version:
+            high_watermarks = [(id_, replica.high_watermark) for id_, replica in self.behind.items()]
+            self.made_up = api_version, made_up_entries(api_version, high_watermarks)
+        return self.made_up[1]
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ for 0 bytes) and take turns.
 
 from __future__ import annotations
 
-from protocol.fetch import REQUEST_ENTRY, FetchRequest, RequestTopic
+from protocol.fetch import FetchRequest, RequestTopic, fetch_version
 
 FIRST_VERSION_WITH_LIMIT = 3
 _WAIT_WITH_SOME_LEFT_OUT_MS = 50  # data of a partition that is left out wakes nobody: come back soon
@@ -30,13 +30,19 @@ def limit_response(request: FetchRequest, limit: int, rotation: ResponseRotation
     if request.header.api_version >= FIRST_VERSION_WITH_LIMIT:
         # Never 0: the broker would answer at once, for ever.
         return request.with_(max_bytes=max(1, limit)) if request.max_bytes > limit else request
-    entries = [(name, entry) for name, block in request.topics for entry in REQUEST_ENTRY.iter_unpack(block)]
-    if sum(entry[2] for _, entry in entries) <= limit or not entries:
+    row = fetch_version(request.header.api_version)
+    partitions = [
+        RequestTopic(name, entries[at : at + stride], stride)
+        for name, entries, stride, _ in request.topics
+        for at in range(0, len(entries), stride)
+    ]
+    sizes = [row.requested(one.stride).unpack(one.entries)[2] for one in partitions]
+    if sum(sizes) <= limit or not sizes:
         return request
-    included = _take_turns([entry[2] for _, entry in entries], limit, rotation)
+    included = _take_turns(sizes, limit, rotation)
     topics = [
-        RequestTopic(name, REQUEST_ENTRY.pack(entry[0], entry[1], entry[2] if index in included else 0))
-        for index, (name, entry) in enumerate(entries)
+        one if index in included else RequestTopic(one.name, row.with_no_bytes(one.entries, one.stride), one.stride)
+        for index, one in enumerate(partitions)
     ]
     return request.with_(topics=topics, max_wait_ms=min(request.max_wait_ms, _WAIT_WITH_SOME_LEFT_OUT_MS))
 

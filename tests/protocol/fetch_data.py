@@ -15,6 +15,9 @@ from tests.protocol.wire import string
 
 VERSIONS = (0, 1, 2, 3)
 
+REQUEST_ENTRY = struct.Struct(">iqi")
+"""A requested partition, v0 to v4: partition, fetch_offset, partition_max_bytes."""
+
 
 class Partition(NamedTuple):
     """One partition of a response; records of None go out as null."""
@@ -133,7 +136,7 @@ topics = st.lists(
 
 request_topics = st.lists(
     st.builds(
-        lambda name, entries: RequestTopic(name, b"".join(struct.pack(">iqi", *entry) for entry in entries)),
+        lambda name, entries: RequestTopic(name, b"".join(REQUEST_ENTRY.pack(*entry) for entry in entries), 16),
         names,
         st.lists(st.tuples(int32, int64, int32), max_size=6),
     ),

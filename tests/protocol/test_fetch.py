@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from protocol.errors import UnsupportedVersion
 from protocol.fetch import (
     FETCH_VERSIONS,
-    REQUEST_ENTRY,
     RESPONSE_ENTRY,
     FetchRequest,
     RequestTopic,
@@ -21,7 +20,7 @@ from protocol.fetch import (
 )
 from protocol.header import RequestHeader
 from tests.protocol import fetch_data
-from tests.protocol.fetch_data import VERSIONS, int32, request
+from tests.protocol.fetch_data import REQUEST_ENTRY, VERSIONS, int32, request
 
 ENTRY = bytes.fromhex("00000005 0000000000000102 00100000")  # partition 5, fetch_offset 258, 1 MiB
 TOPICS = bytes.fromhex("00000002") + b"\x00\x01a" + bytes.fromhex("00000001") + ENTRY + b"\x00\x02bc" + bytes(4)
@@ -52,12 +51,12 @@ def expected_request(version: int) -> FetchRequest:
         max_wait_ms=500,
         min_bytes=1,
         max_bytes=10 * 2**20 if version >= 3 else 2**31 - 1,
-        topics=[RequestTopic(b"a", REQUEST_ENTRY.pack(5, 258, 2**20)), RequestTopic(b"bc", b"")],
+        topics=[RequestTopic(b"a", REQUEST_ENTRY.pack(5, 258, 2**20), 16), RequestTopic(b"bc", b"", 16)],
     )
 
 
-def test_versions_known_are_0_to_3() -> None:
-    assert sorted(FETCH_VERSIONS) == [0, 1, 2, 3]
+def test_versions_known_are_0_to_18() -> None:
+    assert sorted(FETCH_VERSIONS) == list(range(19))
     assert all(version == row.api_version for version, row in FETCH_VERSIONS.items())
 
 
@@ -85,13 +84,13 @@ def test_request_max_bytes_is_not_written_before_v3() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 32_767])
 def test_request_topic_name_of_any_legal_length_round_trips(length: int) -> None:
-    one = request(3, [RequestTopic(b"n" * length, ENTRY), RequestTopic(b"after", ENTRY)])
+    one = request(3, [RequestTopic(b"n" * length, ENTRY, 16), RequestTopic(b"after", ENTRY, 16)])
     assert decode_fetch_request(encode_fetch_request(one)[4:]) == one
 
 
 def test_request_topic_name_is_passed_on_as_it_came() -> None:
     """Bytes that are not UTF-8 are for the broker to refuse, not for the sidecar to break on."""
-    one = request(3, [RequestTopic(b"\xff\xfe", ENTRY)])
+    one = request(3, [RequestTopic(b"\xff\xfe", ENTRY, 16)])
     assert decode_fetch_request(encode_fetch_request(one)[4:]) == one
 
 
@@ -123,13 +122,13 @@ def test_request_round_trip(
 
 
 def test_request_with_changes_only_what_is_given() -> None:
-    one = request(3, [RequestTopic(b"a", ENTRY)], max_bytes=100)
+    one = request(3, [RequestTopic(b"a", ENTRY, 16)], max_bytes=100)
     assert one.with_() == one
     assert one.with_(max_wait_ms=0, max_bytes=0, topics=[]) == FetchRequest(one.header, 2, 0, 1, 0, [])
-    assert one.topics == [RequestTopic(b"a", ENTRY)]
+    assert one.topics == [RequestTopic(b"a", ENTRY, 16)]
 
 
-@pytest.mark.parametrize("version", [-1, 4, 18])
+@pytest.mark.parametrize("version", [-1, 19])
 def test_request_of_another_version_is_unsupported(version: int) -> None:
     frame = struct.pack(">hh", 1, version) + REQUESTS[3][8:]
     with pytest.raises(UnsupportedVersion) as error:
@@ -151,15 +150,15 @@ def test_response_without_topics_is_kip_219_s_empty_answer() -> None:
 
 
 def test_response_topics_literal_bytes_encode() -> None:
-    assert encode_response_topics([ResponseTopic(b"a", MADE_UP * 2)]) == MADE_UP_TOPICS
-    assert encode_response_topics([]) == b""
+    assert encode_response_topics(3, [ResponseTopic(b"a", MADE_UP * 2)]) == MADE_UP_TOPICS
+    assert encode_response_topics(3, []) == b""
 
 
 @pytest.mark.parametrize("size", [-1, 1, 256, 65_536, 16_777_216])
 def test_response_topics_that_announce_records_are_refused(size: int) -> None:
     """A size left in a cached header would make a follower read the next topic as records; and null is not empty."""
     topics = [ResponseTopic(b"before", MADE_UP), ResponseTopic(b"a", MADE_UP + RESPONSE_ENTRY.pack(6, 0, 258, size))]
-    with pytest.raises(ValueError, match="the headers of topic b'a' announce some"):
-        encode_response_topics(topics)
-    with pytest.raises(ValueError, match="the headers of topic b'a' announce some"):
+    with pytest.raises(ValueError, match="the entries of topic b'a' announce some"):
+        encode_response_topics(3, topics)
+    with pytest.raises(ValueError, match="the entries of topic b'a' announce some"):
         encode_fetch_response(3, 7, 0, topics)

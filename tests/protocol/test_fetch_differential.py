@@ -18,8 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.fetch import (
-    FETCH_VERSIONS,
-    REQUEST_ENTRY,
     RESPONSE_ENTRY,
     FetchRequest,
     RequestTopic,
@@ -31,7 +29,7 @@ from protocol.fetch import (
 )
 from protocol.header import RequestHeader
 from protocol.response_scanner import FetchResponseScanner
-from tests.protocol.fetch_data import VERSIONS, feed, int16, int32, int64, pieces, records
+from tests.protocol.fetch_data import REQUEST_ENTRY, VERSIONS, feed, int16, int32, int64, pieces, records
 from tests.protocol.wire import frame
 
 AIOKAFKA: tuple[Any, ...] = (FetchRequest_v0, FetchRequest_v1, FetchRequest_v2, FetchRequest_v3)
@@ -48,7 +46,7 @@ made_up_topics = st.lists(st.tuples(texts, st.lists(st.tuples(int32, int16, int6
 
 def packed(topics: list[tuple[str, list[tuple[int, int, int]]]]) -> list[RequestTopic]:
     return [
-        RequestTopic(name.encode(), b"".join(REQUEST_ENTRY.pack(*entry) for entry in entries))
+        RequestTopic(name.encode(), b"".join(REQUEST_ENTRY.pack(*entry) for entry in entries), 16)
         for name, entries in topics
     ]
 
@@ -99,7 +97,7 @@ def test_response_of_aiokafka_is_read_by_it_with_the_appended_topics(
     fixed = (throttle_time_ms,) if version >= 1 else ()
     received = frame(correlation_id.to_bytes(4, "big", signed=True) + response_type(*fixed, topics).encode())
     scanner = FetchResponseScanner(
-        version, correlation_id, encode_response_topics(made_up(appended)), len(appended), ()
+        version, correlation_id, encode_response_topics(version, made_up(appended)), len(appended), ()
     )
     sent = feed(scanner, pieces(received, cuts))
     assert scanner.done
@@ -187,5 +185,5 @@ def test_response_of_kafka_is_scanned_as_kafka_reads_it(line: dict[str, Any]) ->
 
 def test_vectors_hold_every_version_of_both_kinds() -> None:
     assert {(line["kind"], line["version"]) for line in LINES} == {
-        (kind, version) for kind in ("request", "response") for version in FETCH_VERSIONS
+        (kind, version) for kind in ("request", "response") for version in VERSIONS
     }

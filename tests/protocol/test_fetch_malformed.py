@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import MalformedFrame, ProtocolError
-from protocol.fetch import REQUEST_ENTRY, RequestTopic, decode_fetch_request, encode_fetch_request
+from protocol.fetch import RequestTopic, decode_fetch_request, encode_fetch_request
 from tests.protocol import fetch_data
-from tests.protocol.fetch_data import VERSIONS, request
+from tests.protocol.fetch_data import REQUEST_ENTRY, VERSIONS, request
 
 ENTRY = REQUEST_ENTRY.pack(5, 258, 2**20)
-TWO_TOPICS = [RequestTopic(b"abc", ENTRY * 2), RequestTopic(b"d", ENTRY)]
+TWO_TOPICS = [RequestTopic(b"abc", ENTRY * 2, 16), RequestTopic(b"d", ENTRY, 16)]
 
 # Offsets in a v3 frame with a client id of one byte, counted behind the size field.
 TOPICS_COUNT_AT = 8 + 3 + 16

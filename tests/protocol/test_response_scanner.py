@@ -26,7 +26,7 @@ MADE_UP = [
     ResponseTopic(b"held", RESPONSE_ENTRY.pack(0, 0, 258, 0) + RESPONSE_ENTRY.pack(1, 0, 7, 0)),
     ResponseTopic(b"held-2", RESPONSE_ENTRY.pack(0, 0, 9, 0)),
 ]
-APPENDED = encode_response_topics(MADE_UP)
+APPENDED = encode_response_topics(3, MADE_UP)
 
 TOPICS: Topics = [
     (b"orders", [Partition(0, 0, 7, batch(100) + batch(60)[:20]), Partition(1, 3, -1, None), Partition(2, 0, 9, b"")]),
@@ -71,7 +71,7 @@ def test_response_literal_bytes_grow_by_the_appended_topics(version: int) -> Non
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("appended", [[], MADE_UP], ids=["as it came", "appended"])
 def test_response_without_topics_is_done_with_its_head(version: int, appended: list[ResponseTopic]) -> None:
-    scanner = FetchResponseScanner(version, 7, encode_response_topics(appended), len(appended))
+    scanner = FetchResponseScanner(version, 7, encode_response_topics(version, appended), len(appended))
     sent = feed(scanner, [response(version, 7, [])])
     assert scanner.done
     assert scanner.topics == []
@@ -147,7 +147,7 @@ def test_response_correlation_id_of_another_request_is_a_mismatch_before_anythin
 
 def test_scanner_of_another_version_is_unsupported() -> None:
     with pytest.raises(UnsupportedVersion):
-        FetchResponseScanner(4, 7)
+        FetchResponseScanner(19, 7)
 
 
 def test_records_are_walked_only_in_topics_asked_for() -> None:
@@ -231,7 +231,7 @@ def test_response_in_any_chunks_gives_the_same_output_and_topics(
     walk = {name for name, _ in topics} if walked else set[bytes]()
     expected = grown(version, topics, appended, throttle_time_ms=throttle_time_ms)
     for chunks in ([frame], single_bytes(frame), pieces(frame, cuts)):
-        scanner = FetchResponseScanner(version, 7, encode_response_topics(appended), len(appended), walk)
+        scanner = FetchResponseScanner(version, 7, encode_response_topics(version, appended), len(appended), walk)
         assert feed(scanner, chunks) == expected
         assert scanner.done
         assert scanner.topics == scanned(topics, walk)

@@ -30,11 +30,11 @@ def answer_to(correlation_id: int) -> bytes:
 
 
 async def test_a_fetch_is_forwarded_as_decided_and_its_response_grows() -> None:
-    left_out = encode_response_topics([ResponseTopic(b"left", struct.pack(">ihqi", 4, 0, 99, 0))])
+    left_out = encode_response_topics(3, [ResponseTopic(b"left", struct.pack(">ihqi", 4, 0, 99, 0))])
     async with relaying() as relay:
         relay.throttle.decisions.append(
             lambda asked: Forward(
-                asked.with_(topics=[RequestTopic(b"kept", struct.pack(">iqi", 0, 7, 10))]), left_out, 1
+                asked.with_(topics=[RequestTopic(b"kept", struct.pack(">iqi", 0, 7, 10), 16)]), left_out, 1
             )
         )
         client, broker = await relay.connect()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from protocol.fetch import REQUEST_ENTRY, RESPONSE_ENTRY, FetchRequest, RequestTopic
+from protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest, RequestTopic
 from protocol.header import FETCH, RequestHeader
 from protocol.records import RecordsSeen
 from protocol.response_scanner import ScannedTopic
@@ -32,6 +32,23 @@ class MovedClock:
 
     def move(self, seconds: float) -> None:
         self.now += seconds
+
+
+def requested_partition(version: int, partition: int, fetch_offset: int, max_bytes: int) -> bytes:
+    """One partition of a request; of the other fields each has a value of its own, to be told from what changed it."""
+    values = {"partition": partition, "fetch_offset": fetch_offset, "partition_max_bytes": max_bytes}
+    fields = FETCH_VERSIONS[version].request_partition
+    return fields.layout.pack(*[values.get(name, 1_000 + partition) for name in fields.names])
+
+
+def requested(request: FetchRequest) -> dict[tuple[bytes, int], tuple[int, int]]:
+    """(fetch_offset, partition_max_bytes) of each partition that a request asks for, in its order."""
+    row = FETCH_VERSIONS[request.header.api_version]
+    return {
+        (name, partition): (fetch_offset, max_bytes)
+        for name, entries, stride, _ in request.topics
+        for partition, fetch_offset, max_bytes in row.requested(stride).iter_unpack(entries)
+    }
 
 
 @dataclass
@@ -77,10 +94,10 @@ class Leader:
         left = request.max_bytes
         at_least_one = True
         topics: list[ScannedTopic] = []
-        for name, entries in request.topics:
+        for name, entries, stride, _ in request.topics:
             headers = b""
             records: list[RecordsSeen] = []
-            for partition, fetch_offset, max_bytes in REQUEST_ENTRY.iter_unpack(entries):
+            for partition, fetch_offset, max_bytes in FETCH_VERSIONS[version].requested(stride).iter_unpack(entries):
                 log = self.logs[name, partition]
                 if log.error_code:
                     headers += RESPONSE_ENTRY.pack(partition, log.error_code, -1, 0)
@@ -121,11 +138,11 @@ class Follower:
         self.correlation_id += 1
         topics: list[RequestTopic] = []
         for (name, partition), offset in self.offsets.items():
-            entry = REQUEST_ENTRY.pack(partition, offset, PARTITION_MAX_BYTES)
+            entry = requested_partition(self.version, partition, offset, PARTITION_MAX_BYTES)
             if topics and topics[-1].name == name:
-                topics[-1] = RequestTopic(name, topics[-1].entries + entry)
+                topics[-1] = RequestTopic(name, topics[-1].entries + entry, len(entry))
             else:
-                topics.append(RequestTopic(name, entry))
+                topics.append(RequestTopic(name, entry, len(entry)))
         header = RequestHeader(FETCH, self.version, self.correlation_id, b"follower")
         max_bytes = RESPONSE_MAX_BYTES if self.version >= 3 else 2**31 - 1
         return FetchRequest(header, self.replica_id, max_wait_ms, 1, max_bytes, topics)
@@ -133,7 +150,7 @@ class Follower:
     def take(self, topics: list[ScannedTopic], now: float) -> int:
         """Append what came; returns the bytes kept."""
         kept = 0
-        for name, _, records in topics:
+        for name, _, records, _ in topics:
             for seen in records:
                 self.offsets[name, seen.partition] = self.offsets.pop((name, seen.partition)) + seen.batches
                 kept += seen.complete_bytes

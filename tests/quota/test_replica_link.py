@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from protocol.fetch import REQUEST_ENTRY, RESPONSE_ENTRY, FetchRequest, ResponseTopic, encode_response_topics
+from protocol.fetch import FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
 from quota.decisions import Answer, Forward, Hold
 from quota.replica_link import ReplicaLink
 from quota.throttle import Throttle, ThrottleSettings
@@ -18,6 +18,7 @@ from tests.quota.conversation import (
     Log,
     MovedClock,
     mean_rate,
+    requested,
     worst_second,
 )
 
@@ -50,11 +51,12 @@ def forward(link: ReplicaLink, request: FetchRequest, held_seconds: float = 0.0)
 
 def asked(request: FetchRequest) -> list[tuple[bytes, int, int]]:
     """(topic, partition, max_bytes) in the request's order."""
-    return [
-        (name, partition, max_bytes)
-        for name, entries in request.topics
-        for partition, _, max_bytes in REQUEST_ENTRY.iter_unpack(entries)
-    ]
+    return [(name, partition, max_bytes) for (name, partition), (_, max_bytes) in requested(request).items()]
+
+
+def made_up(version: int, high_watermark: int) -> bytes:
+    """Partition 0 of topic t, made up."""
+    return encode_response_topics(version, [ResponseTopic(b"t", made_up_entries(version, [(0, high_watermark)]))])
 
 
 def is_question(decision: Forward) -> bool:
@@ -84,8 +86,7 @@ def test_unknown_high_watermark_is_asked_for_and_never_left_out() -> None:
 def test_made_up_entries_carry_the_high_watermark_sent_last() -> None:
     talk = conversation(0, behind=1, in_sync=1)
     decision = forward(talk.link, talk.follower.request())
-    expected = [ResponseTopic(b"t", RESPONSE_ENTRY.pack(0, 0, 50, 0))]
-    assert (decision.appended, decision.appended_topics) == (encode_response_topics(expected), 1)
+    assert (decision.appended, decision.appended_topics) == (made_up(3, 50), 1)
 
 
 def test_error_with_high_watermark_minus_one_is_not_made_up_later() -> None:
@@ -96,7 +97,7 @@ def test_error_with_high_watermark_minus_one_is_not_made_up_later() -> None:
     headers = talk.leader.answer(talk.follower.request())
     talk.link.settle(headers)
     decision = forward(talk.link, talk.follower.request())
-    assert decision.appended == encode_response_topics([ResponseTopic(b"t", RESPONSE_ENTRY.pack(0, 0, 50, 0))])
+    assert decision.appended == made_up(3, 50)
 
 
 def test_fetch_offset_that_went_back_forgets_the_high_watermark() -> None:
@@ -147,8 +148,7 @@ def test_request_wholly_left_out_is_held_and_then_answered(version: int) -> None
     size, correlation_id = struct.unpack_from(">ii", answer.frame)
     assert (size, correlation_id) == (len(answer.frame) - 4, request.header.correlation_id)
     if version == 0:
-        made_up = [ResponseTopic(b"t", RESPONSE_ENTRY.pack(0, 0, 50, 0))]
-        assert answer.frame[8:] == struct.pack(">i", 1) + encode_response_topics(made_up)
+        assert answer.frame[8:] == struct.pack(">i", 1) + made_up(version, 50)
     else:
         throttle_time_ms, topics = struct.unpack(">ii", answer.frame[8:])
         assert throttle_time_ms > 0

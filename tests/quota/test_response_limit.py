@@ -1,10 +1,10 @@
 """KIP-74's cap on one replica fetch, in versions with and without the field."""
 
-from protocol.fetch import REQUEST_ENTRY, FetchRequest
+from protocol.fetch import FetchRequest
 from quota.decisions import Forward
 from quota.response_limit import ResponseRotation, limit_response
 from quota.throttle import Throttle, ThrottleSettings
-from tests.quota.conversation import PARTITION_MAX_BYTES, Follower, MovedClock
+from tests.quota.conversation import PARTITION_MAX_BYTES, Follower, MovedClock, requested
 
 
 def request(version: int, partitions: int = 4) -> FetchRequest:
@@ -12,12 +12,7 @@ def request(version: int, partitions: int = 4) -> FetchRequest:
 
 
 def included(limited: FetchRequest) -> list[int]:
-    return [
-        partition
-        for _, entries in limited.topics
-        for partition, _, max_bytes in REQUEST_ENTRY.iter_unpack(entries)
-        if max_bytes
-    ]
+    return [partition for (_, partition), (_, max_bytes) in requested(limited).items() if max_bytes]
 
 
 def test_v3_sets_the_top_level_field_and_nothing_else() -> None:

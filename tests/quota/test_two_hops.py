@@ -2,12 +2,21 @@
 
 import pytest
 
-from protocol.fetch import REQUEST_ENTRY
 from quota.decisions import Forward
 from quota.replica_link import ABSENT_SECONDS
 from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, NextHop, mean_rate, worst_second
+from tests.quota.conversation import (
+    Conversation,
+    Follower,
+    Leader,
+    Log,
+    MovedClock,
+    NextHop,
+    mean_rate,
+    requested,
+    worst_second,
+)
 
 MB = 1_000_000
 BATCH = 10_300
@@ -130,11 +139,7 @@ def test_partition_of_unknown_high_watermark_is_granted_where_the_quota_has_room
     link.settle([])
     decision = link.plan(follower.request())
     assert isinstance(decision, Forward)
-    sizes = {
-        (name, partition): size
-        for name, entries in decision.request.topics
-        for partition, _, size in REQUEST_ENTRY.iter_unpack(entries)
-    }
+    sizes = {key: max_bytes for key, (_, max_bytes) in requested(decision.request).items()}
     assert sizes[b"t", 0] > 0
     assert sizes[b"t", 1] == 0
     assert decision.request.max_wait_ms == 0  # one of them may be in sync

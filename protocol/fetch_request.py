@@ -1,0 +1,194 @@
+"""Fetch requests v0 to v18, from a frame to a message and back, byte for byte.
+
+Partition entries stay packed as they came: a topic of a hundred partitions is one slice, never a hundred objects. What
+differs from version to version is a row of FETCH_VERSIONS.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from protocol.errors import MalformedFrame
+from protocol.fetch_versions import MAX_INT32, FetchVersion, fetch_version
+from protocol.header import SIZE, RequestHeader, decode_request_header, encode_request_header
+from protocol.primitives import CLASSIC, COMPACT
+from protocol.request_topics import (
+    RequestTopic,
+    read_classic_topics,
+    read_compact_topics,
+    read_name,
+    smallest_topic,
+    write_classic_topics,
+    write_compact_topics,
+    write_name,
+)
+from protocol.varint import encode_unsigned_varint, read_unsigned_varint
+
+CONSUMER: Final = -1
+"""The replica_id of who is no replica."""
+
+_REPLICA_STATE_TAG: Final = 1
+_REPLICA_STATE: Final = struct.Struct(">iq")
+
+
+class ForgottenTopic(NamedTuple):
+    """Partitions that an incremental fetch takes out of its session; `name` and `tags` as in RequestTopic."""
+
+    name: bytes
+    partitions: tuple[int, ...]
+    tags: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """A Fetch request. `max_wait_ms` is in milliseconds, `min_bytes` and `max_bytes` in bytes.
+
+    A field that the version lacks has the default that Kafka gives it, and is not written: `max_bytes` (v3+) is
+    MAX_INT32, `isolation_level` (v4+) 0, `session_id` and `session_epoch` (v7+) 0 and -1, `rack_id` (v11+) empty.
+
+    `tags` is the request's own tag buffer as on the wire (v12+), b"" where it is empty. From v15 on the replica id is
+    in there: `replica_id` was read from it, CONSUMER where it is absent, and encoding writes the tags, not the field.
+    """
+
+    header: RequestHeader
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    topics: list[RequestTopic]
+    isolation_level: int = 0
+    session_id: int = 0
+    session_epoch: int = -1
+    forgotten: tuple[ForgottenTopic, ...] = ()
+    rack_id: bytes = b""
+    tags: bytes = b""
+
+    def with_(
+        self,
+        *,
+        max_wait_ms: int | None = None,
+        max_bytes: int | None = None,
+        topics: list[RequestTopic] | None = None,
+        session_id: int | None = None,
+        session_epoch: int | None = None,
+        forgotten: tuple[ForgottenTopic, ...] | None = None,
+    ) -> "FetchRequest":
+        """The same request but for what is given; `dataclasses.replace` costs several times as much."""
+        return FetchRequest(
+            self.header,
+            self.replica_id,
+            self.max_wait_ms if max_wait_ms is None else max_wait_ms,
+            self.min_bytes,
+            self.max_bytes if max_bytes is None else max_bytes,
+            self.topics if topics is None else topics,
+            self.isolation_level,
+            self.session_id if session_id is None else session_id,
+            self.session_epoch if session_epoch is None else session_epoch,
+            self.forgotten if forgotten is None else forgotten,
+            self.rack_id,
+            self.tags,
+        )
+
+
+def decode_fetch_request(frame: bytes) -> FetchRequest:
+    """Decode a whole Fetch request, `frame` being everything behind its 4-byte size.
+
+    Raises MalformedFrame when lengths and counts do not add up to the frame, UnsupportedVersion when the version is not
+    in FETCH_VERSIONS.
+    """
+    header, at = decode_request_header(frame)
+    row = fetch_version(header.api_version)
+    if row.is_flexible:
+        tags, at = COMPACT.read_tags(frame, at)
+        if tags:
+            header = replace(header, tags=tags)
+    head_end = at + row.request_head.layout.size
+    if head_end > len(frame):
+        raise MalformedFrame("the frame ends within the request's fixed fields", len(frame))
+    values = row.request_head.layout.unpack_from(frame, at)
+    fields = {"replica_id": CONSUMER, "max_bytes": MAX_INT32, **dict(zip(row.request_head.names, values, strict=True))}
+    if row.is_flexible:
+        topics, at = read_compact_topics(frame, head_end, row)
+    else:
+        topics, at = read_classic_topics(frame, head_end, row)
+    forgotten: tuple[ForgottenTopic, ...] = ()
+    rack_id = b""
+    encoding = COMPACT if row.is_flexible else CLASSIC
+    if row.has_forgotten_topics:
+        forgotten, at = _read_forgotten(frame, at, row)
+    if row.has_rack_id:
+        rack_id, at = encoding.read_string(frame, at)
+    tags_start = at
+    tags, at = encoding.read_tags(frame, at)
+    if at != len(frame):
+        raise MalformedFrame(f"{len(frame) - at} bytes follow the request's last field", at)
+    if row.has_replica_state and tags:
+        fields["replica_id"] = _replica_id(tags, tags_start)
+    return FetchRequest(header=header, topics=topics, forgotten=forgotten, rack_id=rack_id, tags=tags, **fields)
+
+
+def encode_fetch_request(request: FetchRequest) -> bytes:
+    """The request's whole frame with its 4-byte size prefix, in the version that its header names."""
+    header = request.header
+    row = fetch_version(header.api_version)
+    encoding = COMPACT if row.is_flexible else CLASSIC
+    parts = [
+        b"",  # the frame's size, when it is known
+        encode_request_header(header),
+        encoding.tags(header.tags),
+        row.request_head.layout.pack(*[getattr(request, name) for name in row.request_head.names]),
+    ]
+    if row.is_flexible:
+        write_compact_topics(parts, request.topics, row)
+    else:
+        write_classic_topics(parts, request.topics)
+    if row.has_forgotten_topics:
+        _write_forgotten(parts, request.forgotten, row)
+    if row.has_rack_id:
+        parts.append(encoding.string(request.rack_id))
+    parts.append(encoding.tags(request.tags))
+    parts[0] = SIZE.pack(sum(map(len, parts)))
+    return b"".join(parts)
+
+
+def replica_state_tags(replica_id: int, replica_epoch: int) -> bytes:
+    """The tag buffer of a replica's request from v15 on."""
+    state = _REPLICA_STATE.pack(replica_id, replica_epoch) + b"\x00"  # it ends with a tag buffer of its own
+    return b"\x01" + encode_unsigned_varint(_REPLICA_STATE_TAG) + encode_unsigned_varint(len(state)) + state
+
+
+def _replica_id(tags: bytes, start: int) -> int:
+    """What a request's tag buffer, of which the lengths were checked, says of its sender; `start` is its offset."""
+    count, at = read_unsigned_varint(tags, 0)
+    for _ in range(count):
+        tag, at = read_unsigned_varint(tags, at)
+        size, at = read_unsigned_varint(tags, at)
+        if tag == _REPLICA_STATE_TAG:
+            if size < SIZE.size:
+                raise MalformedFrame(f"a replica state has {size} bytes", start + at)
+            return int(SIZE.unpack_from(tags, at)[0])
+        at += size
+    return CONSUMER
+
+
+def _read_forgotten(frame: bytes, at: int, row: FetchVersion) -> tuple[tuple[ForgottenTopic, ...], int]:
+    encoding = COMPACT if row.is_flexible else CLASSIC
+    count, at = encoding.read_count(frame, at, smallest_topic(row))
+    forgotten: list[ForgottenTopic] = []
+    for _ in range(count):
+        name, at = read_name(frame, at, row)
+        partitions, at = encoding.read_count(frame, at, SIZE.size)
+        end = at + partitions * SIZE.size
+        ids = struct.unpack_from(f">{partitions}i", frame, at)
+        tags, at = encoding.read_tags(frame, end)
+        forgotten.append(ForgottenTopic(name, ids, tags))
+    return tuple(forgotten), at
+
+
+def _write_forgotten(parts: list[bytes], forgotten: Sequence[ForgottenTopic], row: FetchVersion) -> None:
+    encoding = COMPACT if row.is_flexible else CLASSIC
+    parts.append(encoding.count(len(forgotten)))
+    for name, partitions, tags in forgotten:
+        ids = struct.pack(f">{len(partitions)}i", *partitions)
+        parts += (write_name(name, row), encoding.count(len(partitions)), ids, encoding.tags(tags))

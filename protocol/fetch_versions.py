@@ -1,0 +1,194 @@
+"""What each version of Fetch looks like on the wire: Kafka's FetchRequest.json and FetchResponse.json as a table.
+
+Each row of FETCH_VERSIONS is the row before it but for what that version changed. From v12 on the encoding is flexible:
+strings and arrays are compact, and tag buffers follow the header, every partition, every topic, and the last field.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from protocol.errors import UnsupportedVersion
+from protocol.header import FETCH, SIZE
+
+MAX_INT32: Final = 2**31 - 1
+
+DECODED_VERSIONS: Final = range(0, 4)
+"""Those that a sidecar may take into its hands: from v7 on a follower expects its leader to keep a session."""
+
+TOPIC_ID_SIZE: Final = 16
+
+ABORTED_TRANSACTION_SIZE: Final = 16
+"""Bytes of an aborted transaction in a response, its tag buffer left out: producer_id and first_offset."""
+
+
+class Fields(NamedTuple):
+    """Fixed fields that stand one behind the other; `codes` are struct's, one for each of `names`."""
+
+    names: tuple[str, ...]
+    codes: tuple[str, ...]
+    layout: struct.Struct
+
+
+def _fields(*fields: tuple[str, str]) -> Fields:
+    codes = tuple(code for _, code in fields)
+    return Fields(tuple(name for name, _ in fields), codes, struct.Struct(">" + "".join(codes)))
+
+
+_REPLICA_ID: Final = ("replica_id", "i")
+_WAIT: Final = (("max_wait_ms", "i"), ("min_bytes", "i"))
+_LIMITED: Final = (*_WAIT, ("max_bytes", "i"))
+_ISOLATED: Final = (*_LIMITED, ("isolation_level", "b"))
+_SESSION: Final = (*_ISOLATED, ("session_id", "i"), ("session_epoch", "i"))
+
+_PARTITION: Final = ("partition", "i")
+_LEADER_EPOCH: Final = ("current_leader_epoch", "i")
+_FETCH_OFFSET: Final = ("fetch_offset", "q")
+_FETCHED_EPOCH: Final = ("last_fetched_epoch", "i")
+_LOG_START_OFFSET: Final = ("log_start_offset", "q")
+_MAX_BYTES: Final = ("partition_max_bytes", "i")
+
+_ERROR_CODE: Final = ("error_code", "h")
+_FETCHED: Final = (_PARTITION, _ERROR_CODE, ("high_watermark", "q"))
+_STABLE: Final = (*_FETCHED, ("last_stable_offset", "q"))
+
+_THROTTLED: Final = ("throttle_time_ms", "i")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchVersion:
+    """One version of Fetch.
+
+    `request_head` and `response_head` are the fixed fields between the header and the topics array; a requested
+    partition is `request_partition` (and a tag buffer). A fetched one is `response_partition`, then the array of
+    aborted transactions where the version has it, then preferred_read_replica where it has that, then the records
+    behind their size (then a tag buffer).
+    """
+
+    api_version: int
+    request_head: Fields
+    request_partition: Fields
+    response_head: Fields
+    response_partition: Fields
+    is_flexible: bool = False
+    has_aborted_transactions: bool = False
+    has_forgotten_topics: bool = False
+    has_rack_id: bool = False
+    has_preferred_read_replica: bool = False
+    names_topics_by_id: bool = False
+    """16 bytes stand where the name stood."""
+    has_replica_state: bool = False
+    """The replica id is not among the head's fields, but in a tag behind the last field."""
+    _requested: dict[int, struct.Struct] = field(init=False, default_factory=dict, repr=False, compare=False)
+
+    @property
+    def partition_size(self) -> int:
+        """Bytes of a requested partition, its tag buffer left out."""
+        return self.request_partition.layout.size
+
+    def requested(self, stride: int) -> struct.Struct:
+        """Reads (partition, fetch_offset, partition_max_bytes) from each `stride` bytes, all other fields left out."""
+        layout = self._requested.get(stride)
+        if layout is None:
+            names = ("partition", "fetch_offset", "partition_max_bytes")
+            layout = self._requested[stride] = _picked(self.request_partition, names, stride)
+        return layout
+
+    def leader_epochs(self, stride: int) -> struct.Struct | None:
+        """Reads (partition, current_leader_epoch) from each `stride` bytes; None in versions that have no epoch."""
+        if "current_leader_epoch" not in self.request_partition.names:
+            return None
+        return _picked(self.request_partition, ("partition", "current_leader_epoch"), stride)
+
+    def with_max_bytes(self, entry: bytes, max_bytes: int) -> bytes:
+        """One requested partition with another partition_max_bytes: the last of the fixed fields in every version."""
+        end = self.partition_size
+        return entry[: end - SIZE.size] + SIZE.pack(max_bytes) + entry[end:]
+
+    def with_no_bytes(self, entries: bytes, stride: int) -> bytes:
+        """The same partitions with a partition_max_bytes of 0 each, without a loop over them."""
+        zeroed = bytearray(entries)
+        end = self.partition_size
+        zeros = bytes(len(entries) // stride)
+        for byte in range(end - SIZE.size, end):
+            zeroed[byte::stride] = zeros
+        return bytes(zeroed)
+
+
+def _picked(fields: Fields, names: tuple[str, ...], stride: int) -> struct.Struct:
+    codes = [
+        code if name in names else f"{struct.calcsize(code)}x"
+        for name, code in zip(fields.names, fields.codes, strict=True)
+    ]
+    return struct.Struct(">" + "".join(codes) + f"{stride - fields.layout.size}x")
+
+
+_V0: Final = FetchVersion(
+    api_version=0,
+    request_head=_fields(_REPLICA_ID, *_WAIT),
+    request_partition=_fields(_PARTITION, _FETCH_OFFSET, _MAX_BYTES),
+    response_head=_fields(),
+    response_partition=_fields(*_FETCHED),
+)
+_V1: Final = replace(_V0, api_version=1, response_head=_fields(_THROTTLED))  # KIP-13
+_V2: Final = replace(_V1, api_version=2)  # KIP-32: only what is inside the records changed
+_V3: Final = replace(_V2, api_version=3, request_head=_fields(_REPLICA_ID, *_LIMITED))  # KIP-74: their order counts
+_V4: Final = replace(  # KIP-98
+    _V3,
+    api_version=4,
+    request_head=_fields(_REPLICA_ID, *_ISOLATED),
+    response_partition=_fields(*_STABLE),
+    has_aborted_transactions=True,
+)
+_V5: Final = replace(  # KIP-107
+    _V4,
+    api_version=5,
+    request_partition=_fields(_PARTITION, _FETCH_OFFSET, _LOG_START_OFFSET, _MAX_BYTES),
+    response_partition=_fields(*_STABLE, _LOG_START_OFFSET),
+)
+_V6: Final = replace(_V5, api_version=6)  # KIP-112: one more error
+_V7: Final = replace(  # KIP-227: sessions
+    _V6,
+    api_version=7,
+    request_head=_fields(_REPLICA_ID, *_SESSION),
+    response_head=_fields(_THROTTLED, _ERROR_CODE, ("session_id", "i")),
+    has_forgotten_topics=True,
+)
+_V8: Final = replace(_V7, api_version=8)  # KIP-219: throttle_time_ms is for the client to wait
+_V9: Final = replace(  # KIP-320
+    _V8,
+    api_version=9,
+    request_partition=_fields(_PARTITION, _LEADER_EPOCH, _FETCH_OFFSET, _LOG_START_OFFSET, _MAX_BYTES),
+)
+_V10: Final = replace(_V9, api_version=10)  # KIP-110: one more codec
+_V11: Final = replace(_V10, api_version=11, has_rack_id=True, has_preferred_read_replica=True)  # KIP-392
+_V12: Final = replace(  # KIP-482, KIP-595
+    _V11,
+    api_version=12,
+    request_partition=_fields(_PARTITION, _LEADER_EPOCH, _FETCH_OFFSET, _FETCHED_EPOCH, _LOG_START_OFFSET, _MAX_BYTES),
+    is_flexible=True,
+)
+_V13: Final = replace(_V12, api_version=13, names_topics_by_id=True)  # KIP-516
+_V14: Final = replace(_V13, api_version=14)  # KIP-405: one more error
+_V15: Final = replace(_V14, api_version=15, request_head=_fields(*_SESSION), has_replica_state=True)  # KIP-903
+_V16: Final = replace(_V15, api_version=16)  # KIP-951: node endpoints in the response's tags
+_V17: Final = replace(_V16, api_version=17)  # KIP-853: replica_directory_id in a requested partition's tags
+_V18: Final = replace(_V17, api_version=18)  # KIP-1166: high_watermark in a requested partition's tags
+
+FETCH_VERSIONS: Final[Mapping[int, FetchVersion]] = {
+    row.api_version: row
+    for row in (
+        *(_V0, _V1, _V2, _V3, _V4, _V5, _V6, _V7, _V8, _V9),
+        *(_V10, _V11, _V12, _V13, _V14, _V15, _V16, _V17, _V18),
+    )
+}
+"""Every version of Fetch whose layout is known, by number."""
+
+
+def fetch_version(api_version: int) -> FetchVersion:
+    """The row of FETCH_VERSIONS; raises UnsupportedVersion where there is none."""
+    row = FETCH_VERSIONS.get(api_version)
+    if row is None:
+        raise UnsupportedVersion(FETCH, api_version)
+    return row

@@ -1,0 +1,310 @@
+"""The topics of a Fetch response, seen while their bytes pass.
+
+`ResponseBody` knows the structure of every version, unit by unit and byte by byte: a topic's head, a partition, a
+topic's end. That is slow, so its subclasses take in whole runs of what is usual and lies in one chunk, and stop in
+front of everything else: what a chunk cuts off, what is rare, and whatever is wrong. Errors come from here alone, so
+they are the same for all chunkings.
+"""
+
+import struct
+from collections.abc import Container, Generator
+from typing import Final, NamedTuple, TypeAlias
+
+from protocol.errors import MalformedFrame
+from protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, TOPIC_ID_SIZE, FetchVersion
+from protocol.header import SIZE
+from protocol.primitives import COUNT, LONGEST_STRING, STRING_LENGTH
+from protocol.records import RecordsSeen, RecordWalker
+from protocol.varint import LONGEST_VARINT
+
+RESPONSE_ENTRY: Final = struct.Struct(">ihqi")
+"""What is kept of a partition: partition, error_code, high_watermark, size of its records in bytes (-1 where null)."""
+
+HEAD_SIZE: Final = RESPONSE_ENTRY.size - SIZE.size
+"""Bytes of the first three, with which a partition begins in every version."""
+
+_NULL: Final = -1  # records that are null, which takes no bytes
+_DIVERGING_EPOCH_TAG: Final = 0
+
+Structure: TypeAlias = Generator[int, bytes, None]
+"""Reads one unit: yields n > 0 to be sent the next n bytes, and n < 0 to have -n bytes passed over."""
+
+
+class ScannedTopic(NamedTuple):
+    """One topic of a response.
+
+    `name` is its name, from v13 on its id. `headers` are its partitions as RESPONSE_ENTRY, back to back in wire order
+    (size -1 where records are null); `records` has what was seen of each partition that had any, in the same order.
+    `diverging` are the partitions with a diverging epoch (v12+): the follower will truncate them.
+    """
+
+    name: bytes
+    headers: bytes
+    records: list[RecordsSeen]
+    diverging: tuple[int, ...] = ()
+
+
+class ResponseBody:
+    """What follows a response's head: `count` topics in the `left` last bytes of a frame of `frame_size` bytes.
+
+    `topics` is complete when `left` is 0. `behind_topics` is how many bytes of the frame follow the topics array: -1
+    until that is known.
+    """
+
+    __slots__ = (
+        "_diverging",
+        "_frame_size",
+        "_held",
+        "_in_topic",
+        "_is_walked",
+        "_name",
+        "_partitions_left",
+        "_records",
+        "_row",
+        "_seen_headers",
+        "_skip",
+        "_smallest",
+        "_structure",
+        "_topics_left",
+        "_walk",
+        "_walker",
+        "_wanted",
+        "behind_topics",
+        "left",
+        "topics",
+    )
+
+    def __init__(self, row: FetchVersion, count: int, left: int, frame_size: int, walk: Container[bytes]) -> None:
+        self.topics: list[ScannedTopic] = []
+        self.left = left
+        self.behind_topics = -1 if count else left
+
+        self._row = row
+        self._topics_left = count
+        self._frame_size = frame_size
+        self._walk = walk
+        self._smallest = smallest_partition(row)
+        # The topic being walked:
+        self._in_topic = False
+        self._name = b""
+        self._is_walked = False
+        self._partitions_left = 0
+        self._seen_headers: list[bytes] = []
+        self._records: list[RecordsSeen] = []
+        self._diverging: list[int] = []
+        # The unit being read:
+        self._structure: Structure | None = None
+        self._wanted = 0  # bytes that it waits for
+        self._held = bytearray()  # the first of them
+        self._skip = 0  # bytes that it lets pass
+        self._walker: RecordWalker | None = None  # sees them, where they are records
+
+    def walk(self, view: memoryview, at: int, end: int) -> None:
+        """Walk `view[at:end]`, which is all of this frame and begins where the last chunk ended."""
+        while at < end:
+            if self._skip:
+                at = self._pass_over(view, at, end)
+            elif self._structure is not None:
+                at = self._take(view, at, end)
+            elif self._in_topic:
+                if self._partitions_left:
+                    start, at = at, self._read_partitions(view, at, end)
+                    if at == start and self._structure is None:
+                        self._begin(self._partition())
+                else:
+                    self._begin(self._topic_end())
+            elif self._topics_left:
+                start, at = at, self._read_topics(view, at, end)
+                if at == start and self._structure is None:
+                    self._begin(self._topic())
+            elif self._row.is_flexible and self.left == self.behind_topics:
+                self._begin(self._response_end())
+            else:
+                raise MalformedFrame(f"{self.left} bytes follow the last topic", self._frame_size - self.left)
+
+    def finish(self) -> None:
+        """The frame's last byte was walked; raises MalformedFrame where more is announced."""
+        if self._topics_left:
+            raise MalformedFrame(f"the frame ends with {self._topics_left} topics to come", self._frame_size)
+        if self._row.is_flexible and self.behind_topics <= 0:
+            raise MalformedFrame("the frame ends without the response's tags", self._frame_size)
+
+    # Runs, for the subclasses to read. Each takes what it can of `view[at:end]`, and returns where it stopped.
+
+    def _read_topics(self, view: memoryview, at: int, end: int) -> int:
+        raise NotImplementedError
+
+    def _read_partitions(self, view: memoryview, at: int, end: int) -> int:
+        raise NotImplementedError
+
+    # Bytes for the unit being read
+
+    def _begin(self, structure: Structure) -> None:
+        """Read a unit from here on; nothing of it was taken yet."""
+        self._structure = structure
+        self._go_on(None)
+
+    def _go_on(self, data: bytes | None) -> None:
+        assert self._structure is not None  # noqa: S101
+        try:
+            wanted = next(self._structure) if data is None else self._structure.send(data)
+        except StopIteration:
+            self._structure = None
+            return
+        if abs(wanted) > self.left:
+            raise self._malformed(f"{abs(wanted)} bytes are announced where {self.left} are left")
+        if wanted > 0:
+            self._wanted = wanted
+        else:
+            self._skip = -wanted
+
+    def _take(self, view: memoryview, at: int, end: int) -> int:
+        held = self._held
+        stop = min(at + self._wanted - len(held), end)
+        held += view[at:stop]
+        self.left -= stop - at
+        if len(held) == self._wanted:
+            self._held = bytearray()
+            self._go_on(bytes(held))
+        return stop
+
+    def _pass_over(self, view: memoryview, at: int, end: int) -> int:
+        stop = min(at + self._skip, end)
+        if self._walker is not None:
+            self._walker.receive(view, at, stop)
+        self._skip -= stop - at
+        self.left -= stop - at
+        if not self._skip:
+            self._walker = None
+            self._go_on(None)
+        return stop
+
+    # The structure
+
+    def _topic(self) -> Structure:
+        row = self._row
+        if row.names_topics_by_id:
+            name = yield TOPIC_ID_SIZE
+        else:
+            start = self.left
+            if row.is_flexible:
+                length = (yield from self._varint()) - 1
+            else:
+                (length,) = STRING_LENGTH.unpack((yield STRING_LENGTH.size))
+            if not 0 <= length <= min(LONGEST_STRING, self.left):
+                raise self._malformed(f"a topic name of {length} bytes does not fit into the frame", start)
+            name = (yield length) if length else b""
+        start = self.left
+        partitions = yield from self._count()
+        if partitions < 0 or partitions * self._smallest > self.left:
+            raise self._malformed(f"{partitions} partitions cannot stand in {self.left} bytes", start)
+        self._enter_topic(name, partitions)
+
+    def _partition(self) -> Structure:
+        row = self._row
+        head = (yield row.response_partition.layout.size)[:HEAD_SIZE]
+        (partition,) = SIZE.unpack_from(head)
+        if row.has_aborted_transactions:
+            start = self.left
+            transactions = yield from self._count()
+            if transactions < _NULL:
+                raise self._malformed(f"{transactions} aborted transactions are announced", start)
+            if row.is_flexible:
+                for _ in range(transactions):
+                    yield -ABORTED_TRANSACTION_SIZE
+                    yield from self._tags()
+            elif transactions > 0:
+                yield -transactions * ABORTED_TRANSACTION_SIZE
+        if row.has_preferred_read_replica:
+            yield SIZE.size
+        start = self.left
+        size = yield from self._count()
+        if size < _NULL:
+            raise self._malformed(f"records have a size of {size}", start)
+        if size + (self._partitions_left - 1) * self._smallest > self.left:
+            raise self._malformed(f"{size} bytes of records pass the end of the frame", start)
+        self._seen_headers.append(head + SIZE.pack(size))
+        yield from self._records_of(partition, max(size, 0))
+
+    def _records_of(self, partition: int, size: int) -> Structure:
+        """A partition's records, and what follows them."""
+        if size:
+            seen = RecordsSeen(partition, size, complete_bytes=0 if self._is_walked else size)
+            self._records.append(seen)
+            self._walker = RecordWalker(seen) if self._is_walked else None
+            yield -size
+        yield from self._partition_end(partition)
+
+    def _partition_end(self, partition: int) -> Structure:
+        if self._row.is_flexible and (yield from self._tags()):
+            self._diverging.append(partition)
+        self._partitions_left -= 1
+        if not self._partitions_left and not self._row.is_flexible:
+            self._leave_topic()
+
+    def _topic_end(self) -> Structure:
+        yield from self._tags()
+        self._leave_topic()
+
+    def _response_end(self) -> Structure:
+        yield from self._tags()
+
+    def _tags(self) -> Generator[int, bytes, bool]:
+        """A tag buffer, its tags' bytes passed over; tells whether a diverging epoch is among them."""
+        is_diverging = False
+        for _ in range((yield from self._varint())):
+            is_diverging |= (yield from self._varint()) == _DIVERGING_EPOCH_TAG
+            size = yield from self._varint()
+            if size:
+                yield -size
+        return is_diverging
+
+    def _count(self) -> Generator[int, bytes, int]:
+        """An array's count, or the size of records; -1 where it is null."""
+        if self._row.is_flexible:
+            return (yield from self._varint()) - 1
+        return int(COUNT.unpack((yield COUNT.size))[0])
+
+    def _varint(self) -> Generator[int, bytes, int]:
+        start = self.left
+        value = 0
+        for index in range(LONGEST_VARINT):
+            (byte,) = yield 1
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                return value
+        raise self._malformed("a varint is longer than 5 bytes", start)
+
+    def _enter_topic(self, name: bytes, partitions: int) -> None:
+        self._topics_left -= 1
+        self._in_topic = True
+        self._name = name
+        self._is_walked = name in self._walk
+        self._partitions_left = partitions
+        self._seen_headers, self._records, self._diverging = [], [], []
+        if not partitions and not self._row.is_flexible:
+            self._leave_topic()
+
+    def _leave_topic(self) -> None:
+        self.topics.append(
+            ScannedTopic(self._name, b"".join(self._seen_headers), self._records, tuple(self._diverging))
+        )
+        self._in_topic = False
+        if not self._topics_left:
+            self.behind_topics = self.left
+
+    def _malformed(self, reason: str, left: int | None = None) -> MalformedFrame:
+        """An error where `left` bytes of the frame were to come: here by default."""
+        return MalformedFrame(reason, self._frame_size - (self.left if left is None else left))
+
+
+def smallest_partition(row: FetchVersion) -> int:
+    """Bytes that a partition of a response takes at least: its size without transactions, records and tags."""
+    count = 1 if row.is_flexible else COUNT.size
+    return (
+        row.response_partition.layout.size
+        + count * row.has_aborted_transactions
+        + SIZE.size * row.has_preferred_read_replica
+        + count
+        + row.is_flexible
+    )

@@ -1,0 +1,331 @@
+"""Runs of topics and partitions of a response, taken in without a look at each.
+
+What is usual is a partition without records, transactions and tags: all of those have one size, so a run of them is
+seen column by column. Runs grow while they hold and shrink to single steps where records appear: neither a lone active
+partition among thousands nor thousands of active ones are slow.
+"""
+
+import struct
+from collections.abc import Container
+from functools import lru_cache
+from typing import Final
+
+from protocol.fetch_versions import TOPIC_ID_SIZE, FetchVersion, fetch_version
+from protocol.header import SIZE
+from protocol.primitives import COUNT, STRING_LENGTH
+from protocol.records import RecordsSeen, walk_records
+from protocol.request_topics import SMALLEST_TOPIC
+from protocol.response_body import HEAD_SIZE, RESPONSE_ENTRY, ResponseBody, ScannedTopic, smallest_partition
+
+_FIRST_RUN: Final = 4  # partitions looked at in one go at first
+_NULL: Final = -1  # records that are null
+_EMPTY_SIZE: Final = SIZE.pack(0)
+_NULL_SIZE: Final = SIZE.pack(_NULL)
+_LIKE_NO_RECORDS: Final = b"\x00\xff"  # what the bytes of a size of 0 or -1 are
+_COMPACT_NULL_OR_EMPTY: Final = b"\x00\x01"
+_ONE_BYTE: Final = 0x80  # what is below takes one byte as a varint
+_LONGEST_COMPACT_SIZE: Final = 5
+
+
+@lru_cache
+def _partition_and_size(api_version: int) -> struct.Struct:
+    """Reads the id and the size of records of a partition below v12 that has no transactions."""
+    stride = smallest_partition(fetch_version(api_version))
+    return struct.Struct(f">i{stride - 2 * SIZE.size}xi")
+
+
+@lru_cache
+def _heads(stride: int) -> struct.Struct:
+    """Reads what ScannedTopic keeps of a partition but for the size of its records."""
+    return struct.Struct(f">{HEAD_SIZE}s{stride - HEAD_SIZE}x")
+
+
+class ClassicBody(ResponseBody):
+    """Below v12: fixed lengths and counts."""
+
+    __slots__ = ("_stride", "_transactions_at")
+
+    def __init__(self, row: FetchVersion, count: int, left: int, frame_size: int, walk: Container[bytes]) -> None:
+        super().__init__(row, count, left, frame_size, walk)
+        self._stride = self._smallest
+        self._transactions_at = row.response_partition.layout.size if row.has_aborted_transactions else 0
+
+    def _read_topics(self, view: memoryview, at: int, end: int) -> int:
+        stride, is_idle, topics = self._stride, self._is_idle, self.topics
+        is_long = stride > RESPONSE_ENTRY.size
+        string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from
+        make = tuple.__new__  # at half of what the class's own constructor costs
+        frame_end = at + self.left
+        topics_left = self._topics_left
+        while topics_left and at + SMALLEST_TOPIC <= end:
+            (length,) = string_length(view, at)
+            name_start = at + 2
+            name_end = name_start + length
+            entries = name_end + 4
+            if length < 0 or entries > end:
+                break
+            (partitions,) = entry_count(view, name_end)
+            stop = entries + partitions * stride
+            if partitions < 0 or stop > frame_end:
+                break
+            name = view[name_start:name_end].tobytes()
+            if stop <= end:
+                headers = view[entries:stop].tobytes()
+                if is_idle(headers, partitions):
+                    if is_long:
+                        headers = self._shortened(headers, partitions)
+                    topics.append(make(ScannedTopic, (name, headers, [], ())))
+                    topics_left -= 1
+                    at = stop
+                    continue
+            self.left, self._topics_left = frame_end - entries, topics_left
+            self._enter_topic(name, partitions)
+            at = self._read_partitions(view, entries, end)
+            if self._in_topic:
+                return at
+            topics_left = self._topics_left
+        self.left, self._topics_left = frame_end - at, topics_left
+        if not topics_left:
+            self.behind_topics = self.left
+        return at
+
+    def _read_partitions(self, view: memoryview, at: int, end: int) -> int:
+        stride, headers, records = self._stride, self._seen_headers, self._records
+        is_long, transactions_at = stride > RESPONSE_ENTRY.size, self._transactions_at
+        is_walked = self._is_walked
+        unpack_from = _partition_and_size(self._row.api_version).unpack_from
+        frame_end = at + self.left
+        partitions_left = self._partitions_left
+        longest = min(_FIRST_RUN, partitions_left)
+        while partitions_left and at + stride <= end:
+            if longest > 1:
+                run = min(longest, partitions_left, (end - at) // stride)
+                block = view[at : at + run * stride].tobytes()
+                idle = self._count_idle(block, run)
+                if idle:
+                    block = block[: idle * stride]
+                    headers.append(self._shortened(block, idle) if is_long else block)
+                    at += idle * stride
+                    partitions_left -= idle
+                if idle == run:
+                    longest *= 2
+                    continue
+                longest = max(2 * idle + 1, longest // 4)
+            partition, size = unpack_from(view, at)
+            if transactions_at and SIZE.unpack_from(view, at + transactions_at)[0] not in (0, _NULL):
+                break
+            behind = at + stride
+            if size < _NULL or behind + size + (partitions_left - 1) * stride > frame_end:
+                break
+            if is_long:
+                headers.append(view[at : at + HEAD_SIZE].tobytes() + view[behind - SIZE.size : behind].tobytes())
+            else:
+                headers.append(view[at:behind].tobytes())
+            at = behind
+            if size > 0:
+                if at + size > end:
+                    self.left, self._partitions_left = frame_end - at, partitions_left
+                    self._begin(self._records_of(partition, size))
+                    return at
+                records.append(
+                    walk_records(partition, view, at, size) if is_walked else RecordsSeen(partition, size, size)
+                )
+                at += size
+            else:
+                longest *= 2
+            partitions_left -= 1
+        self.left, self._partitions_left = frame_end - at, partitions_left
+        if not partitions_left:
+            self._leave_topic()
+        return at
+
+    def _count_idle(self, headers: bytes, count: int) -> int:
+        """How many of `count` headers come before the first that announces records.
+
+        0 also where the two low bytes of a size look like none. What stands behind records is no header at all.
+        """
+        stride = self._stride
+        low = len(headers[stride - 1 :: stride].lstrip(_LIKE_NO_RECORDS))
+        high = len(headers[stride - 2 :: stride].lstrip(_LIKE_NO_RECORDS))
+        idle = count - max(low, high)
+        return idle if self._is_idle(headers[: idle * stride], idle) else 0
+
+    def _is_idle(self, headers: bytes, count: int) -> bool:
+        """Whether `count` headers stand back to back, with neither records nor transactions between them."""
+        stride = self._stride
+        if self._transactions_at and not _all_null_or_empty(headers, count, self._transactions_at, stride):
+            return False
+        if count == 1:
+            return headers.endswith((_EMPTY_SIZE, _NULL_SIZE))
+        return _all_null_or_empty(headers, count, stride - SIZE.size, stride)
+
+    def _shortened(self, headers: bytes, count: int) -> bytes:
+        stride = self._stride
+        if count == 1:
+            return headers[:HEAD_SIZE] + headers[-SIZE.size :]
+        sizes = headers[stride - 1 :: stride]
+        return _with_sizes(headers, stride, sizes.count(0), sizes, 0)
+
+
+class CompactBody(ResponseBody):
+    """From v12 on: varints, and tag buffers behind every partition and every topic."""
+
+    __slots__ = ("_fixed",)
+
+    def __init__(self, row: FetchVersion, count: int, left: int, frame_size: int, walk: Container[bytes]) -> None:
+        super().__init__(row, count, left, frame_size, walk)
+        self._fixed = row.response_partition.layout.size
+
+    def _read_topics(self, view: memoryview, at: int, end: int) -> int:
+        stride, topics, by_id = self._smallest, self.topics, self._row.names_topics_by_id
+        make = tuple.__new__  # at half of what the class's own constructor costs
+        frame_end = at + self.left
+        topics_left = self._topics_left
+        while topics_left and at < end:
+            if by_id:
+                name_start, name_end = at, at + TOPIC_ID_SIZE
+            else:
+                length_and_one = view[at]
+                if not 0 < length_and_one < _ONE_BYTE:
+                    break
+                name_start, name_end = at + 1, at + length_and_one
+            entries = name_end + 1
+            if entries >= end:
+                break
+            count_and_one = view[name_end]
+            if count_and_one >= _ONE_BYTE:
+                if view[entries] >= _ONE_BYTE:
+                    break
+                count_and_one += (view[entries] - 1) * _ONE_BYTE
+                entries += 1
+            partitions = count_and_one - 1
+            stop = entries + partitions * stride
+            if partitions < 0 or stop > frame_end:
+                break
+            name = view[name_start:name_end].tobytes()
+            if stop < end and not view[stop]:
+                headers = view[entries:stop].tobytes()
+                if self._count_idle(headers, partitions) == partitions:
+                    topics.append(make(ScannedTopic, (name, self._shortened(headers, partitions), [], ())))
+                    topics_left -= 1
+                    at = stop + 1
+                    continue
+            self.left, self._topics_left = frame_end - entries, topics_left
+            self._enter_topic(name, partitions)
+            at = self._read_partitions(view, entries, end)
+            if self._in_topic:
+                return at
+            topics_left = self._topics_left
+        self.left, self._topics_left = frame_end - at, topics_left
+        if not topics_left:
+            self.behind_topics = self.left
+        return at
+
+    def _read_partitions(self, view: memoryview, at: int, end: int) -> int:
+        stride, fixed, headers, records = self._smallest, self._fixed, self._seen_headers, self._records
+        size_at = stride - 2  # behind it the records, if any, and a tag buffer
+        is_walked = self._is_walked
+        frame_end = at + self.left
+        partitions_left = self._partitions_left
+        longest = min(_FIRST_RUN, partitions_left)
+        while partitions_left and at + stride + _LONGEST_COMPACT_SIZE <= end:
+            if longest > 1:
+                run = min(longest, partitions_left, (end - at) // stride)
+                block = view[at : at + run * stride].tobytes()
+                idle = self._count_idle(block, run)
+                if idle:
+                    headers.append(self._shortened(block[: idle * stride], idle))
+                    at += idle * stride
+                    partitions_left -= idle
+                if idle == run:
+                    longest *= 2
+                    continue
+                longest = max(2 * idle + 1, longest // 4)
+                if at + stride + _LONGEST_COMPACT_SIZE > end:
+                    break
+            if view[at + fixed] not in _COMPACT_NULL_OR_EMPTY:
+                break  # transactions
+            behind = at + size_at + 1
+            size = view[behind - 1]
+            if size >= _ONE_BYTE:
+                size &= 0x7F
+                shift = 7
+                while view[behind] >= _ONE_BYTE and shift < 28:
+                    size |= (view[behind] & 0x7F) << shift
+                    shift += 7
+                    behind += 1
+                size |= (view[behind] & 0x7F) << shift
+                if view[behind] >= _ONE_BYTE:
+                    break
+                behind += 1
+            size -= 1
+            if behind + size + (partitions_left - 1) * stride > frame_end:
+                break
+            headers.append(view[at : at + HEAD_SIZE].tobytes() + SIZE.pack(size))
+            (partition,) = SIZE.unpack_from(view, at)
+            at = behind
+            if size > 0:
+                if at + size >= end:
+                    self.left, self._partitions_left = frame_end - at, partitions_left
+                    self._begin(self._records_of(partition, size))
+                    return at
+                records.append(
+                    walk_records(partition, view, at, size) if is_walked else RecordsSeen(partition, size, size)
+                )
+                at += size
+            else:
+                longest *= 2
+            if view[at]:
+                self.left, self._partitions_left = frame_end - at, partitions_left
+                self._begin(self._partition_end(partition))
+                return at
+            at += 1
+            partitions_left -= 1
+        self.left, self._partitions_left = frame_end - at, partitions_left
+        if not partitions_left and at < end and not view[at]:
+            at += 1
+            self.left -= 1
+            self._leave_topic()
+        return at
+
+    def _count_idle(self, headers: bytes, count: int) -> int:
+        """How many of `count` partitions come before the first with transactions, records or tags."""
+        stride = self._smallest
+        return count - max(
+            len(headers[self._fixed :: stride].lstrip(_COMPACT_NULL_OR_EMPTY)),
+            len(headers[stride - 2 :: stride].lstrip(_COMPACT_NULL_OR_EMPTY)),
+            len(headers[stride - 1 :: stride].lstrip(b"\x00")),
+        )
+
+    def _shortened(self, headers: bytes, count: int) -> bytes:
+        stride = self._smallest
+        sizes = headers[stride - 2 :: stride]
+        return _with_sizes(headers, stride, sizes.count(1), sizes, 1)
+
+
+def _all_null_or_empty(headers: bytes, count: int, at: int, stride: int) -> bool:
+    """Whether the int32s at `at` of `count` headers are all 0 or all -1, or a mixture of both.
+
+    Seen column by column: one is neither when its four bytes differ or are not 0x00 or 0xff.
+    """
+    low = headers[at + 3 :: stride]
+    return (
+        low.count(0) + low.count(0xFF) == count
+        and low == headers[at + 2 :: stride]
+        and low == headers[at + 1 :: stride]
+        and low == headers[at::stride]
+    )
+
+
+def _with_sizes(headers: bytes, stride: int, empty: int, sizes: bytes, empty_size: int) -> bytes:
+    """RESPONSE_ENTRY for each of the headers, none of which has records.
+
+    `sizes` has a byte for each: `empty_size` where the records are empty, which `empty` of them are, else null.
+    """
+    heads = [head for (head,) in _heads(stride).iter_unpack(headers)]
+    if empty in (0, len(heads)):
+        size = _EMPTY_SIZE if empty else _NULL_SIZE
+        return size.join([*heads, b""])
+    return b"".join(
+        [head + (_EMPTY_SIZE if size == empty_size else _NULL_SIZE) for head, size in zip(heads, sizes, strict=True)]
+    )

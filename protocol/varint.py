@@ -1,0 +1,55 @@
+"""Unsigned varints and tag buffers (KIP-482): what Kafka's flexible versions are made of.
+
+Both are read from bytes that may end too soon. An offset beyond their end then says how many bytes are needed to know
+more; reading on from there yields a larger one, so no caller has to look in between.
+"""
+
+from typing import Final
+
+from protocol.errors import MalformedFrame
+
+LONGEST_VARINT: Final = 5
+"""Bytes of an unsigned 32-bit one."""
+
+
+def read_unsigned_varint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
+    """The value and the offset behind it; 0 and an offset beyond `data` where it is cut off.
+
+    Raises MalformedFrame where it does not end within 5 bytes, at an offset within `data`.
+    """
+    value = 0
+    for index in range(LONGEST_VARINT):
+        if at + index >= len(data):
+            return 0, at + index + 1
+        byte = data[at + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, at + index + 1
+    raise MalformedFrame("a varint is longer than 5 bytes", at)
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    """The value's bytes, as few as there can be."""
+    if value < 0x80:
+        return _SHORT[value]
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def after_tags(data: bytes | bytearray | memoryview, at: int) -> int:
+    """The offset behind a tag buffer: a count, then for each tag its number, its size in bytes, and those bytes."""
+    count, at = read_unsigned_varint(data, at)
+    for _ in range(count):
+        if at > len(data):  # or a count alone could keep this busy for hours
+            break
+        _, at = read_unsigned_varint(data, at)
+        size, at = read_unsigned_varint(data, at)
+        at += size
+    return at
+
+
+_SHORT: Final = tuple(bytes((value,)) for value in range(0x80))
