@@ -11,6 +11,7 @@ long as it takes to pay it back.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -19,7 +20,8 @@ WINDOW_SLACK = 0.04  # an answer takes a little of each second; without slack th
 CREDIT_SECONDS = 0.25  # credit that may wait for a link that is a little late; more would come as a burst
 _BUCKET_SECONDS = 0.001  # sends closer together than this share one entry: the window holds at most 1,000
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes waiters earlier
-UNSTEADY = 0.08  # of the bytes that no quota could stop: room kept for the next second's, which may be that many more
+UNSTEADY = 0.04  # of the bytes that no quota could stop: room kept for the next second's, which may be that many more
+_SMOOTH_SECONDS = 4.0  # over which their rate is measured
 _EPSILON_BYTES = 0.5  # rates are integers; this only absorbs the rounding of credit kept as a float
 
 
@@ -34,6 +36,7 @@ class StrictLedger:
         self._sent: deque[list[float]] = deque()  # [time, bytes, those that no quota could stop], oldest first
         self._sent_bytes = 0
         self._unstoppable_bytes = 0
+        self._unstoppable_rate = 0.0  # bytes/s, smoothed
         self._reserved = 0
 
     @property
@@ -69,8 +72,7 @@ class StrictLedger:
     def room(self) -> float:
         """Bytes that the window has left now. Needs a rate."""
         self._advance(self._clock())
-        kept = self._unstoppable_bytes * UNSTEADY
-        return self._limit() - self._sent_bytes - kept - self._reserved + _EPSILON_BYTES
+        return self._limit() - self._taken(self._sent_bytes, self._unstoppable_bytes) - self._reserved + _EPSILON_BYTES
 
     def credit_at(self, size: float) -> float:
         """The time at which `credit` reaches `size` if nothing else is granted; inf at rate 0."""
@@ -90,9 +92,12 @@ class StrictLedger:
             return float("inf")
         if missing <= 0:
             return now
+        sent_bytes, unstoppable_bytes = self._sent_bytes, self._unstoppable_bytes
+        enough = self._taken(sent_bytes, unstoppable_bytes) - missing
         for time, sent, unstoppable in self._sent:
-            missing -= sent + unstoppable * UNSTEADY
-            if missing <= 0:
+            sent_bytes -= int(sent)
+            unstoppable_bytes -= int(unstoppable)
+            if self._taken(sent_bytes, unstoppable_bytes) <= enough:
                 return time + WINDOW_SECONDS
         return now + _UNKNOWN_WAIT_SECONDS
 
@@ -139,7 +144,12 @@ class StrictLedger:
         self._advance(now)
         floor = -(self._rate or 0) * WINDOW_SECONDS
         self._credit = min(self._credit, max(floor, self._credit - size))
+        self._unstoppable_rate += size / _SMOOTH_SECONDS
         self._send(now, size, size)
+
+    def _taken(self, sent: int, unstoppable: int) -> float:
+        """What a second's bytes take of the window, with room for what no quota can stop in the next second."""
+        return sent - unstoppable + max(unstoppable, self._unstoppable_rate * WINDOW_SECONDS) * (1 + UNSTEADY)
 
     def _limit(self) -> float:
         return (self._rate or 0) * WINDOW_SECONDS * (1 + WINDOW_SLACK)
@@ -159,6 +169,8 @@ class StrictLedger:
     def _advance(self, now: float) -> None:
         if self._rate is not None and self._credit < (cap := self._rate * CREDIT_SECONDS):
             self._credit = min(cap, self._credit + (now - self._credit_at) * self._rate)
+        if self._unstoppable_rate:
+            self._unstoppable_rate *= math.exp((self._credit_at - now) / _SMOOTH_SECONDS)
         self._credit_at = now
         sent = self._sent
         while sent and sent[0][0] + WINDOW_SECONDS <= now:

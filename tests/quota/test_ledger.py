@@ -87,7 +87,20 @@ def test_room_is_kept_for_more_of_what_no_quota_could_stop() -> None:
     assert ledger.room_at(1040 - 200 * (1 + UNSTEADY)) == pytest.approx(clock.now + 0.5, abs=0.002)
     clock.move(0.51)
     assert ledger.room() == pytest.approx(1040 - 200 * (1 + UNSTEADY), abs=1)
-    clock.move(0.51)
+
+
+def test_room_is_kept_while_a_steady_stream_that_no_quota_could_stop_pauses() -> None:
+    """Else others would fill its place, and all would be above the quota when it goes on."""
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    for _ in range(300):
+        ledger.charge(30)
+        clock.move(0.1)
+    full = ledger.room()
+    assert full == pytest.approx(1040 - 300 * (1 + UNSTEADY), abs=20)
+    clock.move(0.5)
+    assert ledger.room() == pytest.approx(full, abs=45)
+    clock.move(60)
     assert ledger.room() == pytest.approx(1040, abs=1)
 
 
