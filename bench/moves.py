@@ -66,7 +66,8 @@ def main() -> int:
     if not options.json:
         print(f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} cores\n")
         print(
-            "| move | MB | seconds | mean | on the wire | worst second (allowed) | cut | fetches/s a link | inbound (its worst second) |"
+            "| move | MB | seconds | mean | on the wire | worst second (allowed) | cut "
+            "| fetches/s a link | inbound (its worst second) |"
         )
         print("|---|---|---|---|---|---|---|---|---|", flush=True)
     begun = time.monotonic()
