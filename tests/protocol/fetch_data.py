@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 from protocol.fetch import FetchRequest, RequestTopic
 from protocol.header import FETCH, RequestHeader
 from protocol.response_scanner import FetchResponseScanner, RecordsSeen, ScannedTopic
+from tests.protocol.wire import compact_string, string, tag_buffer, varint
 from tests.protocol.wire import response as response_frame
-from tests.protocol.wire import string
 
-VERSIONS = (0, 1, 2, 3)
+VERSIONS = tuple(range(19))
+OLD_VERSIONS = (0, 1, 2, 3)
+
+NO_TAGS = tag_buffer()
+DIVERGING = (0, struct.pack(">iq", 3, 40) + NO_TAGS)
+CURRENT_LEADER = (1, struct.pack(">ii", 1, 4) + NO_TAGS)
+UNKNOWN_TAG = (300, b"?" * 129)
 
 REQUEST_ENTRY = struct.Struct(">iqi")
 """A requested partition, v0 to v4: partition, fetch_offset, partition_max_bytes."""
@@ -26,6 +32,10 @@ class Partition(NamedTuple):
     error_code: int
     high_watermark: int
     records: bytes | None
+    transactions: int = -1
+    """How many were aborted; -1 for null."""
+    tags: tuple[tuple[int, bytes], ...] = ()
+    log_start_offset: int = -1
 
 
 Topics = Sequence[tuple[bytes, Sequence[Partition]]]
@@ -37,20 +47,50 @@ def batch(size: int, *, magic: int = 2, offset: int = 0) -> bytes:
 
 
 def header(partition: Partition) -> bytes:
-    """The partition's header as on the wire."""
+    """What a scanner keeps of a partition; up to v3 its header as on the wire."""
     size = -1 if partition.records is None else len(partition.records)
     return struct.pack(">ihqi", *partition[:3], size)
 
 
-def response(version: int, correlation_id: int, topics: Topics, *, throttle_time_ms: int = 0) -> bytes:
+def with_ids(version: int, topics: Topics) -> Topics:
+    """The same topics; in versions without names each has an id made of its name."""
+    return [(name if version < 13 else name[:16].ljust(16, b"."), partitions) for name, partitions in topics]
+
+
+def response(
+    version: int,
+    correlation_id: int,
+    topics: Topics,
+    *,
+    throttle_time_ms: int = 0,
+    error_code: int = 0,
+    session_id: int = 0,
+    tags: bytes = NO_TAGS,
+) -> bytes:
     """A whole response frame."""
-    body = struct.pack(">i", throttle_time_ms) if version >= 1 else b""
-    body += struct.pack(">i", len(topics))
+
+    def array(count: int) -> bytes:
+        return varint(count + 1) if version >= 12 else struct.pack(">i", count)
+
+    body = NO_TAGS if version >= 12 else b""
+    body += struct.pack(">i", throttle_time_ms) if version >= 1 else b""
+    body += struct.pack(">hi", error_code, session_id) if version >= 7 else b""
+    body += array(len(topics))
     for name, partitions in topics:
-        body += string(name) + struct.pack(">i", len(partitions))
-        for partition in partitions:
-            body += header(partition) + (partition.records or b"")
-    return response_frame(correlation_id, body)
+        body += name if version >= 13 else compact_string(name) if version >= 12 else string(name)
+        body += array(len(partitions))
+        for one in partitions:
+            body += struct.pack(">ihq", *one[:3])
+            body += struct.pack(">q", one.high_watermark) if version >= 4 else b""
+            body += struct.pack(">q", one.log_start_offset) if version >= 5 else b""
+            if version >= 4:
+                transaction = struct.pack(">qq", 5, 6) + (NO_TAGS if version >= 12 else b"")
+                body += array(one.transactions) + transaction * one.transactions
+            body += struct.pack(">i", -1) if version >= 11 else b""
+            body += array(-1 if one.records is None else len(one.records)) + (one.records or b"")
+            body += tag_buffer(*one.tags) if version >= 12 else b""
+        body += NO_TAGS if version >= 12 else b""
+    return response_frame(correlation_id, body + (tags if version >= 12 else b""))
 
 
 def seen(partition: int, records: bytes) -> RecordsSeen:
@@ -72,7 +112,7 @@ def seen(partition: int, records: bytes) -> RecordsSeen:
     return found
 
 
-def scanned(topics: Topics, walk: Container[bytes]) -> list[ScannedTopic]:
+def scanned(topics: Topics, walk: Container[bytes], version: int = 3) -> list[ScannedTopic]:
     """What a scanner has to say about `topics`."""
     return [
         ScannedTopic(
@@ -85,6 +125,7 @@ def scanned(topics: Topics, walk: Container[bytes]) -> list[ScannedTopic]:
                 for p in partitions
                 if p.records
             ],
+            tuple(p.partition for p in partitions if version >= 12 and DIVERGING in p.tags),
         )
         for name, partitions in topics
     ]
@@ -128,8 +169,13 @@ _batches = st.lists(st.builds(batch, st.integers(26, 80), magic=st.integers(0, 2
 _cut_batches = st.builds(lambda whole, cut: whole[: max(0, len(whole) - cut)], _batches, st.integers(0, 60))
 records = st.one_of(st.none(), st.just(b""), _batches, _cut_batches, st.binary(max_size=40))
 
-_partitions = st.builds(Partition, int32, int16, int64, records)
-_idle = st.builds(Partition, int32, int16, int64, st.sampled_from((None, b"")))
+_tags = st.sampled_from(((), (), (DIVERGING,), (CURRENT_LEADER,), (DIVERGING, CURRENT_LEADER, UNKNOWN_TAG)))
+_partitions = st.builds(
+    Partition, int32, int16, int64, records, st.sampled_from((-1, -1, 0, 1, 3)), _tags, st.sampled_from((-1, 2**40))
+)
+_idle = st.builds(
+    Partition, int32, int16, int64, st.sampled_from((None, b"")), st.sampled_from((-1, 0)), st.just(()), st.just(-1)
+)
 topics = st.lists(
     st.tuples(names, st.one_of(st.lists(_partitions, max_size=6), st.lists(_idle, max_size=40))), max_size=5
 )

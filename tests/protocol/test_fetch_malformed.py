@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.errors import MalformedFrame, ProtocolError
 from protocol.fetch import RequestTopic, decode_fetch_request, encode_fetch_request
 from tests.protocol import fetch_data
-from tests.protocol.fetch_data import REQUEST_ENTRY, VERSIONS, request
+from tests.protocol.fetch_data import OLD_VERSIONS, REQUEST_ENTRY, request
 
 ENTRY = REQUEST_ENTRY.pack(5, 258, 2**20)
 TWO_TOPICS = [RequestTopic(b"abc", ENTRY * 2, 16), RequestTopic(b"d", ENTRY, 16)]
@@ -30,7 +30,7 @@ def changed(offset: int, layout: str, value: int) -> bytes:
     return bytes(altered)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", OLD_VERSIONS)
 def test_request_cut_anywhere_is_malformed(version: int) -> None:
     whole = frame(version)
     for size in range(len(whole)):
@@ -39,7 +39,7 @@ def test_request_cut_anywhere_is_malformed(version: int) -> None:
         assert 0 <= error.value.offset <= size
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", OLD_VERSIONS)
 @pytest.mark.parametrize("extra", [1, 2, 1000])
 def test_request_with_trailing_bytes_is_malformed(version: int, extra: int) -> None:
     whole = frame(version)
@@ -76,7 +76,7 @@ def test_request_wrong_count_of_partitions_is_malformed(count: int) -> None:
     assert error.value.offset == PARTITIONS_COUNT_AT
 
 
-@given(st.sampled_from(VERSIONS), fetch_data.request_topics, st.data())
+@given(st.sampled_from(OLD_VERSIONS), fetch_data.request_topics, st.data())
 def test_request_with_any_bytes_changed_decodes_or_raises_a_protocol_error(
     version: int, topics: list[RequestTopic], data: st.DataObject
 ) -> None:

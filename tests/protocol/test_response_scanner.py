@@ -7,10 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import CorrelationMismatch, UnsupportedVersion
-from protocol.fetch import RESPONSE_ENTRY, ResponseTopic, encode_response_topics
+from protocol.fetch import RESPONSE_ENTRY, ResponseTopic, encode_response_topics, made_up_entries
 from protocol.response_scanner import FetchResponseScanner, RecordsSeen, ScannedTopic
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import (
+    NO_TAGS,
+    OLD_VERSIONS,
+    UNKNOWN_TAG,
     VERSIONS,
     Partition,
     Topics,
@@ -20,13 +23,27 @@ from tests.protocol.fetch_data import (
     response,
     scanned,
     single_bytes,
+    with_ids,
 )
+from tests.protocol.wire import tag_buffer
 
-MADE_UP = [
-    ResponseTopic(b"held", RESPONSE_ENTRY.pack(0, 0, 258, 0) + RESPONSE_ENTRY.pack(1, 0, 7, 0)),
-    ResponseTopic(b"held-2", RESPONSE_ENTRY.pack(0, 0, 9, 0)),
+MADE_UP: Topics = [
+    (b"held", [Partition(0, 0, 258, b""), Partition(1, 0, 7, b"")]),
+    (b"held-2", [Partition(0, 0, 9, b"")]),
 ]
-APPENDED = encode_response_topics(3, MADE_UP)
+
+
+def encoded(version: int, made_up: Topics) -> bytes:
+    return encode_response_topics(
+        version,
+        [
+            ResponseTopic(name, made_up_entries(version, [(one.partition, one.high_watermark) for one in partitions]))
+            for name, partitions in with_ids(version, made_up)
+        ],
+    )
+
+
+APPENDED = encoded(3, MADE_UP)
 
 TOPICS: Topics = [
     (b"orders", [Partition(0, 0, 7, batch(100) + batch(60)[:20]), Partition(1, 3, -1, None), Partition(2, 0, 9, b"")]),
@@ -45,7 +62,7 @@ RESPONSE_V1 = bytes.fromhex("0000003a 00000007 00000064 00000001") + RESPONSE_V0
 HEADERS = bytes.fromhex("00000005 0000 0000000000000102 00000002 00000006 0003 ffffffffffffffff 00000000")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", OLD_VERSIONS)
 def test_response_literal_bytes_are_seen_and_pass_unchanged(version: int) -> None:
     frame = RESPONSE_V1 if version >= 1 else RESPONSE_V0
     scanner = FetchResponseScanner(version, 7)
@@ -56,7 +73,7 @@ def test_response_literal_bytes_are_seen_and_pass_unchanged(version: int) -> Non
     assert scanner.throttle_time_ms == (100 if version >= 1 else 0)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", OLD_VERSIONS)
 def test_response_literal_bytes_grow_by_the_appended_topics(version: int) -> None:
     """The frame's size and the topics count are patched, 4 bytes further on in v1 and above."""
     frame = RESPONSE_V1 if version >= 1 else RESPONSE_V0
@@ -70,21 +87,18 @@ def test_response_literal_bytes_grow_by_the_appended_topics(version: int) -> Non
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("appended", [[], MADE_UP], ids=["as it came", "appended"])
-def test_response_without_topics_is_done_with_its_head(version: int, appended: list[ResponseTopic]) -> None:
-    scanner = FetchResponseScanner(version, 7, encode_response_topics(version, appended), len(appended))
+def test_response_without_topics_is_done_with_its_head(version: int, appended: Topics) -> None:
+    scanner = FetchResponseScanner(version, 7, encoded(version, appended), len(appended))
     sent = feed(scanner, [response(version, 7, [])])
     assert scanner.done
     assert scanner.topics == []
     assert sent == grown(version, [], appended)
 
 
-def grown(version: int, topics: Topics, appended: list[ResponseTopic], *, throttle_time_ms: int = 0) -> bytes:
+def grown(version: int, topics: Topics, appended: Topics, *, throttle_time_ms: int = 0, tags: bytes = NO_TAGS) -> bytes:
     """The response as a broker would have written it had it had the appended topics too."""
-    made_up = [
-        (name, [Partition(p, error, mark, b"") for p, error, mark, _ in RESPONSE_ENTRY.iter_unpack(headers)])
-        for name, headers in appended
-    ]
-    return response(version, 7, [*topics, *made_up], throttle_time_ms=throttle_time_ms)
+    both = [*topics, *with_ids(version, appended)]
+    return response(version, 7, both, throttle_time_ms=throttle_time_ms, tags=tags)
 
 
 def test_response_whole_in_one_view_passes_as_that_view() -> None:
@@ -223,17 +237,25 @@ def test_topic_name_of_32767_bytes_is_seen_in_any_chunks() -> None:
     st.booleans(),
     st.lists(st.integers(0, 2000), max_size=8),
     st.integers(0, 2**31 - 1),
+    st.sampled_from((NO_TAGS, tag_buffer((0, b"e" * 200)), tag_buffer((0, b""), UNKNOWN_TAG))),
 )
 def test_response_in_any_chunks_gives_the_same_output_and_topics(
-    version: int, topics: Topics, appended: list[ResponseTopic], walked: bool, cuts: list[int], throttle_time_ms: int
+    version: int,
+    topics: Topics,
+    appended: Topics,
+    walked: bool,
+    cuts: list[int],
+    throttle_time_ms: int,
+    tags: bytes,
 ) -> None:
-    frame = response(version, 7, topics, throttle_time_ms=throttle_time_ms)
+    topics = with_ids(version, topics)
+    frame = response(version, 7, topics, throttle_time_ms=throttle_time_ms, tags=tags)
     walk = {name for name, _ in topics} if walked else set[bytes]()
-    expected = grown(version, topics, appended, throttle_time_ms=throttle_time_ms)
+    expected = grown(version, topics, appended, throttle_time_ms=throttle_time_ms, tags=tags)
     for chunks in ([frame], single_bytes(frame), pieces(frame, cuts)):
-        scanner = FetchResponseScanner(version, 7, encode_response_topics(version, appended), len(appended), walk)
+        scanner = FetchResponseScanner(version, 7, encoded(version, appended), len(appended), walk)
         assert feed(scanner, chunks) == expected
         assert scanner.done
-        assert scanner.topics == scanned(topics, walk)
+        assert scanner.topics == scanned(topics, walk, version)
         assert scanner.frame_size == struct.unpack_from(">i", frame)[0]
         assert scanner.throttle_time_ms == (throttle_time_ms if version >= 1 else 0)

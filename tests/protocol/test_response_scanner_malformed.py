@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.errors import FrameTooLarge, InvalidFrameSize, MalformedFrame, ProtocolError
 from protocol.response_scanner import FetchResponseScanner, ScannedTopic
 from tests.protocol import fetch_data
-from tests.protocol.fetch_data import VERSIONS, Partition, Topics, batch, pieces, response, single_bytes
+from tests.protocol.fetch_data import VERSIONS, Partition, Topics, batch, pieces, response, single_bytes, with_ids
 
 TOPICS: Topics = [
     (b"abc", [Partition(0, 0, 7, batch(40)), Partition(1, 0, 7, b""), Partition(2, 0, 7, batch(30))]),
@@ -62,7 +62,7 @@ def changed(offset: int, layout: str, value: int) -> MalformedFrame:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_response_frame_cut_anywhere_is_malformed(version: int) -> None:
     """The size field says less than the counts within: what follows is the next response, not this one's."""
-    whole = response(version, 7, TOPICS)
+    whole = response(version, 7, with_ids(version, TOPICS))
     for size in range(4, len(whole) - 4):
         error = error_of(with_size(whole, size)[: size + 4], version)
         assert 0 <= error.offset <= size
@@ -71,7 +71,7 @@ def test_response_frame_cut_anywhere_is_malformed(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_response_stream_cut_anywhere_is_not_done(version: int) -> None:
-    whole = response(version, 7, TOPICS)
+    whole = response(version, 7, with_ids(version, TOPICS))
     for size in range(len(whole)):
         assert outcome(version, [whole[:size]])[0] is False
 
@@ -90,7 +90,7 @@ def test_response_size_without_room_for_a_correlation_id_is_invalid(size: int) -
 @pytest.mark.parametrize("extra", [1, 2, 1000])
 @pytest.mark.parametrize("topics", [[], TOPICS])
 def test_response_with_trailing_bytes_is_malformed(version: int, extra: int, topics: Topics) -> None:
-    whole = response(version, 7, topics)
+    whole = response(version, 7, with_ids(version, topics))
     error = error_of(with_size(whole, len(whole) - 4 + extra) + bytes(extra), version)
     assert error.offset == len(whole) - 4
     assert "follow the last topic" in error.reason
@@ -156,7 +156,7 @@ def test_response_with_any_bytes_changed_comes_to_the_same_in_any_chunks(
     version: int, topics: Topics, cuts: list[int], appended: bytes, data: st.DataObject
 ) -> None:
     """And to nothing but a result, an unfinished frame or a ProtocolError."""
-    altered = bytearray(response(version, 7, topics))
+    altered = bytearray(response(version, 7, with_ids(version, topics)))
     for offset in data.draw(st.lists(st.integers(0, len(altered) - 1), max_size=3)):
         altered[offset] = data.draw(st.sampled_from((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF)))
     frame = bytes(altered)

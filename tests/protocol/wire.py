@@ -16,8 +16,22 @@ def string(value: bytes | None) -> bytes:
 
 
 def compact_string(value: bytes | None) -> bytes:
-    """A nullable compact string of less than 127 bytes."""
-    return b"\x00" if value is None else bytes([len(value) + 1]) + value
+    """A nullable compact string."""
+    return b"\x00" if value is None else varint(len(value) + 1) + value
+
+
+def varint(value: int) -> bytes:
+    """An unsigned varint."""
+    encoded = b""
+    while value >= 0x80:
+        encoded += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return encoded + bytes([value])
+
+
+def tag_buffer(*tags: tuple[int, bytes]) -> bytes:
+    """A tag buffer of (number, bytes)."""
+    return varint(len(tags)) + b"".join(varint(number) + varint(len(data)) + data for number, data in tags)
 
 
 def request(
