@@ -14,7 +14,7 @@ from protocol.header import FETCH, SIZE
 
 MAX_INT32: Final = 2**31 - 1
 
-DECODED_VERSIONS: Final = range(0, 4)
+DECODED_VERSIONS: Final = range(0, 7)
 """Those that a sidecar may take into its hands: from v7 on a follower expects its leader to keep a session."""
 
 TOPIC_ID_SIZE: Final = 16

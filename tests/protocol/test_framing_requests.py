@@ -113,8 +113,9 @@ def test_fields_that_do_not_fit_into_their_frame_are_malformed(data: bytes) -> N
     assert passed(events) == before
 
 
-def test_a_replicas_fetch_is_collected_and_a_consumers_passes() -> None:
-    consumer, replica = fetch(1, CONSUMER), fetch(2, 5)
+@pytest.mark.parametrize("version", range(7))
+def test_a_replicas_fetch_is_collected_and_a_consumers_passes(version: int) -> None:
+    consumer, replica = fetch(1, CONSUMER, version=version), fetch(2, 5, version=version)
     events = events_of(RequestStream(), consumer + replica + consumer)
     assert [type(event) for event in events] == [Expect, Pass, ReplicaFetch, Expect, Pass]
     assert events[1] == events[4] == Pass(consumer)
@@ -139,6 +140,7 @@ def test_a_caller_that_stops_after_a_fetch_goes_on_with_the_rest() -> None:
 
 def test_a_fetch_in_an_unknown_version_passes_and_says_so() -> None:
     stream = RequestStream()
+    assert events_of(stream, fetch(0, 5, version=7))[0] == Undecoded("fetch_version", 7, 5)
     assert events_of(stream, fetch(1, 5, version=11))[0] == Undecoded("fetch_version", 11, 5)
     assert events_of(stream, fetch(2, 5, version=12))[0] == Undecoded("fetch_version", 12, 5)
     assert events_of(stream, fetch(3, CONSUMER, version=11))[0] == Expect(1, 11, 3)

@@ -60,15 +60,19 @@ def fetch(
     client_id: bytes | None = b"c",
     max_wait_ms: int = 500,
 ) -> bytes:
-    """A Fetch request v0 to v3 in full, v4 to v14 up to where it is looked at."""
+    """A Fetch request v0 to v6 in full, v7 to v14 up to where it is looked at."""
     body = b"\x00" if version >= 12 else b""
     body += struct.pack(">iii", replica_id, max_wait_ms, 1)
     if version >= 3:
         body += struct.pack(">i", 2**20)
+    if version >= 4:
+        body += b"\x00"  # isolation level
     body += struct.pack(">i", len(topics))
     for name, partitions in topics:
         body += string(name) + struct.pack(">i", len(partitions))
-        body += b"".join(struct.pack(">iqi", *partition) for partition in partitions)
+        for partition, fetch_offset, max_bytes in partitions:
+            log_start_offset = struct.pack(">q", 3) if version >= 5 else b""
+            body += struct.pack(">iq", partition, fetch_offset) + log_start_offset + struct.pack(">i", max_bytes)
     return request(1, version, correlation_id, body, client_id)
 
 
@@ -83,11 +87,15 @@ def fetch_response(
     version: int = 3,
     topics: tuple[tuple[bytes, tuple[tuple[int, int, bytes], ...]], ...] = ((b"orders", ((0, 7, b"x" * 100),)),),
 ) -> bytes:
-    """A Fetch response v0 to v3; partitions are (partition, high watermark, records)."""
+    """A Fetch response v0 to v6; partitions are (partition, high watermark, records)."""
     body = struct.pack(">i", 0) if version >= 1 else b""
     body += struct.pack(">i", len(topics))
     for name, partitions in topics:
         body += string(name) + struct.pack(">i", len(partitions))
         for partition, high_watermark, records in partitions:
-            body += struct.pack(">ihqi", partition, 0, high_watermark, len(records)) + records
+            body += struct.pack(">ihq", partition, 0, high_watermark)
+            body += struct.pack(">q", high_watermark) if version >= 4 else b""  # last stable offset
+            body += struct.pack(">q", -1) if version >= 5 else b""  # log start offset
+            body += struct.pack(">i", -1) if version >= 4 else b""  # aborted transactions
+            body += struct.pack(">i", len(records)) + records
     return response(correlation_id, body)

@@ -1,14 +1,19 @@
 """Replica fetches are planned, and what is decided is carried out in request order."""
 
 import asyncio
-import struct
 import time
 from collections import deque
 
 import pytest
 
 from protocol.errors import MalformedFrame
-from protocol.fetch import FetchRequest, RequestTopic, ResponseTopic, encode_fetch_response, encode_response_topics
+from protocol.fetch import (
+    FetchRequest,
+    ResponseTopic,
+    encode_fetch_response,
+    encode_response_topics,
+    made_up_entries,
+)
 from protocol.framing import Pending, ReplicaFetch
 from protocol.header import RequestHeader
 from proxy.fetches import ReplicaFetches
@@ -29,22 +34,23 @@ def answer_to(correlation_id: int) -> bytes:
     return encode_fetch_response(3, correlation_id, 10, [])
 
 
-async def test_a_fetch_is_forwarded_as_decided_and_its_response_grows() -> None:
-    left_out = encode_response_topics(3, [ResponseTopic(b"left", struct.pack(">ihqi", 4, 0, 99, 0))])
+@pytest.mark.parametrize("version", [3, 4, 5, 6])
+async def test_a_fetch_is_forwarded_as_decided_and_its_response_grows(version: int) -> None:
+    left_out = encode_response_topics(version, [ResponseTopic(b"left", made_up_entries(version, [(4, 99)]))])
     async with relaying() as relay:
         relay.throttle.decisions.append(
-            lambda asked: Forward(
-                asked.with_(topics=[RequestTopic(b"kept", struct.pack(">iqi", 0, 7, 10), 16)]), left_out, 1
-            )
+            lambda asked: Forward(asked.with_(topics=asked.topics[:1]), left_out, 1),
         )
         client, broker = await relay.connect()
-        await client.send(request(3, 0, 1) + fetch(2, 5) + request(18, 0, 3))
-        await broker.expect(request(3, 0, 1) + fetch(2, 5, topics=((b"kept", ((0, 7, 10),)),)) + request(18, 0, 3))
+        asked = ((b"kept", ((0, 7, 10),)), (b"left", ((4, 8, 10),)))
+        await client.send(request(3, 0, 1) + fetch(2, 5, version=version, topics=asked) + request(18, 0, 3))
+        await broker.expect(request(3, 0, 1) + fetch(2, 5, version=version, topics=asked[:1]) + request(18, 0, 3))
         kept = ((b"kept", ((0, 9, b"r" * 50),)),)
-        await broker.send(response(1) + fetch_response(2, topics=kept) + response(3))
-        await client.expect(response(1) + fetch_response(2, topics=(*kept, (b"left", ((4, 99, b""),)))) + response(3))
+        grown = (*kept, (b"left", ((4, 99, b""),)))
+        await broker.send(response(1) + fetch_response(2, version=version, topics=kept) + response(3))
+        await client.expect(response(1) + fetch_response(2, version=version, topics=grown) + response(3))
         assert relay.throttle.calls == [("link", 5), ("plan", 2, 0.0), ("settle", [b"kept"])]
-        assert relay.stats.fetch_requests == {3: 1}
+        assert relay.stats.fetch_requests == {version: 1}
 
 
 async def test_the_peer_of_an_egress_route_is_the_one_configured() -> None:
