@@ -1,7 +1,7 @@
 """A broker and clients for measuring relays: they do next to nothing, so that the relay is what is measured.
 
 The broker answers Metadata requests (api_key 3) with as many bytes as their body says, and Fetch v3 requests with one
-partition of that many record bytes. Run as `python -m bench.peers` it prints its port and serves until it is killed.
+partition of that many record bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import selectors
 import socket
 import struct
-import sys
 import time
 from dataclasses import dataclass
 
@@ -52,7 +51,7 @@ def _responses(requests: memoryview) -> tuple[bytearray, int]:
 
 
 def serve() -> None:
-    """Answer requests on a free port, one connection at a time."""
+    """Print a free port and answer requests on it, one connection at a time, until the process is killed."""
     selector = selectors.EpollSelector()
     listening = socket.create_server(("127.0.0.1", 0), backlog=4096)
     selector.register(listening, selectors.EVENT_READ)
@@ -152,7 +151,3 @@ def latencies(connections: list[socket.socket], rate: float, seconds: float, res
                 left[connection] -= response_size
                 found.append(time.perf_counter() - due[connection].pop(0))
     return Latencies(sorted(found[len(found) // 10 :]))  # the first tenth warms up
-
-
-if __name__ == "__main__":
-    sys.exit(serve())  # type: ignore[func-returns-value]

@@ -9,19 +9,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import os
-import shutil
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers import connect, latencies, throughput
+from bench.processes import haproxy, running, wait_for
 
 MIB = 2**20
 SHAPES = (  # name, bytes of a response frame, requests under way, whether it is a replica's Fetch
@@ -31,7 +29,6 @@ SHAPES = (  # name, bytes of a response frame, requests under way, whether it is
     ("1 MB frames, one at a time", 10**6, 1, False),
     ("4 KB frames, one at a time", 4096, 1, False),
 )
-START_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,42 +54,11 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(*command: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **environment})
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-
-def wait_for(port: int) -> None:
-    """Return when something listens on `port`."""
-    end = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except ConnectionRefusedError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.05)
-        else:
-            return
-
-
-@contextlib.contextmanager
 def ways() -> Iterator[list[Way]]:
     """All ways to a broker, with their processes running."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        broker = stack.enter_context(running(sys.executable, "-m", "bench.peers"))
+        broker = stack.enter_context(running(sys.executable, "-c", "from bench.peers import serve; serve()"))
         assert broker.stdout is not None
         upstream = int(broker.stdout.readline())
         found = [Way("direct", upstream, None)]
@@ -104,14 +70,9 @@ def ways() -> Iterator[list[Way]]:
             )
             command = (sys.executable, "-m", "cli.main", "run", "--config", str(config))
             found.append(Way(f"weir, {loop}", port, stack.enter_context(running(*command, WEIR_EVENT_LOOP=loop))))
-        haproxy = shutil.which("haproxy")
-        if haproxy:
-            port, config = free_port(), folder / "haproxy.cfg"
-            config.write_text(
-                "defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\n  maxconn 8000\n"
-                f"listen relay\n  bind 127.0.0.1:{port}\n  server broker 127.0.0.1:{upstream}\n"
-            )
-            found.append(Way("HAProxy", port, stack.enter_context(running(haproxy, "-f", str(config)))))
+        port = free_port()
+        if process := stack.enter_context(haproxy(port, upstream)):
+            found.append(Way("HAProxy", port, process))
         for way in found:
             wait_for(way.port)
         yield found
