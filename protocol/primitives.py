@@ -81,10 +81,11 @@ class _Compact:
         return _checked_string(frame, at, length_and_one - 1, start)
 
     def read_tags(self, frame: bytes, at: int) -> tuple[bytes, int]:
+        if frame[at : at + 1] == NO_TAGS:
+            return b"", at + 1
         end = after_tags(frame, at)
         _check_end(frame, at, end)
-        tags = frame[at:end]
-        return (b"" if tags == NO_TAGS else tags), end
+        return frame[at:end], end
 
     def count(self, value: int) -> bytes:
         return encode_unsigned_varint(value + 1)

@@ -33,11 +33,10 @@ class RequestTopic(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    """What all partitions of one stride look like: a few bytes at fixed offsets that make up their tags' structure."""
+    """What partitions of one stride look like: `columns` are (offset, value) of the bytes that make up tag lengths."""
 
     stride: int
-    offsets: tuple[int, ...]
-    values: tuple[int, ...]
+    columns: tuple[tuple[int, int], ...]
 
 
 def smallest_topic(row: FetchVersion) -> int:
@@ -106,7 +105,7 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[
     """The topics array at `at` of v12 or above, and the offset behind it."""
     count, at = COMPACT.read_count(frame, at, smallest_topic(row))
     fixed = row.partition_size
-    pattern = _Pattern(fixed + _SMALLEST_TAGS, (fixed,), (0,))
+    pattern = _Pattern(fixed + _SMALLEST_TAGS, ((fixed, 0),))
     topics: list[RequestTopic] = []
     for _ in range(count):
         name, at = read_name(frame, at, row)
@@ -157,10 +156,10 @@ def _matches(frame: bytes, at: int, partitions: int, pattern: _Pattern) -> bool:
     end = at + partitions * stride
     if end > len(frame):
         return False
-    return all(
-        frame[at + offset : end : stride].count(value) == partitions
-        for offset, value in zip(pattern.offsets, pattern.values, strict=True)
-    )
+    for offset, value in pattern.columns:  # a generator in all() takes twice as long  # noqa: SIM110
+        if frame[at + offset : end : stride].count(value) != partitions:
+            return False
+    return True
 
 
 def _pattern_of(frame: bytes, at: int, fixed: int) -> _Pattern:
@@ -180,7 +179,7 @@ def _pattern_of(frame: bytes, at: int, fixed: int) -> _Pattern:
         count -= 1
     if end > len(frame):
         raise MalformedFrame("a partition's tags pass the end of the frame", at)
-    return _Pattern(end - at, tuple(offsets), tuple([frame[at + offset] for offset in offsets]))
+    return _Pattern(end - at, tuple([(offset, frame[at + offset]) for offset in offsets]))
 
 
 def _read_unlike_partitions(

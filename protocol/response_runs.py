@@ -299,6 +299,8 @@ class CompactBody(ResponseBody):
 
     def _shortened(self, headers: bytes, count: int) -> bytes:
         stride = self._smallest
+        if count == 1:
+            return headers[:HEAD_SIZE] + (_EMPTY_SIZE if headers[stride - 2] else _NULL_SIZE)
         sizes = headers[stride - 2 :: stride]
         return _with_sizes(headers, stride, sizes.count(1), sizes, 1)
 

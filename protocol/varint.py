@@ -17,6 +17,8 @@ def read_unsigned_varint(data: bytes | bytearray | memoryview, at: int) -> tuple
 
     Raises MalformedFrame where it does not end within 5 bytes, at an offset within `data`.
     """
+    if at < len(data) and data[at] < 0x80:  # nearly always
+        return data[at], at + 1
     value = 0
     for index in range(LONGEST_VARINT):
         if at + index >= len(data):
