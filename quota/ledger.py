@@ -20,7 +20,7 @@ WINDOW_SLACK = 0.04  # an answer takes a little of each second; without slack th
 CREDIT_SECONDS = 0.25  # credit that may wait for a link that is a little late; more would come as a burst
 _BUCKET_SECONDS = 0.001  # sends closer together than this share one entry: the window holds at most 1,000
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes waiters earlier
-UNSTEADY = 0.04  # of the bytes that no quota could stop: room kept for the next second's, which may be that many more
+UNSTEADY = 0.02  # of the bytes that no quota could stop: room kept for the next second's, which may be that many more
 _SMOOTH_SECONDS = 4.0  # over which their rate is measured
 _EPSILON_BYTES = 0.5  # rates are integers; this only absorbs the rounding of credit kept as a float
 
