@@ -42,6 +42,7 @@ def test_no_replica_leaves_the_isr_when_more_is_produced_than_the_quota() -> Non
         ]
         with moving(cluster, [bulk], [1, 2]) as received:
             sleep(3 * LAG_TIME_MAX_SECONDS)
+            cluster.check_logs()
             for broker_id in (1, 2):  # each leads half of it, and sends more than the quota
                 sent = (
                     cluster.sidecars[broker_id].metrics().value("weir_throttled_rate_bytes_per_second", side="leader")
