@@ -185,17 +185,22 @@ def test_records_cut_tail_is_told_from_whole_batches(magic: int) -> None:
     ]
 
 
+@pytest.mark.parametrize("version", [3, 7, 12, 17])
 @pytest.mark.parametrize("active", [(), (0,), (1999,), (1000,), (3, 4, 5, 900), tuple(range(0, 2000, 2))])
 @pytest.mark.parametrize("chunk", [1_000_000, 4096, 37])
-def test_topic_of_2000_partitions_is_seen_whole_wherever_its_records_are(active: tuple[int, ...], chunk: int) -> None:
+def test_topic_of_2000_partitions_is_seen_whole_wherever_its_records_are(
+    version: int, active: tuple[int, ...], chunk: int
+) -> None:
     """Runs without records are taken in one step, as far as they hold and the chunk goes."""
     partitions = [Partition(p, 0, p, batch(50) if p in active else b"") for p in range(2000)]
-    topics: Topics = [(b"before", partitions[:1]), (b"large", partitions), (b"after", [Partition(0, 0, 1, b"")])]
-    frame = response(3, 7, topics)
-    scanner = FetchResponseScanner(3, 7, walk={b"large"})
+    unnamed: Topics = [(b"before", partitions[:1]), (b"large", partitions), (b"after", [Partition(0, 0, 1, b"")])]
+    topics = with_ids(version, unnamed)
+    walk = {topics[1][0]}
+    frame = response(version, 7, topics)
+    scanner = FetchResponseScanner(version, 7, walk=walk)
     sent = feed(scanner, [frame[at : at + chunk] for at in range(0, len(frame), chunk)])
     assert sent == frame
-    assert scanner.topics == scanned(topics, {b"large"})
+    assert scanner.topics == scanned(topics, walk, version)
 
 
 @pytest.mark.parametrize("size", [0x0001, 0x0100, 0x0101, 0x10000, 0x010101, 0x00FF, 0xFF00, 0xFFFF, 0xFFFFFF])
