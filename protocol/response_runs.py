@@ -18,6 +18,7 @@ from protocol.request_topics import SMALLEST_TOPIC
 from protocol.response_body import HEAD_SIZE, RESPONSE_ENTRY, ResponseBody, ScannedTopic, smallest_partition
 
 _FIRST_RUN: Final = 4  # partitions looked at in one go at first
+_GROWTH: Final = 4  # how much a run grows that held, and shrinks that did not
 _NULL: Final = -1  # records that are null
 _EMPTY_SIZE: Final = SIZE.pack(0)
 _NULL_SIZE: Final = SIZE.pack(_NULL)
@@ -108,9 +109,9 @@ class ClassicBody(ResponseBody):
                     at += idle * stride
                     partitions_left -= idle
                 if idle == run:
-                    longest *= 2
+                    longest *= _GROWTH
                     continue
-                longest = max(2 * idle + 1, longest // 4)
+                longest = max(_GROWTH * idle + 1, longest // _GROWTH)
             partition, size = unpack_from(view, at)
             if transactions_at and SIZE.unpack_from(view, at + transactions_at)[0] not in (0, _NULL):
                 break
@@ -132,7 +133,7 @@ class ClassicBody(ResponseBody):
                 )
                 at += size
             else:
-                longest *= 2
+                longest *= _GROWTH
             partitions_left -= 1
         self.left, self._partitions_left = frame_end - at, partitions_left
         if not partitions_left:
@@ -144,6 +145,8 @@ class ClassicBody(ResponseBody):
 
         0 also where the two low bytes of a size look like none. What stands behind records is no header at all.
         """
+        if self._is_idle(headers, count):
+            return count
         stride = self._stride
         low = len(headers[stride - 1 :: stride].lstrip(_LIKE_NO_RECORDS))
         high = len(headers[stride - 2 :: stride].lstrip(_LIKE_NO_RECORDS))
@@ -238,9 +241,9 @@ class CompactBody(ResponseBody):
                     at += idle * stride
                     partitions_left -= idle
                 if idle == run:
-                    longest *= 2
+                    longest *= _GROWTH
                     continue
-                longest = max(2 * idle + 1, longest // 4)
+                longest = max(_GROWTH * idle + 1, longest // _GROWTH)
                 if at + stride + _LONGEST_COMPACT_SIZE > end:
                     break
             if view[at + fixed] not in _COMPACT_NULL_OR_EMPTY:
@@ -274,7 +277,7 @@ class CompactBody(ResponseBody):
                 )
                 at += size
             else:
-                longest *= 2
+                longest *= _GROWTH
             if view[at]:
                 self.left, self._partitions_left = frame_end - at, partitions_left
                 self._begin(self._partition_end(partition))
