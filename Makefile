@@ -55,9 +55,9 @@ integration: setup
 BENCHES = $(shell grep -l "__main__" bench/*.py)
 
 bench: setup
-	@for bench in $(BENCHES:%.py=%); do \
-	  echo "$$bench"; $(BIN)/python -m $$(echo $$bench | tr / .) || exit 1; \
-	done
+	@missed=0; for bench in $(BENCHES:%.py=%); do \
+	  echo "$$bench"; $(BIN)/python -m $$(echo $$bench | tr / .) || missed=1; \
+	done; exit $$missed
 	@$(BIN)/pytest -m slow || [ $$? -eq 5 ]
 
 lock: .venv/.installed

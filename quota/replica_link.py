@@ -181,6 +181,8 @@ class ReplicaLink:
             return ReplicaPartition(topic, partition, fetch_offset, max_bytes)
         del self._absent[replica]
         replica.fetch_offset, replica.max_bytes, replica.arrived = fetch_offset, max_bytes, 0
+        if not fetch_offset:
+            replica.forget_sync()
         return replica
 
     def _set_aside_absent(self, request: FetchRequest, now: float) -> None:

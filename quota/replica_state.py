@@ -73,6 +73,10 @@ class ReplicaPartition:
         self.high_watermark = UNKNOWN_OFFSET
         self.arrived = 0
 
+    def forget_sync(self) -> None:
+        """An empty replica after a while of absence: it was deleted, and is moved here again."""
+        self.in_sync_until = _LONG_AGO
+
     def worth_asking(self) -> int:
         """The partition_max_bytes that the rest of the partition is worth, where that is less than what was asked."""
         rest = self.batches.remaining(self.high_watermark - self.fetch_offset, self.topic.batches)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 def test_demo_of_a_smaller_move_holds_every_promise(own_temporary_folder: Path) -> None:
     shown = StringIO()
-    plan = Plan(total=30_000_000, chart=own_temporary_folder / "charts" / "demo.png")
+    plan = Plan(total=30_000_000, least_mean=0.85, chart=own_temporary_folder / "charts" / "demo.png")
     held = run(plan, Console(file=shown, width=120))
     text = shown.getvalue()
     assert held, text

@@ -310,3 +310,14 @@ def test_replica_that_was_in_sync_and_goes_back_is_not_throttled_while_it_may_be
     talk.link.settle(talk.leader.answer(decision.request))
     talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
     assert talk.link.behind_count == 2
+
+
+def test_replica_that_was_in_sync_and_begins_anew_at_offset_0_is_throttled() -> None:
+    """It was deleted, and is moved here again."""
+    talk = conversation(0, behind=1, in_sync=1)
+    talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
+    del talk.follower.offsets[b"t", 1]
+    assert isinstance(talk.link.plan(talk.follower.request()), Hold)
+    talk.follower.offsets[b"t", 1] = 0
+    talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
+    assert talk.link.behind_count == 2
