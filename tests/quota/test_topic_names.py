@@ -1,0 +1,131 @@
+"""What is known of topic ids, and which are asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from quota.topic_names import CLUSTER_METADATA_ID, FORGET_SECONDS, MAX_RETRY_SECONDS, NO_ID, TopicNames
+from tests.quota.clock import ManualClock
+
+ORDERS, ORDERS_AGAIN, PAYMENTS = (bytes([number]) * 16 for number in (1, 2, 3))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def names(clock: ManualClock) -> TopicNames:
+    return TopicNames(clock)
+
+
+def test_name_learned_is_known(names: TopicNames) -> None:
+    assert names.learn({ORDERS: b"orders"})
+    assert names.name_of(ORDERS) == b"orders"
+    assert names.wanted() == []
+
+
+def test_name_looked_up_in_vain_is_wanted_until_it_is_learned(names: TopicNames) -> None:
+    misses: list[bytes] = []
+    names.on_miss = lambda: misses.extend(names.wanted())
+    assert names.name_of(ORDERS) is None
+    assert names.name_of(ORDERS) is None
+    assert names.name_of(PAYMENTS) is None
+    assert misses == [ORDERS, ORDERS, PAYMENTS]  # one call for each id: what is wanted at the first, at the second
+    assert names.wanted() == [ORDERS, PAYMENTS]
+    assert names.unknown_count == 2
+    names.learn({ORDERS: b"orders"})
+    assert names.wanted() == [PAYMENTS]
+    assert names.unknown_count == 1
+
+
+def test_generation_grows_only_with_what_is_new(names: TopicNames) -> None:
+    generation = names.generation
+    assert names.learn({ORDERS: b"orders"})
+    assert names.generation > generation
+    generation = names.generation
+    assert not names.learn({ORDERS: b"orders"})
+    assert not names.learn({})
+    names.name_of(PAYMENTS)
+    names.unknown([PAYMENTS])
+    assert names.generation == generation
+
+
+def test_topic_created_again_has_its_name_under_both_ids(names: TopicNames) -> None:
+    """Fetches of the deleted one may be under way."""
+    names.learn({ORDERS: b"orders"})
+    assert names.learn({ORDERS_AGAIN: b"orders"})
+    assert names.name_of(ORDERS_AGAIN) == b"orders"
+    assert names.name_of(ORDERS) == b"orders"
+
+
+@pytest.mark.parametrize("topic_id", [NO_ID, CLUSTER_METADATA_ID])
+def test_no_id_and_the_cluster_metadata_are_never_wanted_and_never_named(names: TopicNames, topic_id: bytes) -> None:
+    assert not names.learn({topic_id: b"orders"})
+    assert names.name_of(topic_id) is None
+    assert names.wanted() == []
+    assert names.unknown_count == 0
+
+
+def test_unknown_id_is_wanted_again_later_and_later(names: TopicNames, clock: ManualClock) -> None:
+    names.name_of(ORDERS)
+    waits = []
+    for _ in range(10):
+        names.name_of(ORDERS)
+        names.unknown([ORDERS])
+        assert names.unknown_count == 1
+        waited = 0
+        while not names.wanted():
+            clock.now += 1
+            waited += 1
+        waits.append(waited)
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60, MAX_RETRY_SECONDS]
+
+
+def test_unknown_of_an_id_that_nobody_looked_up_or_that_has_a_name_changes_nothing(names: TopicNames) -> None:
+    names.learn({ORDERS: b"orders"})
+    names.unknown([ORDERS, PAYMENTS])
+    assert names.name_of(ORDERS) == b"orders"
+    assert names.name_of(PAYMENTS) is None
+    assert names.wanted() == [PAYMENTS]
+
+
+def test_unknown_id_that_nobody_looks_up_any_more_is_forgotten(names: TopicNames, clock: ManualClock) -> None:
+    names.name_of(ORDERS)
+    names.name_of(PAYMENTS)
+    clock.now += FORGET_SECONDS / 2
+    names.name_of(ORDERS)
+    clock.now += FORGET_SECONDS / 2
+    assert names.wanted() == [ORDERS]
+    assert names.unknown_count == 1
+    assert names.name_of(PAYMENTS) is None
+    assert names.wanted() == [ORDERS, PAYMENTS]
+
+
+def test_more_names_than_are_kept_drop_the_one_not_looked_up_for_longest(clock: ManualClock) -> None:
+    names = TopicNames(clock, max_ids=2)
+    names.learn({ORDERS: b"orders", PAYMENTS: b"payments"})
+    names.name_of(ORDERS)
+    names.learn({ORDERS_AGAIN: b"orders"})
+    assert names.name_of(ORDERS) == b"orders"
+    assert names.name_of(ORDERS_AGAIN) == b"orders"
+    assert names.name_of(PAYMENTS) is None
+
+
+def test_names_that_answers_show_again_and_again_are_kept(clock: ManualClock) -> None:
+    """A throttled topic is asked for by name at each poll."""
+    names = TopicNames(clock, max_ids=2)
+    names.learn({ORDERS: b"orders"})
+    names.learn({ORDERS_AGAIN: b"orders"})
+    names.learn({ORDERS: b"orders"})
+    names.learn({PAYMENTS: b"payments"})
+    assert names.name_of(ORDERS) == b"orders"
+    assert names.name_of(ORDERS_AGAIN) is None
+
+
+def test_more_unknown_ids_than_are_kept_drop_the_one_not_looked_up_for_longest(clock: ManualClock) -> None:
+    names = TopicNames(clock, max_ids=2)
+    for topic_id in (ORDERS, PAYMENTS, ORDERS, ORDERS_AGAIN):
+        names.name_of(topic_id)
+    assert names.wanted() == [ORDERS, ORDERS_AGAIN]
