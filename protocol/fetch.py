@@ -9,7 +9,14 @@ from protocol.fetch_request import (
     replica_state_tags,
 )
 from protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics, made_up_entries
-from protocol.fetch_versions import DECODED_VERSIONS, FETCH_VERSIONS, MAX_INT32, FetchVersion, fetch_version
+from protocol.fetch_versions import (
+    DECODED_VERSIONS,
+    FETCH_VERSIONS,
+    MAX_INT32,
+    NO_LEADER_EPOCH,
+    FetchVersion,
+    fetch_version,
+)
 from protocol.request_topics import RequestTopic
 from protocol.response_body import RESPONSE_ENTRY
 
@@ -18,6 +25,7 @@ __all__ = [
     "DECODED_VERSIONS",
     "FETCH_VERSIONS",
     "MAX_INT32",
+    "NO_LEADER_EPOCH",
     "RESPONSE_ENTRY",
     "FetchRequest",
     "FetchVersion",

@@ -5,7 +5,7 @@ strings and arrays are compact, and tag buffers follow the header, every partiti
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -13,6 +13,9 @@ from protocol.errors import UnsupportedVersion
 from protocol.header import FETCH, SIZE
 
 MAX_INT32: Final = 2**31 - 1
+
+NO_LEADER_EPOCH: Final = -1
+"""What Kafka takes a leader epoch for where a version has none."""
 
 DECODED_VERSIONS: Final = range(0, 7)
 """Those that a sidecar may take into its hands: from v7 on a follower expects its leader to keep a session."""
@@ -81,6 +84,7 @@ class FetchVersion:
     has_replica_state: bool = False
     """The replica id is not among the head's fields, but in a tag behind the last field."""
     _requested: dict[int, struct.Struct] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _with_epoch: dict[int, struct.Struct] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property
     def partition_size(self) -> int:
@@ -95,11 +99,21 @@ class FetchVersion:
             layout = self._requested[stride] = _picked(self.request_partition, names, stride)
         return layout
 
-    def leader_epochs(self, stride: int) -> struct.Struct | None:
-        """Reads (partition, current_leader_epoch) from each `stride` bytes; None in versions that have no epoch."""
+    def changes(self, entries: bytes, stride: int) -> Iterable[tuple[int, int, int, int]]:
+        """(partition, current_leader_epoch, fetch_offset, partition_max_bytes) of entries of `stride` bytes each.
+
+        The leader epoch is NO_LEADER_EPOCH in versions that have none.
+        """
         if "current_leader_epoch" not in self.request_partition.names:
-            return None
-        return _picked(self.request_partition, ("partition", "current_leader_epoch"), stride)
+            return [
+                (id_, NO_LEADER_EPOCH, offset, size)
+                for id_, offset, size in self.requested(stride).iter_unpack(entries)
+            ]
+        layout = self._with_epoch.get(stride)
+        if layout is None:
+            names = ("partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes")
+            layout = self._with_epoch[stride] = _picked(self.request_partition, names, stride)
+        return layout.iter_unpack(entries)
 
     def with_max_bytes(self, entry: bytes, max_bytes: int) -> bytes:
         """One requested partition with another partition_max_bytes: the last of the fixed fields in every version."""

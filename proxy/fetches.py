@@ -87,7 +87,7 @@ class ReplicaFetches:
         try:
             for scanner in scanners:
                 if self._throttle is not None:
-                    self._throttle.settle(scanner.topics)
+                    self._throttle.settle(scanner.topics, scanner.head)
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up(error)
         self._relay.held.wake_soon()
@@ -178,7 +178,9 @@ def _carry_out(event: ReplicaFetch, request: FetchRequest, decision: Forward | A
     version, correlation_id = event.header.api_version, event.header.correlation_id
     if isinstance(decision, Answer):
         return None, Pending(correlation_id, answer=decision.frame)
-    scanner = FetchResponseScanner(version, correlation_id, decision.appended, decision.appended_topics, decision.walk)
+    scanner = FetchResponseScanner(
+        version, correlation_id, decision.appended, decision.appended_topics, decision.walk, decision.head_patch
+    )
     unchanged = decision.request is request
     return _untouched(event) if unchanged else encode_fetch_request(decision.request), Pending(correlation_id, scanner)
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from protocol.fetch import FetchRequest
 from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
-from protocol.response_scanner import ScannedTopic
+from protocol.response_scanner import ResponseHead, ScannedTopic
 from proxy.buffers import BufferPool
 from proxy.fetch_memory import FetchMemory
 from proxy.log import EventLog
@@ -29,8 +29,8 @@ class LinkThrottle(Protocol):
     def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
         """Decide on a request; `held_seconds` is 0 the first time, and how long it was held since in later ones."""
 
-    def settle(self, topics: Sequence[ScannedTopic]) -> None:
-        """The answer to the oldest request forwarded passed whole."""
+    def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> None:
+        """The answer to the oldest request forwarded passed whole; `head` is as the broker sent it."""
 
     def abandon(self) -> None:
         """No answer to anything forwarded will come."""

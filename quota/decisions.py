@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from protocol.fetch import FetchRequest
+from protocol.response_scanner import ResponseHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,13 +14,15 @@ class Forward:
     """Send `request` to the leader.
 
     `appended` holds `appended_topics` encoded topics for the end of its response: the empty entries of the
-    partitions left out. `walk` names the topics (UTF-8) in whose records whole batches are told from cut tails.
+    partitions left out. `walk` names the topics (UTF-8 names, from v13 on ids) in whose records whole batches are told
+    from cut tails. `head_patch` makes the head that the follower gets of the leader's, where there are sessions.
     """
 
     request: FetchRequest
     appended: bytes = b""
     appended_topics: int = 0
     walk: Container[bytes] = ()
+    head_patch: Callable[[ResponseHead], ResponseHead] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,10 @@ from protocol.fetch import (
     encode_response_topics,
     fetch_version,
 )
+from protocol.fetch_session import FIRST_SESSION_VERSION, NO_SESSION
 from quota import response_limit
 from quota.decisions import Answer, Decision, Forward, Hold
+from quota.fetch_sessions import Grant
 from quota.replica_state import InFlight, ReplicaPartition, ReplicaTopic
 
 if TYPE_CHECKING:
@@ -36,12 +38,11 @@ SHARE_SECONDS = 0.12  # of quota: what one fetch is granted; small enough to pac
 LARGEST_SHARE_SECONDS = 0.15  # what a fetch that comes late may be granted
 SMALLEST_FILL_SECONDS = 0.05  # worth a fetch of its own when the window has no room for a whole share
 QUESTION_SECONDS = 10.0  # no partition goes longer without a true answer: its follower would miss errors
+SHORTEST_QUESTION_SECONDS = 1.0  # between two questions of an earlier hop that are passed on
 SHORTEST_WAIT_SECONDS = 0.05  # a fetch that brings nothing lasts this long at least: held, not spun
 _SHORTEST_HOLD_SECONDS = 0.001  # the event loop's own resolution; a shorter hold would spin
 _LAPSE_SECONDS = 0.25  # how late a link may come back for the budget it waited for
 _LEAST_WHOLE_VERSION = 3  # KIP-74: from v3 on the first partition with data returns at least one whole batch
-
-Grant = tuple[ReplicaPartition, int]  # with its partition_max_bytes
 
 
 def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: float) -> Decision:
@@ -49,6 +50,10 @@ def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: f
     throttle = link.throttle
     if not (link.behind_count or link.unknown_count) or throttle.settings.rate is None:
         throttle.turns.leave(link)
+        if link.sessions.is_incremental:
+            request = link.sessions.changes(link, request)
+        elif request.header.api_version >= FIRST_SESSION_VERSION:
+            request = link.sessions.whole(link, request, ())
         return _forward(link, request, InFlight(asks_all=True))
     if throttle.settings.policy == "kip73" and link.queue and not throttle.kip73.is_quota_exceeded():
         # As Kafka, without a reservation; but its samples need answers smaller than the quota's window (KIP-73's Q&A):
@@ -60,7 +65,7 @@ def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: f
         throttle.turns.leave(link)
         throttle.ledger.reserve(reserved)
         return _forward_granted(link, request, grants, reserved, held_seconds)
-    if _is_question_due(link, now):
+    if _is_question_due(link, request, now):
         return _forward_question(link, request, now)
     return _leave_out(link, request, now, held_seconds, ready)
 
@@ -140,13 +145,23 @@ def _forward_granted(
     for replica in granted:  # to the end of the queue
         del link.queue[replica]
         link.queue[replica] = None
-    front, entries, asked = _split(link, request, frozenset(granted))
     link.throttle.stats.partitions_left_out += link.behind_count - len(grants)
-    topics = front + _granted_topics(request, grants, entries) + asked
-    fetch = InFlight(reserved=reserved, granted=granted, asks_all=True)
     # A partition that is not known may be in sync, and one asked for 0 bytes ends no wait.
     wait_left = 0 if link.unknown_count else max(0, request.max_wait_ms - round(held_seconds * 1000))
-    return _forward(link, request.with_(topics=topics, max_wait_ms=wait_left), fetch)
+    asks_all = True
+    if link.sessions.is_incremental:
+        now = link.throttle.clock()
+        asks_all = bool(link.unknown_count) or _is_time_to_ask_all(link, now)
+        if not asks_all and link.unanswered_since is None:
+            link.unanswered_since = now
+        request = link.sessions.changes(link, request, grants, asks_all=asks_all)
+    else:
+        front, entries, asked = _split(link, request, frozenset(granted))
+        request = request.with_(topics=front + _granted_topics(request, grants, entries) + asked)
+        if request.header.api_version >= FIRST_SESSION_VERSION:
+            request = link.sessions.whole(link, request, (*granted, *link.waiting()))
+    fetch = InFlight(reserved=reserved, granted=granted, asks_all=asks_all)
+    return _forward(link, request.with_(max_wait_ms=wait_left), fetch)
 
 
 def _granted_topics(
@@ -155,7 +170,7 @@ def _granted_topics(
     """The partitions granted in the order of their grants; but for its cap each stays as it came."""
     row = fetch_version(request.header.api_version)
     return [
-        RequestTopic(replica.topic.name, row.with_max_bytes(entries[replica], cap), len(entries[replica]))
+        RequestTopic(replica.topic.key, row.with_max_bytes(entries[replica], cap), len(entries[replica]))
         for replica, cap in grants
     ]
 
@@ -163,9 +178,20 @@ def _granted_topics(
 # Not granting
 
 
-def _is_question_due(link: ReplicaLink, now: float) -> bool:
+def _is_time_to_ask_all(link: ReplicaLink, now: float) -> bool:
+    """Whether all that is left out goes along with what is granted: early, so that no question has to go alone."""
+    since = link.unanswered_since
+    return link.sessions.is_asked_for_offsets or (since is not None and now - since >= QUESTION_SECONDS / 2)
+
+
+def _is_question_due(link: ReplicaLink, request: FetchRequest, now: float) -> bool:
     if link.unknown_count:
         return True  # no high watermark to judge by, nor one to make an entry of
+    if request.header.api_version >= FIRST_SESSION_VERSION and link.sessions.follower.id != NO_SESSION:
+        if not link.sessions.is_incremental:
+            return True  # a full answer has to have every partition, and of those waiting nothing is made up here
+        if link.sessions.is_asked_for_offsets and now - link.questioned_at >= SHORTEST_QUESTION_SECONDS:
+            return True
     if not link.queue:
         # The follower's own sidecar asks for 0 bytes of everything behind: its question, to be passed on.
         return now - link.questioned_at >= QUESTION_SECONDS / 2
@@ -176,10 +202,15 @@ def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> F
     """Ask for every partition behind with 0 bytes and no wait: true offsets and errors, and at most one batch."""
     link.questioned_at = now
     link.throttle.stats.questions += 1
-    front, _, asked = _split(link, request, ())
     link.throttle.stats.partitions_left_out += link.behind_count
-    question = request.with_(topics=front + asked, max_wait_ms=0)
-    return _forward(link, question, InFlight(is_question=True, asks_all=True))
+    if link.sessions.is_incremental:
+        question = link.sessions.changes(link, request, asks_all=True)
+    else:
+        front, _, asked = _split(link, request, ())
+        question = request.with_(topics=front + asked)
+        if request.header.api_version >= FIRST_SESSION_VERSION:
+            question = link.sessions.whole(link, question, link.waiting())
+    return _forward(link, question.with_(max_wait_ms=0), InFlight(is_question=True, asks_all=True))
 
 
 def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: float, ready: float) -> Decision:
@@ -188,14 +219,10 @@ def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_second
         link.unanswered_since = now
     ready = min(ready, link.unanswered_since + QUESTION_SECONDS)
     wait = max(request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS)
-    row = fetch_version(request.header.api_version)
-    topics = [kept for block in request.topics if (kept := _kept(link, row, block)).entries]
-    if topics:
+    if link.partition_count > link.behind_count:
         throttle.stats.partitions_left_out += link.behind_count
         shorter = min(request.max_wait_ms / 1000, max(ready - now, SHORTEST_WAIT_SECONDS))
-        made_up = _made_up_topics(link, row.api_version)
-        fewer = request.with_(topics=topics, max_wait_ms=round(shorter * 1000))
-        return _forward(link, fewer, InFlight(), encode_response_topics(row.api_version, made_up), len(made_up))
+        return _forward_without(link, request.with_(max_wait_ms=round(shorter * 1000)))
     if held_seconds < wait - _SHORTEST_HOLD_SECONDS:
         if held_seconds == 0.0:
             throttle.stats.fetches_held += 1
@@ -204,9 +231,27 @@ def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_second
     return Answer(_empty_answer(link, request))
 
 
+def _forward_without(link: ReplicaLink, request: FetchRequest) -> Forward:
+    """Ask for what is not behind, and only outside of sessions make up an answer for the rest."""
+    if link.sessions.is_incremental:
+        return _forward(link, link.sessions.changes(link, request), InFlight())
+    row = fetch_version(request.header.api_version)
+    topics = [kept for block in request.topics if (kept := _kept(link, row, block)).entries]
+    fewer = request.with_(topics=topics)
+    if row.api_version >= FIRST_SESSION_VERSION:
+        fewer = link.sessions.whole(link, fewer, ())
+    made_up = _made_up_topics(link, row.api_version)
+    return _forward(link, fewer, InFlight(), encode_response_topics(row.api_version, made_up), len(made_up))
+
+
 def _empty_answer(link: ReplicaLink, request: FetchRequest) -> bytes:
-    """KIP-219: an empty response with throttle_time_ms > 0 is legal for a full fetch, and makes nothing up."""
+    """KIP-219: an empty response with throttle_time_ms > 0 is legal for a full fetch, and makes nothing up.
+
+    To an incremental fetch an empty response says that nothing is new.
+    """
     version, correlation_id = request.header.api_version, request.header.correlation_id
+    if link.sessions.is_incremental:
+        return encode_fetch_response(version, correlation_id, 0, [], session_id=link.sessions.follower.id)
     if version > 0:
         return encode_fetch_response(version, correlation_id, 1, [])
     return encode_fetch_response(version, correlation_id, 0, _made_up_topics(link, version))
@@ -214,7 +259,7 @@ def _empty_answer(link: ReplicaLink, request: FetchRequest) -> bytes:
 
 def _made_up_topics(link: ReplicaLink, version: int) -> list[ResponseTopic]:
     """An empty entry for every partition behind."""
-    return [ResponseTopic(topic.name, topic.made_up_entries(version)) for topic in link.topics.values() if topic.behind]
+    return [ResponseTopic(topic.key, topic.made_up_entries(version)) for topic in link.topics.values() if topic.behind]
 
 
 # Parts of requests
@@ -223,11 +268,15 @@ def _made_up_topics(link: ReplicaLink, version: int) -> list[ResponseTopic]:
 def _forward(
     link: ReplicaLink, request: FetchRequest, fetch: InFlight, appended: bytes = b"", appended_topics: int = 0
 ) -> Forward:
+    throttle, row = link.throttle, fetch_version(request.header.api_version)
+    fetch.api_version, fetch.uses_topic_ids = row.api_version, row.names_topics_by_id
     link.in_flight.append(fetch)
-    limit = link.throttle.settings.response_max_bytes
+    limit = throttle.settings.response_max_bytes
     if limit is not None:
         request = response_limit.limit_response(request, limit, link.response_rotation)
-    return Forward(request, appended, appended_topics, link.throttle.throttled_topics)
+    walk = throttle.throttled_ids if row.names_topics_by_id else throttle.throttled_topics
+    head_patch = link.sessions.head_patch() if row.api_version >= FIRST_SESSION_VERSION else None
+    return Forward(request, appended, appended_topics, walk, head_patch)
 
 
 def _split(

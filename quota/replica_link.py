@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from protocol.fetch import RESPONSE_ENTRY, FetchRequest, fetch_version
-from protocol.response_scanner import RecordsSeen, ScannedTopic
-from quota.decisions import Decision
+from protocol.fetch import RESPONSE_ENTRY, FetchRequest, encode_fetch_response
+from protocol.fetch_session import FIRST_SESSION_VERSION
+from protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
+from quota.decisions import Answer, Decision, Hold
 from quota.fetch_plan import decide
-from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic
+from quota.fetch_sessions import FetchSessions
+from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
+from quota.request_intake import take_incremental, take_whole
 from quota.response_limit import ResponseRotation
 
 if TYPE_CHECKING:
     from quota.throttle import Throttle
 
 UNKNOWN_REPLICA = -1
-ABSENT_SECONDS = 15.0  # how long a partition that is not asked for is remembered: longer than one hop leaves it out
+_NO_ERROR = ResponseHead()
 
 
 class ReplicaLink:
@@ -39,28 +43,42 @@ class ReplicaLink:
         self.questioned_at = float("-inf")
         self.in_flight: deque[InFlight] = deque()
         self.response_rotation = ResponseRotation()
+        self.sessions = FetchSessions(throttle.open_session)
+        self.partition_count = 0
+        self.most_partitions = 0  # at one time: no more are remembered that are absent
+        self.absent: dict[ReplicaPartition, float] = {}  # when to forget it, oldest first
+        self.request_number = 0
+        self.pulsed_at = -math.inf  # when all topics of the session were last noted as followed
+        self._is_taken_in = True
         self._unconfirmed = 0  # bytes sent that the follower's next request will show to have arrived
-        self._partition_count = 0
-        self._most_partitions = 0  # in one request: no more are remembered that are absent
-        self._absent: dict[ReplicaPartition, float] = {}  # when to forget it, oldest first
-        self._request_number = 0
         self._response_number = 0
         self._generation = throttle.generation
 
     def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
-        """Decide about `request`, which was held back for `held_seconds` already (this hop only)."""
+        """Decide about `request`, which was held back for `held_seconds` already (this hop only).
+
+        Raises TooManyPartitions for a follower of which no more can be kept.
+        """
         now = self.throttle.clock()
         if held_seconds == 0.0:
-            self._take_in(request, now)
+            self._is_taken_in = False
+        if not self._is_taken_in:
+            if self.in_flight and request.header.api_version >= FIRST_SESSION_VERSION:
+                return Hold(math.inf)  # in a session each request builds on the answer to the one before
+            self._is_taken_in = True
+            if (refusal := self._take_in(request, now)) is not None:
+                return refusal
         if self._generation != self.throttle.generation:
             self._generation = self.throttle.generation
             for topic in self.topics.values():
                 self._reclassify(topic)
         return decide(self, request, now, held_seconds)
 
-    def settle(self, topics: Sequence[ScannedTopic]) -> None:
-        """The oldest answer awaited was passed on whole; `topics` is what the leader sent of it."""
+    def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
+        """The oldest answer awaited was passed on whole; `topics` is what the leader sent of it, under `head`."""
         fetch = self.in_flight.popleft()
+        if fetch.api_version >= FIRST_SESSION_VERSION:
+            self.sessions.answered(head)
         throttle = self.throttle
         now = throttle.clock()
         self._response_number += 1
@@ -69,15 +87,15 @@ class ReplicaLink:
             self.unanswered_since = None
         granted = frozenset(fetch.granted)
         barren = set(granted)
-        for name, headers, records, _ in topics:
-            topic = self.topics.get(name)
+        for key, headers, records, _ in topics:
+            topic = self.topics.get(key)
             if topic is None:
-                self._count_strays(name, records)
+                self._count_strays(key, fetch.uses_topic_ids, records)
                 continue
             for seen in records:
                 replica = topic.partitions.get(seen.partition)
                 is_throttled = seen.partition in topic.throttled
-                self._count(name, seen, is_throttled)
+                self._count(topic.name, seen, is_throttled)
                 if replica is not None:
                     barren.discard(replica)
                     replica.batches.learn(seen)
@@ -125,96 +143,51 @@ class ReplicaLink:
             self.throttle.ledger.confirm(self._unconfirmed)
             self._unconfirmed = 0
 
-    def _take_in(self, request: FetchRequest, now: float) -> None:
+    def _take_in(self, request: FetchRequest, now: float) -> Answer | None:
+        """Take a request in; returns what to answer it with where it does not fit its session."""
         self._confirm()
-        self._request_number = number = self._request_number + 1
         self.replica_id = request.replica_id
-        count = 0
-        row = fetch_version(request.header.api_version)
-        topics = self.topics
-        for name, entries, stride, _ in request.topics:
-            if not entries:
-                continue
-            topic = topics.get(name)
-            if topic is None:
-                throttle = self.throttle
-                lag = throttle.lag.topic(self.replica_id, name)
-                topic = topics[name] = ReplicaTopic(name, lag, throttle.throttled_partitions(name))
-            topic.lag.fetched(now)
-            count += len(entries) // stride
-            if not topic.repeats_request(entries, number):
-                self._take_block(topic, row.requested(stride).iter_unpack(entries), now)
-        if count != self._partition_count:
-            self._set_aside_absent(request, now)
-        self._most_partitions = max(self._most_partitions, count)
-        while self._absent:
-            oldest, until = next(iter(self._absent.items()))
-            if until > now and len(self._absent) <= self._most_partitions:
-                break
-            self._forget(oldest)
+        sessions = self.sessions
+        used_topic_ids = sessions.follower.uses_topic_ids
+        error_code = sessions.enter(request)
+        if error_code:
+            version, correlation_id = request.header.api_version, request.header.correlation_id
+            return Answer(encode_fetch_response(version, correlation_id, 0, [], error_code=error_code))
+        if sessions.is_incremental:
+            take_incremental(self, request, now)
+            if not self.partition_count:
+                sessions.follower.end()  # as brokers do: an empty session is closed
+        else:
+            if sessions.follower.uses_topic_ids != used_topic_ids:
+                self._forget_all()  # it goes by names where it went by ids, or the other way round
+            take_whole(self, request, now)
+        return None
 
-    def _take_block(self, topic: ReplicaTopic, entries: Iterable[tuple[int, int, int]], now: float) -> None:
-        partitions = topic.partitions
-        for partition, fetch_offset, max_bytes in entries:
-            replica = partitions.get(partition)
-            if replica is None:
-                replica = partitions[partition] = self._appeared(topic, partition, fetch_offset, max_bytes)
-            elif replica.fetch_offset == fetch_offset and replica.max_bytes == max_bytes:
-                continue
-            else:
-                if fetch_offset < replica.fetch_offset:
-                    replica.go_back(now + self.throttle.lag.replica_lag_time_max)
-                    topic.forget_responses()
-                    replica.fetch_offset = fetch_offset
-                elif fetch_offset > replica.fetch_offset:
-                    replica.advance(fetch_offset)
-                replica.max_bytes = max_bytes
-                if replica.high_watermark != UNKNOWN_OFFSET:
-                    topic.lag.update(partition, fetch_offset, replica.high_watermark, now)
-            self._classify(replica)
+    def topic(self, key: bytes, is_id: bool) -> ReplicaTopic:
+        """The topic of this name, or of this id; it is made where it is new."""
+        topic = self.topics.get(key)
+        if topic is None:
+            throttle = self.throttle
+            name = throttle.topic_names.name_of(key) if is_id else key
+            lag = throttle.lag.topic(self.replica_id, key if name is None else name)
+            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttle.throttled_partitions(name))
+        return topic
 
-    def _appeared(self, topic: ReplicaTopic, partition: int, fetch_offset: int, max_bytes: int) -> ReplicaPartition:
-        self._partition_count += 1
-        topic.forget_responses()
-        replica = topic.absent.pop(partition, None)
-        if replica is None:
-            return ReplicaPartition(topic, partition, fetch_offset, max_bytes)
-        del self._absent[replica]
-        replica.fetch_offset, replica.max_bytes, replica.arrived = fetch_offset, max_bytes, 0
-        if not fetch_offset:
-            replica.forget_sync()
-        return replica
+    def partitions(self) -> list[ReplicaPartition]:
+        """All that the follower asks for."""
+        return [replica for topic in self.topics.values() for replica in topic.partitions.values()]
 
-    def _set_aside_absent(self, request: FetchRequest, now: float) -> None:
-        """Take away the partitions that this request does not ask for.
+    def waiting(self) -> Iterator[ReplicaPartition]:
+        """All that are throttled and not known to be in sync."""
+        for topic in self.topics.values():
+            yield from topic.behind.values()
+            for partition in topic.unknown:
+                yield topic.partitions[partition]
 
-        Their high watermarks may be stale when they return, so they are unknown then. The rest is remembered for a
-        while: the follower's own sidecar leaves out what its quota has no room for, and asks for it again soon.
-        """
-        present: dict[bytes, set[int]] = {}
-        row = fetch_version(request.header.api_version)
-        for name, entries, stride, _ in request.topics:
-            ids = present.setdefault(name, set())
-            ids.update([entry[0] for entry in row.requested(stride).iter_unpack(entries)])
-        for name, topic in list(self.topics.items()):
-            kept = present.get(name, set())
-            for partition in [id_ for id_ in topic.partitions if id_ not in kept]:
-                replica = topic.partitions.pop(partition)
-                topic.absent[partition] = replica
-                self._absent[replica] = now + ABSENT_SECONDS
-                self._place(replica, behind=False, unknown=False)
-                replica.go_back(now + self.throttle.lag.replica_lag_time_max)
-                topic.forget_requests()
-            topic.forget_responses()
-        self._partition_count = sum(len(topic.partitions) for topic in self.topics.values())
-
-    def _forget(self, replica: ReplicaPartition) -> None:
-        """Drop a partition that was absent for long."""
-        topic = replica.topic
-        del self._absent[replica], topic.absent[replica.partition]
-        topic.lag.forget(replica.partition)
-        if not topic.partitions and not topic.absent:
-            del self.topics[topic.name]
+    def _forget_all(self) -> None:
+        self.topics, self.queue, self.absent = {}, {}, {}
+        self.behind_count = self.unknown_count = self.partition_count = 0
+        self.sessions.touched = {}
 
     # What an answer brings
 
@@ -227,30 +200,41 @@ class ReplicaLink:
             replica.high_watermark = high_watermark
             topic.made_up = None
             topic.lag.update(partition, replica.fetch_offset, high_watermark, now)
-            self._classify(replica)
+            self.classify(replica)
 
     # Who is behind
 
     def _reclassify(self, topic: ReplicaTopic) -> None:
+        if topic.name is None:
+            topic.name = self.throttle.topic_names.name_of(topic.key)
+            if topic.name is not None:
+                topic.lag = self.throttle.lag.topic(self.replica_id, topic.name)
         topic.throttled = self.throttle.throttled_partitions(topic.name)
         for replica in topic.partitions.values():
-            self._classify(replica)
+            self.classify(replica)
+            if replica.upstream is not Upstream.AS_CAME:
+                self.sessions.touch(replica)
 
-    def _classify(self, replica: ReplicaPartition) -> None:
+    def classify(self, replica: ReplicaPartition) -> None:
         """In sync: at or past the high watermark last reported, lately so before an offset went back, or in the ISR."""
         topic = replica.topic
-        if replica.partition not in topic.throttled or self.throttle.in_isr(
-            topic.name, replica.partition, self.replica_id
+        if (
+            topic.name is None
+            or replica.partition not in topic.throttled
+            or self.throttle.in_isr(topic.name, replica.partition, self.replica_id)
         ):
-            self._place(replica, behind=False, unknown=False)
+            self.place(replica, behind=False, unknown=False)
         elif replica.high_watermark == UNKNOWN_OFFSET:
-            self._place(replica, behind=False, unknown=True)
+            self.place(replica, behind=False, unknown=True)
         else:
             is_in_sync = replica.has_caught_up or self.throttle.clock() < replica.in_sync_until
-            self._place(replica, behind=not is_in_sync, unknown=False)
+            self.place(replica, behind=not is_in_sync, unknown=False)
 
-    def _place(self, replica: ReplicaPartition, *, behind: bool, unknown: bool) -> None:
+    def place(self, replica: ReplicaPartition, *, behind: bool, unknown: bool) -> None:
+        """Note whether a partition is throttled and behind, or throttled with an unknown high watermark."""
         topic, partition = replica.topic, replica.partition
+        if behind != replica.behind or unknown != (partition in topic.unknown):
+            self.sessions.touch(replica)
         if behind != replica.behind:
             replica.behind = behind
             topic.made_up = None
@@ -271,14 +255,16 @@ class ReplicaLink:
 
     # Counting
 
-    def _count(self, topic: bytes, seen: RecordsSeen, is_throttled: bool) -> None:
+    def _count(self, topic: bytes | None, seen: RecordsSeen, is_throttled: bool) -> None:
         stats = self.throttle.stats
         stats.replication_bytes[self.peer, is_throttled] += seen.size
-        stats.partition_bytes[topic, seen.partition] += seen.size
+        if topic is not None:
+            stats.partition_bytes[topic, seen.partition] += seen.size
         stats.cut_bytes += seen.cut_bytes
 
-    def _count_strays(self, topic: bytes, records: Sequence[RecordsSeen]) -> None:
+    def _count_strays(self, key: bytes, is_id: bool, records: Sequence[RecordsSeen]) -> None:
         """Count what came for a topic that the follower stopped asking for while the answer was on its way."""
-        throttled = self.throttle.throttled_partitions(topic)
+        name = self.throttle.topic_names.name_of(key) if is_id else key
+        throttled = self.throttle.throttled_partitions(name)
         for seen in records:
-            self._count(topic, seen, seen.partition in throttled)
+            self._count(name, seen, seen.partition in throttled)

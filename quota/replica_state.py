@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from protocol.fetch import made_up_entries
+from protocol.fetch import NO_LEADER_EPOCH, made_up_entries
 from quota.batches import BatchSizes
 
 if TYPE_CHECKING:
@@ -22,6 +23,14 @@ _LONG_AGO = float("-inf")
 _ID_SIZE = 4  # a block of entries goes by the id of its first partition
 
 
+class Upstream(Enum):
+    """What the leader has of a partition in our session with it."""
+
+    ABSENT = auto()
+    AS_CAME = auto()  # the follower's latest entry
+    CAPPED = auto()  # the same, with another partition_max_bytes
+
+
 class ReplicaPartition:
     """One partition as this follower's last request and this leader's last answers show it."""
 
@@ -29,12 +38,15 @@ class ReplicaPartition:
         "arrived",
         "batches",
         "behind",
+        "entry",
         "fetch_offset",
         "high_watermark",
         "in_sync_until",
+        "leader_epoch",
         "max_bytes",
         "partition",
         "topic",
+        "upstream",
     )
 
     def __init__(self, topic: ReplicaTopic, partition: int, fetch_offset: int, max_bytes: int) -> None:
@@ -47,6 +59,9 @@ class ReplicaPartition:
         self.in_sync_until = _LONG_AGO  # clock seconds: see `go_back`
         self.batches = BatchSizes()
         self.arrived = 0  # bytes of whole batches in the last answer: the next fetch offset tells how many offsets
+        self.leader_epoch = NO_LEADER_EPOCH
+        self.entry = b""  # from v7 on: the follower's latest, as on the wire
+        self.upstream = Upstream.ABSENT
 
     def advance(self, fetch_offset: int) -> None:
         """The follower asks from `fetch_offset` on, beyond the last one."""
@@ -60,6 +75,16 @@ class ReplicaPartition:
     def has_caught_up(self) -> bool:
         """Whether the fetch offset has reached the high watermark last reported."""
         return UNKNOWN_OFFSET < self.high_watermark <= self.fetch_offset
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the follower asks for it now."""
+        return self.topic.partitions.get(self.partition) is self
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it needs budget: it is throttled, and not known to be in sync."""
+        return self.behind or self.partition in self.topic.unknown
 
     def go_back(self, in_sync_until: float) -> None:
         """A leader epoch may have begun; the high watermark is unknown from now on.
@@ -99,16 +124,22 @@ class ReplicaTopic:
         "absent",
         "batches",
         "behind",
+        "key",
         "lag",
         "made_up",
         "name",
         "partitions",
+        "tags",
         "throttled",
         "unknown",
     )
 
-    def __init__(self, name: bytes, lag: TopicLag, throttled: frozenset[int] | EveryPartition) -> None:
-        self.name = name
+    def __init__(
+        self, key: bytes, name: bytes | None, lag: TopicLag, throttled: frozenset[int] | EveryPartition
+    ) -> None:
+        self.key = key  # as on the wire: the name, from v13 on the topic id
+        self.name = name  # None while the id's name is not known
+        self.tags = b""  # the topic's own tag buffer in requests (v12+)
         self.lag = lag
         self.throttled = throttled
         self.partitions: dict[int, ReplicaPartition] = {}
@@ -168,6 +199,8 @@ class ReplicaTopic:
 class InFlight:
     """A forwarded fetch whose answer is still to come."""
 
+    api_version: int = 0
+    uses_topic_ids: bool = False
     reserved: int = 0  # bytes of the budget set aside
     granted: Sequence[ReplicaPartition] = ()
     is_question: bool = False

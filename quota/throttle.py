@@ -7,12 +7,14 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from protocol.fetch_session import NO_SESSION, next_epoch
 from quota.kip73 import Kip73Budget
 from quota.lag import LagTracker
 from quota.ledger import StrictLedger
 from quota.replica_link import ReplicaLink
 from quota.sampled_rate import SampledRate
 from quota.throttled_replicas import ThrottledReplicas
+from quota.topic_names import TopicNames
 from quota.turns import Turns
 
 Side = Literal["leader", "follower"]
@@ -35,6 +37,9 @@ class ThrottleSettings:
     window_size_seconds: int = 1
     replica_lag_time_max_ms: int = 30_000
     response_max_bytes: int | None = None
+    session_slots: int = 1_000
+    """Fetch sessions kept for followers (v7+), as max.incremental.fetch.session.cache.slots; without one a follower
+    sends full fetches."""
 
 
 @dataclass(slots=True)
@@ -58,8 +63,20 @@ class EveryPartition:
         return True
 
 
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 NO_PARTITION: frozenset[int] = frozenset()
 EVERY_PARTITION = EveryPartition()
+
+
+class _ThrottledIds:
+    """The ids of the topics with throttled partitions, as far as their names are known."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self._throttle = throttle
+
+    def __contains__(self, topic_id: object) -> bool:
+        name = self._throttle.topic_names.name_of(topic_id) if isinstance(topic_id, bytes) else None
+        return name in self._throttle.throttled_topics
 
 
 class Throttle:
@@ -69,7 +86,14 @@ class Throttle:
     request again; all else takes hold at the next fetch.
     """
 
-    def __init__(self, side: Side, broker_id: int, clock: Clock, settings: ThrottleSettings | None = None) -> None:
+    def __init__(
+        self,
+        side: Side,
+        broker_id: int,
+        clock: Clock,
+        settings: ThrottleSettings | None = None,
+        topic_names: TopicNames | None = None,
+    ) -> None:
         self.side = side
         self.broker_id = broker_id
         self.clock = clock
@@ -81,6 +105,9 @@ class Throttle:
         self._new_samples()
         self.lag = LagTracker(clock, self.settings.replica_lag_time_max_ms / 1000)
         self.links: set[ReplicaLink] = set()
+        self.topic_names = TopicNames(clock) if topic_names is None else topic_names
+        self.throttled_ids: Container[bytes] = _ThrottledIds(self)
+        self._last_session_id = NO_SESSION
         self._throttled: dict[bytes, frozenset[int] | EveryPartition] = {}
         self._in_sync_replicas: Mapping[tuple[bytes, int], frozenset[int]] = {}
         self.configure(self.settings)
@@ -98,6 +125,8 @@ class Throttle:
         self.kip73.set_rate(settings.rate)
         self._throttled = {}
         for topic, replicas in settings.replicas.items():
+            if topic == CLUSTER_METADATA_TOPIC:
+                continue  # the cluster's own log: to hold it back is to hold back every broker
             partitions = replicas.partitions_of(self.broker_id)
             if partitions is None:
                 self._throttled[topic.encode()] = EVERY_PARTITION
@@ -116,9 +145,20 @@ class Throttle:
         """The topics with throttled partitions."""
         return self._throttled
 
-    def throttled_partitions(self, topic: bytes) -> frozenset[int] | EveryPartition:
-        """The topic's throttled partitions on this broker's side."""
-        return self._throttled.get(topic, NO_PARTITION)
+    def throttled_partitions(self, topic: bytes | None) -> frozenset[int] | EveryPartition:
+        """The topic's throttled partitions on this broker's side; None is a topic whose name is not known."""
+        return NO_PARTITION if topic is None else self._throttled.get(topic, NO_PARTITION)
+
+    def topic_names_changed(self) -> None:
+        """Names of topics were learned."""
+        self.generation += 1
+
+    def open_session(self) -> int:
+        """The id for one more fetch session; NO_SESSION when all slots are taken."""
+        if sum(link.sessions.follower.id != NO_SESSION for link in self.links) >= self.settings.session_slots:
+            return NO_SESSION
+        self._last_session_id = next_epoch(self._last_session_id)
+        return self._last_session_id
 
     def in_isr(self, topic: bytes, partition: int, replica: int) -> bool:
         """Whether the cluster's metadata lists `replica` in the partition's ISR; False when it is not known."""

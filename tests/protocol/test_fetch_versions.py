@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from protocol.errors import MalformedFrame, ProtocolError
 from protocol.fetch import (
     FETCH_VERSIONS,
+    NO_LEADER_EPOCH,
     FetchRequest,
     ForgottenTopic,
     decode_fetch_request,
@@ -82,12 +83,16 @@ def test_partitions_of_any_version_are_read_by_their_names(made: tuple[FetchRequ
     blocks = [topic for topic in expected.topics if topic.entries]
     read = [entry for topic in blocks for entry in row.requested(topic.stride).iter_unpack(topic.entries)]
     assert read == [(one.partition, one.fetch_offset, one.partition_max_bytes) for one in partitions]
-    layouts = [(row.leader_epochs(topic.stride), topic.entries) for topic in blocks]
-    epochs = [entry for layout, entries in layouts if layout is not None for entry in layout.iter_unpack(entries)]
-    if row.api_version >= 9:
-        assert epochs == [(one.partition, one.current_leader_epoch) for one in partitions]
-    else:
-        assert all(layout is None for layout, _ in layouts)
+    changes = [entry for topic in blocks for entry in row.changes(topic.entries, topic.stride)]
+    assert changes == [
+        (
+            one.partition,
+            one.current_leader_epoch if row.api_version >= 9 else NO_LEADER_EPOCH,
+            one.fetch_offset,
+            one.partition_max_bytes,
+        )
+        for one in partitions
+    ]
 
 
 @given(requests(), st.integers(0, 2**31 - 1))

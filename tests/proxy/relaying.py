@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from protocol.fetch import FetchRequest
-from protocol.response_scanner import ScannedTopic
+from protocol.response_scanner import ResponseHead, ScannedTopic
 from proxy.address import Address
 from proxy.buffers import BufferPool
 from proxy.listener import Listener, start_listener
@@ -164,7 +164,7 @@ class ScriptedThrottle:
             raise decision
         return decision(request) if callable(decision) else decision
 
-    def settle(self, topics: Sequence[ScannedTopic]) -> None:
+    def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> None:
         """Remember which topics were seen."""
         self.calls.append(("settle", [topic.name for topic in topics]))
         if self.fail_settle is not None:

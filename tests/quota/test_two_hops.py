@@ -3,7 +3,7 @@
 import pytest
 
 from quota.decisions import Forward
-from quota.replica_link import ABSENT_SECONDS
+from quota.request_intake import ABSENT_SECONDS
 from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import (

@@ -1,0 +1,176 @@
+"""One link's two fetch sessions (KIP-227): the follower's, kept as a broker would, and our own with the leader.
+
+The follower's session holds all that it asks for. The leader's holds what is not throttled, and what is granted at the
+moment: what must wait is forgotten there. (A partition that stayed with partition_max_bytes 0 would return a whole
+batch as soon as it stood first.) So neither side sends a full fetch in the steady state, and nothing is made up: an
+incremental answer may leave out whatever has nothing to say.
+
+What the leader has of a partition is always the follower's latest entry but for partition_max_bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic, fetch_version
+from protocol.fetch_session import (
+    FINAL_EPOCH,
+    FIRST_SESSION_VERSION,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    SESSION_ERRORS,
+    FollowerSession,
+    LeaderSession,
+)
+from protocol.response_scanner import ResponseHead
+from quota.replica_state import ReplicaPartition, Upstream
+
+if TYPE_CHECKING:
+    from quota.replica_link import ReplicaLink
+
+Grant = tuple[ReplicaPartition, int]
+"""A partition and its partition_max_bytes."""
+
+_NONE: Final = ()
+
+
+class FetchSessions:
+    """The state of both sessions. `touched` are the partitions of which the leader may have to be told something."""
+
+    __slots__ = ("_lists_all", "_open_session", "follower", "is_asked_for_offsets", "leader", "touched")
+
+    def __init__(self, open_session: Callable[[], int]) -> None:
+        """`open_session` returns the id for a new session, or NO_SESSION when there is no slot left for one."""
+        self.follower = FollowerSession()
+        self.leader = LeaderSession()
+        self.touched: dict[ReplicaPartition, None] = {}
+        self.is_asked_for_offsets = False
+        """Whether an earlier hop asked for partitions with 0 bytes, and was not answered yet: its question."""
+        self._open_session = open_session
+        self._lists_all = True
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether the request under way says only what changed."""
+        return not self._lists_all
+
+    def touch(self, replica: ReplicaPartition) -> None:
+        """The leader may have to be told something of a partition; below v7 there is nobody to tell."""
+        if replica.entry:
+            self.touched[replica] = None
+
+    def enter(self, request: FetchRequest) -> int:
+        """Take a request's session fields; returns 0, or the error code that it has to be answered with."""
+        self._lists_all = True
+        if request.header.api_version < FIRST_SESSION_VERSION:
+            return 0
+        uses_topic_ids = fetch_version(request.header.api_version).names_topics_by_id
+        if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._lists_all = False
+            return self.follower.take(request.session_id, request.session_epoch, uses_topic_ids)
+        keeps_slot = self.follower.id
+        self.follower.end()
+        self.leader.begin_anew()
+        if request.session_epoch == INITIAL_EPOCH and (session_id := keeps_slot or self._open_session()):
+            self.follower.begin(session_id, uses_topic_ids)
+        return 0
+
+    def answered(self, head: ResponseHead) -> None:
+        """The leader's response was passed on; `head` is as it came."""
+        self.leader.answered(head.error_code, head.session_id)
+        if head.error_code and (self._lists_all or head.error_code not in SESSION_ERRORS):
+            self.follower.end()
+
+    def head_patch(self) -> Callable[[ResponseHead], ResponseHead]:
+        """What makes the head of the leader's response one of the follower's session."""
+        session_id, is_incremental = self.follower.id, self.is_incremental
+
+        def patch(head: ResponseHead) -> ResponseHead:
+            if is_incremental and head.error_code in SESSION_ERRORS:
+                # Our session is gone, not the follower's: it gets an answer in which nothing is new, and ours begins
+                # anew with its next fetch.
+                return head._replace(error_code=0, session_id=session_id)
+            return head if head.error_code else head._replace(session_id=session_id)
+
+        return patch
+
+    def whole(self, link: ReplicaLink, request: FetchRequest, treated: Iterable[ReplicaPartition]) -> FetchRequest:
+        """`request`, which lists all that the follower wants, for the leader. `treated` have caps of our own in it."""
+        if self.follower.id == NO_SESSION:
+            self.touched = {}
+            return request.with_(session_id=self.leader.id, session_epoch=FINAL_EPOCH)
+        for topic in link.topics.values():
+            for replica in topic.partitions.values():
+                replica.upstream = Upstream.AS_CAME
+        self.touched = dict.fromkeys(treated)
+        for replica in self.touched:
+            replica.upstream = Upstream.CAPPED
+        return request.with_(session_id=self.leader.id, session_epoch=INITIAL_EPOCH, forgotten=_NONE)
+
+    def changes(
+        self, link: ReplicaLink, request: FetchRequest, grants: Sequence[Grant] = _NONE, *, asks_all: bool = False
+    ) -> FetchRequest:
+        """What the leader has to be told so that it has what is not throttled and `grants`.
+
+        With `asks_all` it also has everything else, with 0 bytes. `request` is incremental.
+        """
+        is_throttling = link.throttle.settings.rate is not None
+        capped = dict(grants)
+        if asks_all:
+            self.is_asked_for_offsets = False
+            capped |= {replica: 0 for replica in link.waiting() if replica not in capped}
+        lists_all = self.leader.needs_full
+        candidates = link.partitions() if lists_all else [one for one in self.touched if one not in capped]
+        front: list[ReplicaPartition] = []
+        gone: list[ReplicaPartition] = []
+        for replica in candidates:
+            if replica in capped:
+                continue
+            if replica.is_present and not (is_throttling and replica.is_waiting):
+                replica.upstream = Upstream.AS_CAME
+                front.append(replica)
+            elif replica.upstream is not Upstream.ABSENT:
+                replica.upstream = Upstream.ABSENT
+                gone.append(replica)
+        for replica in capped:
+            replica.upstream = Upstream.CAPPED
+        self.touched = dict.fromkeys(capped)
+        with_max_bytes = fetch_version(request.header.api_version).with_max_bytes
+        return request.with_(
+            # What is not throttled stays in front, and what has bytes before what has none: the first one with data
+            # returns a whole batch.
+            topics=_in_topics(
+                chain(
+                    [(replica, replica.entry) for replica in front],
+                    [(replica, with_max_bytes(replica.entry, cap)) for replica, cap in capped.items()],
+                )
+            ),
+            session_id=self.leader.id,
+            session_epoch=self.leader.epoch,
+            forgotten=_NONE if lists_all else _forgotten(gone),
+        )
+
+
+def _in_topics(sent: Iterable[tuple[ReplicaPartition, bytes]]) -> list[RequestTopic]:
+    """Neighbours of one topic and stride as one."""
+    topics: list[RequestTopic] = []
+    entries: list[bytes] = []
+    topic, stride = None, 0
+    for replica, entry in sent:
+        if replica.topic is not topic or len(entry) != stride:
+            if topic is not None:
+                topics.append(RequestTopic(topic.key, b"".join(entries), stride, topic.tags))
+            topic, stride, entries = replica.topic, len(entry), []
+        entries.append(entry)
+    if topic is not None:
+        topics.append(RequestTopic(topic.key, b"".join(entries), stride, topic.tags))
+    return topics
+
+
+def _forgotten(gone: Iterable[ReplicaPartition]) -> tuple[ForgottenTopic, ...]:
+    partitions: dict[bytes, list[int]] = {}
+    for replica in gone:
+        partitions.setdefault(replica.topic.key, []).append(replica.partition)
+    return tuple(ForgottenTopic(key, tuple(ids)) for key, ids in partitions.items())

@@ -1,0 +1,214 @@
+"""What a replica fetch tells: the partitions that its follower asks for, where it is in each, and what went away.
+
+A whole request lists everything that its follower wants. In a fetch session (v7+) an incremental one lists changes
+only, and what it costs to take in grows with them, not with the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from protocol.fetch import NO_LEADER_EPOCH, FetchRequest, fetch_version
+from protocol.fetch_session import FIRST_SESSION_VERSION, NO_SESSION
+from quota.replica_state import UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic, Upstream
+
+if TYPE_CHECKING:
+    from quota.replica_link import ReplicaLink
+
+ABSENT_SECONDS = 15.0  # how long a partition that is not asked for is remembered: longer than one hop leaves it out
+PULSE_SECONDS = 1.0  # an incremental fetch names few topics, but shows that the replica follows all of its session
+MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
+
+
+class TooManyPartitions(Exception):
+    """A follower asks for more partitions than one link keeps. `count` is how many."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"one connection asks for {count} partitions, and at most {MOST_PARTITIONS} are kept.")
+        self.count = count
+
+
+def take_whole(link: ReplicaLink, request: FetchRequest, now: float) -> None:
+    """Take a request in that lists everything."""
+    link.request_number = number = link.request_number + 1
+    row = fetch_version(request.header.api_version)
+    count = sum([len(topic.entries) // topic.stride for topic in request.topics])
+    if count > MOST_PARTITIONS:
+        raise TooManyPartitions(count)
+    keeps_entries = request.header.api_version >= FIRST_SESSION_VERSION
+    for name, entries, stride, tags in request.topics:
+        if not entries:
+            continue
+        topic = link.topic(name, row.names_topics_by_id)
+        topic.lag.fetched(now)
+        if keeps_entries:
+            topic.tags = tags or topic.tags
+            _take_entries(link, topic, entries, row.changes(entries, stride), stride, now)
+        elif not topic.repeats_request(entries, number):
+            _take_block(link, topic, row.requested(stride).iter_unpack(entries), now)
+    if count != link.partition_count:
+        _set_aside_absent(link, request, now)
+    link.most_partitions = max(link.most_partitions, count)
+    link.pulsed_at = now
+    _forget_absent(link, now)
+
+
+def take_incremental(link: ReplicaLink, request: FetchRequest, now: float) -> None:
+    """Take a request in that says what changed in its session."""
+    row = fetch_version(request.header.api_version)
+    added = sum([len(topic.entries) // topic.stride for topic in request.topics])
+    if link.partition_count + added > MOST_PARTITIONS:
+        raise TooManyPartitions(link.partition_count + added)
+    for name, entries, stride, tags in request.topics:
+        if not entries:
+            continue
+        topic = link.topic(name, row.names_topics_by_id)
+        topic.lag.fetched(now)
+        topic.tags = tags or topic.tags
+        _take_entries(link, topic, entries, row.changes(entries, stride), stride, now)
+    for name, partitions, _ in request.forgotten:
+        if name in link.topics:
+            topic = link.topics[name]
+            for partition in topic.partitions.keys() & set(partitions):
+                _set_aside(link, topic, partition, now, in_session=True)
+    link.most_partitions = max(link.most_partitions, link.partition_count)
+    if now - link.pulsed_at >= PULSE_SECONDS:
+        link.pulsed_at = now
+        for topic in link.topics.values():
+            if topic.partitions:
+                topic.lag.fetched(now)
+    _forget_absent(link, now)
+
+
+def _take_block(link: ReplicaLink, topic: ReplicaTopic, entries: Iterable[tuple[int, int, int]], now: float) -> None:
+    """Below v7: only what throttling needs is read of each entry."""
+    partitions = topic.partitions
+    for partition, fetch_offset, max_bytes in entries:
+        replica = partitions.get(partition)
+        if replica is None:
+            replica = partitions[partition] = _appeared(link, topic, partition, fetch_offset, max_bytes)
+        elif replica.fetch_offset == fetch_offset and replica.max_bytes == max_bytes:
+            continue
+        else:
+            _moved(link, replica, fetch_offset, now)
+            replica.max_bytes = max_bytes
+        link.classify(replica)
+
+
+def _take_entries(
+    link: ReplicaLink,
+    topic: ReplicaTopic,
+    entries: bytes,
+    changes: Iterable[tuple[int, int, int, int]],
+    stride: int,
+    now: float,
+) -> None:
+    """From v7 on: the entries themselves are kept too, for they may have to be sent again when nothing changed."""
+    partitions, touched = topic.partitions, link.sessions.touched
+    start = 0
+    for partition, leader_epoch, fetch_offset, max_bytes in changes:
+        replica = partitions.get(partition)
+        if replica is None:
+            replica = partitions[partition] = _appeared(link, topic, partition, fetch_offset, max_bytes, leader_epoch)
+        else:
+            if leader_epoch != replica.leader_epoch:
+                # The leader was elected anew: what it said before is of another epoch.
+                replica.go_back(now + link.throttle.lag.replica_lag_time_max)
+                topic.forget_responses()
+            _moved(link, replica, fetch_offset, now)
+            replica.max_bytes = max_bytes
+        replica.leader_epoch = leader_epoch
+        replica.entry = entries[start : start + stride]
+        start += stride
+        touched[replica] = None
+        if not max_bytes:
+            link.sessions.is_asked_for_offsets = True
+        link.classify(replica)
+
+
+def _moved(link: ReplicaLink, replica: ReplicaPartition, fetch_offset: int, now: float) -> None:
+    topic = replica.topic
+    if fetch_offset < replica.fetch_offset:
+        replica.go_back(now + link.throttle.lag.replica_lag_time_max)
+        topic.forget_responses()
+        replica.fetch_offset = fetch_offset
+    elif fetch_offset > replica.fetch_offset:
+        replica.advance(fetch_offset)
+    if replica.high_watermark != UNKNOWN_OFFSET:
+        topic.lag.update(replica.partition, fetch_offset, replica.high_watermark, now)
+
+
+def _appeared(
+    link: ReplicaLink,
+    topic: ReplicaTopic,
+    partition: int,
+    fetch_offset: int,
+    max_bytes: int,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> ReplicaPartition:
+    link.partition_count += 1
+    topic.forget_responses()
+    replica = topic.absent.pop(partition, None)
+    if replica is None:
+        return ReplicaPartition(topic, partition, fetch_offset, max_bytes)
+    del link.absent[replica]
+    is_known = leader_epoch == replica.leader_epoch and replica.fetch_offset <= fetch_offset < replica.high_watermark
+    if not is_known:
+        # Its high watermark may be of another leader epoch, or too old to tell whether it is in sync.
+        replica.go_back(replica.in_sync_until)
+    replica.fetch_offset, replica.max_bytes, replica.arrived = fetch_offset, max_bytes, 0
+    if not fetch_offset:
+        replica.forget_sync()
+    return replica
+
+
+def _set_aside(link: ReplicaLink, topic: ReplicaTopic, partition: int, now: float, *, in_session: bool) -> None:
+    """Take away a partition that is not asked for.
+
+    It is remembered for a while: the follower's own sidecar leaves out what its quota has no room for, and asks for it
+    again soon. Outside of sessions entries are made up of high watermarks, so an old one is not kept.
+    """
+    replica = topic.partitions.pop(partition)
+    in_sync_until = now + link.throttle.lag.replica_lag_time_max
+    if not in_session:
+        replica.go_back(in_sync_until)
+    elif replica.has_caught_up:
+        replica.in_sync_until = in_sync_until
+    topic.absent[partition] = replica
+    link.absent[replica] = now + ABSENT_SECONDS
+    link.partition_count -= 1
+    link.place(replica, behind=False, unknown=False)
+    topic.forget_requests()
+    topic.forget_responses()
+    link.sessions.touch(replica)
+
+
+def _set_aside_absent(link: ReplicaLink, request: FetchRequest, now: float) -> None:
+    """Take away the partitions that this whole request does not list."""
+    present: dict[bytes, set[int]] = {}
+    row = fetch_version(request.header.api_version)
+    for name, entries, stride, _ in request.topics:
+        ids = present.setdefault(name, set())
+        ids.update([entry[0] for entry in row.requested(stride).iter_unpack(entries)])
+    in_session = link.sessions.follower.id != NO_SESSION
+    for name, topic in list(link.topics.items()):
+        kept = present.get(name, set())
+        for partition in [id_ for id_ in topic.partitions if id_ not in kept]:
+            _set_aside(link, topic, partition, now, in_session=in_session)
+        topic.forget_responses()
+
+
+def _forget_absent(link: ReplicaLink, now: float) -> None:
+    """Drop the partitions that were absent for long, and those that are too many."""
+    while link.absent:
+        replica, until = next(iter(link.absent.items()))
+        if until > now and len(link.absent) <= link.most_partitions:
+            break
+        topic = replica.topic
+        if replica.upstream is not Upstream.ABSENT:
+            link.sessions.leader.begin_anew()  # the leader still has it, and there will be no one left to say so
+        del link.absent[replica], topic.absent[replica.partition]
+        topic.lag.forget(replica.partition)
+        if not topic.partitions and not topic.absent:
+            del link.topics[topic.key]
