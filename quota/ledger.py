@@ -53,6 +53,7 @@ class StrictLedger:
         self._advance(self._clock())
         if self._rate is None:
             self._credit = 0.0
+            self._unstoppable_rate = 0.0  # of bytes that nothing tried to stop it says little
         self._rate = rate
         if rate is not None:
             self._credit = min(self._credit, rate * CREDIT_SECONDS)

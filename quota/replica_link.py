@@ -210,9 +210,10 @@ class ReplicaLink:
             if topic.name is not None:
                 topic.lag = self.throttle.lag.topic(self.replica_id, topic.name)
         topic.throttled = self.throttle.throttled_partitions(topic.name)
+        is_throttling = self.throttle.settings.rate is not None
         for replica in topic.partitions.values():
             self.classify(replica)
-            if replica.upstream is not Upstream.AS_CAME:
+            if (replica.upstream is Upstream.AS_CAME) == (is_throttling and replica.is_waiting):
                 self.sessions.touch(replica)
 
     def classify(self, replica: ReplicaPartition) -> None:

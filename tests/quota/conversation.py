@@ -34,11 +34,16 @@ class MovedClock:
         self.now += seconds
 
 
-def requested_partition(version: int, partition: int, fetch_offset: int, max_bytes: int) -> bytes:
+def requested_partition(
+    version: int, partition: int, fetch_offset: int, max_bytes: int, leader_epoch: int | None = None
+) -> bytes:
     """One partition of a request; of the other fields each has a value of its own, to be told from what changed it."""
     values = {"partition": partition, "fetch_offset": fetch_offset, "partition_max_bytes": max_bytes}
+    if leader_epoch is not None:
+        values["current_leader_epoch"] = leader_epoch
     fields = FETCH_VERSIONS[version].request_partition
-    return fields.layout.pack(*[values.get(name, 1_000 + partition) for name in fields.names])
+    packed = fields.layout.pack(*[values.get(name, 1_000 + partition) for name in fields.names])
+    return packed + b"\x00" if FETCH_VERSIONS[version].is_flexible else packed
 
 
 def requested(request: FetchRequest) -> dict[tuple[bytes, int], tuple[int, int]]:

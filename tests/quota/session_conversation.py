@@ -1,0 +1,256 @@
+"""Followers and leaders that speak in fetch sessions, made of plain data and Kafka's own rules.
+
+`SessionLeader` follows FetchSession.scala and FetchManager (KIP-227), `SessionFollower` FetchSessionHandler.java: both
+refuse what the real ones would refuse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest, ForgottenTopic, RequestTopic
+from protocol.header import FETCH, RequestHeader
+from protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
+from quota.decisions import Decision, Forward, Hold
+from quota.replica_link import ReplicaLink
+from tests.quota.conversation import (
+    MAX_WAIT_MS,
+    PARTITION_MAX_BYTES,
+    RESPONSE_MAX_BYTES,
+    Leader,
+    MovedClock,
+    requested_partition,
+)
+
+Key = tuple[bytes, int]
+Response = tuple[ResponseHead, list[ScannedTopic]]
+
+
+class Upstream(Protocol):
+    """A leader, or a sidecar in front of one."""
+
+    def respond(self, request: FetchRequest) -> Response:
+        """Answer a request, while the clock moves."""
+
+
+@dataclass
+class CachedPartition:
+    """A partition in a broker's session: its entry as asked for last, and the high watermark sent last."""
+
+    entry: bytes
+    high_watermark: int = -1
+
+
+@dataclass
+class BrokerSession:
+    """One session of a broker; `partitions` in the order in which they are read."""
+
+    uses_topic_ids: bool
+    epoch: int = 1
+    partitions: dict[Key, CachedPartition] = field(default_factory=dict)
+
+
+@dataclass
+class SessionLeader:
+    """A broker with sessions. `full_fetches` counts those it was sent."""
+
+    clock: MovedClock
+    leader: Leader
+    slots: int = 1000
+    sessions: dict[int, BrokerSession] = field(default_factory=dict)
+    full_fetches: int = 0
+    fetches: int = 0
+    last_id: int = 0
+    round_trip: float = 0.004
+
+    def respond(self, request: FetchRequest) -> Response:
+        self.fetches += 1
+        session, session_id, error_code = self._session(request)
+        self.clock.move(self.round_trip)
+        if error_code:
+            return ResponseHead(error_code=error_code), []
+        is_full = request.session_epoch in (0, -1)
+        blocks = [
+            RequestTopic(name, cached.entry, len(cached.entry)) for (name, _), cached in session.partitions.items()
+        ]
+        topics: dict[bytes, ScannedTopic] = {}
+        for name, headers, records, _ in self.leader.answer(request.with_(topics=blocks)):
+            partition, error_code, high_watermark, _ = RESPONSE_ENTRY.unpack(headers)
+            cached = session.partitions[name, partition]
+            is_news = bool(records) or error_code or high_watermark != cached.high_watermark
+            cached.high_watermark = -1 if error_code else high_watermark
+            if records:
+                session.partitions[name, partition] = session.partitions.pop((name, partition))
+            if is_full or is_news:
+                before = topics.get(name, ScannedTopic(name, b"", []))
+                topics[name] = ScannedTopic(name, before.headers + headers, before.records + records)
+        if not any(topic.records for topic in topics.values()):
+            self.clock.move(request.max_wait_ms / 1000)
+        return ResponseHead(session_id=session_id), list(topics.values())
+
+    def _session(self, request: FetchRequest) -> tuple[BrokerSession, int, int]:
+        row = FETCH_VERSIONS[request.header.api_version]
+        if request.session_epoch in (0, -1):
+            self.full_fetches += 1
+            self.sessions.pop(request.session_id, None)
+            session, session_id = BrokerSession(row.names_topics_by_id), 0
+            _update(session, request)
+            if request.session_epoch == 0 and len(self.sessions) < self.slots:
+                session_id = self.last_id = self.last_id + 1
+                self.sessions[session_id] = session
+            return session, session_id, 0
+        found = self.sessions.get(request.session_id)
+        if found is None:
+            return BrokerSession(False), 0, 70
+        if found.epoch != request.session_epoch:
+            return found, 0, 71
+        if found.uses_topic_ids != row.names_topics_by_id:
+            return found, 0, 106
+        found.epoch += 1
+        _update(found, request)
+        if not found.partitions:
+            del self.sessions[request.session_id]
+            return found, 0, 0
+        return found, request.session_id, 0
+
+
+def _update(session: BrokerSession, request: FetchRequest) -> None:
+    row = FETCH_VERSIONS[request.header.api_version]
+    for name, entries, stride, _ in request.topics:
+        for at in range(0, len(entries), stride):
+            entry = entries[at : at + stride]
+            key = name, row.requested(stride).unpack(entry)[0]
+            if key in session.partitions:
+                session.partitions[key].entry = entry
+            else:
+                session.partitions[key] = CachedPartition(entry)
+    for name, partitions, _ in request.forgotten:
+        for partition in partitions:
+            session.partitions.pop((name, partition), None)
+
+
+@dataclass
+class Hop:
+    """A sidecar before `upstream`."""
+
+    clock: MovedClock
+    link: ReplicaLink
+    upstream: Upstream
+    decisions: list[Decision] = field(default_factory=list)
+
+    def respond(self, request: FetchRequest) -> Response:
+        asked_at = self.clock.now
+        decision = self.link.plan(request)
+        while isinstance(decision, Hold):
+            assert decision.until > self.clock.now, "a hold that does not wait spins"
+            self.clock.now = max(decision.until, self.clock.now + 0.0005)
+            decision = self.link.plan(request, self.clock.now - asked_at)
+        self.decisions.append(decision)
+        if not isinstance(decision, Forward):
+            return scan(request, decision.frame)
+        assert not decision.appended, "nothing is made up in a session"
+        head, topics = self.upstream.respond(decision.request)
+        self.link.settle(topics, head)
+        assert decision.head_patch is not None
+        return decision.head_patch(head), topics
+
+
+def scan(request: FetchRequest, frame: bytes) -> Response:
+    """What a whole response frame says."""
+    scanner = FetchResponseScanner(request.header.api_version, request.header.correlation_id)
+    scanner.receive(memoryview(frame))
+    assert scanner.done
+    return scanner.head, scanner.topics
+
+
+@dataclass
+class SessionFollower:
+    """A follower's fetcher: `offsets` are what it wants, `sent` is what its session has."""
+
+    clock: MovedClock
+    upstream: Upstream
+    offsets: dict[Key, int]
+    version: int = 7
+    replica_id: int = 2
+    leader_epochs: dict[Key, int] = field(default_factory=dict)
+    max_bytes: int = PARTITION_MAX_BYTES
+    session_id: int = 0
+    epoch: int = 0
+    sent: dict[Key, bytes] = field(default_factory=dict)
+    correlation_id: int = 0
+    full_fetches: int = 0
+    errors: list[int] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    received: list[tuple[float, int]] = field(default_factory=list)
+    fetches: int = 0
+
+    def entry(self, key: Key) -> bytes:
+        """What this follower asks of a partition now."""
+        return requested_partition(
+            self.version, key[1], self.offsets[key], self.max_bytes, self.leader_epochs.get(key, 0)
+        )
+
+    def request(self) -> FetchRequest:
+        """The next fetch: full, or what changed since the last."""
+        wanted = {key: self.entry(key) for key in self.offsets}
+        changed = {key: entry for key, entry in wanted.items() if self.epoch == 0 or self.sent.get(key) != entry}
+        forgotten = [key for key in self.sent if key not in wanted] if self.epoch else []
+        self.full_fetches += self.epoch == 0
+        self.sent = wanted
+        self.correlation_id += 1
+        header = RequestHeader(FETCH, self.version, self.correlation_id, b"follower")
+        return FetchRequest(
+            header,
+            self.replica_id,
+            MAX_WAIT_MS,
+            1,
+            RESPONSE_MAX_BYTES,
+            [RequestTopic(name, entry, len(entry)) for (name, _), entry in changed.items()],
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            forgotten=tuple(ForgottenTopic(name, (partition,)) for name, partition in forgotten),
+        )
+
+    def fetch(self) -> Response:
+        """One fetch, and what it brings appended."""
+        self.fetches += 1
+        request = self.request()
+        head, topics = self.upstream.respond(request)
+        if self._take_session(head, topics, is_full=request.session_epoch == 0):
+            kept = 0
+            for name, _, records, _ in topics:
+                for seen in records:
+                    if (name, seen.partition) in self.offsets:
+                        self.offsets[name, seen.partition] += seen.batches
+                        kept += seen.complete_bytes
+            if kept:
+                self.received.append((self.clock.now, kept))
+        return head, topics
+
+    def run(self, seconds: float) -> None:
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            before = self.clock.now
+            self.fetch()
+            if self.clock.now == before:
+                self.clock.move(0.0005)
+
+    def _take_session(self, head: ResponseHead, topics: list[ScannedTopic], is_full: bool) -> bool:
+        if head.error_code:
+            self.errors.append(head.error_code)
+            self.epoch = 0
+            self.session_id = 0 if head.error_code == 70 else self.session_id
+            return False
+        answered = {(topic.name, p) for topic in topics for p, *_ in RESPONSE_ENTRY.iter_unpack(topic.headers)}
+        if (is_full and answered != set(self.sent)) or not answered <= set(self.sent):
+            self.refused.append(f"{'full' if is_full else 'incremental'} response with {sorted(answered)}")
+            self.session_id, self.epoch = (self.session_id if not is_full else 0), 0
+            return False
+        if is_full:
+            self.session_id, self.epoch = head.session_id, (1 if head.session_id else 0)
+        elif head.session_id == 0:
+            self.session_id = self.epoch = 0
+        else:
+            self.epoch += 1
+        return True

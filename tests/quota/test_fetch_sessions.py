@@ -1,0 +1,331 @@
+"""Both fetch sessions of a link: steady state, resets from either side, and what the leader is told."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from protocol.fetch import FETCH_VERSIONS
+from quota.decisions import Answer, Forward
+from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.conversation import Leader, Log, MovedClock, mean_rate, worst_second
+from tests.quota.session_conversation import Hop, Key, SessionFollower, SessionLeader
+
+MB = 1_000_000
+BATCH = 10_300
+PARTITIONS = 20
+TOPIC_ID = bytes(range(16))
+VERSIONS = (7, 9, 11, 12, 13, 17)
+
+
+@dataclass
+class Cluster:
+    """A follower behind one sidecar for each throttle, and the leader."""
+
+    clock: MovedClock
+    throttles: list[Throttle]
+    hops: list[Hop]
+    leader: SessionLeader
+    follower: SessionFollower
+
+    def check(self) -> None:
+        """What the leader has of a partition is the follower's latest entry but for its cap; nobody complained."""
+        assert not self.follower.refused
+        if self.hops[-1].link.sessions.leader.needs_full:
+            return
+        if not all(isinstance(hop.decisions[-1], Forward) for hop in self.hops):
+            return  # the last fetch did not reach the leader
+        row = FETCH_VERSIONS[self.follower.version]
+        session = self.leader.sessions.get(self.hops[-1].link.sessions.leader.id)
+        for key, cached in session.partitions.items() if session else ():
+            if key in self.follower.sent:
+                asked = self.follower.sent[key]
+                assert row.with_no_bytes(cached.entry, len(asked)) == row.with_no_bytes(asked, len(asked))
+            else:
+                raise AssertionError(f"the leader still has {key}")
+
+
+def cluster(
+    *rates: int | None,
+    behind: int = PARTITIONS,
+    in_sync: int = 1,
+    version: int = 12,
+    batches: int = 4000,
+    slots: int = 1000,
+    settings: ThrottleSettings | None = None,
+) -> Cluster:
+    """`behind` partitions of topic t at offset 0, `in_sync` ones of an unthrottled topic at their end."""
+    clock = MovedClock()
+    by_id = FETCH_VERSIONS[version].names_topics_by_id
+    name, other = (TOPIC_ID, TOPIC_ID[::-1]) if by_id else (b"t", b"idle")
+    logs = {(name, p): Log([BATCH] * batches) for p in range(behind)}
+    logs |= {(other, p): Log([BATCH] * 10) for p in range(in_sync)}
+    leader = SessionLeader(clock, Leader(logs), slots)
+    hops: list[Hop] = []
+    throttles: list[Throttle] = []
+    sides: list[Side] = ["follower", "leader"] if len(rates) == 2 else ["leader"]
+    upstream: Hop | SessionLeader = leader
+    for rate, side in zip(reversed(rates), reversed(sides), strict=True):
+        throttle = Throttle(side, 1, clock, settings or ThrottleSettings(rate=rate, replicas={"t": ALL_REPLICAS}))
+        throttle.topic_names.learn({TOPIC_ID: b"t", TOPIC_ID[::-1]: b"idle"})
+        upstream = Hop(clock, throttle.link(2), upstream)
+        hops.insert(0, upstream)
+        throttles.insert(0, throttle)
+    offsets: dict[Key, int] = {key: 10 if key[0] == other else 0 for key in logs}
+    return Cluster(clock, throttles, hops, leader, SessionFollower(clock, hops[0], offsets, version))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_neither_side_sends_a_full_fetch_in_the_steady_state(version: int) -> None:
+    made = cluster(5 * MB, version=version)
+    start = made.clock.now
+    made.follower.run(20)
+    assert (made.follower.full_fetches, made.leader.full_fetches) == (1, 1)
+    assert not made.follower.errors
+    made.check()
+    assert 0.98 <= mean_rate(made.follower.received, start + 2, made.clock.now) / (5 * MB) <= 1.01
+    assert worst_second(made.follower.received) <= 1.05 * 5 * MB + BATCH
+
+
+@pytest.mark.parametrize("rate", [MB, 20 * MB])
+def test_the_quota_holds_in_a_session(rate: int) -> None:
+    made = cluster(rate, in_sync=0)
+    start = made.clock.now
+    made.follower.run(15)
+    assert 0.97 <= mean_rate(made.follower.received, start + 1, made.clock.now) / rate <= 1.01
+    assert worst_second(made.follower.received) <= 1.05 * rate + BATCH
+    made.check()
+
+
+@pytest.mark.parametrize(
+    "rates", [(5 * MB, 8 * MB), (8 * MB, 5 * MB), (5 * MB, 5 * MB), (None, 5 * MB), (5 * MB, None)]
+)
+@pytest.mark.parametrize("version", [7, 13])
+def test_two_hops_keep_to_the_lower_quota_and_send_no_full_fetch(
+    rates: tuple[int | None, int | None], version: int
+) -> None:
+    made = cluster(*rates, version=version)
+    lower = min(rate for rate in rates if rate is not None)
+    start = made.clock.now
+    made.follower.run(20)
+    assert 0.96 <= mean_rate(made.follower.received, start + 2, made.clock.now) / lower <= 1.01
+    assert worst_second(made.follower.received) <= 1.05 * lower + BATCH
+    assert made.leader.full_fetches == 1
+    assert not made.follower.errors
+    assert made.follower.fetches / 20 < 25
+    assert made.leader.fetches / 20 < 25
+    made.check()
+
+
+def test_what_is_not_throttled_costs_no_more_than_its_changes() -> None:
+    made = cluster(None, behind=0, in_sync=50)
+    made.follower.fetch()
+    made.follower.fetch()
+    sent = made.hops[0].decisions[-1]
+    assert isinstance(sent, Forward)
+    assert not sent.request.topics
+    assert sent.request.session_epoch == 1
+
+
+def test_nothing_passes_at_rate_0_but_the_question() -> None:
+    made = cluster(0, in_sync=0)
+    made.follower.fetch()
+    made.follower.received.clear()
+    made.follower.run(30)
+    assert sum(size for _, size in made.follower.received) <= 3 * BATCH
+    assert made.leader.fetches <= 1 + 3
+    assert made.follower.fetches / 30 < 3
+    assert any(isinstance(one, Answer) for one in made.hops[0].decisions)
+    made.check()
+
+
+@pytest.mark.parametrize("rates", [(0,), (0, None), (None, 0), (5 * MB, 0), (0, 0)])
+def test_an_error_reaches_the_follower_within_11_seconds(rates: tuple[int | None, ...]) -> None:
+    made = cluster(*rates)
+    made.follower.run(2)
+    key = next(key for key in made.follower.offsets if key[1] == 3)
+    made.leader.leader.logs[key].error_code = 6
+    changed_at = made.clock.now
+    while True:
+        _, topics = made.follower.fetch()
+        if any(b"\x00\x00\x00\x03\x00\x06" in topic.headers for topic in topics):
+            break
+        assert made.clock.now - changed_at < 11
+    made.check()
+
+
+def test_an_error_reaches_the_follower_of_a_busy_link_too() -> None:
+    made = cluster(5 * MB)
+    made.follower.run(2)
+    key = (b"t", 3)
+    made.leader.leader.logs[key].error_code = 6
+    changed_at = made.clock.now
+    while True:
+        _, topics = made.follower.fetch()
+        if any(b"\x00\x00\x00\x03\x00\x06" in topic.headers for topic in topics):
+            break
+        assert made.clock.now - changed_at < 11
+
+
+@pytest.mark.parametrize("version", [7, 12, 17])
+@pytest.mark.parametrize("rates", [(5 * MB,), (5 * MB, 5 * MB)])
+def test_a_leader_that_evicts_the_session_does_not_disturb_the_follower(version: int, rates: tuple[int, ...]) -> None:
+    made = cluster(*rates, version=version)
+    for _ in range(5):
+        made.follower.run(2)
+        made.leader.sessions.clear()
+    made.follower.run(2)
+    assert not made.follower.errors
+    assert made.follower.full_fetches == 1
+    assert made.leader.full_fetches == 6
+    made.check()
+
+
+def test_a_leader_without_slots_gets_full_fetches_and_the_follower_none() -> None:
+    made = cluster(5 * MB, slots=0)
+    start = made.clock.now
+    made.follower.run(10)
+    assert made.follower.full_fetches == 1
+    assert made.leader.full_fetches == made.leader.fetches
+    assert 0.96 <= mean_rate(made.follower.received, start + 1, made.clock.now) / (5 * MB) <= 1.01
+    assert not made.follower.refused
+
+
+def test_a_leader_of_which_the_epoch_is_lost_heals() -> None:
+    made = cluster(5 * MB)
+    made.follower.run(2)
+    next(iter(made.leader.sessions.values())).epoch += 5
+    made.follower.run(2)
+    assert not made.follower.errors
+    assert made.leader.full_fetches == 2
+    assert len(made.leader.sessions) == 1, "the old one was closed"
+    made.check()
+
+
+def test_a_follower_that_begins_anew_gets_a_full_answer() -> None:
+    made = cluster(MB)
+    made.follower.run(2)
+    for _ in range(3):
+        made.follower.epoch = 0
+        made.follower.fetch()
+        made.check()
+    made.follower.run(2)
+    assert made.leader.full_fetches == made.follower.full_fetches == 4
+    assert len(made.leader.sessions) == 1
+
+
+@pytest.mark.parametrize(("session_id", "epoch", "error"), [(99, 1, 70), (1, 7, 71)])
+def test_a_session_that_is_not_there_is_refused_as_a_broker_does(session_id: int, epoch: int, error: int) -> None:
+    made = cluster(5 * MB)
+    made.follower.run(1)
+    made.follower.session_id, made.follower.epoch = session_id, epoch
+    made.follower.fetch()
+    assert made.follower.errors == [error]
+    made.follower.run(2)
+    assert made.follower.errors == [error]
+    assert made.follower.full_fetches == 2
+    made.check()
+
+
+def test_an_upgrade_to_topic_ids_within_the_connection_heals() -> None:
+    made = cluster(5 * MB, version=12)
+    made.follower.run(2)
+    made.leader.leader.logs |= {(TOPIC_ID, p): made.leader.leader.logs[b"t", p] for p in range(PARTITIONS)}
+    made.follower.version = 13
+    made.follower.offsets = {
+        (TOPIC_ID, key[1]): offset for key, offset in made.follower.offsets.items() if key[0] == b"t"
+    }
+    made.follower.sent = {}
+    made.follower.fetch()
+    assert made.follower.errors == [106]
+    start = made.clock.now
+    made.follower.run(4)
+    assert made.follower.errors == [106]
+    assert mean_rate(made.follower.received, start, made.clock.now) >= 0.95 * 5 * MB
+    assert worst_second(made.follower.received) <= 1.05 * 5 * MB + BATCH
+    made.check()
+
+
+def test_partitions_come_and_go_while_others_wait() -> None:
+    made = cluster(MB)
+    made.follower.run(1)
+    gone = {key: made.follower.offsets.pop(key) for key in [(b"t", 3), (b"t", 4), (b"idle", 0)]}
+    made.follower.run(1)
+    made.check()
+    made.follower.offsets |= gone
+    made.follower.run(1)
+    made.check()
+    made.follower.offsets = {(b"t", 5): 0}
+    made.follower.run(20)
+    made.check()
+    made.follower.offsets |= gone
+    made.follower.run(1)
+    made.check()
+    assert made.follower.full_fetches == 1
+
+
+def test_a_session_emptied_by_its_follower_is_closed() -> None:
+    made = cluster(MB)
+    made.follower.run(1)
+    wanted, made.follower.offsets = made.follower.offsets, {}
+    made.follower.fetch()
+    assert made.follower.session_id == 0
+    assert not made.leader.sessions
+    made.follower.offsets = wanted
+    made.follower.run(2)
+    assert not made.follower.errors
+    made.check()
+
+
+def test_a_throttle_set_later_takes_hold_of_sessions_that_began_before() -> None:
+    made = cluster(None)
+    made.follower.run(0.1)
+    made.throttles[0].configure(ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
+    made.follower.run(1.2)  # until the last second's bytes, which nothing bounded, are out of the window
+    made.follower.received.clear()
+    start = made.clock.now
+    made.follower.run(10)
+    assert 0.95 <= mean_rate(made.follower.received, start, made.clock.now) / MB <= 1.02
+    assert worst_second(made.follower.received) <= 1.05 * MB + BATCH
+    assert made.leader.full_fetches == 1
+    made.throttles[0].configure(ThrottleSettings())
+    made.follower.run(0.5)
+    assert made.leader.full_fetches == 1
+    made.check()
+    session = next(iter(made.leader.sessions.values()))
+    assert {key: cached.entry for key, cached in session.partitions.items()} == made.follower.sent
+
+
+def test_a_new_leader_epoch_makes_the_high_watermark_unknown() -> None:
+    made = cluster(0, in_sync=0, behind=2)
+    made.follower.run(1)
+    made.follower.leader_epochs[b"t", 1] = 7
+    made.follower.fetch()
+    question = made.hops[0].decisions[-1]
+    assert isinstance(question, Forward)
+    assert question.request.max_wait_ms == 0
+    made.check()
+
+
+def test_an_id_without_a_name_is_never_throttled() -> None:
+    made = cluster(MB, version=13, in_sync=0)
+    made.throttles[0].topic_names._names.clear()
+    made.follower.run(0.5)
+    assert sum(size for _, size in made.follower.received) > 2 * MB
+    made.throttles[0].topic_names.learn({TOPIC_ID: b"t"})
+    made.throttles[0].topic_names_changed()
+    made.follower.fetch()
+    made.follower.received.clear()
+    start = made.clock.now
+    made.follower.run(10)
+    assert mean_rate(made.follower.received, start, made.clock.now) <= 1.05 * MB
+    made.check()
+
+
+def test_sessions_beyond_the_slots_are_not_opened() -> None:
+    settings = ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}, session_slots=0)
+    made = cluster(MB, settings=settings, in_sync=0)
+    head, _ = made.follower.fetch()
+    assert head.session_id == 0
+    assert not made.leader.sessions
+    assert not made.follower.errors
