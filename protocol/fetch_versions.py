@@ -17,8 +17,8 @@ MAX_INT32: Final = 2**31 - 1
 NO_LEADER_EPOCH: Final = -1
 """What Kafka takes a leader epoch for where a version has none."""
 
-DECODED_VERSIONS: Final = range(0, 7)
-"""Those that a sidecar may take into its hands: from v7 on a follower expects its leader to keep a session."""
+DECODED_VERSIONS: Final = range(0, 15)
+"""Those that a sidecar takes into its hands: from v15 on a replica is told from a consumer behind the topics only."""
 
 TOPIC_ID_SIZE: Final = 16
 

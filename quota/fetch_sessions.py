@@ -80,8 +80,6 @@ class FetchSessions:
     def answered(self, head: ResponseHead) -> None:
         """The leader's response was passed on; `head` is as it came."""
         self.leader.answered(head.error_code, head.session_id)
-        if head.error_code and (self._lists_all or head.error_code not in SESSION_ERRORS):
-            self.follower.end()
 
     def head_patch(self) -> Callable[[ResponseHead], ResponseHead]:
         """What makes the head of the leader's response one of the follower's session."""

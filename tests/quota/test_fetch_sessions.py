@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from protocol.fetch import FETCH_VERSIONS
-from quota.decisions import Answer, Forward
+from quota.decisions import Answer, Forward, Hold
+from quota.replica_state import Upstream
 from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import Leader, Log, MovedClock, mean_rate, worst_second
@@ -31,18 +32,22 @@ class Cluster:
     def check(self) -> None:
         """What the leader has of a partition is the follower's latest entry but for its cap; nobody complained."""
         assert not self.follower.refused
-        if self.hops[-1].link.sessions.leader.needs_full:
-            return
         if not all(isinstance(hop.decisions[-1], Forward) for hop in self.hops):
             return  # the last fetch did not reach the leader
+        for hop in self.hops:
+            if hop.link.throttle.settings.rate is not None:
+                assert not [one for one in hop.link.waiting() if one.upstream is Upstream.AS_CAME]
+        link = self.hops[-1].link
+        if link.sessions.leader.needs_full:
+            return
         row = FETCH_VERSIONS[self.follower.version]
-        session = self.leader.sessions.get(self.hops[-1].link.sessions.leader.id)
-        for key, cached in session.partitions.items() if session else ():
-            if key in self.follower.sent:
-                asked = self.follower.sent[key]
-                assert row.with_no_bytes(cached.entry, len(asked)) == row.with_no_bytes(asked, len(asked))
-            else:
-                raise AssertionError(f"the leader still has {key}")
+        partitions = self.leader.sessions[link.sessions.leader.id].partitions
+        for key, cached in partitions.items():
+            asked = self.follower.sent[key]
+            assert row.with_no_bytes(cached.entry, len(asked)) == row.with_no_bytes(asked, len(asked))
+        noted = [one for one in link.partitions() if one.upstream is not Upstream.ABSENT]
+        assert {(one.topic.key, one.partition) for one in noted} == set(partitions)
+        assert all(partitions[one.topic.key, one.partition].entry == one.entry for one in noted if not one.is_waiting)
 
 
 def cluster(
@@ -154,8 +159,9 @@ def test_an_error_reaches_the_follower_within_11_seconds(rates: tuple[int | None
     made.check()
 
 
-def test_an_error_reaches_the_follower_of_a_busy_link_too() -> None:
-    made = cluster(5 * MB)
+@pytest.mark.parametrize("rates", [(5 * MB,), (5 * MB, 20 * MB), (20 * MB, 5 * MB), (5 * MB, 5 * MB)])
+def test_an_error_reaches_the_follower_of_a_busy_link_too(rates: tuple[int, ...]) -> None:
+    made = cluster(*rates)
     made.follower.run(2)
     key = (b"t", 3)
     made.leader.leader.logs[key].error_code = 6
@@ -305,6 +311,19 @@ def test_a_new_leader_epoch_makes_the_high_watermark_unknown() -> None:
     assert isinstance(question, Forward)
     assert question.request.max_wait_ms == 0
     made.check()
+
+
+def test_a_request_that_does_not_wait_for_its_answer_is_held_until_that_came() -> None:
+    made = cluster(5 * MB)
+    link = made.hops[0].link
+    first = link.plan(made.follower.request())
+    assert isinstance(first, Forward)
+    made.follower.session_id, made.follower.epoch = link.sessions.follower.id, 1
+    second = made.follower.request()
+    assert link.plan(second) == Hold(float("inf"))
+    head, topics = made.leader.respond(first.request)
+    link.settle(topics, head)
+    assert isinstance(link.plan(second, 0.01), Forward)
 
 
 def test_an_id_without_a_name_is_never_throttled() -> None:
