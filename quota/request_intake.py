@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from protocol.fetch import NO_LEADER_EPOCH, FetchRequest, fetch_version
 from protocol.fetch_session import FIRST_SESSION_VERSION, NO_SESSION
-from quota.replica_state import UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic, Upstream
+from quota.replica_state import UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
 
 if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
@@ -206,8 +206,6 @@ def _forget_absent(link: ReplicaLink, now: float) -> None:
         if until > now and len(link.absent) <= link.most_partitions:
             break
         topic = replica.topic
-        if replica.upstream is not Upstream.ABSENT:
-            link.sessions.leader.begin_anew()  # the leader still has it, and there will be no one left to say so
         del link.absent[replica], topic.absent[replica.partition]
         topic.lag.forget(replica.partition)
         if not topic.partitions and not topic.absent:

@@ -25,6 +25,7 @@ class RandomRun:
             in_sync=choose.randint(0, 3),
             version=choose.choice(VERSIONS),
             slots=choose.choice([1000, 1000, 1, 0]),
+            batches=choose.choice([20, 4000]),
         )
         self.first_offsets = dict(self.cluster.follower.offsets)
         self.events: list[Callable[[], None]] = [
