@@ -39,7 +39,7 @@ def random_requests(rng: random.Random, count: int) -> tuple[bytes, list[int]]:
         elif kind == 3:
             data.append(fetch(correlation_id, 2))
         elif kind == 4:
-            data.append(fetch(correlation_id, 2, version=11))
+            data.append(fetch(correlation_id, 2, version=19))
         else:
             data.append(request(rng.randrange(2, 17), rng.randrange(12), correlation_id, body))
     return b"".join(data), answered
@@ -141,13 +141,13 @@ async def test_sasl_handshake_v0_is_answered_as_kafka_and_then_tokens_pass() -> 
 async def test_a_fetch_in_an_unknown_version_passes_and_is_counted_by_version() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect()
-        data = fetch(1, 2, version=11) + fetch(2, CONSUMER, version=11) + fetch(3, 2, version=18)
+        data = fetch(1, 2, version=19) + fetch(2, CONSUMER, version=11) + fetch(3, 2, version=20)
         await client.send(data)
         await broker.expect(data)
-        assert relay.stats.fetch_requests == {11: 1, 18: 1}
+        assert relay.stats.fetch_requests == {19: 1, 20: 1}
         assert relay.stats.passthrough == {"fetch_version": 2}
         assert relay.throttle.calls == []
-        assert [line["api_version"] for line in relay.log.of("fetch_not_throttled")] == [11]  # then rate-limited
+        assert [line["api_version"] for line in relay.log.of("fetch_not_throttled")] == [19]  # then rate-limited
 
 
 async def test_a_half_close_is_passed_on_and_the_other_direction_flows_on() -> None:
