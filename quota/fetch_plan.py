@@ -13,7 +13,7 @@ the quota is asked before the bytes are sent, and each partition behind gets one
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from protocol.fetch import (
@@ -151,10 +151,10 @@ def _forward_granted(
     asks_all = True
     if link.sessions.is_incremental:
         now = link.throttle.clock()
-        asks_all = bool(link.unknown_count) or _is_time_to_ask_all(link, now)
+        asks_all = _is_time_to_ask_all(link, now)
         if not asks_all and link.unanswered_since is None:
             link.unanswered_since = now
-        request = link.sessions.changes(link, request, grants, asks_all=asks_all)
+        request = link.sessions.changes(link, request, grants, _asked_of_session(link, asks_all))
     else:
         front, entries, asked = _split(link, request, frozenset(granted))
         request = request.with_(topics=front + _granted_topics(request, grants, entries) + asked)
@@ -184,6 +184,17 @@ def _is_time_to_ask_all(link: ReplicaLink, now: float) -> bool:
     return link.sessions.is_asked_for_offsets or (since is not None and now - since >= QUESTION_SECONDS / 2)
 
 
+def _asked_of_session(link: ReplicaLink, asks_all: bool) -> Iterable[ReplicaPartition]:
+    """What an incremental fetch asks for with 0 bytes.
+
+    At other times only what is not known: what is known to be behind would return a batch that no quota could stop.
+    """
+    if not asks_all:
+        return link.unknown()
+    link.sessions.is_asked_for_offsets = False
+    return link.waiting()
+
+
 def _is_question_due(link: ReplicaLink, request: FetchRequest, now: float) -> bool:
     if link.unknown_count:
         return True  # no high watermark to judge by, nor one to make an entry of
@@ -203,14 +214,18 @@ def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> F
     link.questioned_at = now
     link.throttle.stats.questions += 1
     link.throttle.stats.partitions_left_out += link.behind_count
+    asks_all = True
     if link.sessions.is_incremental:
-        question = link.sessions.changes(link, request, asks_all=True)
+        asks_all = _is_time_to_ask_all(link, now)
+        if not asks_all and link.unanswered_since is None:
+            link.unanswered_since = now
+        question = link.sessions.changes(link, request, (), _asked_of_session(link, asks_all))
     else:
         front, _, asked = _split(link, request, ())
         question = request.with_(topics=front + asked)
         if request.header.api_version >= FIRST_SESSION_VERSION:
             question = link.sessions.whole(link, question, link.waiting())
-    return _forward(link, question.with_(max_wait_ms=0), InFlight(is_question=True, asks_all=True))
+    return _forward(link, question.with_(max_wait_ms=0), InFlight(is_question=True, asks_all=asks_all))
 
 
 def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: float, ready: float) -> Decision:

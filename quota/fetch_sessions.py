@@ -108,17 +108,19 @@ class FetchSessions:
         return request.with_(session_id=self.leader.id, session_epoch=INITIAL_EPOCH, forgotten=_NONE)
 
     def changes(
-        self, link: ReplicaLink, request: FetchRequest, grants: Sequence[Grant] = _NONE, *, asks_all: bool = False
+        self,
+        link: ReplicaLink,
+        request: FetchRequest,
+        grants: Sequence[Grant] = _NONE,
+        asked: Iterable[ReplicaPartition] = _NONE,
     ) -> FetchRequest:
-        """What the leader has to be told so that it has what is not throttled and `grants`.
+        """What the leader has to be told so that it has what is not throttled, `grants`, and `asked` with 0 bytes.
 
-        With `asks_all` it also has everything else, with 0 bytes. `request` is incremental.
+        `request` is incremental.
         """
         is_throttling = link.throttle.settings.rate is not None
         capped = dict(grants)
-        if asks_all:
-            self.is_asked_for_offsets = False
-            capped |= {replica: 0 for replica in link.waiting() if replica not in capped}
+        capped |= {replica: 0 for replica in asked if replica not in capped}
         lists_all = self.leader.needs_full
         candidates = link.partitions() if lists_all else [one for one in self.touched if one not in capped]
         front: list[ReplicaPartition] = []

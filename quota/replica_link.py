@@ -181,8 +181,14 @@ class ReplicaLink:
         """All that are throttled and not known to be in sync."""
         for topic in self.topics.values():
             yield from topic.behind.values()
-            for partition in topic.unknown:
-                yield topic.partitions[partition]
+        yield from self.unknown()
+
+    def unknown(self) -> Iterator[ReplicaPartition]:
+        """All that are throttled and whose high watermark is not known."""
+        if self.unknown_count:
+            for topic in self.topics.values():
+                for partition in topic.unknown:
+                    yield topic.partitions[partition]
 
     def _forget_all(self) -> None:
         self.topics, self.queue, self.absent = {}, {}, {}

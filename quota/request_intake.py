@@ -42,10 +42,12 @@ def take_whole(link: ReplicaLink, request: FetchRequest, now: float) -> None:
             continue
         topic = link.topic(name, row.names_topics_by_id)
         topic.lag.fetched(now)
+        topic.tags = tags or topic.tags
+        if topic.repeats_request(entries, number):
+            continue
         if keeps_entries:
-            topic.tags = tags or topic.tags
             _take_entries(link, topic, entries, row.changes(entries, stride), stride, now)
-        elif not topic.repeats_request(entries, number):
+        else:
             _take_block(link, topic, row.requested(stride).iter_unpack(entries), now)
     if count != link.partition_count:
         _set_aside_absent(link, request, now)
@@ -66,6 +68,7 @@ def take_incremental(link: ReplicaLink, request: FetchRequest, now: float) -> No
         topic = link.topic(name, row.names_topics_by_id)
         topic.lag.fetched(now)
         topic.tags = tags or topic.tags
+        topic.forget_requests()
         _take_entries(link, topic, entries, row.changes(entries, stride), stride, now)
     for name, partitions, _ in request.forgotten:
         if name in link.topics:
@@ -108,7 +111,11 @@ def _take_entries(
     partitions, touched = topic.partitions, link.sessions.touched
     start = 0
     for partition, leader_epoch, fetch_offset, max_bytes in changes:
+        entry = entries[start : start + stride]
+        start += stride
         replica = partitions.get(partition)
+        if replica is not None and replica.entry == entry:
+            continue
         if replica is None:
             replica = partitions[partition] = _appeared(link, topic, partition, fetch_offset, max_bytes, leader_epoch)
         else:
@@ -119,8 +126,7 @@ def _take_entries(
             _moved(link, replica, fetch_offset, now)
             replica.max_bytes = max_bytes
         replica.leader_epoch = leader_epoch
-        replica.entry = entries[start : start + stride]
-        start += stride
+        replica.entry = entry
         touched[replica] = None
         if not max_bytes:
             link.sessions.is_asked_for_offsets = True
