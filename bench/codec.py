@@ -27,6 +27,7 @@ from protocol.fetch import (
     encode_response_topics,
     made_up_entries,
 )
+from protocol.fetch_request import read_replica_id
 from protocol.header import FETCH, RequestHeader
 from protocol.primitives import CLASSIC, COMPACT
 from protocol.request_topics import write_name
@@ -118,6 +119,7 @@ def measure_shape(version: int, shape: Shape, repeats: int) -> Iterator[Figure]:
     every = make_response(version, names, shape.partitions, active=one_batch_each(partitions))
     half = make_response(version, kept, shape.partitions, active={names[0]: {shape.partitions // 2: BATCH * 10}})
     walk = set(names)
+    row = FETCH_VERSIONS[version]
 
     def fetch() -> None:
         decoded = decode_fetch_request(frame)
@@ -126,6 +128,7 @@ def measure_shape(version: int, shape: Shape, repeats: int) -> Iterator[Figure]:
 
     steps: list[tuple[str, Callable[[], object]]] = [
         ("request: decode", lambda: decode_fetch_request(frame)),
+        *([("request: read its replica id", lambda: read_replica_id(frame))] if row.has_replica_state else []),
         ("request: encode", lambda: encode_fetch_request(request)),
         ("response: scan, no records", lambda: scan(version, idle)),
         ("response: scan, 100 KB in one partition, walked", lambda: scan(version, one, walk=walk)),

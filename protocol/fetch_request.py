@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from protocol.errors import MalformedFrame
-from protocol.fetch_versions import MAX_INT32, FetchVersion, fetch_version
+from protocol.fetch_versions import MAX_INT32, TOPIC_ID_SIZE, FetchVersion, fetch_version
 from protocol.header import SIZE, RequestHeader, decode_request_header, encode_request_header
 from protocol.primitives import CLASSIC, COMPACT
 from protocol.request_topics import (
     RequestTopic,
+    after_identified_topics,
     read_classic_topics,
     read_compact_topics,
     read_name,
@@ -23,7 +24,7 @@ from protocol.request_topics import (
     write_compact_topics,
     write_name,
 )
-from protocol.varint import encode_unsigned_varint, read_unsigned_varint
+from protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
 
 CONSUMER: Final = -1
 """The replica_id of who is no replica."""
@@ -124,7 +125,7 @@ def decode_fetch_request(frame: bytes) -> FetchRequest:
     if at != len(frame):
         raise MalformedFrame(f"{len(frame) - at} bytes follow the request's last field", at)
     if row.has_replica_state and tags:
-        fields["replica_id"] = _replica_id(tags, tags_start)
+        fields["replica_id"] = _replica_id(frame, tags_start)
     return FetchRequest(header=header, topics=topics, forgotten=forgotten, rack_id=rack_id, tags=tags, **fields)
 
 
@@ -158,17 +159,36 @@ def replica_state_tags(replica_id: int, replica_epoch: int) -> bytes:
     return b"\x01" + encode_unsigned_varint(_REPLICA_STATE_TAG) + encode_unsigned_varint(len(state)) + state
 
 
-def _replica_id(tags: bytes, start: int) -> int:
-    """What a request's tag buffer, of which the lengths were checked, says of its sender; `start` is its offset."""
-    count, at = read_unsigned_varint(tags, 0)
+def read_replica_id(frame: bytes) -> int:
+    """Who sent the request of v15 to v18 that is `frame`, without its 4-byte size; CONSUMER where no replica is named.
+
+    Partitions are stepped over. Raises MalformedFrame when lengths and counts do not add up as far as the replica id;
+    what stands behind it is not looked at.
+    """
+    header, at = decode_request_header(frame)
+    row = fetch_version(header.api_version)
+    at = after_tags(frame, at) + row.request_head.layout.size
+    at = after_identified_topics(frame, at, row)
+    at = _after_forgotten(frame, at, row)
+    length_and_one, at = read_unsigned_varint(frame, at)
+    return _replica_id(frame, at + max(0, length_and_one - 1))
+
+
+def _replica_id(frame: bytes, at: int) -> int:
+    """What the request's tag buffer at `at` says of its sender."""
+    count, at = read_unsigned_varint(frame, at)
     for _ in range(count):
-        tag, at = read_unsigned_varint(tags, at)
-        size, at = read_unsigned_varint(tags, at)
+        tag, at = read_unsigned_varint(frame, at)
+        size, at = read_unsigned_varint(frame, at)
         if tag == _REPLICA_STATE_TAG:
-            if size < SIZE.size:
-                raise MalformedFrame(f"a replica state has {size} bytes", start + at)
-            return int(SIZE.unpack_from(tags, at)[0])
+            if size < SIZE.size or at + SIZE.size > len(frame):
+                raise MalformedFrame(f"a replica state of {size} bytes does not hold a replica id", at)
+            return int(SIZE.unpack_from(frame, at)[0])
         at += size
+        if at > len(frame):
+            break
+    if at > len(frame):
+        raise MalformedFrame("the frame ends before the replica id", len(frame))
     return CONSUMER
 
 
@@ -184,6 +204,14 @@ def _read_forgotten(frame: bytes, at: int, row: FetchVersion) -> tuple[tuple[For
         tags, at = encoding.read_tags(frame, end)
         forgotten.append(ForgottenTopic(name, ids, tags))
     return tuple(forgotten), at
+
+
+def _after_forgotten(frame: bytes, at: int, row: FetchVersion) -> int:
+    count, at = COMPACT.read_count(frame, at, smallest_topic(row))
+    for _ in range(count):
+        partitions, at = COMPACT.read_count(frame, at + TOPIC_ID_SIZE, SIZE.size)
+        at = after_tags(frame, at + partitions * SIZE.size)
+    return at
 
 
 def _write_forgotten(parts: list[bytes], forgotten: Sequence[ForgottenTopic], row: FetchVersion) -> None:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from protocol.errors import InvalidFrameSize, MalformedFrame
 from protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
+from protocol.varint import after_tags, read_unsigned_varint
 
 Head: TypeAlias = bytes | bytearray | memoryview
 """A frame from its size prefix on, possibly cut off."""
@@ -29,7 +30,6 @@ _LARGEST_HEAD: Final = 2**17
 """Bytes; two strings of 32,767 bytes each fit in. More is not held back for any request."""
 
 _MOST_HEADER_TAGS: Final = 16  # Kafka's clients send none
-_LONGEST_VARINT: Final = 5  # bytes of an unsigned 32-bit one
 _FIXED: Final = struct.Struct(">ihhi")
 _INT16: Final = struct.Struct(">h")
 _NO_ACKS: Final = 0
@@ -45,7 +45,7 @@ class RequestHead(NamedTuple):
     expects_response: bool = True
     """False for a Produce request with acks=0 only."""
     replica_id: int | None = None
-    """In Fetch requests up to v14: who asks, -1 for a consumer."""
+    """In Fetch requests: who asks, -1 for a consumer. Above v14 the head does not tell."""
 
 
 def read_request_head(head: Head) -> RequestHead | int:
@@ -63,12 +63,15 @@ def read_request_head(head: Head) -> RequestHead | int:
     size, api_key, api_version, correlation_id = _FIXED.unpack_from(head)
     _check_size(size)
     frame_size = SIZE.size + size
-    if api_key == PRODUCE:
-        end = _end_of_acks(head, api_version)
-    elif api_key == FETCH and 0 <= api_version <= _LAST_FETCH_WITH_LEADING_REPLICA_ID:
-        end = _end_of_replica_id(head, api_version)
-    else:
-        return RequestHead(frame_size, api_key, api_version, correlation_id)
+    try:
+        if api_key == PRODUCE:
+            end = _end_of_acks(head, api_version)
+        elif api_key == FETCH and 0 <= api_version <= _LAST_FETCH_WITH_LEADING_REPLICA_ID:
+            end = _end_of_replica_id(head, api_version)
+        else:
+            return RequestHead(frame_size, api_key, api_version, correlation_id)
+    except MalformedFrame as error:  # its offset counts the size prefix
+        raise MalformedFrame(error.reason, error.offset - SIZE.size) from None
 
     if end > frame_size or end > _LARGEST_HEAD:
         if api_key == PRODUCE and not 0 <= api_version <= _LAST_KNOWN_PRODUCE:
@@ -88,8 +91,8 @@ def _check_size(size: int) -> None:
         raise InvalidFrameSize(size)
 
 
-# Each of these returns the offset behind a field as far as it is known. An offset beyond the end of `head` says how
-# many bytes are needed to know more; reading on from there yields a larger one, so no caller has to look in between.
+# Each of these returns the offset behind a field as far as it is known; one beyond the end of `head` means what it does
+# in protocol/varint.py.
 
 
 def _end_of_acks(head: Head, api_version: int) -> int:
@@ -117,30 +120,12 @@ def _after_string(head: Head, at: int) -> int:
 
 
 def _after_compact_string(head: Head, at: int) -> int:
-    length_and_one, at = _unsigned_varint(head, at)
+    length_and_one, at = read_unsigned_varint(head, at)
     return at + max(0, length_and_one - 1)  # 0 is a null string
 
 
 def _after_tags(head: Head, at: int) -> int:
-    """A tag buffer: a count, then for each tag its number, its size in bytes, and those bytes (KIP-482)."""
-    count, at = _unsigned_varint(head, at)
-    if count > _MOST_HEADER_TAGS:
-        raise MalformedFrame(f"a request header has {count} tags", at - SIZE.size)
-    for _ in range(count):
-        _, at = _unsigned_varint(head, at)
-        size, at = _unsigned_varint(head, at)
-        at += size
-    return at
-
-
-def _unsigned_varint(head: Head, at: int) -> tuple[int, int]:
-    """The value and the offset behind it; 0 and an offset beyond `head` where it is cut off."""
-    value = 0
-    for index in range(_LONGEST_VARINT):
-        if at + index >= len(head):
-            return 0, at + index + 1
-        byte = head[at + index]
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value, at + index + 1
-    raise MalformedFrame("a varint is longer than 5 bytes", at - SIZE.size)
+    count, _ = read_unsigned_varint(head, at)
+    if count > _MOST_HEADER_TAGS:  # or reading them anew for each byte that comes could take long
+        raise MalformedFrame(f"a request header has {count} tags", at)
+    return after_tags(head, at)

@@ -1,14 +1,16 @@
 """The stream of requests: which pass, which the broker will answer, and which Fetch requests are collected.
 
-Only a request's first bytes are held back until it is known what it is; it then streams at any size.
+Only a request's first bytes are held back until it is known what it is; it then streams at any size. A Fetch request
+of v15 or above says only at its end who sent it, so it is collected whole before it is known what it is.
 """
 
 import struct
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from protocol.errors import FrameTooLarge, ProtocolError
-from protocol.fetch_versions import DECODED_VERSIONS
+from protocol.errors import FrameTooLarge, MalformedFrame, ProtocolError
+from protocol.fetch_request import read_replica_id
+from protocol.fetch_versions import DECODED_VERSIONS, FETCH_VERSIONS
 from protocol.frame_stream import FrameStream
 from protocol.header import FETCH, SASL_HANDSHAKE, SIZE, RequestHeader
 from protocol.request_head import Head, RequestHead, read_request_head
@@ -23,7 +25,13 @@ LARGEST_API_KEY: Final = 200
 _SIZE_AND_KEY: Final = struct.Struct(">ih")
 _TLS_HANDSHAKE: Final = b"\x16\x03"  # TLSPlaintext: ContentType handshake, major version 3 (RFC 8446, 5.1)
 
+_VERSIONS_WITH_REPLICA_STATE: Final = frozenset(
+    version for version, row in FETCH_VERSIONS.items() if row.has_replica_state
+)
+
 OpaqueReason = Literal["tls", "sasl", "not_kafka"]
+
+UndecodedReason = Literal["fetch_version", "fetch_too_large", "fetch_malformed"]
 
 
 class Pass(NamedTuple):
@@ -51,12 +59,14 @@ class ReplicaFetch(NamedTuple):
 
 
 class Undecoded(NamedTuple):
-    """A replica's Fetch request passes although it should be decoded, for its version is not one that is.
+    """A Fetch request that is a replica's, or may be one, passes.
 
-    `replica_id` is None from v15 on, where it is a tag behind the topics: such a request may be a consumer's.
+    `fetch_version`: its version is not one that is decoded; `replica_id` is None where it is not known, and the
+    request may be a consumer's. The others are of v15 or above, where `replica_id` is not known: `fetch_too_large`, it
+    is above the limit; `fetch_malformed`, its lengths do not add up to where the replica id would stand.
     """
 
-    reason: Literal["fetch_version"]
+    reason: UndecodedReason
     api_version: int
     replica_id: int | None
 
@@ -79,11 +89,15 @@ class RequestStream(FrameStream):
     """One connection's requests, from follower or client to broker.
 
     Feed `receive` with what arrives and carry its events out in order.
-    `fetch_size_limit` is in bytes, the size prefix left out, and counts only for requests that are collected.
-    `decode_fetch(replica_id, api_version)` chooses those; it may be replaced at any time.
+    `decode_fetch(replica_id, api_version)` chooses the Fetch requests that become a ReplicaFetch; it may be replaced at
+    any time. `fetch_size_limit` is in bytes, the size prefix left out, and counts only for requests that are collected.
+
+    A malformed request is refused only where it is certain that it was to be decoded, and a ReplicaFetch may turn out
+    malformed when it is. A request of v15 or above that does not let itself be read up to its replica id passes, and so
+    does one above the limit: it may be a consumer's, and the broker is left to judge.
     """
 
-    __slots__ = ("_first", "_frame", "_header", "_needed", "consumed", "decode_fetch", "fetch_size_limit")
+    __slots__ = ("_collecting", "_first", "_frame", "_needed", "consumed", "decode_fetch", "fetch_size_limit")
 
     def __init__(
         self,
@@ -97,7 +111,7 @@ class RequestStream(FrameStream):
         """Bytes of the view that were taken when the last ReplicaFetch was given out."""
         self._first = True
         self._needed = 0  # bytes to hold back before the request's head can be read any further
-        self._header: RequestHeader | None = None  # of the request that is collected
+        self._collecting: RequestHead | None = None  # the request that is collected
         self._frame = bytearray()  # what was collected of it, size prefix included
 
     @property
@@ -108,7 +122,7 @@ class RequestStream(FrameStream):
     @property
     def passing(self) -> int:
         """Bytes of the current request that are still to come and will all pass."""
-        return self._left if self._header is None else 0
+        return self._left if self._collecting is None else 0
 
     @property
     def collected(self) -> int:
@@ -119,7 +133,7 @@ class RequestStream(FrameStream):
         """Whether the next `size` bytes pass without an event. If so they count as received: the fast path."""
         if self.opaque:
             return True
-        if size <= self._left and self._header is None:
+        if size <= self._left and self._collecting is None:
             self._left -= size
             return True
         return False
@@ -140,12 +154,12 @@ class RequestStream(FrameStream):
                     step = min(self._left, size - at)
                     at += step
                     self._left -= step
-                    if self._header is not None:
+                    if self._collecting is not None:
                         self._frame += view[start:at]
                         start = at
                         if not self._left:
                             self.consumed = at
-                            yield self._take_fetch()
+                            yield from self._finish()
                 elif self._head:
                     at = start = yield from self._complete_head(view, at)
                 else:
@@ -155,8 +169,8 @@ class RequestStream(FrameStream):
                         self._head += view[at:]
                         size = at
                     else:
-                        yield from self._begin(head)
-                        if self._header is not None and start < at:
+                        yield from self._begin(head, view[at:])
+                        if self._collecting is not None and start < at:
                             yield Pass(view[start:at])
                             start = at
         except ProtocolError:
@@ -176,14 +190,14 @@ class RequestStream(FrameStream):
         if isinstance(head, int):
             self._needed = head
             return at
-        yield from self._begin(head)
+        yield from self._begin(head, held)
         self._head = bytearray()
-        if self._header is not None:
+        if self._collecting is not None:
             self._left -= len(held)
             self._frame = held
             if not self._left:
                 self.consumed = at
-                yield self._take_fetch()
+                yield from self._finish()
         else:
             if not self.opaque:
                 self._left -= len(held)
@@ -202,23 +216,45 @@ class RequestStream(FrameStream):
                     return "not_kafka"
         return read_request_head(head)
 
-    def _begin(self, head: RequestHead | OpaqueReason) -> Iterator[RequestEvent]:
-        """Give out what has to be known before the request's first byte passes."""
+    def _begin(self, head: RequestHead | OpaqueReason, frame: Head) -> Iterator[RequestEvent]:
+        """Give out what has to be known before the request's first byte passes; `frame` is what is there of it."""
         self._first = False
         if isinstance(head, str):
             self.opaque = True
             yield BecameOpaque(head)
             return
-        frame_size, api_key, api_version, correlation_id, expects_response, replica_id = head
+        frame_size, api_key, api_version, _, _, replica_id = head
+        size = frame_size - SIZE.size
+        reason: UndecodedReason | None = None
+        if api_key == FETCH and api_version in _VERSIONS_WITH_REPLICA_STATE:
+            if size > self.fetch_size_limit:
+                reason = "fetch_too_large"
+            elif len(frame) < frame_size:
+                self._left = frame_size
+                self._collecting = head
+                return
+            else:
+                replica_id = _replica_id_of(frame[SIZE.size : frame_size])
+                reason = "fetch_malformed" if replica_id is None else None
         if replica_id is not None and self.decode_fetch(replica_id, api_version):
-            if frame_size - SIZE.size > self.fetch_size_limit:
-                raise FrameTooLarge(frame_size - SIZE.size, self.fetch_size_limit)
+            if size > self.fetch_size_limit:
+                raise FrameTooLarge(size, self.fetch_size_limit)
             self._left = frame_size
-            self._header = RequestHeader(api_key, api_version, correlation_id, None)
-            return
-        if api_key == FETCH and api_version not in DECODED_VERSIONS and (replica_id is None or replica_id >= 0):
-            yield Undecoded("fetch_version", api_version, replica_id)
-        self._left = frame_size
+            self._collecting = head._replace(replica_id=replica_id)
+        else:
+            self._left = frame_size
+            yield from self._announce(head, replica_id, reason)
+
+    def _announce(
+        self, head: RequestHead, replica_id: int | None, reason: UndecodedReason | None
+    ) -> Iterator[RequestEvent]:
+        """Give out what has to be known of a request that passes."""
+        _, api_key, api_version, correlation_id, expects_response, _ = head
+        if api_key == FETCH:
+            if reason is None and api_version not in DECODED_VERSIONS and (replica_id is None or replica_id >= 0):
+                reason = "fetch_version"
+            if reason is not None:
+                yield Undecoded(reason, api_version, replica_id)
         if expects_response:
             yield Expect(api_key, api_version, correlation_id)
         if api_key == SASL_HANDSHAKE and api_version == 0:
@@ -226,9 +262,26 @@ class RequestStream(FrameStream):
             self.opaque = True
             yield BecameOpaque("sasl")
 
-    def _take_fetch(self) -> ReplicaFetch:
-        header = self._header
-        assert header is not None  # noqa: S101
-        frame, self._frame, self._header = self._frame, bytearray(), None
-        with memoryview(frame) as whole:
-            return ReplicaFetch(header, bytes(whole[SIZE.size :]))
+    def _finish(self) -> Iterator[RequestEvent]:
+        """Give out the request that was collected."""
+        head = self._collecting
+        assert head is not None  # noqa: S101
+        whole, self._frame, self._collecting = self._frame, bytearray(), None
+        with memoryview(whole) as view:
+            frame = bytes(view[SIZE.size :])
+        replica_id = head.replica_id
+        if replica_id is None:
+            replica_id = _replica_id_of(frame)
+            if replica_id is None or not self.decode_fetch(replica_id, head.api_version):
+                yield from self._announce(head, replica_id, "fetch_malformed" if replica_id is None else None)
+                yield Pass(bytes(whole))
+                return
+        yield ReplicaFetch(RequestHeader(head.api_key, head.api_version, head.correlation_id, None), frame)
+
+
+def _replica_id_of(frame: Head) -> int | None:
+    """Who sent a whole Fetch request of v15 or above, given without its size; None where that cannot be read."""
+    try:
+        return read_replica_id(bytes(frame))
+    except MalformedFrame:
+        return None

@@ -13,6 +13,7 @@ SMALLEST_TOPIC: Final = STRING_LENGTH.size + COUNT.size
 
 _SMALLEST_COMPACT_TOPIC: Final = 3  # an empty name's length, a count, and a tag buffer: one byte each
 _SMALLEST_TAGS: Final = len(NO_TAGS)
+_FEW_PARTITIONS: Final = 8  # of a topic: with more, to look at each topic costs less than to compare many
 
 
 class RequestTopic(NamedTuple):
@@ -124,6 +125,44 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[
         tags, at = _read_topic_tags(frame, end)
         topics.append(RequestTopic(name, entries, pattern.stride, tags))
     return topics, at
+
+
+def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
+    """The offset behind the topics array at `at` of v13 or above, without decoding it.
+
+    Raises MalformedFrame where it does not fit into the frame.
+    """
+    left, at = COMPACT.read_count(frame, at, smallest_topic(row))
+    fixed = row.partition_size
+    pattern = _Pattern(fixed + _SMALLEST_TAGS, ((fixed, 0),))
+    unlike: list[RequestTopic] = []
+    while left:
+        start = at
+        partitions, first = COMPACT.read_count(frame, start + TOPIC_ID_SIZE, fixed + _SMALLEST_TAGS)
+        if not _matches(frame, first, partitions, pattern):
+            pattern = _pattern_of(frame, first, fixed)
+        is_alike = _matches(frame, first, partitions, pattern)
+        if is_alike:
+            behind = first + partitions * pattern.stride
+        else:
+            behind = _read_unlike_partitions(frame, first, partitions, fixed, b"", unlike)
+        at = after_tags(frame, behind)
+        left -= 1
+        count_at, step = start + TOPIC_ID_SIZE, 1
+        next_count = frame[at + TOPIC_ID_SIZE : at + first - start]
+        if is_alike and partitions <= _FEW_PARTITIONS and left and next_count == frame[count_at:first]:
+            # Many small topics are mostly alike: those behind are passed several at once.
+            lengths = [*range(count_at, first), *range(behind, at)]
+            for entry in range(first, behind, pattern.stride):
+                lengths += [entry + offset for offset, _ in pattern.columns]
+            topic = _Pattern(at - start, tuple([(offset - start, frame[offset]) for offset in lengths]))
+            while (step := min(step, left)) and _matches(frame, at, step, topic):
+                at += step * topic.stride
+                left -= step
+                step *= 2
+    if at > len(frame):
+        raise MalformedFrame("the frame ends within a topic", len(frame))
+    return at
 
 
 def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> None:

@@ -26,7 +26,10 @@ from quota.throttle import Throttle
 SAMPLES_PER_SLICE = 100
 """About 1 ms of work: other connections wait for no more than that."""
 
-KNOWN_PASSTHROUGH = ("fetch_version", "tls", "sasl", "not_kafka", "throttle_error")
+KNOWN_PASSTHROUGH = (
+    *("fetch_version", "fetch_too_large", "fetch_malformed"),
+    *("tls", "sasl", "not_kafka", "throttle_error"),
+)
 """Reasons that are shown from the start, at 0: a rate needs the sample before the first event."""
 
 

@@ -25,8 +25,8 @@ class RelayStats:
     fetch_requests: Counter[int] = field(default_factory=Counter)
     """Fetch requests of replicas (decoded or not) by api_version."""
     passthrough: Counter[str] = field(default_factory=Counter)
-    """What passed undecoded, by reason: `fetch_version` (requests), `tls`, `sasl`, `not_kafka`, `throttle_error`
-    (connections)."""
+    """What passed undecoded, by reason. Requests: `fetch_version`, `fetch_too_large`, `fetch_malformed`. Connections:
+    `tls`, `sasl`, `not_kafka`, `throttle_error`."""
     protocol_errors: Counter[str] = field(default_factory=Counter)
     """Connections closed because of a peer's bytes, by `ProtocolError.kind`; `fetch_memory`: for want of memory."""
     upstream_failures: Counter[str] = field(default_factory=Counter)

@@ -19,6 +19,7 @@ from protocol.fetch import (
     fetch_version,
     made_up_entries,
 )
+from protocol.fetch_request import read_replica_id
 from protocol.response_scanner import FetchResponseScanner, ResponseHead
 from tests.protocol.fetch_data import NO_TAGS, feed, int16, int32, int64, pieces, records
 from tests.protocol.wire import frame
@@ -141,6 +142,8 @@ def test_request_of_kafka_python_decodes_and_encodes_to_its_bytes(
         client_id.encode(),
     )
     assert (ours.replica_id, ours.max_wait_ms, ours.min_bytes, ours.max_bytes, ours.isolation_level) == fields[2:7]
+    if version >= 15:
+        assert read_replica_id(payload) == replica_id
     if version >= 7:
         assert (ours.session_id, ours.session_epoch) == (session, epoch)
         assert [one[:2] for one in ours.forgotten] == [(name_of(version, key), tuple(all_)) for key, all_ in forgotten]

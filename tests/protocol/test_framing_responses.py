@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.errors import CorrelationMismatch, InvalidFrameSize, MalformedFrame, ProtocolError, UnexpectedResponse
 from protocol.framing import Pending, ResponseStream
 from protocol.response_scanner import Buffer, FetchResponseScanner
-from tests.protocol.test_framing_requests import cut
+from tests.protocol.request_events import cut
 from tests.protocol.wire import fetch_response, frame, response
 
 
