@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.metadata import NO_ID
+
 CLUSTER_METADATA_ID: Final = bytes(15) + b"\x01"
 """The id of `__cluster_metadata`, the same in every cluster (Uuid.METADATA_TOPIC_ID)."""
-NO_ID: Final = bytes(16)
-"""What stands where a topic has no id (Uuid.ZERO_UUID)."""
 
 MAX_IDS = 100_000
 

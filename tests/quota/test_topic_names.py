@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quota.topic_names import CLUSTER_METADATA_ID, FORGET_SECONDS, MAX_RETRY_SECONDS, NO_ID, TopicNames
+from protocol.metadata import NO_ID
+from quota.topic_names import CLUSTER_METADATA_ID, FORGET_SECONDS, MAX_RETRY_SECONDS, TopicNames
 from tests.quota.clock import ManualClock
 
 ORDERS, ORDERS_AGAIN, PAYMENTS = (bytes([number]) * 16 for number in (1, 2, 3))

@@ -1,0 +1,131 @@
+"""Metadata as far as topic ids need it, against the codec that kafka-python makes from Kafka's own schemas."""
+
+from __future__ import annotations
+
+import contextlib
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
+
+from protocol.errors import CorrelationMismatch, MalformedFrame
+from protocol.metadata import (
+    MetadataTopic,
+    decode_api_versions,
+    decode_metadata,
+    encode_api_versions_request,
+    encode_metadata_request,
+)
+from tests.protocol.fetch_data import int16, int32
+
+Broker = MetadataResponse.MetadataResponseBroker
+Topic = MetadataResponse.MetadataResponseTopic
+Partition = Topic.MetadataResponsePartition
+
+versions = st.integers(10, 12)
+names = st.text("abc-.", min_size=1, max_size=12)
+ids = st.integers(1, 2**128 - 1).map(lambda value: value.to_bytes(16))
+nodes = st.lists(int32, max_size=3) | st.just([1] * 200)  # a count that takes two bytes
+partitions = st.builds(
+    Partition,
+    error_code=int16,
+    partition_index=int32,
+    leader_id=int32,
+    leader_epoch=int32,
+    replica_nodes=nodes,
+    isr_nodes=nodes,
+    offline_replicas=nodes,
+)
+brokers = st.builds(Broker, node_id=int32, host=names, port=int32, rack=st.none() | names)
+topics = st.tuples(int16, st.none() | names, ids, st.lists(partitions, max_size=3))
+
+
+def response(
+    version: int, found: list[tuple[int, str | None, bytes, list[object]]], brokers: list[object] | None = None
+) -> bytes:
+    """What a broker answers, without its size; `found` has error, name, id and partitions."""
+    whole = MetadataResponse(
+        version=version,
+        brokers=brokers or [],
+        cluster_id="cluster",
+        topics=[
+            Topic(error_code=error, name=name, topic_id=UUID(bytes=topic_id), is_internal=True, partitions=partitions)
+            for error, name, topic_id, partitions in found
+        ],
+    )
+    return b"\x00\x00\x00\x07\x00" + bytes(whole.encode(version=version))
+
+
+@given(version=versions, asked=st.none() | st.lists(names, max_size=200), topic_ids=st.lists(ids, max_size=3))
+def test_request_is_what_kafka_python_reads(version: int, asked: list[str] | None, topic_ids: list[bytes]) -> None:
+    by_id = topic_ids if version >= 12 and asked is not None else []
+    by_name = None if asked is None else [name.encode() for name in asked]
+    frame = encode_metadata_request(version, 7, b"weir", by_name, by_id)
+    assert int.from_bytes(frame[:4]) == len(frame) - 4
+    read = MetadataRequest.decode(frame[4:], version=version, header=True)
+    header = read.header
+    assert (header.request_api_key, header.request_api_version, header.client_id) == (3, version, "weir")
+    shown = None if read.topics is None else [(topic.name, topic.topic_id) for topic in read.topics]
+    wanted = [*((name, None) for name in asked or []), *((None, UUID(bytes=topic_id)) for topic_id in by_id)]
+    assert shown == (None if asked is None else wanted)
+    assert read.allow_auto_topic_creation is False
+
+
+@given(version=versions, brokers=st.lists(brokers, max_size=3), found=st.lists(topics, max_size=3))
+def test_response_of_kafka_python_is_read(
+    version: int, brokers: list[object], found: list[tuple[int, str | None, bytes, list[object]]]
+) -> None:
+    if version < 12:
+        found = [(error, name or "", topic_id, partitions) for error, name, topic_id, partitions in found]
+    frame = response(version, found, brokers)
+    assert list(decode_metadata(frame, version, 7)) == [
+        MetadataTopic(error, None if name is None else name.encode(), topic_id) for error, name, topic_id, _ in found
+    ]
+
+
+def some_response() -> bytes:
+    partition = Partition(replica_nodes=[1, 2], isr_nodes=[1], offline_replicas=[])
+    return response(12, [(0, "orders", b"o" * 16, [partition] * 2), (100, None, b"x" * 16, [])], [Broker(host="h")])
+
+
+def test_response_cut_anywhere_or_with_more_behind_it_is_malformed() -> None:
+    whole = some_response()
+    for size in range(len(whole)):
+        with pytest.raises(MalformedFrame):
+            list(decode_metadata(whole[:size], 12, 7))
+    with pytest.raises(MalformedFrame):
+        list(decode_metadata(whole + b"\x00", 12, 7))
+
+
+@given(st.data())
+def test_response_with_any_bytes_changed_is_read_or_malformed(data: st.DataObject) -> None:
+    altered = bytearray(some_response())
+    for at in data.draw(st.lists(st.integers(4, len(altered) - 1), min_size=1, max_size=4)):
+        altered[at] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(MalformedFrame):
+        list(decode_metadata(bytes(altered), 12, 7))
+
+
+def test_response_to_another_question_is_refused() -> None:
+    with pytest.raises(CorrelationMismatch):
+        next(decode_metadata(some_response(), 12, 8))
+    with pytest.raises(CorrelationMismatch):
+        decode_api_versions(some_response(), 8)
+
+
+def test_api_versions_request_is_what_kafka_python_reads() -> None:
+    frame = encode_api_versions_request(7, b"weir")
+    read = ApiVersionsRequest.decode(frame[4:], version=0, header=True)
+    assert (read.header.correlation_id, read.header.client_id) == (7, "weir")
+    assert frame == bytes.fromhex("0000000e 0012 0000 00000007 0004") + b"weir"
+
+
+def test_api_versions_of_kafka_python_are_read() -> None:
+    apis = [ApiVersionsResponse.ApiVersion(api_key=key, min_version=key, max_version=key + 9) for key in (0, 3)]
+    whole = b"\x00\x00\x00\x07" + bytes(ApiVersionsResponse(version=0, api_keys=apis).encode(version=0))
+    assert decode_api_versions(whole, 7) == {0: (0, 9), 3: (3, 12)}
+    for size in range(len(whole)):
+        with pytest.raises(MalformedFrame):
+            decode_api_versions(whole[:size], 7)
