@@ -1,0 +1,197 @@
+"""Learns the names of topic ids from the cluster's metadata: throttled topics in advance, others when they are seen.
+
+Nothing on the data path waits for it: an id without a name is not throttled until its name is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
+
+from protocol.errors import ProtocolError
+from proxy.address import Address
+from proxy.config import Config
+from proxy.log import EventLog, innermost_frame, os_error_reason
+from proxy.metadata import MetadataConnection, NoTopicIds
+from quota.topic_names import TopicNames
+
+QUESTION_TIMEOUT_SECONDS = 5.0
+TOPICS_PER_QUESTION = 1000
+DEFAULT_POLL_SECONDS = 5.0  # as [cluster] poll_seconds
+
+FIRST_RETRY_SECONDS = 0.5
+MAX_RETRY_SECONDS = 10.0
+_CHECK_SECONDS = 1.0  # how often is looked which unknown ids are to be asked for again
+_MOST_SHOWN = 5  # ids in one log line
+
+
+class TopicIdResolver:
+    """Asks `servers`, one after the other until one answers, and puts what they know into `names`.
+
+    The topics that `topics()` names are asked for every `poll_seconds`, the ids that `names` wants at once. `changed`
+    is called when there were new names. `clock` gives monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        names: TopicNames,
+        servers: Sequence[Address],
+        topics: Callable[[], Collection[str]],
+        changed: Callable[[], None],
+        log: EventLog,
+        poll_seconds: float = DEFAULT_POLL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._names = names
+        self._servers = deque(servers)
+        self._topics = topics
+        self._changed = changed
+        self._log = log
+        self._poll_seconds = poll_seconds
+        self._clock = clock
+        self._poll_at = clock()
+        self._has_ids = True
+        self._retry_seconds = 0.0  # 0 unless the last question failed
+        self._connection: MetadataConnection | None = None
+        self._wake = asyncio.Event()
+        names.on_miss = self._wake.set
+
+    def wake(self) -> None:
+        """Ask for the throttled topics now: other ones are throttled."""
+        self._poll_at = self._clock()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                try:
+                    await self.resolve()
+                except Exception as error:  # noqa: BLE001 - a bug may not end it for good
+                    self._log.error("topic_ids_failed", error=repr(error), at=innermost_frame(error))
+                    self._disconnect()
+                    self._back_off()
+                await self._pause()
+        finally:
+            self._disconnect()
+
+    async def resolve(self) -> None:
+        """Ask once for what is due; what fails is logged, and asked again."""
+        wanted = self._names.wanted()
+        by_name: list[bytes] = []
+        if self._has_ids and self._clock() >= self._poll_at:
+            by_name = sorted(topic.encode() for topic in self._topics())
+            self._poll_at = self._clock() + self._poll_seconds
+        try:
+            for topic_ids, names in _questions(wanted, by_name):
+                self._learn(await self._ask(names, topic_ids), topic_ids)
+        except NoTopicIds:
+            self._has_ids = False  # asked again when an id is seen: then some broker has them
+            self._unknown(wanted, "the broker is older than topic ids")
+        except ConnectionError as error:
+            self._poll_at = self._clock()
+            self._back_off()
+            self._log.fault("topic_ids_not_asked", peer=self._peers(), error=error, effect="new ids are not throttled")
+            return
+        if self._retry_seconds:
+            self._retry_seconds = 0.0
+            self._log.info("topic_ids_recovered", peer=self._servers[0])
+
+    async def _pause(self) -> None:
+        if self._retry_seconds:
+            await asyncio.sleep(self._retry_seconds)  # whatever is missed meanwhile
+            return
+        seconds = min(_CHECK_SECONDS, self._poll_seconds) if self._names.unknown_count else self._poll_seconds
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
+
+    def _back_off(self) -> None:
+        self._retry_seconds = min(max(2 * self._retry_seconds, FIRST_RETRY_SECONDS), MAX_RETRY_SECONDS)
+
+    def _learn(self, found: dict[bytes, bytes], topic_ids: Collection[bytes]) -> None:
+        if not self._has_ids:
+            self._has_ids = True
+            self.wake()
+        self._unknown([topic_id for topic_id in topic_ids if topic_id not in found], "the cluster does not know it")
+        if self._names.learn(found):
+            self._changed()
+
+    def _unknown(self, topic_ids: Collection[bytes], reason: str) -> None:
+        if topic_ids:
+            self._names.unknown(topic_ids)
+            self._log.fault(
+                "topic_id_unknown",
+                peer=self._servers[0],
+                ids=",".join(_shown(topic_ids)),
+                count=len(topic_ids),
+                reason=reason,
+                effect="not throttled",
+            )
+
+    async def _ask(self, names: Collection[bytes], topic_ids: Collection[bytes]) -> dict[bytes, bytes]:
+        """Ask one server after the other: the one that answered comes first next time.
+
+        Raises ConnectionError, which names every server, or NoTopicIds when one could only say that.
+        """
+        failures = []
+        without_ids = False
+        for _ in range(len(self._servers)):
+            try:
+                async with asyncio.timeout(QUESTION_TIMEOUT_SECONDS):
+                    return await self._ask_first(names, topic_ids)
+            except NoTopicIds:
+                without_ids = True
+            except TimeoutError:
+                failures.append(f"{self._servers[0]}: no answer within {QUESTION_TIMEOUT_SECONDS:g} s")
+            except OSError as error:
+                failures.append(f"{self._servers[0]}: {os_error_reason(error) or type(error).__name__}")
+            except EOFError:
+                failures.append(f"{self._servers[0]}: closed the connection without an answer")
+            except ProtocolError as error:
+                failures.append(f"{self._servers[0]}: {error}")
+            self._disconnect()
+            self._servers.rotate(-1)
+        if without_ids:
+            raise NoTopicIds
+        raise ConnectionError("; ".join(failures))
+
+    async def _ask_first(self, names: Collection[bytes], topic_ids: Collection[bytes]) -> dict[bytes, bytes]:
+        if self._connection is None or self._connection.closed:
+            self._disconnect()
+            self._connection = await MetadataConnection.open(self._servers[0])
+        return await self._connection.topic_names(names, topic_ids)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _peers(self) -> str:
+        return ",".join(sorted(map(str, self._servers)))
+
+
+def metadata_servers(config: Config) -> tuple[Address, ...]:
+    """Return whom to ask: the cluster's bootstrap servers, else the broker beside this sidecar, else its peers."""
+    if config.cluster is not None:
+        servers: Iterable[Address] = config.cluster.bootstrap_servers
+    else:
+        servers = (route.upstream for route in config.ingress or config.egress)
+    return tuple(dict.fromkeys(servers))
+
+
+def _questions(topic_ids: list[bytes], names: list[bytes]) -> Iterable[tuple[list[bytes], list[bytes]]]:
+    """Yield ids and names in shares of TOPICS_PER_QUESTION, ids first: they are being fetched."""
+    for start in range(0, len(topic_ids) + len(names), TOPICS_PER_QUESTION):
+        end = start + TOPICS_PER_QUESTION
+        yield topic_ids[start:end], names[max(start - len(topic_ids), 0) : max(end - len(topic_ids), 0)]
+
+
+def _shown(topic_ids: Iterable[bytes]) -> list[str]:
+    """The first of `topic_ids` as Kafka writes them: base64, with neither '+' nor '/', without padding."""
+    return [base64.urlsafe_b64encode(topic_id).decode().rstrip("=") for topic_id in islice(topic_ids, _MOST_SHOWN)]
