@@ -22,6 +22,7 @@ from prometheus_client.samples import Sample
 
 from proxy.stats import RelayStats
 from quota.throttle import Throttle
+from quota.topic_names import TopicNames
 
 SAMPLES_PER_SLICE = 100
 """About 1 ms of work: other connections wait for no more than that."""
@@ -56,6 +57,7 @@ class ProcessStats:
     """What is counted for the whole process. `reloads` is by result: `ok` or `refused`."""
 
     version: str
+    topic_names: TopicNames
     reloads: Counter[str] = field(default_factory=Counter)
     cluster_polls: Counter[str] = field(default_factory=Counter)
 
@@ -70,6 +72,13 @@ def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Fam
         "weir_config_reloads", "Reloads of the file, by result.", "result", process.reloads, ("ok", "refused")
     )
     yield _counted("weir_cluster_polls", "Polls of the cluster's metadata.", "result", process.cluster_polls)
+    yield Family(
+        "weir_topic_ids_unknown",
+        "gauge",
+        "Topic ids in fetches whose name is not known now; they are not throttled.",
+        (),
+        [((), process.topic_names.unknown_count)],
+    )
 
 
 def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:

@@ -22,8 +22,10 @@ from proxy.relay import Relay
 from proxy.stats import RelayStats
 from proxy.status import side_status
 from proxy.throttle_table import ThrottleInForce
+from proxy.topic_ids import DEFAULT_POLL_SECONDS, TopicIdResolver, metadata_servers
 from proxy.upstream_probe import UpstreamProbe
 from quota.throttle import Side, Throttle
+from quota.topic_names import TopicNames
 
 if TYPE_CHECKING:
     from proxy.cluster import ClusterPoller, InSyncReplicas
@@ -53,14 +55,16 @@ class Sidecar:
     def __init__(self, config: Config, version: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
         self.log = EventLog()
-        self.process = ProcessStats(version)
+        topic_names = TopicNames(clock)
+        self.process = ProcessStats(version, topic_names)
         self._clock = clock
         self._started_at = clock()
         self._relays: dict[Side, Relay] = {}
         self.sides: list[SideSource] = []
         pool, self._fetch_memory = BufferPool(), FetchMemory()
         for side in SIDES:
-            throttle = Throttle(side, config.broker_id, clock, throttle_settings(config, config.throttle, side))
+            settings = throttle_settings(config, config.throttle, side)
+            throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = Relay(throttle, stats, self.log, pool, clock, self._fetch_memory)
@@ -70,8 +74,17 @@ class Sidecar:
         self._admin = AdminServer(self, self.log)
         self.admin_address: Address | None = None
         self._probe = UpstreamProbe([route.upstream for route in config.ingress], clock)
+        self._topic_ids = TopicIdResolver(
+            topic_names,
+            metadata_servers(config),
+            topics=self._throttled_topics,
+            changed=self._apply_topic_names,
+            log=self.log,
+            poll_seconds=DEFAULT_POLL_SECONDS if config.cluster is None else config.cluster.poll_seconds,
+            clock=clock,
+        )
         self._poller: ClusterPoller | None = None
-        self._polling: asyncio.Task[None] | None = None
+        self._polling: list[asyncio.Task[None]] = []
         self._state = "starting"
 
     async def start(self) -> None:
@@ -108,10 +121,10 @@ class Sidecar:
     async def close(self) -> None:
         """Close everything at once; may be called in any state, and again."""
         self._state = "closed"
-        if self._polling is not None:
-            self._polling.cancel()
+        for polling in self._polling:
+            polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._polling
+                await polling
         for listener in self.listeners:
             listener.abort()
         await self._admin.stop()
@@ -166,6 +179,7 @@ class Sidecar:
             "not_ready": not_ready,
             "uptime_seconds": round(self._clock() - self._started_at, 1),
             "admin": str(self.admin_address),
+            "topic_ids_unknown": self.process.topic_names.unknown_count,
             "routes": [_route_status(listener) for listener in self.listeners],
             "sides": {side.throttle.side: await side_status(side) for side in self.sides},
         }
@@ -192,6 +206,7 @@ class Sidecar:
         for side in self.sides:
             side.throttle.configure(throttle_settings(self.config, table, side.throttle.side))
         self._replan_held()
+        self._topic_ids.wake()
         if self._poller is not None:
             self._poller.wake()
 
@@ -200,11 +215,17 @@ class Sidecar:
             side.throttle.set_in_sync_replicas(in_sync)
         self._replan_held()
 
+    def _apply_topic_names(self) -> None:
+        for side in self.sides:
+            side.throttle.topic_names_changed()
+        self._replan_held()
+
     def _replan_held(self) -> None:
         for relay in self._relays.values():
             relay.replan_held()
 
     def _start_polling(self) -> None:
+        self._polling.append(asyncio.create_task(self._topic_ids.run()))
         if self.config.cluster is None:
             return
         from proxy.cluster import ClusterPoller  # aiokafka costs memory that most sidecars can save
@@ -216,7 +237,7 @@ class Sidecar:
             log=self.log,
             count=self._count_poll,
         )
-        self._polling = asyncio.create_task(self._poller.run())
+        self._polling.append(asyncio.create_task(self._poller.run()))
 
     def _throttled_topics(self) -> set[str]:
         in_force = (side.throttle.settings for side in self.sides)

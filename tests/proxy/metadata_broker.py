@@ -31,6 +31,12 @@ class Question:
     version: int
 
 
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class MetadataBroker:
     """`topics` is what the cluster has; `asked` what Metadata requests asked for."""
@@ -42,8 +48,8 @@ class MetadataBroker:
     hangs_up: bool = False
     garbage: bytes | None = None
     """Sent in place of every answer."""
-    released: asyncio.Event | None = None
-    """Answers Metadata when this is set."""
+    released: asyncio.Event = field(default_factory=_set_event)
+    """Answers Metadata while this is set."""
     asked: list[Question] = field(default_factory=list)
     connections: int = 0
     port: int = 0
@@ -97,8 +103,7 @@ class MetadataBroker:
         ids = [topic.topic_id.bytes for topic in request.topics or () if topic.name is None]
         assert version >= 12 or not ids
         self.asked.append(Question(named, ids, request.allow_auto_topic_creation, version))
-        if self.released is not None:
-            await self.released.wait()
+        await self.released.wait()
         found = list(self._found(self.topics if named is None else named, ids))
         whole = MetadataResponse(version=version, brokers=[], topics=found)
         return frame[4:8] + b"\x00" + bytes(whole.encode(version=version))

@@ -16,6 +16,7 @@ from proxy import metrics
 from proxy.metrics import ProcessStats, SideSource, content_type, families, render
 from proxy.stats import RelayStats
 from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.topic_names import TopicNames
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
@@ -69,8 +70,15 @@ def busy_sides() -> list[SideSource]:
     return [leader, follower]
 
 
+def process_stats() -> ProcessStats:
+    names = TopicNames(lambda: 1000.0)
+    names.name_of(b"a" * 16)
+    names.name_of(b"b" * 16)
+    return ProcessStats("1.2.3", names)
+
+
 async def text_of(sides: list[SideSource], accept: str = "") -> str:
-    return b"".join([part async for part in render(families(sides, ProcessStats("1.2.3")), accept)]).decode()
+    return b"".join([part async for part in render(families(sides, process_stats()), accept)]).decode()
 
 
 async def samples_of(sides: list[SideSource]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -107,6 +115,7 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_protocol_errors_total", {"side": "follower", "kind": "malformed_frame"}, 3),
         ("weir_connections", {"side": "leader"}, 5),
         ("weir_build_info", {"version": "1.2.3"}, 1),
+        ("weir_topic_ids_unknown", {}, 2),
     ],
 )
 async def test_metrics_counted_values_are_shown(name: str, labels: dict[str, str], value: float) -> None:
@@ -165,7 +174,7 @@ async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch:
     side = busy_sides()[0]
     text = ""
     number = 0
-    async for part in render(families([side], ProcessStats("1"))):
+    async for part in render(families([side], process_stats())):
         text += part.decode()
         number += 1
         side.throttle.stats.partition_bytes[b"new", number] += 1

@@ -17,7 +17,9 @@ import pytest_asyncio
 
 from proxy.address import Address
 from proxy.config import Admin, Config, parse_config
+from proxy.relay import Relay
 from proxy.sidecar import ListenError, Sidecar
+from tests.proxy.metadata_broker import metadata_broker
 from tests.proxy.servers import serving
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 
@@ -340,3 +342,31 @@ async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(
             assert side.throttle.in_isr(b"orders", 0, 2)
             assert not side.throttle.in_isr(b"orders", 0, 3)
         assert await weir.metric('weir_cluster_polls_total{result="ok"}') == 1
+
+
+async def test_sidecar_names_of_throttled_topics_reach_both_throttles(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resolver has tests of its own; this is its wiring: asked at once on a change, and planned again."""
+    async with metadata_broker(topics={"orders": b"o" * 16}, released=asyncio.Event()) as own:
+        broker.port = own.port
+        async with running(configured(broker)) as weir:
+            replanned = asyncio.Event()
+            names = weir.sidecar.process.topic_names
+            throttles = [side.throttle for side in weir.sidecar.sides]
+
+            def replan(relay: Relay) -> None:
+                if names.name_of(b"o" * 16):
+                    replanned.set()
+
+            assert names.name_of(b"x" * 16) is None
+            await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "*"}}})
+            generations = [throttle.generation for throttle in throttles]
+            monkeypatch.setattr(Relay, "replan_held", replan)
+            own.released.set()
+            async with asyncio.timeout(2):
+                await replanned.wait()
+            assert all(throttle.topic_names is names for throttle in throttles)
+            assert [throttle.generation for throttle in throttles] == [before + 1 for before in generations]
+            assert await weir.metric("weir_topic_ids_unknown") == 1
+            assert (await weir.call("GET", "/v1/status"))[1]["topic_ids_unknown"] == 1
