@@ -1,4 +1,4 @@
-"""Polls the in-sync replicas of throttled topics from the cluster's metadata.
+"""Polls the in-sync replicas of throttled topics from the cluster's metadata, and how few its configuration allows.
 
 Imported only where `[cluster]` is configured: aiokafka costs memory. Without it, or while the cluster does not answer,
 the wire alone decides who is in sync.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -16,7 +17,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
 from proxy.config import Cluster
-from proxy.log import EventLog, os_error_reason
+from proxy.log import EventLog, innermost_frame, os_error_reason
+from proxy.min_isr import ConfigRefused, MinInSyncReplicas, Partitions
 
 InSyncReplicas = Mapping[tuple[bytes, int], frozenset[int]]
 
@@ -31,7 +33,8 @@ class ClusterPoller:
     """Asks for the ISR of the topics that `topics()` names, every `poll_seconds`, and hands it to `publish`.
 
     `publish` gets {(topic, partition): ids of the brokers in sync}; an empty mapping when nothing is known.
-    `count` gets `ok` or `failed` for each poll.
+    `publish_under_min_isr` gets the partitions with fewer than `min.insync.replicas`, as far as they are known.
+    `count` gets `ok` or `failed` for each poll. `clock` gives monotonic seconds.
     """
 
     def __init__(
@@ -39,12 +42,17 @@ class ClusterPoller:
         config: Cluster,
         topics: Callable[[], Collection[str]],
         publish: Callable[[InSyncReplicas], None],
+        publish_under_min_isr: Callable[[Partitions], None],
         log: EventLog,
         count: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._topics = topics
         self._publish = publish
+        self._publish_under_min_isr = publish_under_min_isr
+        self._min_isr = MinInSyncReplicas(clock)
+        self._min_isr_refused = ""
         self._log = log
         self._count = count
         self._connection: Any = None  # aiokafka has no types
@@ -61,7 +69,10 @@ class ClusterPoller:
         try:
             while True:
                 self._wake.clear()
-                await self.poll()
+                try:
+                    await self.poll()
+                except Exception as error:  # noqa: BLE001 - a bug in what takes the answer may not end it for good
+                    self._log.error("cluster_poll_not_taken", error=repr(error), at=innermost_frame(error))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), self._config.poll_seconds)
         finally:
@@ -71,7 +82,7 @@ class ClusterPoller:
         """Ask once and publish; a cluster that does not answer is logged, counted and asked again next time."""
         topics = self._topics()
         if not topics:
-            self._publish({})
+            self._publish_nothing_known()
             return
         try:
             in_sync = await self._ask(topics)
@@ -83,19 +94,44 @@ class ClusterPoller:
             self._failing = False
             self._log.info("cluster_poll_recovered", topics=len(topics))
         self._count("ok")
-        self._publish(in_sync)
+        self._publish(in_sync)  # before the configuration is asked for: that answer may not come
+        await self._learn_min_isr(topics)
+        self._publish_under_min_isr(self._min_isr.under(in_sync))
+
+    async def _learn_min_isr(self, topics: Collection[str]) -> None:
+        try:
+            await self._min_isr.refresh(self._connection, topics)
+        except ConfigRefused as error:
+            if str(error) != self._min_isr_refused:
+                self._min_isr_refused = str(error)
+                self._log.warning("min_isr_refused", peer=self._peers(), error=error, effect="it is taken for 0")
+        except Exception as error:  # noqa: BLE001 - on a malformed answer aiokafka raises almost anything
+            self._disconnect()
+            self._log.fault(
+                "min_isr_not_answered",
+                peer=self._peers(),
+                error=str(error) or type(error).__name__,
+                effect="what was known of it stays",
+            )
+
+    def _publish_nothing_known(self) -> None:
+        self._publish({})
+        self._publish_under_min_isr(frozenset())
+
+    def _peers(self) -> str:
+        return ",".join(map(str, self._config.bootstrap_servers))
 
     def _failed(self, error: Exception) -> None:
         self._failing = True
         self._count("failed")
         self._log.fault(
             "cluster_poll_failed",
-            peer=",".join(map(str, self._config.bootstrap_servers)),
+            peer=self._peers(),
             error=str(error) or type(error).__name__,
             effect="fetch offsets alone tell who is in sync",
         )
         # A stale ISR would exempt a replica that has fallen out of it since.
-        self._publish({})
+        self._publish_nothing_known()
 
     async def _ask(self, topics: Collection[str]) -> InSyncReplicas:
         if self._connection is None or not self._connection.connected():

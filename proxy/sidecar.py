@@ -29,6 +29,7 @@ from quota.topic_names import TopicNames
 
 if TYPE_CHECKING:
     from proxy.cluster import ClusterPoller, InSyncReplicas
+    from proxy.min_isr import Partitions
 
 RELOADABLE = ("throttle", "quota", "fetch", "limits", "log")
 """The tables that `reload` puts in force; the others need a restart."""
@@ -215,6 +216,11 @@ class Sidecar:
             side.throttle.set_in_sync_replicas(in_sync)
         self._replan_held()
 
+    def _apply_under_min_isr(self, partitions: Partitions) -> None:
+        for side in self.sides:
+            side.throttle.set_under_min_isr(partitions)
+        self._replan_held()
+
     def _apply_topic_names(self) -> None:
         for side in self.sides:
             side.throttle.topic_names_changed()
@@ -234,8 +240,10 @@ class Sidecar:
             self.config.cluster,
             topics=self._throttled_topics,
             publish=self._apply_in_sync_replicas,
+            publish_under_min_isr=self._apply_under_min_isr,
             log=self.log,
             count=self._count_poll,
+            clock=self._clock,
         )
         self._polling.append(asyncio.create_task(self._poller.run()))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiokafka.protocol.admin import ApiVersionResponse_v0
+from aiokafka.protocol.admin import ApiVersionResponse_v0, DescribeConfigsRequest_v2, DescribeConfigsResponse_v2
 from aiokafka.protocol.metadata import (
     MetadataRequest_v1,
     MetadataRequest_v5,
@@ -19,21 +19,32 @@ from aiokafka.protocol.metadata import (
     MetadataResponse_v5,
 )
 
-from proxy import cluster
+from proxy import cluster, min_isr
 from proxy.address import Address
 from proxy.cluster import ClusterPoller, InSyncReplicas
 from proxy.config import Cluster
 from proxy.log import EventLog
+from proxy.min_isr import REFRESH_SECONDS, RETRY_SECONDS, Partitions
 from tests.proxy.servers import serving
+from tests.quota.clock import ManualClock
 
 ISR = {("orders", 0): [1, 2], ("orders", 1): [1], ("payments", 0): [3, 1]}
 
 
 @dataclass
 class Broker:
-    """Answers ApiVersions and Metadata; `asked` holds what each Metadata request named."""
+    """Answers ApiVersions, Metadata and DescribeConfigs.
+
+    `asked` holds what each Metadata request named, `configs_asked` the topics of each DescribeConfigs.
+    """
 
     newest_metadata: int = 5
+    newest_configs: int = 4
+    min_isr: dict[str, str] = field(default_factory=lambda: {"orders": "2", "payments": "2"})
+    config_error: int = 0
+    configs_silent: bool = False
+    configs_garbage: bool = False
+    configs_asked: list[list[str]] = field(default_factory=list)
     connections: int = 0
     asked: list[list[str] | None] = field(default_factory=list)
     may_create: list[bool] = field(default_factory=list)
@@ -52,7 +63,10 @@ class Broker:
                     return
                 if self.silent:
                     continue
-                body = self.answer(int.from_bytes(frame[:2]), frame[10 + int.from_bytes(frame[8:10]) :])
+                api_key = int.from_bytes(frame[:2])
+                body = self.answer(api_key, frame[10 + int.from_bytes(frame[8:10]) :])
+                if api_key == 32 and self.configs_silent:
+                    continue
                 writer.write((4 + len(body)).to_bytes(4) + frame[4:8] + body)
         except asyncio.IncompleteReadError:
             return
@@ -61,7 +75,10 @@ class Broker:
 
     def answer(self, api_key: int, request: bytes) -> bytes:
         if api_key == 18:
-            return bytes(ApiVersionResponse_v0(0, [(18, 0, 0), (3, 0, self.newest_metadata)]).encode())
+            apis = [(18, 0, 0), (3, 0, self.newest_metadata), (32, 1, self.newest_configs)]
+            return bytes(ApiVersionResponse_v0(0, apis if self.newest_configs else apis[:2]).encode())
+        if api_key == 32:
+            return self.configs(DescribeConfigsRequest_v2.decode(request))
         old = self.newest_metadata < 5
         asked = (MetadataRequest_v1 if old else MetadataRequest_v5).decode(io.BytesIO(request))
         self.asked.append(asked.topics)
@@ -73,6 +90,21 @@ class Broker:
         if old:
             return bytes(MetadataResponse_v1(brokers, 1, topics).encode())
         return bytes(MetadataResponse_v5(0, brokers, "cluster", 1, topics).encode())
+
+    def configs(self, asked: Any) -> bytes:
+        assert all(resource[0] == 2 and resource[2] == ["min.insync.replicas"] for resource in asked.resources)
+        topics = [name for _, name, _ in asked.resources]
+        self.configs_asked.append(topics)
+        if self.configs_garbage:
+            return b"garbage"
+        answers = []
+        for name in topics:
+            error = self.config_error or (0 if name in self.min_isr else 3)
+            entries: list[tuple[Any, ...]] = []
+            if not error:
+                entries.append(("min.insync.replicas", self.min_isr[name], False, 5, False, []))
+            answers.append((error, None, 2, name, entries))
+        return bytes(DescribeConfigsResponse_v2(0, answers).encode())
 
     def partitions(self, name: str, old: bool) -> list[tuple[Any, ...]]:
         rows = [
@@ -95,13 +127,17 @@ class Harness:
         self.topics = topics
         self.published: list[InSyncReplicas] = []
         self.published_again = asyncio.Event()
+        self.under_min_isr: list[Partitions] = []
+        self.clock = ManualClock()
         self.counted: list[str] = []
         self.poller = ClusterPoller(
             Cluster(bootstrap_servers=(Address("127.0.0.1", broker.port),)),
             lambda: self.topics,
             self.publish,
+            self.under_min_isr.append,
             EventLog(),
             self.counted.append,
+            self.clock,
         )
 
     def publish(self, in_sync: InSyncReplicas) -> None:
@@ -203,6 +239,118 @@ async def test_cluster_with_no_server_there_fails_and_says_which(
     assert harness.counted == ["failed"]
     failure = next(record for record in caplog.records if record.msg == "cluster_poll_failed")
     assert f"127.0.0.1:{broker.port}" in str(failure.__dict__["weir_fields"]["error"])
+
+
+ONE_IN_SYNC = frozenset({(b"orders", 1)})
+
+
+async def test_cluster_poll_publishes_the_partitions_under_their_min_isr(broker: Broker, harness: Harness) -> None:
+    harness.topics = {"orders", "payments", "gone"}
+    await harness.poller.poll()
+    assert broker.configs_asked == [["gone", "orders", "payments"]]
+    assert harness.under_min_isr == [ONE_IN_SYNC]
+    broker.min_isr["orders"] = "3"
+    harness.topics = {"orders"}  # other topics are throttled: asked for at once
+    await harness.poller.poll()
+    assert harness.under_min_isr[-1] == {(b"orders", 0), (b"orders", 1)}
+
+
+async def test_cluster_min_isr_is_asked_for_again_after_a_while(broker: Broker, harness: Harness) -> None:
+    for seconds in (0, REFRESH_SECONDS - 1, REFRESH_SECONDS, 2 * REFRESH_SECONDS - 1):
+        harness.clock.now = seconds
+        await harness.poller.poll()
+        broker.min_isr["orders"] = "1"
+    assert len(broker.configs_asked) == 2
+    assert harness.under_min_isr == [ONE_IN_SYNC, ONE_IN_SYNC, frozenset(), frozenset()]
+
+
+async def test_cluster_min_isr_of_many_topics_is_asked_for_in_several_questions(
+    broker: Broker, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(min_isr, "TOPICS_PER_QUESTION", 2)
+    harness.topics = {"a", "b", "orders", "payments", "z"}
+    broker.min_isr["payments"] = "3"
+    await harness.poller.poll()
+    assert broker.configs_asked == [["a", "b"], ["orders", "payments"], ["z"]]
+    assert harness.under_min_isr == [ONE_IN_SYNC | {(b"payments", 0)}]
+
+
+@pytest.mark.parametrize(
+    ("refusing", "said"),
+    [
+        ({"config_error": 29}, "TopicAuthorizationFailedError for 1 of 1 topics, as orders"),
+        ({"newest_configs": 0}, "the broker has no version of DescribeConfigs that is known here"),
+    ],
+)
+async def test_cluster_that_refuses_min_isr_still_tells_the_isr_and_is_warned_of_once(
+    broker: Broker, harness: Harness, caplog: pytest.LogCaptureFixture, refusing: dict[str, Any], said: str
+) -> None:
+    for name, value in refusing.items():
+        setattr(broker, name, value)
+    for seconds in (0, 5, REFRESH_SECONDS):
+        harness.clock.now = seconds
+        await harness.poller.poll()
+    assert harness.published == [ORDERS_IN_SYNC] * 3
+    assert harness.under_min_isr == [frozenset()] * 3
+    assert harness.counted == ["ok"] * 3
+    assert broker.connections == 1
+    (warned,) = (record for record in caplog.records if record.name == "weir")
+    assert (warned.msg, str(warned.__dict__["weir_fields"]["error"])) == ("min_isr_refused", said)
+
+
+@pytest.mark.parametrize("fault", ["configs_silent", "configs_garbage"])
+async def test_cluster_whose_min_isr_is_not_answered_tells_the_isr_and_keeps_what_was_known(
+    broker: Broker,
+    harness: Harness,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+) -> None:
+    monkeypatch.setattr(cluster, "REQUEST_TIMEOUT_SECONDS", 0.05)
+    await harness.poller.poll()
+    setattr(broker, fault, True)
+    for seconds in (REFRESH_SECONDS, REFRESH_SECONDS + RETRY_SECONDS - 1):
+        harness.clock.now = seconds
+        await harness.poller.poll()
+    assert harness.published == [ORDERS_IN_SYNC] * 3
+    assert harness.under_min_isr == [ONE_IN_SYNC] * 3
+    assert len(broker.configs_asked) == 2
+    assert [record.msg for record in caplog.records if record.name == "weir"] == ["min_isr_not_answered"]
+    setattr(broker, fault, False)
+    broker.min_isr["orders"] = "1"
+    harness.clock.now = REFRESH_SECONDS + RETRY_SECONDS
+    await harness.poller.poll()
+    assert harness.under_min_isr[-1] == frozenset()
+
+
+async def test_cluster_that_fails_leaves_no_partition_under_min_isr(broker: Broker, harness: Harness) -> None:
+    await harness.poller.poll()
+    broker.broken = True
+    await harness.poller.poll()
+    assert harness.under_min_isr == [ONE_IN_SYNC, frozenset()]
+
+
+async def test_cluster_run_goes_on_when_what_takes_the_isr_raises(
+    broker: Broker, harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = asyncio.Event()
+
+    def take(in_sync: InSyncReplicas) -> None:
+        if not caplog.records:
+            raise RuntimeError("a bug")
+        taken.set()
+
+    harness.poller._publish = take
+    running = asyncio.create_task(harness.poller.run())
+    async with asyncio.timeout(2):
+        while not caplog.records:  # noqa: ASYNC110 - a log has no event
+            await asyncio.sleep(0.001)
+        harness.poller.wake()
+        await taken.wait()
+    assert caplog.records[0].msg == "cluster_poll_not_taken"
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 async def test_cluster_run_polls_at_once_when_woken(broker: Broker, harness: Harness) -> None:

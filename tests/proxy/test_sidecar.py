@@ -19,6 +19,7 @@ from proxy.address import Address
 from proxy.config import Admin, Config, parse_config
 from proxy.relay import Relay
 from proxy.sidecar import ListenError, Sidecar
+from quota.throttle import Throttle
 from tests.proxy.metadata_broker import metadata_broker
 from tests.proxy.servers import serving
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
@@ -319,6 +320,7 @@ async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(
 ) -> None:
     """The poller has tests of its own; this is its wiring: throttled topics in, ISR out, polled at once on a change."""
     from proxy import cluster
+    from proxy.min_isr import MinInSyncReplicas
 
     asked: list[set[str]] = []
     polled = asyncio.Event()
@@ -328,7 +330,15 @@ async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(
         polled.set()
         return {(b"orders", 0): frozenset({1, 2})}
 
+    async def refresh(min_isr: MinInSyncReplicas, connection: object, topics: set[str]) -> None:
+        min_isr._values = {b"orders": 3}
+
     monkeypatch.setattr(cluster.ClusterPoller, "_ask", ask)
+    under: dict[str, object] = {}
+    monkeypatch.setattr(MinInSyncReplicas, "refresh", refresh)
+    monkeypatch.setattr(
+        Throttle, "set_under_min_isr", lambda throttle, partitions: under.update({throttle.side: partitions})
+    )
     throttle = f'[throttle.topics.idle]\n"{LEADER_REPLICAS}" = "*"'
     config = configured(broker, '[cluster]\nbootstrap_servers = "127.0.0.1:1"', throttle)
     async with running(config) as weir:
@@ -341,6 +351,7 @@ async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(
         for side in weir.sidecar.sides:
             assert side.throttle.in_isr(b"orders", 0, 2)
             assert not side.throttle.in_isr(b"orders", 0, 3)
+        assert under == {"leader": {(b"orders", 0)}, "follower": {(b"orders", 0)}}
         assert await weir.metric('weir_cluster_polls_total{result="ok"}') == 1
 
 
