@@ -12,7 +12,6 @@ from protocol.metadata import (
     FIRST_METADATA_WITH_IDS,
     LAST_METADATA,
     METADATA,
-    NO_ID,
     decode_api_versions,
     decode_metadata,
     encode_api_versions_request,
@@ -65,7 +64,10 @@ class MetadataConnection:
         self._writer.transport.abort()
 
     async def topic_names(self, names: Collection[bytes], topic_ids: Collection[bytes]) -> dict[bytes, bytes]:
-        """Ask for topics by name (UTF-8) and by id; return the names by id of those that the broker knows."""
+        """Ask for topics by name (UTF-8) and by id; return the names by id of those that the broker knows.
+
+        NO_ID stands among them for topics without one.
+        """
         asked: Collection[bytes] | None = names
         if topic_ids and self._version < FIRST_METADATA_BY_ID:
             asked = None  # all topics: these versions cannot be asked for one by its id
@@ -75,8 +77,8 @@ class MetadataConnection:
         found = {}
         wanted_names, wanted_ids = frozenset(names), frozenset(topic_ids)
         for number, topic in enumerate(decode_metadata(answer, self._version, self._correlation_id), start=1):
-            known = topic.error_code == _NO_ERROR and topic.topic_id != NO_ID
-            if known and topic.name and (topic.name in wanted_names or topic.topic_id in wanted_ids):
+            wanted = topic.name in wanted_names or topic.topic_id in wanted_ids
+            if topic.error_code == _NO_ERROR and wanted and topic.name:
                 found[topic.topic_id] = topic.name
             if number % _TOPICS_PER_SLICE == 0:
                 await asyncio.sleep(0)

@@ -52,7 +52,6 @@ class MinInSyncReplicas:
             try:
                 response = await connection.send(DescribeConfigsRequest(resources))
             except (IncompatibleBrokerVersion, NotImplementedError) as error:
-                self._ask_at = self._clock() + REFRESH_SECONDS
                 raise ConfigRefused("the broker has no version of DescribeConfigs that is known here") from error
             for error_code, _message, _type, topic, entries in response.resources:
                 if error_code not in (0, UnknownTopicOrPartitionError.errno):

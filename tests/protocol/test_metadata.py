@@ -108,6 +108,16 @@ def test_response_with_any_bytes_changed_is_read_or_malformed(data: st.DataObjec
         list(decode_metadata(bytes(altered), 12, 7))
 
 
+def test_response_with_null_arrays_in_a_partition_is_read() -> None:
+    """No version allows them; what matters is that they are not taken for arrays of -1 elements."""
+    partition = Partition(replica_nodes=[], isr_nodes=[], offline_replicas=[])
+    whole = response(12, [(0, "orders", b"o" * 16, [partition])])
+    empty_arrays = b"\x01\x01\x01\x00"
+    assert whole.count(empty_arrays) == 1
+    altered = whole.replace(empty_arrays, bytes(4))
+    assert list(decode_metadata(altered, 12, 7)) == [MetadataTopic(0, b"orders", b"o" * 16)]
+
+
 def test_response_to_another_question_is_refused() -> None:
     with pytest.raises(CorrelationMismatch):
         next(decode_metadata(some_response(), 12, 8))

@@ -42,6 +42,8 @@ class MetadataBroker:
     """`topics` is what the cluster has; `asked` what Metadata requests asked for."""
 
     topics: dict[str, bytes] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+    """What is answered for a topic in place of success."""
     newest_metadata: int = 13
     silent: bool = False
     """Reads, and answers nothing."""
@@ -111,7 +113,7 @@ class MetadataBroker:
     def _found(self, names: Iterable[str], topic_ids: Iterable[bytes]) -> Iterable[object]:
         for name in names:
             topic_id = self.topics.get(name)
-            error = UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else 0
+            error = UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else self.errors.get(name, 0)
             uuid = NO_UUID if topic_id is None else UUID(bytes=topic_id)
             yield Topic(error_code=error, name=name, topic_id=uuid, partitions=[])
         by_id = {topic_id: name for name, topic_id in self.topics.items()}

@@ -244,7 +244,9 @@ async def test_cluster_with_no_server_there_fails_and_says_which(
 ONE_IN_SYNC = frozenset({(b"orders", 1)})
 
 
-async def test_cluster_poll_publishes_the_partitions_under_their_min_isr(broker: Broker, harness: Harness) -> None:
+async def test_cluster_poll_publishes_the_partitions_under_their_min_isr(
+    broker: Broker, harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
     harness.topics = {"orders", "payments", "gone"}
     await harness.poller.poll()
     assert broker.configs_asked == [["gone", "orders", "payments"]]
@@ -253,6 +255,7 @@ async def test_cluster_poll_publishes_the_partitions_under_their_min_isr(broker:
     harness.topics = {"orders"}  # other topics are throttled: asked for at once
     await harness.poller.poll()
     assert harness.under_min_isr[-1] == {(b"orders", 0), (b"orders", 1)}
+    assert caplog.records == []  # that a throttled topic is not there is no fault
 
 
 async def test_cluster_min_isr_is_asked_for_again_after_a_while(broker: Broker, harness: Harness) -> None:

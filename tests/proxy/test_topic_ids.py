@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
+from protocol.metadata import NO_ID
 from proxy import topic_ids
 from proxy.address import Address
 from proxy.config import parse_config
@@ -112,6 +113,18 @@ async def test_resolver_polls_throttled_topics_and_sees_one_created_again(
     assert broker.connections == 1
 
 
+async def test_resolver_learns_nothing_of_topics_without_an_id_or_with_an_error(
+    broker: MetadataBroker, harness: Harness
+) -> None:
+    harness.throttled = {"orders", "payments"}
+    broker.topics["orders"] = NO_ID  # a broker in ZooKeeper mode, at an older level than itself
+    broker.errors["payments"] = 29  # TOPIC_AUTHORIZATION_FAILED
+    await harness.asked_at(0)
+    assert harness.changes == 0
+    assert harness.names.name_of(NO_ID) is None
+    assert harness.names.name_of(PAYMENTS) is None
+
+
 async def test_resolver_without_a_throttle_asks_nothing_until_an_id_is_wanted(
     broker: MetadataBroker, harness: Harness
 ) -> None:
@@ -186,6 +199,19 @@ async def test_resolver_reports_an_id_that_the_cluster_does_not_know_and_asks_la
     assert harness.names.unknown_count == 0
 
 
+async def test_resolver_asks_again_for_an_unknown_id_without_another_miss(
+    broker: MetadataBroker, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_ids, "_CHECK_SECONDS", 0.01)
+    harness.names.name_of(STRANGER)
+    async with harness.running():
+        await harness.until(lambda: harness.changes == 1)
+        broker.topics["late"] = STRANGER
+        harness.clock.now = 1
+        await harness.until(lambda: harness.changes == 2)
+    assert harness.names.name_of(STRANGER) == b"late"
+
+
 async def test_resolver_asks_in_questions_of_bounded_size(
     broker: MetadataBroker, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,28 +260,30 @@ async def test_resolver_of_a_broker_without_ids_asks_nothing_until_an_id_is_seen
     assert broker.connections == 2
     assert fields(caplog, "topic_id_unknown")["reason"] == "the broker is older than topic ids"
     broker.newest_metadata = 12  # upgraded
-    await harness.asked_at(6)
+    harness.clock.now = 6
+    async with harness.running():
+        await harness.until(lambda: harness.changes == 2)  # of payments, then at once of the throttled topic
     assert harness.names.name_of(PAYMENTS) == b"payments"
-    await harness.asked_at(6)
     assert harness.names.name_of(ORDERS) == b"orders"
 
 
-GARBAGE = {
-    "http": b"HTTP/1.1 400 Bad Request\r\n\r\n",
-    "tls alert": bytes.fromhex("15030300020228") + bytes(3),
-    "negative size": bytes.fromhex("ffffffff"),
-    "another question's": bytes.fromhex("0000000a 00000063 0000 00000000"),
-    "cut": bytes.fromhex("0000000a 00000000 0000 00000001"),
-}
-
-
-@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+@pytest.mark.parametrize(
+    ("garbage", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "larger than the limit of 33554432 bytes"),
+        (bytes.fromhex("15030300020228"), "larger than the limit of 33554432 bytes"),  # a TLS alert
+        (bytes.fromhex("ffffffff"), "a size of -1 bytes"),
+        (bytes.fromhex("0000000a 00000063 0000 00000000"), "correlation id 99 where 0 was due"),
+        (bytes.fromhex("0000000a 00000000 0000 00000001"), "1 elements cannot stand in 0 bytes"),
+    ],
+)
 async def test_resolver_of_a_broker_that_answers_garbage_goes_on_and_recovers(
-    broker: MetadataBroker, harness: Harness, caplog: pytest.LogCaptureFixture, garbage: bytes
+    broker: MetadataBroker, harness: Harness, caplog: pytest.LogCaptureFixture, garbage: bytes, said: str
 ) -> None:
     broker.garbage = garbage
     await harness.asked_at(0)
     assert events(caplog) == ["topic_ids_not_asked"]
+    assert said in str(fields(caplog, "topic_ids_not_asked")["error"])
     broker.garbage = None
     await harness.asked_at(0)
     assert harness.names.name_of(ORDERS) == b"orders"
