@@ -26,6 +26,7 @@ DEFAULT_POLL_SECONDS = 5.0  # as [cluster] poll_seconds
 
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 10.0
+MAX_IDLE_RETRY_SECONDS = 60.0  # while no fetch has an unknown id: perhaps the servers speak TLS, and none ever will
 _CHECK_SECONDS = 1.0  # how often is looked which unknown ids are to be asked for again
 _MOST_SHOWN = 5  # ids in one log line
 
@@ -104,15 +105,19 @@ class TopicIdResolver:
             self._log.info("topic_ids_recovered", peer=self._servers[0])
 
     async def _pause(self) -> None:
+        seconds = self._poll_seconds
         if self._retry_seconds:
-            await asyncio.sleep(self._retry_seconds)  # whatever is missed meanwhile
-            return
-        seconds = min(_CHECK_SECONDS, self._poll_seconds) if self._names.unknown_count else self._poll_seconds
+            await asyncio.sleep(min(self._retry_seconds, MAX_RETRY_SECONDS))  # whatever is missed meanwhile
+            seconds = self._retry_seconds - MAX_RETRY_SECONDS
+            if seconds <= 0 or self._names.unknown_count:
+                return
+        elif self._names.unknown_count:
+            seconds = min(_CHECK_SECONDS, seconds)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 
     def _back_off(self) -> None:
-        self._retry_seconds = min(max(2 * self._retry_seconds, FIRST_RETRY_SECONDS), MAX_RETRY_SECONDS)
+        self._retry_seconds = min(max(2 * self._retry_seconds, FIRST_RETRY_SECONDS), MAX_IDLE_RETRY_SECONDS)
 
     def _learn(self, found: dict[bytes, bytes], topic_ids: Collection[bytes]) -> None:
         if not self._has_ids:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -15,9 +15,7 @@ from proxy.cluster import ClusterPoller
 from proxy.config import Cluster as ClusterTable
 from proxy.log import EventLog
 from proxy.min_isr import Partitions
-from proxy.topic_ids import TopicIdResolver
-from quota.topic_names import TopicNames
-from tests.quota.clock import ManualClock
+from tests.proxy.resolving import POLL_SECONDS, Resolving
 
 pytestmark = pytest.mark.integration
 
@@ -33,30 +31,12 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-class Resolving:
-    """A resolver whose clock stands still unless it is moved; `ask` asks the brokers once."""
-
-    def __init__(self, cluster: Cluster, *throttled: str) -> None:
-        self.clock = ManualClock()
-        self.names = TopicNames(self.clock)
-        self.changes = 0
-        servers = [Address.parse(server) for server in cluster.bootstrap_servers]
-        self.resolver = TopicIdResolver(
-            self.names, servers, lambda: throttled, self.on_change, EventLog(), clock=self.clock
-        )
-
-    def on_change(self) -> None:
-        self.changes += 1
-
-    async def ask(self) -> None:
-        self.clock.now += 5  # seconds: as often as it polls
-        await self.resolver.resolve()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                await asyncio.sleep(0.1)
-                await self.ask()
+async def resolving(cluster: Cluster, *throttled: str) -> Resolving:
+    """A resolver that asked the brokers once."""
+    asking = Resolving(*map(Address.parse, cluster.bootstrap_servers))
+    asking.throttled = set(throttled)
+    await asking.asked_at(0)
+    return asking
 
 
 def id_on_disk(cluster: Cluster, topic: str) -> bytes:
@@ -67,30 +47,28 @@ def id_on_disk(cluster: Cluster, topic: str) -> bytes:
 
 
 async def test_ids_have_names_and_a_topic_that_is_created_again_has_a_new_one(cluster: Cluster) -> None:
-    resolving = Resolving(cluster, "orders", "not-there")
-    names = resolving.names
     orders, payments, stranger = id_on_disk(cluster, "orders"), id_on_disk(cluster, "payments"), b"\xfe" * 16
-    await resolving.ask()
+    first = await resolving(cluster, "orders", "not-there")
+    names = first.names
     assert (names.name_of(orders), names.name_of(payments), names.name_of(stranger)) == (b"orders", None, None)
-    await resolving.ask()
+    await first.asked_at(1)
     assert (names.name_of(payments), names.name_of(stranger), names.unknown_count) == (b"payments", None, 1)
-    assert resolving.changes == 2
+    assert first.changes == 2
 
     await asyncio.to_thread(cluster.admin.delete_topic, "orders")
     await asyncio.to_thread(cluster.create_topic, "orders", {0: [1, 2]}, TWO_IN_SYNC)
     again = id_on_disk(cluster, "orders")
     assert again != orders
-    await resolving.until(lambda: resolving.changes == 3)
-    assert names.name_of(again) == b"orders"
+    await first.asked_at(POLL_SECONDS)
+    assert (names.name_of(again), first.changes) == (b"orders", 3)
 
-    later = Resolving(cluster)
+    later = await resolving(cluster)
     later.names.name_of(orders)
-    await later.ask()
+    await later.asked_at(1)
     assert (later.names.name_of(orders), later.names.unknown_count) == (None, 1)
-    assert {topic for topic, _ in cluster.admin.partitions()} >= {"orders", "payments"}
-    assert not {topic for topic, _ in cluster.admin.partitions()} & {"not-there"}  # no question creates a topic
-    for resolved in (resolving, later):
-        resolved.resolver._disconnect()
+    assert {topic for topic, _ in cluster.admin.partitions()} == {"orders", "alone", "payments"}  # none by asking
+    for asking in (first, later):
+        asking.resolver._disconnect()
     cluster.check_logs()
 
 

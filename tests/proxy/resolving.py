@@ -1,0 +1,91 @@
+"""A resolver of topic ids in a test's hands, and what asyncio is waited with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from proxy.address import Address
+from proxy.log import EventLog
+from proxy.topic_ids import TopicIdResolver
+from quota.topic_names import TopicNames
+from tests.quota.clock import ManualClock
+
+ORDERS, ORDERS_AGAIN, PAYMENTS, STRANGER = (bytes([number]) * 16 for number in (1, 2, 3, 0xFF))
+POLL_SECONDS = 60.0
+DEADLINE_SECONDS = 5.0
+
+
+class Resolving:
+    """A resolver for throttled topic `orders`; its clock stands still unless it is moved."""
+
+    def __init__(self, *servers: Address) -> None:
+        self.clock = ManualClock()
+        self.names = TopicNames(self.clock)
+        self.throttled = {"orders"}
+        self.changes = 0
+        self.changed = asyncio.Event()
+        self.resolver = TopicIdResolver(
+            self.names,
+            servers,
+            lambda: self.throttled,
+            self.on_change,
+            EventLog(clock=self.clock),
+            POLL_SECONDS,
+            self.clock,
+        )
+
+    def on_change(self) -> None:
+        self.changes += 1
+        self.changed.set()
+
+    async def asked_at(self, seconds: float) -> None:
+        self.clock.now = seconds
+        await self.resolver.resolve()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.resolver.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not condition():  # noqa: ASYNC110 - what is waited for is a broker's list, or a connection
+                await asyncio.sleep(0.001)
+
+
+class Waits:
+    """Stands for asyncio's own waits, which then take no time; remembers for how long (seconds) they were asked."""
+
+    def __init__(self) -> None:
+        self.pause = asyncio.sleep
+        self.slept: list[float] = []
+        self.waited: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await self.pause(0)
+
+    async def wait_for(self, awaited: Coroutine[Any, Any, object], seconds: float) -> None:
+        awaited.close()
+        self.waited.append(seconds)
+        await self.pause(0)
+        raise TimeoutError
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.msg for record in caplog.records if record.name == "weir"]
+
+
+def fields(caplog: pytest.LogCaptureFixture, event: str) -> dict[str, object]:
+    found: dict[str, object] = next(r for r in caplog.records if r.msg == event).__dict__["weir_fields"]
+    return found
