@@ -64,7 +64,9 @@ class MetadataConnection:
         self._writer.transport.abort()
 
     async def topic_names(self, names: Collection[bytes], topic_ids: Collection[bytes]) -> dict[bytes, bytes]:
-        """Ask for topics by name (UTF-8) and by id; return the names by id of those that the broker knows.
+        """Ask for topics by name (UTF-8) or by id; return the names by id of those that the broker knows.
+
+        Where there are ids, a broker leaves the names out (KafkaApis.handleTopicMetadataRequest): ask for them apart.
 
         NO_ID stands among them for topics without one.
         """

@@ -191,10 +191,11 @@ def metadata_servers(config: Config) -> tuple[Address, ...]:
 
 
 def _questions(topic_ids: list[bytes], names: list[bytes]) -> Iterable[tuple[list[bytes], list[bytes]]]:
-    """Yield ids and names in shares of TOPICS_PER_QUESTION, ids first: they are being fetched."""
-    for start in range(0, len(topic_ids) + len(names), TOPICS_PER_QUESTION):
-        end = start + TOPICS_PER_QUESTION
-        yield topic_ids[start:end], names[max(start - len(topic_ids), 0) : max(end - len(topic_ids), 0)]
+    """Yield shares of TOPICS_PER_QUESTION, of ids first: they are being fetched."""
+    for start in range(0, len(topic_ids), TOPICS_PER_QUESTION):
+        yield topic_ids[start : start + TOPICS_PER_QUESTION], []
+    for start in range(0, len(names), TOPICS_PER_QUESTION):
+        yield [], names[start : start + TOPICS_PER_QUESTION]
 
 
 def _shown(topic_ids: Iterable[bytes]) -> list[str]:

@@ -106,7 +106,8 @@ class MetadataBroker:
         assert version >= 12 or not ids
         self.asked.append(Question(named, ids, request.allow_auto_topic_creation, version))
         await self.released.wait()
-        found = list(self._found(self.topics if named is None else named, ids))
+        by_name = [] if ids else self.topics if named is None else named  # as KafkaApis: ids alone, where there are any
+        found = list(self._found(by_name, ids))
         whole = MetadataResponse(version=version, brokers=[], topics=found)
         return frame[4:8] + b"\x00" + bytes(whole.encode(version=version))
 
