@@ -17,8 +17,8 @@ MAX_INT32: Final = 2**31 - 1
 NO_LEADER_EPOCH: Final = -1
 """What Kafka takes a leader epoch for where a version has none."""
 
-DECODED_VERSIONS: Final = range(0, 15)
-"""Those that a sidecar takes into its hands: from v15 on a replica is told from a consumer behind the topics only."""
+DECODED_VERSIONS: Final = range(0, 19)
+"""Those that a sidecar takes into its hands."""
 
 TOPIC_ID_SIZE: Final = 16
 

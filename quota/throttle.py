@@ -110,6 +110,7 @@ class Throttle:
         self._last_session_id = NO_SESSION
         self._throttled: dict[bytes, frozenset[int] | EveryPartition] = {}
         self._in_sync_replicas: Mapping[tuple[bytes, int], frozenset[int]] = {}
+        self._under_min_isr: frozenset[tuple[bytes, int]] = frozenset()
         self.configure(self.settings)
 
     def configure(self, settings: ThrottleSettings) -> None:
@@ -139,6 +140,16 @@ class Throttle:
         if in_sync != self._in_sync_replicas:
             self._in_sync_replicas = in_sync
             self.generation += 1
+
+    def set_under_min_isr(self, partitions: frozenset[tuple[bytes, int]]) -> None:
+        """Take the partitions, by topic, of which fewer replicas are in sync than `min.insync.replicas`."""
+        if partitions != self._under_min_isr:
+            self._under_min_isr = partitions
+            self.generation += 1
+
+    def is_under_min_isr(self, topic: bytes, partition: int) -> bool:
+        """Whether the cluster's metadata shows fewer replicas in sync than `min.insync.replicas`."""
+        return (topic, partition) in self._under_min_isr
 
     @property
     def throttled_topics(self) -> Container[bytes]:
