@@ -1,12 +1,13 @@
-"""The two modes that Kafka runs in: KRaft (3.3 and later) and ZooKeeper (up to 3.9)."""
+"""The two modes that Kafka runs in, KRaft (3.3 and later) and ZooKeeper (up to 3.9), and the levels of each by name."""
 
 from __future__ import annotations
 
 import base64
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from lab.broker import Broker, ZooKeeper
 from lab.cluster import Cluster
@@ -14,6 +15,7 @@ from lab.network import Ports
 from lab.settings import (
     SESSION_TIMEOUT_MS,
     Place,
+    has_record_batches,
     kraft_properties,
     properties_text,
     zookeeper_config,
@@ -93,7 +95,7 @@ class ZooKeeperCluster(Cluster):
     @property
     def client_properties(self) -> dict[str, object]:
         """Levels below 0.11 have no message format that could hold an idempotent producer's ids."""
-        return {"enable.idempotence": False}
+        return {} if has_record_batches(self._level) else {"enable.idempotence": False}
 
     def _prepare(self, ports: Ports) -> None:
         port = ports.take()
@@ -120,6 +122,63 @@ class ZooKeeperCluster(Cluster):
     def _before_restart(self, broker: Broker) -> None:
         """Wait for ZooKeeper to forget a killed broker: it refuses the new one while the old one's session lives."""
         time.sleep(max(0.0, broker.ended_at + SESSION_TIMEOUT_MS / 1000 + 1 - time.monotonic()))
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A way to run a cluster: `kafka` is the version of its jars, `level` what its brokers may use of each other.
+
+    `fetch_version` is what its replicas fetch with, as sidecars between real brokers counted it
+    (tests/lab/test_cluster_integration.py).
+    """
+
+    name: str
+    kafka: str
+    zookeeper: bool
+    level: str
+    fetch_version: int
+
+    def cluster(self, brokers: int = 3, **options: Any) -> Cluster:
+        """Return such a cluster, not started yet. Options: see Cluster."""
+        if self.zookeeper:
+            return ZooKeeperCluster(self.kafka, brokers, inter_broker_protocol_version=self.level, **options)
+        return KraftCluster(self.kafka, brokers, metadata_version=self.level, **options)
+
+
+_FETCH_VERSIONS: Final = (
+    ("zookeeper", "3.9.1", "0.8.2", 0),
+    ("zookeeper", "3.9.1", "0.9.0", 1),
+    ("zookeeper", "3.9.1", "0.10.0", 2),
+    ("zookeeper", "3.9.1", "0.10.1", 3),
+    ("zookeeper", "3.9.1", "0.11.0-IV0", 4),
+    ("zookeeper", "3.9.1", "0.11.0", 5),
+    ("zookeeper", "3.9.1", "1.1", 7),
+    ("zookeeper", "3.9.1", "2.0", 8),
+    ("zookeeper", "3.9.1", "2.1", 10),
+    ("zookeeper", "3.9.1", "2.3", 11),
+    ("zookeeper", "3.9.1", "2.8", 12),
+    ("zookeeper", "3.9.1", "3.4", 13),
+    ("zookeeper", "3.9.1", "3.5-IV0", 14),
+    ("zookeeper", "3.9.1", "3.5", 15),
+    ("zookeeper", "3.9.1", "3.7", 16),
+    ("zookeeper", "3.9.1", "3.9", 17),
+    # No KRaft cluster begins below 3.3: none fetches with v12.
+    ("kraft", "3.9.1", "3.4", 13),
+    ("kraft", "3.9.1", "3.5-IV0", 14),
+    ("kraft", "3.9.1", "3.5", 15),
+    ("kraft", "3.9.1", "3.7", 16),
+    ("kraft", "3.9.1", "3.9", 17),
+    ("kraft", "4.1.0", "4.1", 18),
+)
+
+MODES: Final = {
+    f"{kind}-{level}": Mode(f"{kind}-{level}", kafka, kind == "zookeeper", level, version)
+    for kind, kafka, level, version in _FETCH_VERSIONS
+}
+"""Every mode by name: each Fetch version that Kafka's replicas use (they never used v6 and v9)."""
+
+CORNERS: Final = tuple(MODES[name] for name in ("zookeeper-0.10.1", "zookeeper-2.8", "kraft-4.1"))
+"""One mode of each kind of Fetch: without sessions (v3), with sessions and names (v12), the newest (v18)."""
 
 
 def _kafka_uuid() -> str:

@@ -210,6 +210,16 @@ def zookeeper_config(port: int, data: str) -> str:
     )
 
 
+def has_record_batches(level: str) -> bool:
+    """Return whether logs of a level keep record batches (magic 2): for idempotent and transactional producers."""
+    return not _before(level, (0, 11))
+
+
+def has_zstd(level: str) -> bool:
+    """Return whether brokers at a level take records compressed with zstd (KIP-110)."""
+    return not _before(level, (2, 1))
+
+
 def _before(level: str, other: tuple[int, int]) -> bool:
     major, minor = level.split("-")[0].split(".")[:2]
     return (int(major), int(minor)) < other

@@ -7,6 +7,8 @@ from lab.settings import (
     Place,
     Route,
     SidecarOptions,
+    has_record_batches,
+    has_zstd,
     hosts_file,
     kraft_properties,
     properties_text,
@@ -131,3 +133,17 @@ def test_zookeeper_config_grants_sessions_as_short_as_the_brokers_ask_for() -> N
     lines = dict(line.split("=") for line in zookeeper_config(24000, str(Path("/data"))).splitlines())
     assert 2 * int(lines["tickTime"]) <= 6000
     assert lines["admin.enableServer"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("level", "batches", "zstd"),
+    [
+        ("0.10.2", False, False),
+        ("0.11.0-IV0", True, False),
+        ("2.0", True, False),
+        ("2.1", True, True),
+        ("4.1", True, True),
+    ],
+)
+def test_level_tells_what_a_log_may_hold(level: str, batches: bool, zstd: bool) -> None:
+    assert (has_record_batches(level), has_zstd(level)) == (batches, zstd)
