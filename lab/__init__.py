@@ -44,5 +44,6 @@ What to know:
 - Beside a move: `lab.produce.LiveProducer` (a steady rate; what was acked and how long it took), `LiveConsumer` (what
   came of that, and how long it took from end to end), `read_numbers` (reads all of it back), and Kafka's own tools in
   `lab.performance`.
+- `lab.log_kinds` makes topics of every kind: each codec, transactions, compaction, batches larger than a fetch.
 - `cluster.admin` (control.cluster_admin) knows partitions, ISR, moves, configs and Kafka's own throttle.
 """

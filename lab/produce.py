@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
 from lab.errors import LabError
@@ -44,7 +44,7 @@ def fill(
     they are compressed). The messages are random bytes, so compression does not make them smaller. All of a partition's
     in-sync replicas have them when this returns.
     """
-    return _in_own_loop(_fill(bootstrap_servers, topic, sizes, message_bytes, compression, batch_bytes, seed))
+    return in_own_loop(_fill(bootstrap_servers, topic, sizes, message_bytes, compression, batch_bytes, seed))
 
 
 async def _fill(
@@ -240,28 +240,51 @@ class LiveConsumer(_LiveClient):
                 self.consumed.append(LiveRecord(number, now - sent))
 
 
-def read_numbers(bootstrap_servers: Sequence[str], topic: str, partitions: Sequence[int]) -> list[int]:
-    """Read a LiveProducer's topic from its beginning and return its records' numbers, in each partition's order."""
-    return _in_own_loop(_read_numbers(bootstrap_servers, topic, partitions))
+def read_numbers(
+    bootstrap_servers: Sequence[str], topic: str, partitions: Sequence[int], *, committed: bool = False
+) -> list[int]:
+    """Read a LiveProducer's topic from its beginning and return its records' numbers, in each partition's order.
+
+    With `committed`, records of transactions that were aborted are left out.
+    """
+    records = read_records(bootstrap_servers, topic, partitions, committed=committed)
+    return [_LIVE_HEAD.unpack_from(record.value)[0] for record in records]
 
 
-async def _read_numbers(bootstrap_servers: Sequence[str], topic: str, partitions: Sequence[int]) -> list[int]:
+def numbered(number: int, message_bytes: int) -> bytes:
+    """Return a record as a LiveProducer sends it now, filled up with random bytes."""
+    padding = random.Random(number).randbytes(max(0, message_bytes - _LIVE_HEAD.size))  # noqa: S311 - no secret
+    return _LIVE_HEAD.pack(number, time.monotonic()) + padding
+
+
+def read_records(
+    bootstrap_servers: Sequence[str], topic: str, partitions: Sequence[int], *, committed: bool = False
+) -> list[ConsumerRecord]:
+    """Read partitions from their beginnings to the ends they have now; `committed`: see read_numbers."""
+    return in_own_loop(_read_records(bootstrap_servers, topic, partitions, committed))
+
+
+async def _read_records(
+    bootstrap_servers: Sequence[str], topic: str, partitions: Sequence[int], committed: bool
+) -> list[ConsumerRecord]:
     wanted = [TopicPartition(topic, partition) for partition in partitions]
-    found: list[int] = []
-    async with _consumer_of(bootstrap_servers, wanted) as consumer:
+    found: list[ConsumerRecord] = []
+    level = "read_committed" if committed else "read_uncommitted"
+    async with _consumer_of(bootstrap_servers, wanted, isolation_level=level) as consumer:
         ends = await consumer.end_offsets(wanted)
         while await _is_behind(consumer, ends):
             for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
-                found += [_LIVE_HEAD.unpack_from(record.value)[0] for record in records]
+                found += records
     return found
 
 
 @asynccontextmanager
 async def _consumer_of(
-    bootstrap_servers: Sequence[str], wanted: list[TopicPartition]
+    bootstrap_servers: Sequence[str], wanted: list[TopicPartition], **options: str
 ) -> AsyncIterator[AIOKafkaConsumer]:
     """A consumer without a group that reads these partitions from their beginnings."""
-    async with AIOKafkaConsumer(bootstrap_servers=list(bootstrap_servers), auto_offset_reset="earliest") as consumer:
+    servers = list(bootstrap_servers)
+    async with AIOKafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest", **options) as consumer:
         consumer.assign(wanted)
         yield consumer
 
@@ -270,7 +293,7 @@ async def _is_behind(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, i
     return any([await consumer.position(partition) < end for partition, end in ends.items()])
 
 
-def _in_own_loop(work: Coroutine[Any, Any, _T]) -> _T:
+def in_own_loop(work: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine to its end in a thread, so that it may be called where an event loop runs already."""
     with ThreadPoolExecutor(1, "lab-produce") as pool:
         try:

@@ -14,6 +14,7 @@ from lab.received import ReceivedBytes, Series
 
 MB = 1_000_000
 BATCH_BYTES = 10_300  # one message of `fill` in the log: 10,240 bytes and its header (levels below 0.11 batch none)
+SHARE_SECONDS = 0.15  # of quota: the most that one fetch brings
 
 
 def cluster_at(level: str = "0.10.1", **options: Any) -> ZooKeeperCluster:
@@ -74,9 +75,28 @@ def rate_between(series: Series, begin: float, end: float) -> float:
     return (series.total_at(end) - series.total_at(begin)) / (end - begin)
 
 
+def lead_from(cluster: Cluster, topics: Sequence[str], replicas: Sequence[int]) -> None:
+    """Make the first of `replicas`, which hold all partitions of `topics` in sync, the leader of all of them."""
+    partitions = sorted(cluster.admin.partitions(topics))
+    cluster.reassign(dict.fromkeys(partitions, replicas), seconds=10)
+    cluster.admin.elect_preferred_leaders(partitions)
+    states = cluster.admin.partitions
+    cluster.wait_for("new leaders", lambda: {s.leader for s in states(topics).values()} == {replicas[0]}, 10)
+
+
 def assert_identical(cluster: Cluster, topics: Sequence[str], first: int, second: int) -> int:
     """Compare two brokers' replicas of whole topics byte for byte; returns their size in bytes."""
     return sum(cluster.compare_segments(*partition, first, second) for partition in cluster.admin.partitions(topics))
+
+
+def assert_keeps(series: Series, rate: int, least: float = 0.95, batch_bytes: int = BATCH_BYTES) -> None:
+    """The mean and the worst second; the first share of budget comes at once, and in a short move counts for much.
+
+    `least` x rate is what the mean has to reach, `batch_bytes` the largest batch of what is moved.
+    """
+    begin, end = series.span
+    assert least * rate <= series.mean_rate() <= rate * (1 + SHARE_SECONDS / (end - begin))
+    assert series.worst_window()[0] <= 1.05 * rate + batch_bytes
 
 
 def assert_read_once(cluster: Cluster, topic: str, producer: LiveProducer) -> None:

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from lab.cluster import Cluster
-from lab.received import Series
 from lab.settings import Route
 from tests.integration.moves import (
-    BATCH_BYTES,
     MB,
     assert_identical,
+    assert_keeps,
     assert_throttled,
     cluster_at,
     filled,
@@ -20,8 +19,6 @@ from tests.integration.moves import (
 
 pytestmark = pytest.mark.integration
 
-SHARE_SECONDS = 0.15  # of quota: the most that one fetch brings
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
@@ -29,13 +26,6 @@ def cluster() -> Iterator[Cluster]:
     with cluster_at(routes={1: Route.INGRESS, 2: Route.BOTH}) as cluster:
         yield cluster
         cluster.check_logs()
-
-
-def assert_keeps(series: Series, rate: int) -> None:
-    """The mean and the worst second; the first share of budget comes at once, and in a short move counts for much."""
-    begin, end = series.span
-    assert 0.9 * rate <= series.mean_rate() <= 1.02 * rate * (1 + SHARE_SECONDS / (end - begin))
-    assert series.worst_window()[0] <= 1.05 * rate + BATCH_BYTES
 
 
 def test_followers_quota_holds_where_the_leader_has_no_sidecar(cluster: Cluster) -> None:
