@@ -92,6 +92,7 @@ class Cluster(ABC):
         self.brokers: dict[int, Broker] = {}
         self.sidecars: dict[int, Sidecar] = {}
         self.places: dict[int, Place] = {}
+        self._controller_port = 0  # KRaft mode only
         self._ports: Ports | None = None
         self._supervisor: Supervisor | None = None
         self._admin: ClusterAdmin | None = None
@@ -156,6 +157,11 @@ class Cluster(ABC):
     def client_properties(self) -> dict[str, object]:
         """What a Java client needs to be told to speak to this cluster."""
         return {}
+
+    @property
+    def controller(self) -> int:
+        """The id of the broker that is the controller now."""
+        return self.admin.controller()
 
     def create_topic(
         self, topic: str, assignment: Mapping[int, Sequence[int]], configs: Mapping[str, str] | None = None
@@ -334,6 +340,7 @@ class Cluster(ABC):
             listener=ports.take() if Route.INGRESS in route else advertised,
             client=self._client_port(advertised, ports),
             admin=ports.take() if route else 0,
+            controller=self._controller_port,
         )
 
     def _broker(self, place: Place) -> Broker:

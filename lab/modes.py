@@ -37,17 +37,21 @@ class KraftCluster(Cluster):
     ) -> None:
         super().__init__(version, brokers, **options)
         self._metadata_version = metadata_version
-        self._controller = (self.broker_ids[0], 0)
         self._cluster_id = _kafka_uuid()
 
+    @property
+    def controller(self) -> int:
+        """Broker 1: the admin client would be told any broker."""
+        return self.broker_ids[0]
+
     def _prepare(self, ports: Ports) -> None:
-        self._controller = (self.broker_ids[0], ports.take())
+        self._controller_port = ports.take()
 
     def _client_port(self, advertised: int, ports: Ports) -> int:
         return ports.take()
 
     def _properties_of(self, place: Place, data: Path) -> dict[str, object]:
-        return kraft_properties(place, self._controller, str(data))
+        return kraft_properties(place, self.controller, str(data))
 
     def _wait_for_prepared(self) -> None:
         """Format the folders: the controller's by Kafka's own tool, which writes the features to start with.
@@ -56,7 +60,7 @@ class KraftCluster(Cluster):
         each.
         """
         for broker in self.brokers.values():
-            if broker.broker_id != self._controller[0]:
+            if broker.broker_id != self.controller:
                 (broker.data / "meta.properties").write_text(
                     properties_text(
                         {
@@ -68,7 +72,7 @@ class KraftCluster(Cluster):
                     )
                 )
         level = ["--release-version", self._metadata_version] if self._metadata_version else []
-        properties = str(self.brokers[self._controller[0]].data.parent / "server.properties")
+        properties = str(self.brokers[self.controller].data.parent / "server.properties")
         self.java_tool(
             "format", "kafka.tools.StorageTool", ["format", "-t", self._cluster_id, "-c", properties, *level]
         )

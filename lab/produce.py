@@ -17,7 +17,10 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from lab.errors import LabError
 
@@ -85,6 +88,29 @@ async def _fill(
                         sent.result()
         await asyncio.gather(*waiting)
     return messages
+
+
+def append_to(address: str, topic: str, partition: int, values: Sequence[bytes]) -> None:
+    """Append records with acks=1, a batch each, to the broker at `address` (host:port), whatever others say of it.
+
+    A client of the usual kind would ask who leads the partition. Raises LabError when the broker refuses.
+    """
+    in_own_loop(_append_to(address, topic, partition, values))
+
+
+async def _append_to(address: str, topic: str, partition: int, values: Sequence[bytes]) -> None:
+    host, port = address.split(":")
+    connection = await create_conn(host, int(port))
+    try:
+        for value in values:
+            batch = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, len(value) + 1024)
+            batch.append(0, int(time.time() * 1000), None, value, [])
+            request = ProduceRequest(None, 1, 10_000, [(topic, [(partition, bytes(batch.build()))])])
+            ((_, ((_, error, *_),)),) = (await connection.send(request)).topics
+            if error:
+                raise LabError(f"{address} refused a record for {topic}-{partition}: error code {error}.")
+    finally:
+        connection.close()
 
 
 class LiveRecord(NamedTuple):

@@ -24,6 +24,7 @@ class Route(Flag):
     INGRESS = 1  # leader side: what other brokers (and, in ZooKeeper mode, clients) ask of it
     EGRESS = 2  # follower side: what its fetchers ask of others
     BOTH = 3  # with BOTH everywhere, replication takes two hops
+    CONTROLLER = 4  # KRaft: what a broker asks of the controller, so that its sidecar's end cuts it off from all others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,7 @@ class Place:
     listener: int  # where that listener really is: `advertised`, unless an ingress stands in front
     client: int  # KRaft's listener for clients; in ZooKeeper mode `advertised`
     admin: int  # the sidecar's HTTP
+    controller: int = 0  # KRaft's controller
 
     @property
     def resolves_localhost_to(self) -> str:
@@ -46,6 +48,11 @@ class Place:
     def client_address(self) -> str:
         """host:port for clients."""
         return f"{LOOPBACK}:{self.client}"
+
+    @property
+    def direct_address(self) -> str:
+        """host:port at which a client reaches the broker past every sidecar."""
+        return self.client_address if self.client != self.advertised else self.listener_address
 
     @property
     def listener_address(self) -> str:
@@ -97,10 +104,12 @@ def sidecar_toml(place: Place, places: list[Place], options: SidecarOptions) -> 
             if peer.broker_id != place.broker_id:
                 route = {"listen": f"{here}:{peer.advertised}", "upstream": peer.advertised_address}
                 entries.append(("[egress]", {"peer": peer.broker_id, **route}))
+    if Route.CONTROLLER in place.route:
+        route = {"listen": f"{egress_address(place.broker_id)}:{place.controller}"}
+        entries.append(("[ingress]", {**route, "upstream": f"{LOOPBACK}:{place.controller}"}))
     tables: dict[str, Mapping[str, Any]] = {"admin": {"listen": f"{LOOPBACK}:{place.admin}"}}
     if options.poll_isr:
-        direct = place.client if place.client != place.advertised else place.listener
-        tables["cluster"] = {"bootstrap_servers": f"{LOOPBACK}:{direct}"}
+        tables["cluster"] = {"bootstrap_servers": place.direct_address}
     if options.policy:
         tables["quota"] = {"policy": options.policy}
     for name, table in options.tables.items():
@@ -148,18 +157,18 @@ _COMMON: dict[str, object] = {
 }
 
 
-def kraft_properties(place: Place, controller: tuple[int, int], data: str) -> dict[str, object]:
-    """Return the properties of a KRaft broker; `controller` is the (node id, port) of the only controller."""
-    node, port = controller
-    is_controller = place.broker_id == node
+def kraft_properties(place: Place, controller: int, data: str) -> dict[str, object]:
+    """Return the properties of a KRaft broker; `controller` is the id of the one that is the only controller too."""
+    is_controller = place.broker_id == controller
+    asked_at = egress_address(place.broker_id) if Route.CONTROLLER in place.route else LOOPBACK
     listeners = [f"CLIENT://{LOOPBACK}:{place.client}", f"REPL://{LOOPBACK}:{place.listener}"]
     advertised = [f"CLIENT://localhost:{place.client}", f"REPL://localhost:{place.advertised}"]
     if is_controller:
-        listeners.append(f"CONTROLLER://{LOOPBACK}:{port}")
+        listeners.append(f"CONTROLLER://{LOOPBACK}:{place.controller}")
     return {
         "node.id": place.broker_id,
         "process.roles": "broker,controller" if is_controller else "broker",
-        "controller.quorum.voters": f"{node}@{LOOPBACK}:{port}",
+        "controller.quorum.voters": f"{controller}@{asked_at}:{place.controller}",
         "controller.listener.names": "CONTROLLER",
         "listeners": ",".join(listeners),
         "advertised.listeners": ",".join(advertised),

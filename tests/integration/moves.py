@@ -24,7 +24,7 @@ def cluster_at(level: str = "0.10.1", **options: Any) -> ZooKeeperCluster:
 
 def roles(cluster: Cluster) -> tuple[int, int, int]:
     """Return (leader, peer, follower) for a test: the leader is the controller, so the others may fail freely."""
-    leader = cluster.admin.controller()
+    leader = cluster.controller
     peer, follower = (broker_id for broker_id in cluster.broker_ids if broker_id != leader)
     return leader, peer, follower
 

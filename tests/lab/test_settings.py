@@ -29,6 +29,7 @@ def place(broker_id: int, route: Route, client: int | None = None) -> Place:
         listener=listener,
         client=client or advertised,
         admin=22000 + broker_id,
+        controller=24000,
     )
 
 
@@ -107,13 +108,20 @@ def test_hosts_file_leads_to_the_egress_only_where_there_is_one() -> None:
 
 
 def test_kraft_broker_has_a_controller_listener_only_where_the_controller_is() -> None:
-    first = kraft_properties(place(1, Route.BOTH, client=23001), (1, 24000), "/data")
-    second = kraft_properties(place(2, Route.BOTH, client=23002), (1, 24000), "/data")
+    first = kraft_properties(place(1, Route.BOTH, client=23001), 1, "/data")
+    second = kraft_properties(place(2, Route.BOTH, client=23002), 1, "/data")
     assert first["process.roles"] == "broker,controller"
     assert "CONTROLLER://127.0.0.1:24000" in str(first["listeners"])
     assert second["process.roles"] == "broker"
     assert second["listeners"] == "CLIENT://127.0.0.1:23002,REPL://127.0.0.1:21002"
     assert second["advertised.listeners"] == "CLIENT://localhost:23002,REPL://localhost:20002"
+
+
+def test_controllers_route_leads_through_the_brokers_own_sidecar() -> None:
+    here = place(2, Route.BOTH | Route.CONTROLLER, client=23002)
+    assert kraft_properties(here, 1, "/data")["controller.quorum.voters"] == "1@127.0.1.2:24000"
+    config = parse_config(sidecar_toml(here, [here], SidecarOptions()))
+    assert ("127.0.1.2:24000", "127.0.0.1:24000") in {(str(r.listen), str(r.upstream)) for r in config.ingress}
 
 
 @pytest.mark.parametrize(("level", "named"), [("0.10.1", True), ("2.8", True), ("3.0", False), ("3.9-IV0", False)])
