@@ -35,6 +35,8 @@ What to know:
   `routes=Route.INGRESS` or `routes={1: Route.INGRESS, 2: Route.EGRESS}` says otherwise. A broker without a route has
   no sidecar. KRaft brokers have a listener for clients alone; in ZooKeeper mode there is one listener, so clients
   pass the ingress too.
+- Route.CONTROLLER, in KRaft mode and beside BOTH: kill_sidecar then cuts a broker off from all others, while clients
+  (and `lab.produce.append_to`, which asks nobody who leads) still reach it.
 - Every method blocks. From asyncio use `async with` for the cluster and `asyncio.to_thread` for its methods; `fill`
   and `read_numbers` have a loop of their own. In pytest a module-scoped fixture that yields a cluster is the usual
   form; mark its tests `integration`.

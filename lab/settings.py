@@ -27,6 +27,9 @@ class Route(Flag):
     CONTROLLER = 4  # KRaft: what a broker asks of the controller, so that its sidecar's end cuts it off from all others
 
 
+_CONTROLLER = "controller"  # KRaft's, as a host's name
+
+
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """The ports of one broker and its sidecar, all on 127.0.0.1 but for the egress listeners."""
@@ -88,7 +91,8 @@ class SidecarOptions:
 
 def hosts_file(place: Place, machine: str) -> str:
     """Return the hosts file of a broker: with `-Djdk.net.hosts.file` it resolves names from this file alone."""
-    return f"{place.resolves_localhost_to} localhost\n{LOOPBACK} {machine}\n"
+    controller = egress_address(place.broker_id) if Route.CONTROLLER in place.route else LOOPBACK
+    return f"{place.resolves_localhost_to} localhost\n{LOOPBACK} {machine}\n{controller} {_CONTROLLER}\n"
 
 
 def sidecar_toml(place: Place, places: list[Place], options: SidecarOptions) -> str:
@@ -160,15 +164,16 @@ _COMMON: dict[str, object] = {
 def kraft_properties(place: Place, controller: int, data: str) -> dict[str, object]:
     """Return the properties of a KRaft broker; `controller` is the id of the one that is the only controller too."""
     is_controller = place.broker_id == controller
-    asked_at = egress_address(place.broker_id) if Route.CONTROLLER in place.route else LOOPBACK
     listeners = [f"CLIENT://{LOOPBACK}:{place.client}", f"REPL://{LOOPBACK}:{place.listener}"]
     advertised = [f"CLIENT://localhost:{place.client}", f"REPL://localhost:{place.advertised}"]
     if is_controller:
         listeners.append(f"CONTROLLER://{LOOPBACK}:{place.controller}")
+        # By a name, as brokers take over what the controller says of itself (KIP-853): it may lead through a sidecar.
+        advertised.append(f"CONTROLLER://{_CONTROLLER}:{place.controller}")
     return {
         "node.id": place.broker_id,
         "process.roles": "broker,controller" if is_controller else "broker",
-        "controller.quorum.voters": f"{controller}@{asked_at}:{place.controller}",
+        "controller.quorum.voters": f"{controller}@{_CONTROLLER}:{place.controller}",
         "controller.listener.names": "CONTROLLER",
         "listeners": ",".join(listeners),
         "advertised.listeners": ",".join(advertised),

@@ -11,10 +11,10 @@ from lab.cluster import Cluster
 from lab.modes import ZooKeeperCluster
 from lab.produce import LiveProducer, fill, read_numbers
 from lab.received import ReceivedBytes, Series
+from quota.ledger import CREDIT_SECONDS
 
 MB = 1_000_000
-BATCH_BYTES = 10_300  # one message of `fill` in the log: 10,240 bytes and its header (levels below 0.11 batch none)
-SHARE_SECONDS = 0.15  # of quota: the most that one fetch brings
+BATCH_BYTES = 10_350  # one message of `fill` in the log: 10,240 bytes and the headers of it and of its batch
 
 
 def cluster_at(level: str = "0.10.1", **options: Any) -> ZooKeeperCluster:
@@ -40,9 +40,13 @@ def throttle(*topics: str, leader: int | None = None, follower: int | None = Non
 
 
 def filled(cluster: Cluster, topic: str, replicas: Sequence[int], size: int, partitions: int = 5) -> str:
-    """Create a topic of about `size` bytes, spread evenly over its partitions, each on `replicas`; return its name."""
+    """Create a topic of about `size` bytes, spread evenly over its partitions, each on `replicas`; return its name.
+
+    Each message is a batch of its own.
+    """
     cluster.create_topic(topic, dict.fromkeys(range(partitions), replicas))
-    fill(cluster.bootstrap_servers, topic, dict.fromkeys(range(partitions), size // partitions))
+    sizes = dict.fromkeys(range(partitions), size // partitions)
+    fill(cluster.bootstrap_servers, topic, sizes, batch_bytes=BATCH_BYTES)
     return topic
 
 
@@ -76,9 +80,9 @@ def rate_between(series: Series, begin: float, end: float) -> float:
 
 
 def lead_from(cluster: Cluster, topics: Sequence[str], replicas: Sequence[int]) -> None:
-    """Make the first of `replicas`, which hold all partitions of `topics` in sync, the leader of all of them."""
+    """Make the first of `replicas`, which has all of `topics` in sync, their leader."""
     partitions = sorted(cluster.admin.partitions(topics))
-    cluster.reassign(dict.fromkeys(partitions, replicas), seconds=10)
+    cluster.reassign(dict.fromkeys(partitions, replicas))
     cluster.admin.elect_preferred_leaders(partitions)
     states = cluster.admin.partitions
     cluster.wait_for("new leaders", lambda: {s.leader for s in states(topics).values()} == {replicas[0]}, 10)
@@ -90,12 +94,12 @@ def assert_identical(cluster: Cluster, topics: Sequence[str], first: int, second
 
 
 def assert_keeps(series: Series, rate: int, least: float = 0.95, batch_bytes: int = BATCH_BYTES) -> None:
-    """The mean and the worst second; the first share of budget comes at once, and in a short move counts for much.
+    """The mean and the worst second; what an idle budget has saved comes at once, and in a short move counts for much.
 
     `least` x rate is what the mean has to reach, `batch_bytes` the largest batch of what is moved.
     """
     begin, end = series.span
-    assert least * rate <= series.mean_rate() <= rate * (1 + SHARE_SECONDS / (end - begin))
+    assert least * rate <= series.mean_rate() <= rate * (1 + CREDIT_SECONDS / (end - begin))
     assert series.worst_window()[0] <= 1.05 * rate + batch_bytes
 
 

@@ -102,9 +102,19 @@ def test_throttle_of_a_broker_is_its_own_or_the_one_of_all(throttle: Any, expect
     assert SidecarOptions(throttle=throttle).throttle_of(2) == expected
 
 
-def test_hosts_file_leads_to_the_egress_only_where_there_is_one() -> None:
-    assert hosts_file(place(2, Route.EGRESS), "machine") == "127.0.1.2 localhost\n127.0.0.1 machine\n"
-    assert hosts_file(place(2, Route.INGRESS), "machine") == "127.0.0.1 localhost\n127.0.0.1 machine\n"
+@pytest.mark.parametrize(
+    ("route", "brokers", "controller"),
+    [
+        (Route.EGRESS, "127.0.1.2", "127.0.0.1"),
+        (Route.INGRESS, "127.0.0.1", "127.0.0.1"),
+        (Route.BOTH | Route.CONTROLLER, "127.0.1.2", "127.0.1.2"),
+    ],
+)
+def test_hosts_file_leads_to_the_sidecar_only_where_there_is_a_route(
+    route: Route, brokers: str, controller: str
+) -> None:
+    hosts = hosts_file(place(2, route), "machine")
+    assert hosts == f"{brokers} localhost\n127.0.0.1 machine\n{controller} controller\n"
 
 
 def test_kraft_broker_has_a_controller_listener_only_where_the_controller_is() -> None:
@@ -112,6 +122,7 @@ def test_kraft_broker_has_a_controller_listener_only_where_the_controller_is() -
     second = kraft_properties(place(2, Route.BOTH, client=23002), 1, "/data")
     assert first["process.roles"] == "broker,controller"
     assert "CONTROLLER://127.0.0.1:24000" in str(first["listeners"])
+    assert first["controller.quorum.voters"] == second["controller.quorum.voters"] == "1@controller:24000"
     assert second["process.roles"] == "broker"
     assert second["listeners"] == "CLIENT://127.0.0.1:23002,REPL://127.0.0.1:21002"
     assert second["advertised.listeners"] == "CLIENT://localhost:23002,REPL://localhost:20002"
@@ -119,7 +130,6 @@ def test_kraft_broker_has_a_controller_listener_only_where_the_controller_is() -
 
 def test_controllers_route_leads_through_the_brokers_own_sidecar() -> None:
     here = place(2, Route.BOTH | Route.CONTROLLER, client=23002)
-    assert kraft_properties(here, 1, "/data")["controller.quorum.voters"] == "1@127.0.1.2:24000"
     config = parse_config(sidecar_toml(here, [here], SidecarOptions()))
     assert ("127.0.1.2:24000", "127.0.0.1:24000") in {(str(r.listen), str(r.upstream)) for r in config.ingress}
 

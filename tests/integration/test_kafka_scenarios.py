@@ -1,0 +1,184 @@
+"""What Kafka's own tests check of throttled replication, with sidecars in place of Kafka's quota.
+
+The newest Fetch version always; v3 and v12, which most other tests here use, where minutes are there.
+"""
+
+import re
+from collections.abc import Iterator
+from time import monotonic, sleep
+
+import pytest
+
+from lab.cluster import Cluster
+from lab.modes import CORNERS, Mode
+from lab.produce import LiveProducer, append_to, fill, read_records
+from lab.settings import Route
+from tests.integration.moves import (
+    BATCH_BYTES,
+    MB,
+    assert_identical,
+    assert_keeps,
+    assert_read_once,
+    assert_throttled,
+    filled,
+    lead_from,
+    moving,
+    now,
+    rate_between,
+    roles,
+    throttle,
+    wait_for_bytes,
+)
+from tests.modes import every_mode
+
+pytestmark = pytest.mark.integration
+
+RATE = 2 * MB
+LAG_TIME_MAX_SECONDS = 2
+LAG_TIME_MAX = {"replica.lag.time.max.ms": LAG_TIME_MAX_SECONDS * 1000}
+CORNER_MODES = every_mode(lambda mode: mode in CORNERS, always=CORNERS[-1:])
+
+
+@pytest.fixture(scope="module", params=CORNER_MODES)
+def mode(request: pytest.FixtureRequest) -> Mode:
+    found: Mode = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(mode: Mode) -> Iterator[Cluster]:
+    """Three brokers, both hops; of use to tests in which nothing fails."""
+    with mode.cluster(sidecars=True) as cluster:
+        yield cluster
+        cluster.check_logs()
+
+
+def isr_of(cluster: Cluster, leader: int) -> str:
+    """The ISR that a leader's log tells last: metadata is told seconds later in ZooKeeper mode."""
+    return re.findall(r"ISR updated to ([\d,]+)", "ISR updated to 0" + cluster.brokers[leader].log.read_text())[-1]
+
+
+def test_old_segments_are_throttled(cluster: Cluster, mode: Mode) -> None:
+    """ReplicationQuotasTest.shouldThrottleOldSegments: what is moved lies in many closed segments."""
+    topic, partition = "old", 0
+    cluster.create_topic(topic, {partition: [1]}, {"segment.bytes": str(2**20)})
+    fill(cluster.bootstrap_servers, topic, {partition: 12 * MB}, batch_bytes=BATCH_BYTES)
+    assert len(cluster.segments(topic, partition, 1)) > 10
+    cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+    with moving(cluster, [topic], [1, 2]) as received:
+        pass
+    assert_keeps(received.series(), RATE)
+    assert_identical(cluster, [topic], 1, 2)
+    assert_throttled(cluster, 1, "leader", mode.fetch_version)
+
+
+def test_rest_of_a_move_is_not_throttled_when_the_throttle_is_removed(cluster: Cluster, mode: Mode) -> None:
+    topic = filled(cluster, "freed", [1], 20 * MB)
+    cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+    with moving(cluster, [topic], [1, 2]) as received:
+        wait_for_bytes(cluster, received, 4 * MB)
+        assert received.series().mean_rate() < 1.2 * RATE
+        cluster.sidecars[1].delete_throttle()
+        assert cluster.wait_for(f"{topic} in sync", lambda: cluster.is_in_sync(topic), 10) < 2  # by the throttle: 8 s
+    assert_identical(cluster, [topic], 1, 2)
+    assert_throttled(cluster, 1, "leader", mode.fetch_version)
+
+
+def test_move_goes_on_throttled_under_the_leader_that_is_elected_meanwhile(cluster: Cluster, mode: Mode) -> None:
+    """The follower changes over to the new leader, whose sidecar has a budget of its own; no byte comes twice."""
+    topic, size = filled(cluster, "elected", [1, 2], 24 * MB), 24 * MB
+    cluster.create_topic("elected-live", {0: [1, 2]})
+    sleep(1)  # the peer hears the last high watermark: levels below 0.11 truncate to it
+    rates = {1: 2 * RATE, 2: RATE}
+    for broker_id, rate in rates.items():
+        cluster.sidecars[broker_id].put_throttle(throttle(topic, leader=rate))
+    with (
+        LiveProducer(cluster.bootstrap_servers, "elected-live", [0], rate=50) as producer,
+        moving(cluster, [topic], [1, 2, 3]) as received,
+    ):
+        wait_for_bytes(cluster, received, size // 2)
+        assert received.series().mean_rate() == pytest.approx(rates[1], rel=0.1)
+        lead_from(cluster, [topic], [2, 1, 3])
+        sleep(1.5)  # the new leader's first second
+        begin = now(received)
+    series = received.series()
+    assert rate_between(series, begin, series.span[1]) == pytest.approx(rates[2], rel=0.1)
+    for follower in (1, 3):
+        assert assert_identical(cluster, [topic], 2, follower) == series.received
+    assert producer.failed == 0
+    assert_read_once(cluster, "elected-live", producer)
+    for broker_id in rates:
+        assert_throttled(cluster, broker_id, "leader", mode.fetch_version)
+
+
+def test_move_that_was_cancelled_leaves_nothing_and_can_begin_anew(cluster: Cluster, mode: Mode) -> None:
+    topic = filled(cluster, "cancelled", [1], 12 * MB)
+    partitions = sorted(cluster.admin.partitions([topic]))
+    cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+    with cluster.received_bytes(2, partitions) as received:
+        cluster.reassign(dict.fromkeys(partitions, (1, 2)))
+        wait_for_bytes(cluster, received, 4 * MB)
+        cluster.admin.reassign(dict.fromkeys(partitions))
+        homes = [cluster.brokers[2].data / f"{topic}-{partition}" for _, partition in partitions]
+        cluster.wait_for("the end of the replicas", lambda: not any(home.exists() for home in homes), 10)
+    assert {state.replicas for state in cluster.admin.partitions([topic]).values()} == {(1,)}
+    with moving(cluster, [topic], [1, 2]) as received:
+        pass
+    assert_keeps(received.series(), RATE)
+    assert_identical(cluster, [topic], 1, 2)
+    assert_throttled(cluster, 1, "leader", mode.fetch_version)
+
+
+def test_replica_is_throttled_whenever_it_is_out_of_the_isr_and_never_in_it(mode: Mode) -> None:
+    """The follower cannot be reached for a while, twice; it catches up at the quota, and then follows at any rate."""
+    tables = {"quota": {"replica_lag_time_max_ms": LAG_TIME_MAX_SECONDS * 1000}}
+    with mode.cluster(2, sidecars=True, properties=LAG_TIME_MAX, sidecar_tables=tables) as cluster:
+        topic = filled(cluster, "orders", [1, 2], MB, partitions=1)
+        cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+        for _ in range(2):
+            cluster.kill_sidecar(2)
+            append_to(cluster.places[1].direct_address, topic, 0, [bytes(10_240)] * 600)
+            cluster.wait_for("an ISR of one", lambda: isr_of(cluster, 1) == "1", 20)
+            with cluster.received_bytes(2, [(topic, 0)]) as received:
+                cluster.start_sidecar(2)
+                cluster.wait_for("an ISR of two", lambda: isr_of(cluster, 1) == "1,2", 20)
+            assert_keeps(received.series(), RATE, least=0.9)
+            cluster.sidecars[1].patch_throttle({"leader.replication.throttled.rate": RATE // 10})
+            begun = monotonic()
+            fill(cluster.bootstrap_servers, topic, {0: 4 * MB}, batch_bytes=BATCH_BYTES)  # acked by both
+            assert monotonic() - begun < 5  # by the throttle: 20 s
+            cluster.sidecars[1].patch_throttle({"leader.replication.throttled.rate": RATE})
+        assert_identical(cluster, [topic], 1, 2)
+        assert_throttled(cluster, 1, "leader", mode.fetch_version)
+        cluster.check_logs(allow={"Shrinking ISR"})
+
+
+@pytest.mark.parametrize("mode", every_mode(lambda mode: mode in CORNERS))
+def test_records_that_an_isolated_leader_took_go_when_it_is_back(mode: Mode) -> None:
+    """Real divergence: other records at the same offsets of two logs, in two leader epochs; they end up alike."""
+    asks = Route.NONE if mode.zookeeper else Route.CONTROLLER
+    routes = {1: Route.BOTH, 2: Route.BOTH | asks, 3: Route.BOTH | asks}
+    table = throttle("orders", leader=RATE, follower=2 * RATE)
+    with mode.cluster(routes=routes, throttle=table, properties=LAG_TIME_MAX) as cluster:
+        _, old, new = roles(cluster)
+        topic = filled(cluster, "orders", [old, new], 2 * MB, partitions=1)
+        sleep(1)  # the follower hears the last high watermark
+        cluster.kill_sidecar(old)
+        lead_from(cluster, [topic], [new, old])
+        lost, kept = (
+            [b"%s %d" % (name, number) + bytes(10_000) for number in range(600)] for name in (b"lost", b"kept")
+        )
+        append_to(cluster.places[old].direct_address, topic, 0, lost[:100])
+        append_to(cluster.places[new].direct_address, topic, 0, kept)
+        cluster.wait_for("an ISR of one", lambda: not cluster.is_in_sync(topic), 20)
+        with cluster.received_bytes(old, [(topic, 0)]) as received:
+            cluster.start_sidecar(old)
+            cluster.wait_for("an ISR of two", lambda: cluster.is_in_sync(topic), 30)
+        assert received.series().worst_window()[0] <= 1.05 * RATE + BATCH_BYTES
+        assert_identical(cluster, [topic], new, old)
+        lead_from(cluster, [topic], [old, new])
+        values = [record.value for record in read_records(cluster.bootstrap_servers, topic, [0])]
+        assert values[-len(kept) :] == kept
+        assert not set(lost) & set(values)
+        assert_throttled(cluster, new, "leader", mode.fetch_version)
+        cluster.check_logs(allow={"Shrinking ISR", "Truncating"})

@@ -1,0 +1,82 @@
+"""ReplicationQuotasTest's eight brokers: six lead and two follow, with a quota on either side and on both."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lab.cluster import Cluster
+from lab.modes import CORNERS, Mode
+from lab.produce import fill
+from tests.integration.moves import BATCH_BYTES, MB, assert_keeps, assert_throttled
+from tests.modes import every_mode
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+RATE = MB
+PARTITION_BYTES = 5 * MB
+THROTTLED = {0: (1, 7), 1: (2, 7), 2: (3, 7), 3: (4, 8), 4: (5, 8), 5: (6, 8)}  # partition -> leader, follower
+UNTHROTTLED = {6: (1, 7), 7: (2, 8)}
+FOLLOWERS = (7, 8)
+
+
+@pytest.fixture(scope="module", params=every_mode(lambda mode: mode in CORNERS))
+def mode(request: pytest.FixtureRequest) -> Mode:
+    found: Mode = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(mode: Mode) -> Iterator[Cluster]:
+    with mode.cluster(8, sidecars=True, heap_mb=256) as cluster:
+        yield cluster
+        cluster.check_logs()
+
+
+def table(topic: str, leader: int | None, follower: int | None) -> dict[str, Any]:
+    """A throttle that names the replicas of THROTTLED one by one, on each side that has a rate (bytes/s)."""
+    sides = [(0, "leader", leader), (1, "follower", follower)]
+    lists = {
+        f"{side}.replication.throttled.replicas": ",".join(f"{p}:{ids[index]}" for p, ids in THROTTLED.items())
+        for index, side, rate in sides
+        if rate
+    }
+    rates = {f"{side}.replication.throttled.rate": rate for _, side, rate in sides if rate}
+    return {**rates, "topics": {topic: lists}}
+
+
+@pytest.mark.parametrize(
+    ("topic", "leader", "follower", "each"),
+    [
+        ("leaders", RATE, None, 3 * RATE),
+        ("followers", None, 3 * RATE, 3 * RATE),
+        ("matched", RATE, 3 * RATE, 3 * RATE),
+        ("unmatched", RATE, 2 * RATE, 2 * RATE),
+    ],
+)
+def test_asymmetric_moves_keep_the_quotas_and_what_is_not_throttled_goes_first(
+    cluster: Cluster, mode: Mode, topic: str, leader: int | None, follower: int | None, each: int
+) -> None:
+    """Each follower has three leaders; `each` is the rate at which that lets it catch up."""
+    moves = {**THROTTLED, **UNTHROTTLED}
+    cluster.create_topic(topic, {partition: [home] for partition, (home, _) in moves.items()})
+    fill(cluster.bootstrap_servers, topic, dict.fromkeys(moves, PARTITION_BYTES), batch_bytes=BATCH_BYTES)
+    cluster.assert_no_native_throttle()
+    for sidecar in cluster.sidecars.values():
+        sidecar.put_throttle(table(topic, leader, follower))
+    seven, eight = (
+        cluster.received_bytes(follower, [(topic, p) for p, ids in THROTTLED.items() if follower in ids])
+        for follower in FOLLOWERS
+    )
+    free = cluster.received_bytes(7, [(topic, 6)])
+    with seven, eight, free:
+        cluster.reassign({(topic, partition): ids for partition, ids in moves.items()}, seconds=60)
+    for received in (seven, eight):
+        assert_keeps(received.series(), each, least=0.9, batch_bytes=3 * BATCH_BYTES)
+        assert free.series().span[1] < received.series().span[1] / 2
+    for partition, ids in moves.items():
+        cluster.compare_segments(topic, partition, *ids)
+    if leader:
+        assert_throttled(cluster, 1, "leader", mode.fetch_version)
+    if follower:
+        assert_throttled(cluster, 7, "follower", mode.fetch_version)
