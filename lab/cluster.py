@@ -52,8 +52,7 @@ class Cluster(ABC):
     throttle, policy, poll_isr, sidecar_tables: what the sidecars are told, see SidecarOptions.
     properties, broker_properties: broker properties for all, and by broker id; they win over the lab's own.
     heap_mb: -Xmx of each broker in MiB; `jvm_flags` are further flags.
-    sidecar_command: builds a sidecar's command line from its configuration file (weir_run), for those who test
-    something else.
+    sidecar_command: builds a sidecar's command line from its configuration file; weir_run unless others are tested.
     show: where a line on progress or on a failure goes (stderr).
     """
 
@@ -77,6 +76,7 @@ class Cluster(ABC):
         show: Callable[[str], None] | None = None,
     ) -> None:
         self.version = version
+        self.fetch_version: int | None = None  # of its replicas, where a lab.modes.Mode says so
         self.broker_ids = tuple(range(1, brokers + 1))
         self._routes = _routes(self.broker_ids, sidecars, routes)
         self._sidecar_options = SidecarOptions(

@@ -144,9 +144,13 @@ class Mode:
 
     def cluster(self, brokers: int = 3, **options: Any) -> Cluster:
         """Return such a cluster, not started yet. Options: see Cluster."""
+        cluster: Cluster
         if self.zookeeper:
-            return ZooKeeperCluster(self.kafka, brokers, inter_broker_protocol_version=self.level, **options)
-        return KraftCluster(self.kafka, brokers, metadata_version=self.level, **options)
+            cluster = ZooKeeperCluster(self.kafka, brokers, inter_broker_protocol_version=self.level, **options)
+        else:
+            cluster = KraftCluster(self.kafka, brokers, metadata_version=self.level, **options)
+        cluster.fetch_version = self.fetch_version
+        return cluster
 
 
 _FETCH_VERSIONS: Final = (

@@ -24,7 +24,7 @@ class Route(Flag):
     INGRESS = 1  # leader side: what other brokers (and, in ZooKeeper mode, clients) ask of it
     EGRESS = 2  # follower side: what its fetchers ask of others
     BOTH = 3  # with BOTH everywhere, replication takes two hops
-    CONTROLLER = 4  # KRaft: what a broker asks of the controller, so that its sidecar's end cuts it off from all others
+    CONTROLLER = 4  # what it asks of KRaft's controller: without its sidecar it is then cut off from all others
 
 
 _CONTROLLER = "controller"  # KRaft's, as a host's name
@@ -40,7 +40,7 @@ class Place:
     listener: int  # where that listener really is: `advertised`, unless an ingress stands in front
     client: int  # KRaft's listener for clients; in ZooKeeper mode `advertised`
     admin: int  # the sidecar's HTTP
-    controller: int = 0  # KRaft's controller
+    controller: int = 0  # KRaft's controller; 0 in ZooKeeper mode
 
     @property
     def resolves_localhost_to(self) -> str:
@@ -108,7 +108,7 @@ def sidecar_toml(place: Place, places: list[Place], options: SidecarOptions) -> 
             if peer.broker_id != place.broker_id:
                 route = {"listen": f"{here}:{peer.advertised}", "upstream": peer.advertised_address}
                 entries.append(("[egress]", {"peer": peer.broker_id, **route}))
-    if Route.CONTROLLER in place.route:
+    if Route.CONTROLLER in place.route and place.controller:
         route = {"listen": f"{egress_address(place.broker_id)}:{place.controller}"}
         entries.append(("[ingress]", {**route, "upstream": f"{LOOPBACK}:{place.controller}"}))
     tables: dict[str, Mapping[str, Any]] = {"admin": {"listen": f"{LOOPBACK}:{place.admin}"}}

@@ -8,18 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from lab.cluster import Cluster
-from lab.modes import ZooKeeperCluster
 from lab.produce import LiveProducer, fill, read_numbers
 from lab.received import ReceivedBytes, Series
 from quota.ledger import CREDIT_SECONDS
 
 MB = 1_000_000
 BATCH_BYTES = 10_350  # one message of `fill` in the log: 10,240 bytes and the headers of it and of its batch
-
-
-def cluster_at(level: str = "0.10.1", **options: Any) -> ZooKeeperCluster:
-    """Return a Kafka 3.9.1 whose replicas fetch as `level` (inter.broker.protocol.version) says: Fetch v3 at 0.10.1."""
-    return ZooKeeperCluster("3.9.1", inter_broker_protocol_version=level, **{"sidecars": True, **options})
 
 
 def roles(cluster: Cluster) -> tuple[int, int, int]:
@@ -110,14 +104,14 @@ def assert_read_once(cluster: Cluster, topic: str, producer: LiveProducer) -> No
     assert {acked.number: read[acked.number] for acked in producer.acked if read[acked.number] != 1} == {}
 
 
-def assert_throttled(cluster: Cluster, broker_id: int, side: str, api_version: int = 3) -> None:
-    """Prove by a sidecar's metrics that it throttled fetches of this version and no other, and decoded all of them.
+def assert_throttled(cluster: Cluster, broker_id: int, side: str) -> None:
+    """Prove by a sidecar's metrics that it throttled fetches of the mode's version alone, and decoded all of them.
 
     That nothing went wrong in any sidecar of the cluster is checked with it.
     """
     metrics = cluster.sidecars[broker_id].metrics()
     fetches = metrics.value("weir_fetch_requests_total", side=side)
-    assert fetches == metrics.value("weir_fetch_requests_total", side=side, api_version=api_version) > 0
+    assert fetches == metrics.value("weir_fetch_requests_total", side=side, api_version=cluster.fetch_version) > 0
     assert metrics.value("weir_replication_bytes_total", side=side, throttled="true") > 0
     left_out = 0.0  # by whichever hop had no budget first
     for sidecar in cluster.sidecars.values():

@@ -1,17 +1,17 @@
-"""The leader's quota and the follower's in real moves (Fetch v3): each alone, and both at once."""
+"""The leader's quota and the follower's in real moves: each alone, and both at once."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from lab.cluster import Cluster
+from lab.modes import Mode
 from lab.settings import Route
 from tests.integration.moves import (
     MB,
     assert_identical,
     assert_keeps,
     assert_throttled,
-    cluster_at,
     filled,
     moving,
     throttle,
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster(mode: Mode) -> Iterator[Cluster]:
     """Broker 1 has an ingress, broker 2 both, broker 3 nothing: to be moved from, and through."""
-    with cluster_at(routes={1: Route.INGRESS, 2: Route.BOTH}) as cluster:
+    with mode.cluster(routes={1: Route.INGRESS, 2: Route.BOTH}) as cluster:
         yield cluster
         cluster.check_logs()
 

@@ -1,4 +1,4 @@
-"""The throttle is changed while real brokers (Fetch v3) move data: what is set counts at once, with no restart."""
+"""The throttle is changed while real brokers move data: what is set counts at once, with no restart."""
 
 from collections.abc import Iterator
 from time import sleep
@@ -6,11 +6,11 @@ from time import sleep
 import pytest
 
 from lab.cluster import Cluster
+from lab.modes import Mode
 from tests.integration.moves import (
     MB,
     assert_identical,
     assert_throttled,
-    cluster_at,
     filled,
     moving,
     now,
@@ -27,9 +27,9 @@ SETTLING_SECONDS = 1.5  # after a change; the window of the last second must run
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Cluster]:
+def running(mode: Mode) -> Iterator[Cluster]:
     patient = {"replica.fetch.wait.max.ms": LONG_POLL_SECONDS * 1000}
-    with cluster_at(broker_properties={PATIENT: patient}) as cluster:
+    with mode.cluster(sidecars=True, broker_properties={PATIENT: patient}) as cluster:
         yield cluster
 
 

@@ -1,16 +1,16 @@
-"""In-sync replicas are never throttled (KAFKA-4313), on real brokers with Fetch v3 and more produced than the quota."""
+"""In-sync replicas are never throttled (KAFKA-4313), on real brokers with more produced than the quota."""
 
 from contextlib import ExitStack
 from time import sleep
 
 import pytest
 
+from lab.modes import MODES, Mode
 from lab.produce import LiveProducer
 from tests.integration.moves import (
     MB,
     assert_identical,
     assert_throttled,
-    cluster_at,
     filled,
     moving,
     roles,
@@ -23,11 +23,11 @@ RATE = MB // 2
 LAG_TIME_MAX_SECONDS = 3
 
 
-def test_no_replica_leaves_the_isr_when_more_is_produced_than_the_quota() -> None:
+def test_no_replica_leaves_the_isr_when_more_is_produced_than_the_quota(mode: Mode) -> None:
     """Topics of mixed volume, all of them throttled on both sides, while another one moves in beside them."""
     volumes = {"high": (150, 10_240), "medium": (50, 1024), "low": (2, 100)}  # records/s, bytes each: 1.6 MB/s in all
     lag_time_max = {"replica.lag.time.max.ms": LAG_TIME_MAX_SECONDS * 1000}
-    with cluster_at(properties=lag_time_max) as cluster, ExitStack() as producing:
+    with mode.cluster(sidecars=True, properties=lag_time_max) as cluster, ExitStack() as producing:
         for topic in volumes:
             cluster.create_topic(topic, {0: [1, 2], 1: [2, 1]})
         bulk = filled(cluster, "bulk", [1], 20 * MB)
@@ -68,7 +68,7 @@ def test_in_sync_replica_that_truncates_as_a_move_begins_is_not_throttled() -> N
     That is older than its leader's while records come, but the follower is in the ISR all the same: were it throttled,
     every producer with acks=all would wait.
     """
-    with cluster_at() as cluster:
+    with MODES["zookeeper-0.10.1"].cluster(sidecars=True) as cluster:
         leader, peer, follower = roles(cluster)
         topic, partitions = "orders", range(20)
         cluster.create_topic(topic, {partition: [leader, peer] for partition in partitions})

@@ -1,4 +1,4 @@
-"""A sidecar or a broker is killed during a throttled move (Fetch v3, both hops): nothing is lost, and the move ends."""
+"""A sidecar or a broker is killed during a throttled move (both hops): nothing is lost, and the move ends."""
 
 from collections.abc import Iterator
 from time import sleep
@@ -6,13 +6,13 @@ from time import sleep
 import pytest
 
 from lab.cluster import Cluster
+from lab.modes import Mode
 from lab.produce import LiveProducer
 from tests.integration.moves import (
     MB,
     assert_identical,
     assert_read_once,
     assert_throttled,
-    cluster_at,
     filled,
     moving,
     now,
@@ -30,11 +30,11 @@ LEADER, PEER, FOLLOWER = range(3)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster(mode: Mode) -> Iterator[Cluster]:
     """Three brokers; the throttle is in the sidecars' files, where a restarted one finds it."""
     # A killed follower truncates to the high watermark on its disk: 5 s old by default, and then all is moved again.
     checkpoints = {"replica.high.watermark.checkpoint.interval.ms": 500}
-    with cluster_at(throttle=throttle(*TOPICS, leader=RATE), properties=checkpoints) as cluster:
+    with mode.cluster(sidecars=True, throttle=throttle(*TOPICS, leader=RATE), properties=checkpoints) as cluster:
         yield cluster
 
 

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from lab.cluster import Cluster
-from lab.modes import CORNERS, Mode
+from lab.modes import Mode
 from lab.produce import fill
 from tests.integration.moves import BATCH_BYTES, MB, assert_keeps, assert_throttled
-from tests.modes import every_mode
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -18,12 +17,6 @@ PARTITION_BYTES = 5 * MB
 THROTTLED = {0: (1, 7), 1: (2, 7), 2: (3, 7), 3: (4, 8), 4: (5, 8), 5: (6, 8)}  # partition -> leader, follower
 UNTHROTTLED = {6: (1, 7), 7: (2, 8)}
 FOLLOWERS = (7, 8)
-
-
-@pytest.fixture(scope="module", params=every_mode(lambda mode: mode in CORNERS))
-def mode(request: pytest.FixtureRequest) -> Mode:
-    found: Mode = request.param
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +48,7 @@ def table(topic: str, leader: int | None, follower: int | None) -> dict[str, Any
     ],
 )
 def test_asymmetric_moves_keep_the_quotas_and_what_is_not_throttled_goes_first(
-    cluster: Cluster, mode: Mode, topic: str, leader: int | None, follower: int | None, each: int
+    cluster: Cluster, topic: str, leader: int | None, follower: int | None, each: int
 ) -> None:
     """Each follower has three leaders; `each` is the rate at which that lets it catch up."""
     moves = {**THROTTLED, **UNTHROTTLED}
@@ -77,6 +70,6 @@ def test_asymmetric_moves_keep_the_quotas_and_what_is_not_throttled_goes_first(
     for partition, ids in moves.items():
         cluster.compare_segments(topic, partition, *ids)
     if leader:
-        assert_throttled(cluster, 1, "leader", mode.fetch_version)
+        assert_throttled(cluster, 1, "leader")
     if follower:
-        assert_throttled(cluster, 7, "follower", mode.fetch_version)
+        assert_throttled(cluster, 7, "follower")

@@ -1,4 +1,4 @@
-"""At rate 0 nothing moves (Fetch v3, real brokers), and yet no follower is kept from what its leader has to say."""
+"""At rate 0 nothing moves (real brokers), and yet no follower is kept from what its leader has to say."""
 
 import re
 from time import sleep
@@ -6,13 +6,13 @@ from time import sleep
 import pytest
 
 from lab.cluster import Cluster
+from lab.modes import Mode
 from lab.settings import Route
 from tests.integration.moves import (
     BATCH_BYTES,
     MB,
     assert_identical,
     assert_throttled,
-    cluster_at,
     filled,
     moving,
     roles,
@@ -37,12 +37,13 @@ def questions_to(cluster: Cluster, leader: int) -> int:
     return int(cluster.sidecars[leader].status()["sides"]["leader"]["questions"])
 
 
-def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves() -> None:
+def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves(mode: Mode) -> None:
     """The question alone can bring it: the controller, which else tells a follower first, does not reach this one.
 
     It reaches a broker by its ingress, and this one's is down; what the follower asks of others goes past that.
     """
-    with cluster_at(routes=Route.INGRESS, jvm_flags=[DEBUG]) as cluster:
+    cut_off = Route.INGRESS | Route.CONTROLLER
+    with mode.cluster(routes={1: Route.INGRESS, 2: cut_off, 3: cut_off}, jvm_flags=[DEBUG]) as cluster:
         leader, peer, follower = roles(cluster)
         topic = filled(cluster, "orders", [leader, peer], 20 * MB)
         sleep(2 * LONG_POLL_SECONDS)  # the peer hears the last high watermark: it could not lead without losses before
@@ -67,9 +68,9 @@ def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves() -> No
         cluster.check_logs()
 
 
-def test_rate_zero_on_both_sides_lets_one_batch_through_with_each_question() -> None:
+def test_rate_zero_on_both_sides_lets_one_batch_through_with_each_question(mode: Mode) -> None:
     """Two hops, each with questions of its own: the first when the follower comes, the second 10 s later."""
-    with cluster_at() as cluster:
+    with mode.cluster(sidecars=True) as cluster:
         topic = filled(cluster, "orders", [1], 5 * MB, partitions=1)
         for sidecar in cluster.sidecars.values():
             sidecar.put_throttle(throttle(topic, leader=0, follower=0))

@@ -1,4 +1,4 @@
-"""KIP-16's expected scenarios on real brokers (Fetch v3): how far replicas are behind, by their leader's sidecar."""
+"""KIP-16's expected scenarios on real brokers: how far replicas are behind, by their leader's sidecar."""
 
 import signal
 from collections.abc import Iterator
@@ -7,13 +7,13 @@ from time import sleep
 import pytest
 
 from lab.cluster import Cluster
+from lab.modes import Mode
 from lab.produce import LiveProducer
 from lab.sidecar import Metrics
 from tests.integration.moves import (
     MB,
     assert_identical,
     assert_throttled,
-    cluster_at,
     filled,
     moving,
     throttle,
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with cluster_at() as cluster:
+def cluster(mode: Mode) -> Iterator[Cluster]:
+    with mode.cluster(sidecars=True) as cluster:
         yield cluster
         cluster.check_logs()
 
