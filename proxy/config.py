@@ -95,9 +95,14 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetch(msgspec.Struct, frozen=True, kw_only=True):
-    """KIP-74: the most bytes that one replica fetch may return; None: as the follower asks."""
+    """`response_max_bytes` is KIP-74's: the most bytes that one replica fetch may return; None: as the follower asks.
+
+    `session_cache_slots` is how many fetch sessions each side keeps for followers, as Kafka's
+    max.incremental.fetch.session.cache.slots.
+    """
 
     response_max_bytes: PositiveInt | None = None
+    session_cache_slots: PositiveInt = 1_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,4 +196,5 @@ def throttle_settings(config: Config, table: ThrottleTable, side: Side) -> Throt
         window_size_seconds=config.quota.window_size_seconds,
         replica_lag_time_max_ms=config.quota.replica_lag_time_max_ms,
         response_max_bytes=config.fetch.response_max_bytes,
+        session_slots=config.fetch.session_cache_slots,
     )

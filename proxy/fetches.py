@@ -14,6 +14,7 @@ from protocol.response_scanner import FetchResponseScanner
 from proxy.log import innermost_frame
 from proxy.relay import LinkThrottle, Relay
 from quota.decisions import Answer, Decision, Forward, Hold
+from quota.request_intake import TooManyPartitions
 
 _SHORTEST_HOLD_SECONDS: Final = 0.001  # a loop's timers are this coarse; less would spin
 _LEAST_HELD_SECONDS: Final = 1e-6  # tells a later plan from the first
@@ -122,6 +123,12 @@ class ReplicaFetches:
                 self._hold(event, request, decision)
                 return
             data, pending = _carry_out(event, request, decision)
+        except TooManyPartitions as error:
+            self._relay.log.fault(
+                "too_many_partitions", str(self._peer), side=self._relay.stats.side, reason=str(error)
+            )
+            self._pass_from_now_on("too_many_partitions")
+            data, pending = _untouched(event), Pending(event.header.correlation_id)
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up(error)
             data, pending = _untouched(event), Pending(event.header.correlation_id)
@@ -156,7 +163,11 @@ class ReplicaFetches:
     def _give_up(self, error: Exception) -> None:
         """Decode no more fetches of this connection; what the throttle reserved for it flows back."""
         self._report(error)
-        self._relay.stats.passthrough["throttle_error"] += 1
+        self._pass_from_now_on("throttle_error")
+
+    def _pass_from_now_on(self, reason: str) -> None:
+        """In a session the leader does not know what its follower names: the follower begins anew, with the leader."""
+        self._relay.stats.passthrough[reason] += 1
         self._carrier.stop_decoding()
         throttle, self._throttle = self._throttle, None
         if throttle is not None:

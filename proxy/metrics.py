@@ -136,6 +136,27 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         sides,
         lambda side: side.throttle.stats.questions,
     )
+    yield Family(
+        "weir_full_fetches",
+        "counter",
+        "Replica fetches from v7 on that listed every partition, by who sent them; none in the steady state.",
+        ("side", "sender"),
+        (
+            ((side.throttle.side, sender), count)
+            for side in sides
+            for sender, count in (
+                ("follower", side.throttle.stats.full_fetches_received),
+                ("sidecar", side.throttle.stats.full_fetches_sent),
+            )
+        ),
+    )
+    yield _by_side(
+        "weir_fetch_sessions",
+        "gauge",
+        "Fetch sessions kept for followers.",
+        sides,
+        lambda side: side.throttle.open_sessions,
+    )
     yield _by_side(
         "weir_replica_lag_messages_sum",
         "gauge",

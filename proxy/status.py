@@ -31,6 +31,8 @@ async def side_status(side: SideSource) -> dict[str, Any]:
         "protocol_errors": dict(relay.protocol_errors),
         "partitions_left_out": stats.partitions_left_out,
         "questions": stats.questions,
+        "fetch_sessions": throttle.open_sessions,
+        "full_fetches": {"follower": stats.full_fetches_received, "sidecar": stats.full_fetches_sent},
         "cut_bytes": stats.cut_bytes,
         "replication": [
             {"peer": peer, "throttled": throttled, "bytes": size}

@@ -29,6 +29,7 @@ from quota.replica_state import ReplicaPartition, Upstream
 
 if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
+    from quota.throttle import ThrottleStats
 
 Grant = tuple[ReplicaPartition, int]
 """A partition and its partition_max_bytes."""
@@ -39,9 +40,9 @@ _NONE: Final = ()
 class FetchSessions:
     """The state of both sessions. `touched` are the partitions of which the leader may have to be told something."""
 
-    __slots__ = ("_lists_all", "_open_session", "follower", "is_asked_for_offsets", "leader", "touched")
+    __slots__ = ("_lists_all", "_open_session", "_stats", "follower", "is_asked_for_offsets", "leader", "touched")
 
-    def __init__(self, open_session: Callable[[], int]) -> None:
+    def __init__(self, open_session: Callable[[], int], stats: ThrottleStats) -> None:
         """`open_session` returns the id for a new session, or NO_SESSION when there is no slot left for one."""
         self.follower = FollowerSession()
         self.leader = LeaderSession()
@@ -49,6 +50,7 @@ class FetchSessions:
         self.is_asked_for_offsets = False
         """Whether an earlier hop asked for partitions with 0 bytes, and was not answered yet: its question."""
         self._open_session = open_session
+        self._stats = stats
         self._lists_all = True
 
     @property
@@ -70,6 +72,7 @@ class FetchSessions:
         if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
             self._lists_all = False
             return self.follower.take(request.session_id, request.session_epoch, uses_topic_ids)
+        self._stats.full_fetches_received += 1
         keeps_slot = self.follower.id
         self.follower.end()
         self.leader.begin_anew()
@@ -96,6 +99,7 @@ class FetchSessions:
 
     def whole(self, link: ReplicaLink, request: FetchRequest, treated: Iterable[ReplicaPartition]) -> FetchRequest:
         """`request`, which lists all that the follower wants, for the leader. `treated` have caps of our own in it."""
+        self._stats.full_fetches_sent += 1
         if self.follower.id == NO_SESSION:
             self.touched = {}
             return request.with_(session_id=self.leader.id, session_epoch=FINAL_EPOCH)
@@ -122,6 +126,7 @@ class FetchSessions:
         capped = dict(grants)
         capped |= {replica: 0 for replica in asked if replica not in capped}
         lists_all = self.leader.needs_full
+        self._stats.full_fetches_sent += lists_all
         candidates = link.partitions() if lists_all else [one for one in self.touched if one not in capped]
         front: list[ReplicaPartition] = []
         gone: list[ReplicaPartition] = []

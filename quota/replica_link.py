@@ -43,7 +43,7 @@ class ReplicaLink:
         self.questioned_at = float("-inf")
         self.in_flight: deque[InFlight] = deque()
         self.response_rotation = ResponseRotation()
-        self.sessions = FetchSessions(throttle.open_session)
+        self.sessions = FetchSessions(throttle.open_session, throttle.stats)
         self.partition_count = 0
         self.most_partitions = 0  # at one time: no more are remembered that are absent
         self.absent: dict[ReplicaPartition, float] = {}  # when to forget it, oldest first

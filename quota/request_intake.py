@@ -59,9 +59,6 @@ def take_whole(link: ReplicaLink, request: FetchRequest, now: float) -> None:
 def take_incremental(link: ReplicaLink, request: FetchRequest, now: float) -> None:
     """Take a request in that says what changed in its session."""
     row = fetch_version(request.header.api_version)
-    added = sum([len(topic.entries) // topic.stride for topic in request.topics])
-    if link.partition_count + added > MOST_PARTITIONS:
-        raise TooManyPartitions(link.partition_count + added)
     for name, entries, stride, tags in request.topics:
         if not entries:
             continue
@@ -70,6 +67,8 @@ def take_incremental(link: ReplicaLink, request: FetchRequest, now: float) -> No
         topic.tags = tags or topic.tags
         topic.forget_requests()
         _take_entries(link, topic, entries, row.changes(entries, stride), stride, now)
+        if link.partition_count > MOST_PARTITIONS:
+            raise TooManyPartitions(link.partition_count)
     for name, partitions, _ in request.forgotten:
         if name in link.topics:
             topic = link.topics[name]

@@ -54,6 +54,10 @@ class ThrottleStats:
     partitions_left_out: int = 0
     fetches_held: int = 0
     questions: int = 0
+    full_fetches_received: int = 0
+    """From v7 on: fetches of followers that list all that they want. In the steady state there are none."""
+    full_fetches_sent: int = 0
+    """The same, of our own to leaders."""
 
 
 class EveryPartition:
@@ -164,9 +168,14 @@ class Throttle:
         """Names of topics were learned."""
         self.generation += 1
 
+    @property
+    def open_sessions(self) -> int:
+        """How many fetch sessions are kept for followers."""
+        return sum(link.sessions.follower.id != NO_SESSION for link in self.links)
+
     def open_session(self) -> int:
         """The id for one more fetch session; NO_SESSION when all slots are taken."""
-        if sum(link.sessions.follower.id != NO_SESSION for link in self.links) >= self.settings.session_slots:
+        if self.open_sessions >= self.settings.session_slots:
             return NO_SESSION
         self._last_session_id = next_epoch(self._last_session_id)
         return self._last_session_id

@@ -21,6 +21,7 @@ from proxy.log import EventLog
 from proxy.relay import HeldFetches, Relay
 from proxy.stats import RelayStats
 from quota.decisions import Answer, Forward, Hold
+from quota.request_intake import TooManyPartitions
 from tests.protocol.wire import fetch, fetch_response, request, response
 from tests.proxy.relaying import Scripted, ScriptedThrottle, relaying
 
@@ -242,6 +243,18 @@ async def test_a_throttle_that_raises_lets_this_and_all_later_fetches_pass(when:
         (line,) = relay.log.of("throttle_error")
         assert "rror" in str(line["error"])
         assert ".py:" in str(line["at"])
+
+
+async def test_a_follower_of_more_partitions_than_are_kept_passes_from_then_on() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions.append(TooManyPartitions(300_000))
+        client, broker = await relay.connect(fetch(1, 5) + fetch(2, 5))
+        await broker.send(response(1, b"not scanned") + response(2, b"nor this"))
+        await client.expect(response(1, b"not scanned") + response(2, b"nor this"))
+        assert relay.stats.throttle_errors == 0
+        assert relay.stats.passthrough == {"too_many_partitions": 1}
+        (line,) = relay.log.of("too_many_partitions")
+        assert "300000" in str(line["reason"])
 
 
 async def test_a_throttle_that_raises_when_it_settles_lets_all_later_fetches_pass() -> None:

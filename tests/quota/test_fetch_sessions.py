@@ -8,6 +8,7 @@ import pytest
 from protocol.fetch import FETCH_VERSIONS
 from quota.decisions import Answer, Forward, Hold
 from quota.replica_state import Upstream
+from quota.request_intake import TooManyPartitions
 from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import Leader, Log, MovedClock, mean_rate, worst_second
@@ -344,6 +345,29 @@ def test_an_id_without_a_name_is_never_throttled() -> None:
     made.follower.run(10)
     assert mean_rate(made.follower.received, start, made.clock.now) <= 1.05 * MB
     made.check()
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_no_more_partitions_are_kept_than_one_link_may(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quota.request_intake.MOST_PARTITIONS", PARTITIONS)
+    made = cluster(MB, in_sync=0)
+    made.follower.fetch()
+    made.follower.offsets[b"t", PARTITIONS] = 0
+    made.follower.epoch = 0 if full else made.follower.epoch
+    with pytest.raises(TooManyPartitions, match="21 partitions"):
+        made.follower.fetch()
+
+
+def test_full_fetches_and_sessions_are_counted() -> None:
+    made = cluster(5 * MB)
+    throttle = made.throttles[0]
+    made.follower.run(2)
+    made.leader.sessions.clear()
+    made.follower.run(2)
+    assert (throttle.stats.full_fetches_received, throttle.stats.full_fetches_sent) == (1, 2)
+    assert throttle.open_sessions == 1
+    made.hops[0].link.close()
+    assert throttle.open_sessions == 0
 
 
 def test_sessions_beyond_the_slots_are_not_opened() -> None:
