@@ -83,7 +83,7 @@ class ReplicaLink:
         now = throttle.clock()
         self._response_number += 1
         behind_bytes = in_sync_bytes = 0
-        if fetch.asks_all:
+        if fetch.asks_all and not head.error_code:
             self.unanswered_since = None
         granted = frozenset(fetch.granted)
         barren = set(granted)
