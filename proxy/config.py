@@ -89,6 +89,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """How rates are enforced and measured, in the meaning of Kafka's properties of these names."""
 
     policy: Literal["strict", "kip73"] = "strict"
+    order: Literal["urgent-first", "round-robin"] = "urgent-first"
     window_num: PositiveInt = 11
     window_size_seconds: PositiveInt = 1
     replica_lag_time_max_ms: PositiveInt = 30_000
@@ -192,6 +193,7 @@ def throttle_settings(config: Config, table: ThrottleTable, side: Side) -> Throt
         rate=rate,
         replicas=replicas,
         policy=config.quota.policy,
+        order=config.quota.order,
         window_num=config.quota.window_num,
         window_size_seconds=config.quota.window_size_seconds,
         replica_lag_time_max_ms=config.quota.replica_lag_time_max_ms,

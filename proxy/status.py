@@ -19,6 +19,7 @@ async def side_status(side: SideSource) -> dict[str, Any]:
     now = throttle.clock()
     return {
         "policy": settings.policy,
+        "order": settings.order,
         "quota_bytes_per_second": settings.rate,
         "throttled_rate_bytes_per_second": round(throttle.throttled_rate.rate(), 1),
         "throttled_topics": sorted(topic for topic, replicas in settings.replicas.items() if replicas),

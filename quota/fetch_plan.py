@@ -58,7 +58,7 @@ def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: f
     if throttle.settings.policy == "kip73" and link.queue and not throttle.kip73.is_quota_exceeded():
         # As Kafka, without a reservation; but its samples need answers smaller than the quota's window (KIP-73's Q&A):
         # with whole 10 MB answers they let 1.8 x the quota through at 1 MB/s.
-        grants, _, _ = _fill(link, request, throttle.kip73.one_window)
+        grants, _, _ = _fill(link, request, now, throttle.kip73.one_window)
         return _forward_granted(link, request, grants, 0, held_seconds)
     grants, reserved, ready = _grants(link, request, now)
     if grants:
@@ -84,10 +84,11 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float) -> tuple[list[
     ledger = throttle.ledger
     if not len(throttle.turns):
         ledger.begin_if_idle()
-    ahead = throttle.turns.ahead_of(link)
+    is_urgent = link.catch_up.is_urgent(link, now)
+    ahead = throttle.turns.ahead_of(link, is_urgent=is_urgent)
     # Late by a little: what has gathered meanwhile goes along, within bounds, or bursts would repeat every second.
     spend = min(max(ledger.credit() - ahead, rate * SHARE_SECONDS), rate * LARGEST_SHARE_SECONDS)
-    grants, reserved, batch = _fill(link, request, spend)
+    grants, reserved, batch = _fill(link, request, now, spend)
     # A batch larger than the credit that can gather goes when the credit is full; the rest becomes debt.
     needed = min(reserved, ledger.most_credit)
     ready = ledger.credit_at(needed + ahead)
@@ -99,16 +100,17 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float) -> tuple[list[
         smallest = rate * SMALLEST_FILL_SECONDS
         ready = ledger.room_at(smallest + ahead)
         if ready <= throttle.clock():
-            grants, reserved, fitting_batch = _fill(link, request, room)
+            grants, reserved, fitting_batch = _fill(link, request, now, room)
             if reserved <= room + fitting_batch:
                 return grants, reserved, now
             ready = ledger.room_at(needed - batch + ahead)
-    throttle.turns.wait(link, needed, max(ready, now + request.max_wait_ms / 1000) + _LAPSE_SECONDS)
+    lapses = max(ready, now + request.max_wait_ms / 1000) + _LAPSE_SECONDS
+    throttle.turns.wait(link, needed, lapses, is_urgent=is_urgent)
     return [], 0, ready
 
 
-def _fill(link: ReplicaLink, request: FetchRequest, spend: float) -> tuple[list[Grant], int, int]:
-    """Grant partitions in the queue's order for about `spend` bytes: at least one, whole batches where known.
+def _fill(link: ReplicaLink, request: FetchRequest, now: float, spend: float) -> tuple[list[Grant], int, int]:
+    """Grant partitions in the catch-up order for about `spend` bytes: at least one, whole batches where known.
 
     No more than one answer may hold: a partition for which it has no room left would look as if it had no batch to
     give.
@@ -120,7 +122,7 @@ def _fill(link: ReplicaLink, request: FetchRequest, spend: float) -> tuple[list[
     batch = 0
     limit = link.throttle.settings.response_max_bytes
     left = spend = min(spend, request.max_bytes if limit is None else min(limit, request.max_bytes))
-    for replica in link.queue:
+    for replica in link.catch_up.order(link, now):
         if request.header.api_version < _LEAST_WHOLE_VERSION:
             # A cap below the next batch returns a part of it, for ever: take the partition whole or not at all.
             grants.append((replica, replica.max_bytes))
@@ -141,6 +143,7 @@ def _fill(link: ReplicaLink, request: FetchRequest, spend: float) -> tuple[list[
 def _forward_granted(
     link: ReplicaLink, request: FetchRequest, grants: list[Grant], reserved: int, held_seconds: float
 ) -> Forward:
+    link.catch_up.granted(grants, reserved)
     granted = [replica for replica, _ in grants]
     for replica in granted:  # to the end of the queue
         del link.queue[replica]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from protocol.fetch import RESPONSE_ENTRY, FetchRequest, encode_fetch_response
 from protocol.fetch_session import FIRST_SESSION_VERSION
 from protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
+from quota.catch_up import CatchUp
 from quota.decisions import Answer, Decision, Hold
 from quota.fetch_plan import decide
 from quota.fetch_sessions import FetchSessions
@@ -37,6 +38,7 @@ class ReplicaLink:
         self.replica_id = UNKNOWN_REPLICA
         self.topics: dict[bytes, ReplicaTopic] = {}
         self.queue: dict[ReplicaPartition, None] = {}  # behind or unknown, the one that waited longest first
+        self.catch_up = CatchUp()
         self.behind_count = 0
         self.unknown_count = 0
         self.unanswered_since: float | None = None  # since when partitions were left out with no true answer

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from protocol.fetch_session import NO_SESSION, next_epoch
+from quota.catch_up import Order
 from quota.kip73 import Kip73Budget
 from quota.lag import LagTracker
 from quota.ledger import StrictLedger
@@ -33,6 +34,7 @@ class ThrottleSettings:
     rate: int | None = None
     replicas: Mapping[str, ThrottledReplicas] = field(default_factory=dict)
     policy: Policy = "strict"
+    order: Order = "urgent-first"
     window_num: int = 11
     window_size_seconds: int = 1
     replica_lag_time_max_ms: int = 30_000
@@ -86,8 +88,8 @@ class _ThrottledIds:
 class Throttle:
     """One side's quota: on the leader's side for what this broker sends, on the follower's for what it receives.
 
-    Not thread-safe: one event loop owns it. After `configure` and `set_in_sync_replicas` the owner plans every held
-    request again; all else takes hold at the next fetch.
+    Not thread-safe: one event loop owns it. After `configure`, `set_in_sync_replicas` and `set_under_min_isr` the owner
+    plans every held request again; all else takes hold at the next fetch.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class Throttle:
         self._last_session_id = NO_SESSION
         self._throttled: dict[bytes, frozenset[int] | EveryPartition] = {}
         self._in_sync_replicas: Mapping[tuple[bytes, int], frozenset[int]] = {}
-        self._under_min_isr: frozenset[tuple[bytes, int]] = frozenset()
+        self.under_min_isr: frozenset[tuple[bytes, int]] = frozenset()
         self.configure(self.settings)
 
     def configure(self, settings: ThrottleSettings) -> None:
@@ -147,13 +149,13 @@ class Throttle:
 
     def set_under_min_isr(self, partitions: frozenset[tuple[bytes, int]]) -> None:
         """Take the partitions, by topic, of which fewer replicas are in sync than `min.insync.replicas`."""
-        if partitions != self._under_min_isr:
-            self._under_min_isr = partitions
+        if partitions != self.under_min_isr:
+            self.under_min_isr = partitions
             self.generation += 1
 
     def is_under_min_isr(self, topic: bytes, partition: int) -> bool:
         """Whether the cluster's metadata shows fewer replicas in sync than `min.insync.replicas`."""
-        return (topic, partition) in self._under_min_isr
+        return (topic, partition) in self.under_min_isr
 
     @property
     def throttled_topics(self) -> Container[bytes]:

@@ -1,4 +1,4 @@
-"""Whose turn it is when several links want the same budget: first come, first served, one share each."""
+"""Whose turn it is when several links want the same budget: one share each, urgent ones first, then first come."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ class Turns:
     """Links that found too little budget, oldest first, each with the bytes it waits for.
 
     A link further back may only take what those ahead leave, so a link that polls often cannot starve one that polls
-    seldom. A claim lapses when its link does not come back for it: a stuck peer blocks no one.
+    seldom. Urgent links stand ahead of all others. A claim lapses when its link does not come back for it: a stuck
+    peer blocks no one.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._claims: dict[Hashable, tuple[float, float]] = {}
+        self._claims: dict[Hashable, tuple[float, float, bool]] = {}
 
-    def ahead_of(self, link: Hashable) -> float:
+    def ahead_of(self, link: Hashable, *, is_urgent: bool = False) -> float:
         """Bytes claimed by the links in front of `link` (all of them if it does not wait yet)."""
         now = self._clock()
-        lapsed = [other for other, (_, until) in self._claims.items() if until < now and other != link]
+        lapsed = [other for other, (_, until, _) in self._claims.items() if until < now and other != link]
         for other in lapsed:
             del self._claims[other]
         ahead = 0.0
-        for other, (size, _) in self._claims.items():
+        is_passed = False  # the place that `link` has among its like
+        for other, (size, _, other_is_urgent) in self._claims.items():
             if other == link:
-                break
-            ahead += size
+                is_passed = True
+            elif other_is_urgent > is_urgent or (other_is_urgent == is_urgent and not is_passed):
+                ahead += size
         return ahead
 
-    def wait(self, link: Hashable, size: float, until: float) -> None:
+    def wait(self, link: Hashable, size: float, until: float, *, is_urgent: bool = False) -> None:
         """Keep `link`'s place, or give it the last one; the claim lapses after `until` (clock seconds)."""
-        self._claims[link] = (size, until)
+        self._claims[link] = (size, until, is_urgent)
 
     def leave(self, link: Hashable) -> None:
         """`link` had its turn, or needs none."""

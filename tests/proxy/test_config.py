@@ -32,6 +32,7 @@ bootstrap_servers = "127.0.0.1:9101"
 
 [quota]
 policy = "strict"
+order = "round-robin"
 window_num = 11
 window_size_seconds = 1
 replica_lag_time_max_ms = 30000
@@ -79,6 +80,7 @@ def test_config_optional_tables_absent_have_the_documented_defaults() -> None:
     assert config.admin.listen == Address("127.0.0.1", 9690)
     assert config.cluster is None
     assert (config.quota.policy, config.quota.window_num, config.quota.window_size_seconds) == ("strict", 11, 1)
+    assert config.quota.order == "urgent-first"
     assert config.quota.replica_lag_time_max_ms == 30000
     assert config.fetch.response_max_bytes is None
     assert config.limits.fetch_request_max_bytes == 104857600
@@ -160,6 +162,7 @@ WRONG_VALUES = [
     ("admin.listen", '"127.0.0.1:9690"', '"nowhere"'),
     ("cluster.bootstrap_servers", '"127.0.0.1:9101"', '"127.0.0.1:9101,b2"'),
     ("quota.policy", '"strict"', '"strictest"'),
+    ("quota.order", '"round-robin"', '"shortest"'),
     ("quota.window_num", "window_num = 11", "window_num = 0"),
     ("fetch.response_max_bytes", "10485760", "0"),
     ("fetch", "[fetch]", "[[fetch]]"),

@@ -83,3 +83,14 @@ def test_links_share_one_quota_fairly(round_trips: tuple[float, ...]) -> None:
     assert 0.97 * rate * seconds <= sum(received) <= 1.0 * rate * seconds + 10_000 * len(links)
     fair = sum(received) / len(received)
     assert all(0.8 * fair <= size <= 1.2 * fair for size in received), received
+
+
+def test_urgent_links_are_ahead_of_all_others_and_of_each_other_in_their_order() -> None:
+    clock = MovedClock()
+    turns = Turns(clock)
+    turns.wait("a", 10, clock.now + 1)
+    turns.wait("b", 20, clock.now + 1, is_urgent=True)
+    turns.wait("c", 40, clock.now + 1, is_urgent=True)
+    assert turns.ahead_of("a") == 60
+    assert [turns.ahead_of(link, is_urgent=True) for link in "bcd"] == [0, 20, 60]
+    assert turns.ahead_of("d") == 70

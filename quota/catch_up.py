@@ -1,0 +1,120 @@
+"""Which of one link's partitions catch up first: what no broker can choose.
+
+Under one quota Kafka feeds all that is behind in turn, so all of it is in sync at the very end only. *Urgent first*
+feeds partitions below their min ISR first, then those with the fewest bytes to go: the same bytes, but partitions are
+in sync one after the other, and the mean time to it falls towards half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from quota.replica_state import UNKNOWN_OFFSET, ReplicaPartition
+
+if TYPE_CHECKING:
+    from quota.replica_link import ReplicaLink
+
+Order = Literal["urgent-first", "round-robin"]
+
+FLOOR = 0.1
+"""Of the bytes granted: what the partitions further back share in turn, so that none starves."""
+
+RANK_SECONDS = 0.5
+"""How long a ranking is kept: with thousands behind, a new one for each fetch would cost more than the fetch."""
+
+_LONGEST = float("inf")
+
+
+class CatchUp:
+    """The order of one link's partitions, and what was granted by it."""
+
+    __slots__ = (
+        "_at_risk",
+        "_due",
+        "_last",
+        "_members",
+        "_offsets",
+        "_owed",
+        "_ranked",
+        "_ranked_at",
+        "_under_min_isr",
+    )
+
+    def __init__(self) -> None:
+        self._ranked: list[ReplicaPartition] = []  # all that was behind lately, the most urgent first
+        self._members: frozenset[ReplicaPartition] = frozenset()  # the same
+        self._at_risk: list[ReplicaPartition] = []  # those of them below min ISR
+        self._under_min_isr: frozenset[tuple[bytes, int]] = frozenset()  # that the ranking was made by
+        self._ranked_at = float("-inf")
+        self._offsets: dict[ReplicaPartition, int] = {}  # fetch offsets at the last grants
+        self._owed = 0.0  # bytes that the floor has to come
+        self._last = 0  # bytes granted last
+        self._due = False
+
+    def is_urgent(self, link: ReplicaLink, now: float) -> bool:
+        """Whether the link has a partition below min ISR to feed, and so goes before links that have none."""
+        if link.throttle.settings.order == "round-robin" or not link.throttle.under_min_isr:
+            return False
+        self._rank_when_due(link, now)
+        return any(replica in link.queue and not self._stalls(replica) for replica in self._at_risk)
+
+    def order(self, link: ReplicaLink, now: float) -> Iterable[ReplicaPartition]:
+        """All of the link's queue, first what is to be granted first."""
+        if link.throttle.settings.order == "round-robin":
+            return link.queue
+        self._rank_when_due(link, now)
+        self._due = self._owed >= self._last > 0
+        return link.queue if self._due else self._by_rank(link)
+
+    def granted(self, grants: Sequence[tuple[ReplicaPartition, int]], reserved: int) -> None:
+        """Note what was granted of the last order, and the bytes reserved for it (0 without a reservation)."""
+        self._last = reserved or sum(cap for _, cap in grants)
+        if self._due:
+            self._owed -= self._last
+        else:
+            self._owed += self._last * FLOOR / (1 - FLOOR)
+        for replica, _ in grants:
+            self._offsets[replica] = replica.fetch_offset
+
+    def _by_rank(self, link: ReplicaLink) -> Iterator[ReplicaPartition]:
+        queue, stalled = link.queue, []
+        for replica in self._ranked:
+            if replica not in queue:
+                continue
+            if self._stalls(replica):
+                stalled.append(replica)
+            else:
+                yield replica
+        if len(queue) > len(stalled):
+            for replica in queue:  # behind since the ranking was made
+                if replica not in self._members:
+                    yield replica
+        yield from stalled
+
+    def _stalls(self, replica: ReplicaPartition) -> bool:
+        """Whether its last grant brought nothing: it may not hold up the others, the floor tries it again."""
+        return self._offsets.get(replica) == replica.fetch_offset
+
+    def _rank_when_due(self, link: ReplicaLink, now: float) -> None:
+        under_min_isr = link.throttle.under_min_isr
+        if now - self._ranked_at < RANK_SECONDS and under_min_isr is self._under_min_isr:
+            return
+        self._ranked_at, self._under_min_isr = now, under_min_isr
+        self._offsets = {replica: offset for replica, offset in self._offsets.items() if replica in link.queue}
+        self._ranked = sorted(link.queue, key=_remaining)
+        if under_min_isr:
+            self._at_risk = [one for one in self._ranked if (one.topic.name, one.partition) in under_min_isr]
+            at_risk = frozenset(self._at_risk)
+            self._ranked = self._at_risk + [one for one in self._ranked if one not in at_risk]
+        else:
+            self._at_risk = []
+        self._members = frozenset(self._ranked)
+
+
+def _remaining(replica: ReplicaPartition) -> float:
+    """Bytes to go, as far as they are known."""
+    high_watermark = replica.high_watermark
+    if high_watermark == UNKNOWN_OFFSET:
+        return _LONGEST
+    return replica.batches.remaining(high_watermark - replica.fetch_offset, replica.topic.batches)

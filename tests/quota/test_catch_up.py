@@ -1,0 +1,183 @@
+"""Which partitions are fed first, and what that does for the time until each is in sync."""
+
+from __future__ import annotations
+
+import pytest
+
+from quota.catch_up import FLOOR, RANK_SECONDS, Order
+from quota.decisions import Forward, Hold
+from quota.throttle import Policy, Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.conversation import (
+    PARTITION_MAX_BYTES,
+    Conversation,
+    Follower,
+    Leader,
+    Log,
+    MovedClock,
+    mean_rate,
+    worst_second,
+)
+
+RATE = 5_000_000
+BATCH = 10_240
+PARTITIONS = 20
+BATCHES = 400
+SIZE = BATCH * BATCHES
+RATES: dict[Policy, int] = {"strict": RATE, "kip73": 1_000_000}
+"""bytes/s. kip73 grants a second's worth at once: with more than one partition's fetch in it, several go together."""
+
+
+def conversation(
+    order: Order = "urgent-first",
+    policy: Policy = "strict",
+    version: int = 3,
+    sizes: list[int] | None = None,
+    rate: int = RATE,
+) -> Conversation:
+    """Partitions of topic t, all empty at the follower; `sizes` in batches."""
+    clock = MovedClock()
+    settings = ThrottleSettings(rate=rate, replicas={"t": ALL_REPLICAS}, policy=policy, order=order)
+    sizes = sizes or [BATCHES] * PARTITIONS
+    leader = Leader({(b"t", partition): Log([BATCH] * size) for partition, size in enumerate(sizes)})
+    follower = Follower({(b"t", partition): 0 for partition in range(len(sizes))}, version=version)
+    return Conversation(clock, Throttle("leader", 1, clock, settings).link(2), leader, follower)
+
+
+def is_in_sync(talk: Conversation, partition: int) -> bool:
+    return talk.follower.offsets[b"t", partition] == len(talk.leader.logs[b"t", partition].batches)
+
+
+def seconds_to_in_sync(talk: Conversation) -> list[float]:
+    """Run until all is in sync; when each partition was, in seconds from now on."""
+    start = talk.clock.now
+    times: dict[int, float] = {}
+    while len(times) < len(talk.leader.logs):
+        talk.exchange()
+        assert talk.clock.now - start < 200
+        for partition in range(len(talk.leader.logs)):
+            if is_in_sync(talk, partition):
+                times.setdefault(partition, talk.clock.now - start)
+    return [times[partition] for partition in sorted(times)]
+
+
+@pytest.mark.parametrize("policy", ["strict", "kip73"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_mean_time_to_in_sync_falls_towards_half_of_round_robins(policy: Policy, version: int) -> None:
+    rate = RATES[policy]
+    urgent_first = conversation("urgent-first", policy, version, rate=rate)
+    start = urgent_first.clock.now
+    urgent = seconds_to_in_sync(urgent_first)
+    in_turn = seconds_to_in_sync(conversation("round-robin", policy, version, rate=rate))
+    assert sum(urgent) <= 0.6 * sum(in_turn)
+    assert max(urgent) <= 1.1 * max(in_turn)
+    if policy == "strict":
+        assert 0.95 <= mean_rate(urgent_first.follower.received, start, start + max(urgent)) / RATE <= 1.02
+        largest = BATCH if version == 3 else PARTITION_MAX_BYTES
+        assert worst_second(urgent_first.follower.received) <= 1.05 * RATE + largest
+
+
+def test_shortest_comes_first_though_another_one_was_ahead() -> None:
+    times = seconds_to_in_sync(conversation(sizes=[6 * BATCHES, BATCHES, 3 * BATCHES]))
+    assert times[1] < times[2] < times[0]
+    assert times[1] <= 1.3 * SIZE / RATE + RANK_SECONDS
+
+
+def test_the_longest_has_its_part_of_the_floor_and_does_not_starve() -> None:
+    shorter = PARTITIONS - 1
+    talk = conversation(sizes=[20 * BATCHES] + [BATCHES] * shorter)
+    talk.run(2.0)  # until sizes are known
+    before = talk.follower.offsets[b"t", 0]
+    while not all(is_in_sync(talk, partition) for partition in range(1, PARTITIONS)):
+        talk.exchange()
+    share = (talk.follower.offsets[b"t", 0] - before) * BATCH / (shorter * SIZE)
+    assert FLOOR / shorter <= share <= FLOOR
+
+
+@pytest.mark.parametrize("policy", ["strict", "kip73"])
+def test_a_partition_that_falls_below_min_isr_comes_first(policy: Policy) -> None:
+    rate = RATES[policy]
+    talk = conversation(policy=policy, sizes=[5 * BATCHES] * PARTITIONS, rate=rate)
+    talk.run(10.0)
+    partition = min(range(PARTITIONS), key=lambda one: talk.follower.offsets[b"t", one])
+    left = 5 * SIZE - talk.follower.offsets[b"t", partition] * BATCH
+    assert left > 4 * SIZE
+    talk.link.throttle.set_under_min_isr(frozenset({(b"t", partition)}))
+    assert talk.link.throttle.is_under_min_isr(b"t", partition)
+    start = talk.clock.now
+    talk.exchange()
+    talk.exchange()  # one of the two may have been the floor's
+    assert talk.follower.offsets[b"t", partition] * BATCH > 5 * SIZE - left
+    while not is_in_sync(talk, partition):
+        talk.exchange()
+    assert talk.clock.now - start <= 1.3 * left / rate
+
+
+def test_what_falls_behind_after_the_ranking_is_in_the_order_too() -> None:
+    talk = conversation()
+    talk.run(0.2)
+    link, now = talk.link, talk.clock.now
+    last = link.queue.popitem()[0]
+    assert last not in set(link.catch_up.order(link, now + RANK_SECONDS))
+    link.queue[last] = None
+    assert last in set(link.catch_up.order(link, now + RANK_SECONDS))
+
+
+def test_min_isr_that_changes_is_a_new_generation_and_one_that_stays_is_none() -> None:
+    throttle = conversation().link.throttle
+    generation = throttle.generation
+    throttle.set_under_min_isr(frozenset())
+    assert throttle.generation == generation
+    throttle.set_under_min_isr(frozenset({(b"t", 0)}))
+    assert throttle.generation == generation + 1
+    assert not throttle.is_under_min_isr(b"t", 1)
+
+
+def test_a_partition_that_brings_nothing_does_not_hold_up_the_others() -> None:
+    """Its leader has moved, say: below min ISR as it is, it is tried in its turn only."""
+    talk = conversation(sizes=[10 * BATCHES, BATCHES, BATCHES])
+    talk.run(0.1)
+    talk.leader.logs[b"t", 0].error_code = 6  # NOT_LEADER_OR_FOLLOWER
+    talk.link.throttle.set_under_min_isr(frozenset({(b"t", 0)}))
+    start = talk.clock.now
+    while not (is_in_sync(talk, 1) and is_in_sync(talk, 2)):
+        talk.exchange()
+    assert talk.clock.now - start <= 1.5 * 2 * SIZE / RATE
+
+
+def test_a_partition_that_falls_behind_later_is_ranked_soon() -> None:
+    talk = conversation(sizes=[2000, 2000, 2000, 10])
+    talk.run(2.0)
+    assert is_in_sync(talk, 3)
+    talk.leader.logs[b"t", 3].batches += [BATCH] * 10
+    start = talk.clock.now
+    while not is_in_sync(talk, 3):
+        talk.exchange()
+    assert talk.clock.now - start <= 2 * RANK_SECONDS
+
+
+def test_a_link_with_a_partition_below_min_isr_goes_before_one_that_waited_longer() -> None:
+    """Both ask at once, again and again: the urgent one gets all of the quota."""
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
+    throttle.set_under_min_isr(frozenset({(b"t", 1)}))
+    leader = Leader({(b"t", partition): Log([BATCH] * 5000) for partition in range(2)})
+    links = [throttle.link(2), throttle.link(3)]
+    followers = [Follower({(b"t", partition): 0}, replica_id=2 + partition) for partition in range(2)]
+    start = clock.now
+    waiting: dict[int, float] = {}  # since when a fetch is held
+    while clock.now - start < 8.0:
+        for index, (link, follower) in enumerate(zip(links, followers, strict=True)):
+            decision = link.plan(follower.request(), clock.now - waiting[index] if index in waiting else 0.0)
+            if isinstance(decision, Hold):
+                waiting.setdefault(index, clock.now)
+                continue
+            waiting.pop(index, None)
+            if isinstance(decision, Forward):
+                topics = leader.answer(decision.request)
+                link.settle(topics)
+                follower.take(topics, clock.now)
+        clock.move(0.01)
+    taken = [sum(size for at, size in follower.received if at > start + 2.0) for follower in followers]
+    assert taken[1] > 9 * taken[0]
+    assert taken[1] > 0.85 * RATE * 6.0
