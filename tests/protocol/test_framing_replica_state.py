@@ -4,7 +4,7 @@ import struct
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocol.errors import MalformedFrame
@@ -148,6 +148,7 @@ TOPICS = st.lists(RUNS, max_size=4).map(lambda runs: [topic for run in runs for 
 @given(
     st.sampled_from(VERSIONS), TOPICS, st.sampled_from((NO_TAGS, REPLICA_STATE)), st.integers(0), st.integers(0, 255)
 )
+@example(17, run_of_topics(1, 1, (), ()) + run_of_topics(1, 1, (DIRECTORY_ID,), ()), REPLICA_STATE, 0, 0)
 def test_stepping_finds_what_decoding_finds(
     version: int, topics: list[AskedTopic], tags: bytes, place: int, value: int
 ) -> None:
