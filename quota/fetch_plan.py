@@ -29,7 +29,7 @@ from protocol.fetch_session import FIRST_SESSION_VERSION, NO_SESSION
 from quota import response_limit
 from quota.decisions import Answer, Decision, Forward, Hold
 from quota.fetch_sessions import Grant
-from quota.replica_state import InFlight, ReplicaPartition, ReplicaTopic
+from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
 
 if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
@@ -195,7 +195,9 @@ def _asked_of_session(link: ReplicaLink, asks_all: bool) -> Iterable[ReplicaPart
     if not asks_all:
         return link.unknown()
     link.sessions.is_asked_for_offsets = False
-    return link.waiting()
+    # What the leader has already stands in front of what is granted now, and with 0 bytes would return a batch there.
+    # It had its answer a moment ago.
+    return [one for one in link.waiting() if one.upstream is Upstream.ABSENT or one.high_watermark == UNKNOWN_OFFSET]
 
 
 def _is_question_due(link: ReplicaLink, request: FetchRequest, now: float) -> bool:

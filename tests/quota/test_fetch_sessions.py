@@ -31,6 +31,15 @@ class Cluster:
     leader: SessionLeader
     follower: SessionFollower
 
+    @property
+    def asked(self) -> dict[Key, int]:
+        """What the last sidecar asked the leader for with caps of its own: partition_max_bytes."""
+        link = self.hops[-1].link
+        row = FETCH_VERSIONS[self.follower.version]
+        partitions = self.leader.sessions[link.sessions.leader.id].partitions
+        capped = [(one.topic.key, one.partition) for one in link.sessions.touched if one.upstream is Upstream.CAPPED]
+        return {key: row.requested(len(partitions[key].entry)).unpack(partitions[key].entry)[2] for key in capped}
+
     def check(self) -> None:
         """What the leader has of a partition is the follower's latest entry but for its cap; nobody complained."""
         assert not self.follower.refused
@@ -377,3 +386,17 @@ def test_sessions_beyond_the_slots_are_not_opened() -> None:
     assert head.session_id == 0
     assert not made.leader.sessions
     assert not made.follower.errors
+
+
+def test_no_batch_but_those_granted_comes_with_a_question_that_goes_along() -> None:
+    settings = ThrottleSettings(rate=5 * MB, replicas={"t": ALL_REPLICAS}, order="round-robin")
+    made = cluster(5 * MB, in_sync=0, settings=settings)
+    made.follower.run(0.5)
+    went_along = 0
+    for _ in range(200):
+        _, topics = made.follower.fetch()
+        granted = {key for key, cap in made.asked.items() if cap}
+        came = {(topic.name, seen.partition) for topic in topics for seen in topic.records}
+        went_along += len(made.asked) > len(granted) > 0
+        assert came <= granted
+    assert went_along > 2
