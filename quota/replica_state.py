@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from quota.throttle import EveryPartition
 
 UNKNOWN_OFFSET = -1
-_LONG_AGO = float("-inf")
+NEVER = float("-inf")
 _ID_SIZE = 4  # a block of entries goes by the id of its first partition
 
 
@@ -56,7 +56,7 @@ class ReplicaPartition:
         self.max_bytes = max_bytes
         self.high_watermark = UNKNOWN_OFFSET
         self.behind = False  # throttled, and known not to be in sync
-        self.in_sync_until = _LONG_AGO  # clock seconds: see `go_back`
+        self.in_sync_until = NEVER  # clock seconds: see `go_back`
         self.batches = BatchSizes()
         self.arrived = 0  # bytes of whole batches in the last answer: the next fetch offset tells how many offsets
         self.leader_epoch = NO_LEADER_EPOCH
@@ -86,12 +86,12 @@ class ReplicaPartition:
         """Whether it needs budget: it is throttled, and not known to be in sync."""
         return self.behind or self.partition in self.topic.unknown
 
-    def go_back(self, in_sync_until: float) -> None:
+    def go_back(self, in_sync_until: float = NEVER) -> None:
         """A leader epoch may have begun; the high watermark is unknown from now on.
 
         Below inter.broker.protocol.version 0.11 (before KIP-101) a follower then truncates to its own high watermark,
         which is a fetch older than its leader's. It stays in the ISR all the same, until `replica.lag.time.max.ms` is
-        over: producers wait for it, and it may become the leader.
+        over: producers wait for it, and it may become the leader. In sessions (level 1.1 on) there is no such follower.
         """
         if self.has_caught_up:
             self.in_sync_until = in_sync_until
@@ -99,8 +99,8 @@ class ReplicaPartition:
         self.arrived = 0
 
     def forget_sync(self) -> None:
-        """An empty replica after a while of absence: it was deleted, and is moved here again."""
-        self.in_sync_until = _LONG_AGO
+        """The replica is empty: it was deleted, and is moved here again."""
+        self.in_sync_until = NEVER
 
     def worth_asking(self) -> int:
         """The partition_max_bytes that the rest of the partition is worth, where that is less than what was asked."""

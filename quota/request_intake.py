@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from protocol.fetch import NO_LEADER_EPOCH, FetchRequest, fetch_version
 from protocol.fetch_session import FIRST_SESSION_VERSION, NO_SESSION
-from quota.replica_state import UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
+from quota.replica_state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
 
 if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
@@ -93,7 +93,7 @@ def _take_block(link: ReplicaLink, topic: ReplicaTopic, entries: Iterable[tuple[
         elif replica.fetch_offset == fetch_offset and replica.max_bytes == max_bytes:
             continue
         else:
-            _moved(link, replica, fetch_offset, now)
+            _moved(link, replica, fetch_offset, now, in_sync_until=now + link.throttle.lag.replica_lag_time_max)
             replica.max_bytes = max_bytes
         link.classify(replica)
 
@@ -120,7 +120,7 @@ def _take_entries(
         else:
             if leader_epoch != replica.leader_epoch:
                 # The leader was elected anew: what it said before is of another epoch.
-                replica.go_back(now + link.throttle.lag.replica_lag_time_max)
+                replica.go_back()
                 topic.forget_responses()
             _moved(link, replica, fetch_offset, now)
             replica.max_bytes = max_bytes
@@ -132,10 +132,14 @@ def _take_entries(
         link.classify(replica)
 
 
-def _moved(link: ReplicaLink, replica: ReplicaPartition, fetch_offset: int, now: float) -> None:
+def _moved(
+    link: ReplicaLink, replica: ReplicaPartition, fetch_offset: int, now: float, in_sync_until: float = NEVER
+) -> None:
     topic = replica.topic
     if fetch_offset < replica.fetch_offset:
-        replica.go_back(now + link.throttle.lag.replica_lag_time_max)
+        replica.go_back(in_sync_until)
+        if not fetch_offset:  # deleted and made anew while its last fetch waited at the leader
+            replica.forget_sync()
         topic.forget_responses()
         replica.fetch_offset = fetch_offset
     elif fetch_offset > replica.fetch_offset:
@@ -161,7 +165,7 @@ def _appeared(
     is_known = leader_epoch == replica.leader_epoch and replica.fetch_offset <= fetch_offset < replica.high_watermark
     if not is_known:
         # Its high watermark may be of another leader epoch, or too old to tell whether it is in sync.
-        replica.go_back(replica.in_sync_until)
+        replica.go_back()
     replica.fetch_offset, replica.max_bytes, replica.arrived = fetch_offset, max_bytes, 0
     if not fetch_offset:
         replica.forget_sync()
@@ -175,11 +179,8 @@ def _set_aside(link: ReplicaLink, topic: ReplicaTopic, partition: int, now: floa
     again soon. Outside of sessions entries are made up of high watermarks, so an old one is not kept.
     """
     replica = topic.partitions.pop(partition)
-    in_sync_until = now + link.throttle.lag.replica_lag_time_max
     if not in_session:
-        replica.go_back(in_sync_until)
-    elif replica.has_caught_up:
-        replica.in_sync_until = in_sync_until
+        replica.go_back(now + link.throttle.lag.replica_lag_time_max)
     topic.absent[partition] = replica
     link.absent[replica] = now + ABSENT_SECONDS
     link.partition_count -= 1
