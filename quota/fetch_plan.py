@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
 
 SHARE_SECONDS = 0.12  # of quota: what one fetch is granted; small enough to pace, large enough to waste little
+SHARE_BESIDE_LIVE_SECONDS = 0.012  # the same on a link with live traffic: a record in sync waits behind every share
 LARGEST_SHARE_SECONDS = 0.15  # what a fetch that comes late may be granted
 SMALLEST_FILL_SECONDS = 0.05  # worth a fetch of its own when the window has no room for a whole share
 QUESTION_SECONDS = 10.0  # no partition goes longer without a true answer: its follower would miss errors
@@ -87,7 +88,8 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float) -> tuple[list[
     is_urgent = link.catch_up.is_urgent(link, now)
     ahead = throttle.turns.ahead_of(link, is_urgent=is_urgent)
     # Late by a little: what has gathered meanwhile goes along, within bounds, or bursts would repeat every second.
-    spend = min(max(ledger.credit() - ahead, rate * SHARE_SECONDS), rate * LARGEST_SHARE_SECONDS)
+    share = rate * (SHARE_BESIDE_LIVE_SECONDS if now < link.live_until else SHARE_SECONDS)
+    spend = min(max(ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS)
     grants, reserved, batch = _fill(link, request, now, spend)
     # A batch larger than the credit that can gather goes when the credit is full; the rest becomes debt.
     needed = min(reserved, ledger.most_credit)
@@ -97,7 +99,7 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float) -> tuple[list[
         room = ledger.room() - ahead
         if needed <= room + batch:
             return grants, reserved, now
-        smallest = rate * SMALLEST_FILL_SECONDS
+        smallest = min(share, rate * SMALLEST_FILL_SECONDS)
         ready = ledger.room_at(smallest + ahead)
         if ready <= throttle.clock():
             grants, reserved, fitting_batch = _fill(link, request, now, room)

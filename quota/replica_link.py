@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quota.throttle import Throttle
 
 UNKNOWN_REPLICA = -1
+LIVE_SECONDS = 1.0  # how long after a record of theirs partitions that do not wait count as live
 _NO_ERROR = ResponseHead()
 
 
@@ -43,6 +44,7 @@ class ReplicaLink:
         self.unknown_count = 0
         self.unanswered_since: float | None = None  # since when partitions were left out with no true answer
         self.questioned_at = float("-inf")
+        self.live_until = -math.inf  # until when records of partitions that do not wait are expected to come
         self.in_flight: deque[InFlight] = deque()
         self.response_rotation = ResponseRotation()
         self.sessions = FetchSessions(throttle.open_session, throttle.stats)
@@ -85,6 +87,7 @@ class ReplicaLink:
         now = throttle.clock()
         self._response_number += 1
         behind_bytes = in_sync_bytes = 0
+        is_live = False
         if fetch.asks_all and not head.error_code:
             self.unanswered_since = None
         granted = frozenset(fetch.granted)
@@ -105,10 +108,14 @@ class ReplicaLink:
                     topic.batches.learn(seen)
                 if is_throttled and replica is not None and (replica.behind or replica in granted):
                     behind_bytes += seen.size
-                elif is_throttled:
+                    continue
+                is_live |= replica is not None and not replica.is_waiting
+                if is_throttled:
                     in_sync_bytes += seen.size
             if not topic.repeats_response(headers, self._response_number):
                 self._take_answers(topic, headers, now)
+        if is_live:
+            self.live_until = now + LIVE_SECONDS
         if behind_bytes or in_sync_bytes:
             # An answer without any records says nothing about caps: an earlier hop, or Kafka's own throttle, kept all.
             for replica in barren:
