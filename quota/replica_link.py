@@ -116,6 +116,8 @@ class ReplicaLink:
                 self._take_answers(topic, headers, now)
         if is_live:
             self.live_until = now + LIVE_SECONDS
+        if self.unknown_count and self.sessions.is_incremental and not head.error_code:
+            self._take_silence(now)
         if behind_bytes or in_sync_bytes:
             # An answer without any records says nothing about caps: an earlier hop, or Kafka's own throttle, kept all.
             for replica in barren:
@@ -210,12 +212,26 @@ class ReplicaLink:
         partitions = topic.partitions
         for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(headers):
             replica = partitions.get(partition)
-            if replica is None or error_code or high_watermark == replica.high_watermark:
+            if replica is None:
+                continue
+            replica.last_reported = UNKNOWN_OFFSET if error_code else high_watermark
+            if error_code or high_watermark == replica.high_watermark:
                 continue
             replica.high_watermark = high_watermark
             topic.made_up = None
             topic.lag.update(partition, replica.fetch_offset, high_watermark, now)
             self.classify(replica)
+
+    def _take_silence(self, now: float) -> None:
+        """What an incremental answer leaves out is as the leader told it last: a new leader epoch alone is no news.
+
+        Nothing else would ever tell the high watermark of a partition at rest, and every fetch would be a question.
+        """
+        for replica in list(self.unknown()):
+            if replica.upstream is not Upstream.ABSENT and replica.last_reported != UNKNOWN_OFFSET:
+                replica.high_watermark = replica.last_reported
+                replica.topic.lag.update(replica.partition, replica.fetch_offset, replica.high_watermark, now)
+                self.classify(replica)
 
     # Who is behind
 

@@ -42,6 +42,7 @@ class ReplicaPartition:
         "fetch_offset",
         "high_watermark",
         "in_sync_until",
+        "last_reported",
         "leader_epoch",
         "max_bytes",
         "partition",
@@ -55,6 +56,7 @@ class ReplicaPartition:
         self.fetch_offset = fetch_offset
         self.max_bytes = max_bytes
         self.high_watermark = UNKNOWN_OFFSET
+        self.last_reported = UNKNOWN_OFFSET  # the high watermark that the leader told last, whatever became of it here
         self.behind = False  # throttled, and known not to be in sync
         self.in_sync_until = NEVER  # clock seconds: see `go_back`
         self.batches = BatchSizes()

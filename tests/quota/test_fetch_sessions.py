@@ -317,6 +317,26 @@ def test_a_throttle_set_later_takes_hold_of_sessions_that_began_before() -> None
     assert {key: cached.entry for key, cached in session.partitions.items()} == made.follower.sent
 
 
+@pytest.mark.parametrize("rates", [(MB,), (MB, 2 * MB)])
+@pytest.mark.parametrize("version", [11, 13])
+def test_a_new_leader_epoch_of_a_partition_at_rest_does_not_turn_every_fetch_into_a_question(
+    rates: tuple[int, ...], version: int
+) -> None:
+    """Its high watermark is the same, so the leader's session has nothing to tell of it."""
+    made = cluster(*rates, version=version, in_sync=0)
+    key: Key = next(iter(made.follower.offsets))
+    made.follower.run(2)
+    made.follower.offsets[key] = 4000  # its log's end
+    made.follower.run(2)
+    made.follower.leader_epochs[key] = 1
+    before, start = [throttle.stats.questions for throttle in made.throttles], made.clock.now
+    made.follower.run(5)
+    asked = [throttle.stats.questions - count for throttle, count in zip(made.throttles, before, strict=True)]
+    assert max(asked) <= 2
+    assert mean_rate(made.follower.received, start, made.clock.now) <= 1.02 * MB
+    made.check()
+
+
 def test_a_new_leader_epoch_makes_the_high_watermark_unknown() -> None:
     made = cluster(0, in_sync=0, behind=2)
     made.follower.run(1)
