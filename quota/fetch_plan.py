@@ -136,7 +136,8 @@ def _fill(link: ReplicaLink, request: FetchRequest, now: float, spend: float) ->
                 break
             grants.append((replica, cap))
             batch = max(batch, replica.batches.largest or replica.topic.batches.largest)
-            left -= cap if cap > 1 else spend  # one batch of unknown size: reserve the whole share for it
+            # One batch of unknown size: the whole share. One larger than its cap comes whole where it is first.
+            left -= max(cap, replica.batches.next_size or replica.batches.largest) if cap > 1 else spend
         if left <= 0:
             break
     return grants, int(spend - left), batch

@@ -115,6 +115,17 @@ def test_the_quota_holds_in_a_session(rate: int) -> None:
     made.check()
 
 
+def test_batches_larger_than_what_is_asked_for_keep_the_quota() -> None:
+    """The partition that stands first returns its batch whole: so much has to be reserved, not its cap alone."""
+    rate, large = 4 * MB, 200_000
+    made = cluster(rate, in_sync=0)
+    made.follower.max_bytes = 65_536
+    for partition in range(0, PARTITIONS, 3):
+        made.leader.leader.logs[b"t", partition] = Log([large] * 4000)
+    made.follower.run(15)
+    assert worst_second(made.follower.received) <= 1.04 * rate + large
+
+
 @pytest.mark.parametrize(
     "rates", [(5 * MB, 8 * MB), (8 * MB, 5 * MB), (5 * MB, 5 * MB), (None, 5 * MB), (5 * MB, None)]
 )
