@@ -10,7 +10,7 @@ from time import monotonic, sleep
 import pytest
 
 from lab.cluster import Cluster
-from lab.modes import CORNERS, Mode
+from lab.modes import CORNERS, KraftCluster, Mode
 from lab.produce import LiveProducer, append_to, fill, read_records
 from lab.settings import Route
 from tests.integration.moves import (
@@ -54,7 +54,10 @@ def cluster(mode: Mode) -> Iterator[Cluster]:
 
 
 def isr_of(cluster: Cluster, leader: int) -> set[int]:
-    """The ISR of orders-0 that its leader logged last: metadata is told seconds later in ZooKeeper mode."""
+    """The ISR of orders-0: as its leader logged it in ZooKeeper mode, where metadata tell it seconds later."""
+    if isinstance(cluster, KraftCluster):
+        ((_, state),) = cluster.admin.partitions(["orders"]).items()
+        return set(state.in_sync_replicas)
     logged = cluster.brokers[leader].log.read_text()
     told: list[str] = re.findall(r"Partition orders-0 .*ISR updated to ([\d,]+)", logged)
     return set(map(int, told[-1].split(","))) if told else set()
