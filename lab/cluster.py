@@ -194,7 +194,14 @@ class Cluster(ABC):
 
     def assert_no_native_throttle(self) -> None:
         """Prove by DescribeConfigs that no throttle of Kafka's own is set on any broker or topic. Raises LabError."""
-        if found := self.admin.native_throttles():
+        found: dict[str, dict[str, str]] = {}
+
+        def answered() -> bool:
+            found.update(self.admin.native_throttles())
+            return True
+
+        self.wait_for("an answer on every topic, new ones too", answered, 10)
+        if found:
             raise LabError(f"Kafka's own throttle is set: {found}.")
 
     def wait_for(self, what: str, is_so: Callable[[], bool], seconds: float, poll_seconds: float = 0.1) -> float:

@@ -1,0 +1,120 @@
+"""Fetch sessions on real brokers: no full fetch in the steady state, and what is lost or changed heals by itself."""
+
+from collections import Counter
+
+import pytest
+
+from lab.cluster import Cluster
+from lab.modes import CORNERS, MODES, Mode
+from tests.integration.moves import (
+    MB,
+    assert_identical,
+    assert_keeps,
+    assert_throttled,
+    filled,
+    moving,
+    now,
+    rate_between,
+    throttle,
+    wait_for_bytes,
+)
+
+pytestmark = pytest.mark.integration
+
+NEWEST = CORNERS[-1]
+RATE = 2 * MB
+
+
+def full_fetches(cluster: Cluster) -> Counter[str]:
+    """How many full fetches followers sent to sidecars, and sidecars to the next hop."""
+    counts: Counter[str] = Counter()
+    for sidecar in cluster.sidecars.values():
+        for sample in sidecar.metrics().samples("weir_full_fetches_total"):
+            counts[sample.labels["sender"]] += int(sample.value)
+    return counts
+
+
+@pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", CORNERS[1:], ids=lambda mode: mode.name)
+def test_no_full_fetch_is_sent_while_a_move_is_throttled(mode: Mode, seconds: int) -> None:
+    """The leader's sidecar counts what the follower's sends it: both hops are seen from outside but the last one."""
+    with mode.cluster(2, sidecars=True) as cluster:
+        topic = filled(cluster, "orders", [1], (seconds + 4) * RATE)
+        cluster.create_topic("idle", {partition: [1, 2] for partition in range(50)})
+        cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+        with moving(cluster, [topic], [1, 2], seconds=seconds + 30) as received:
+            wait_for_bytes(cluster, received, RATE)
+            before = full_fetches(cluster)
+            wait_for_bytes(cluster, received, (seconds + 1) * RATE, seconds=seconds + 20)
+            assert full_fetches(cluster) == before
+        assert_keeps(received.series(), RATE)
+        assert_identical(cluster, [topic], 1, 2)
+        assert_throttled(cluster, 1, "leader")
+        cluster.check_logs()
+
+
+def test_leader_with_two_slots_for_sessions_is_moved_from_all_the_same() -> None:
+    """Four fetchers want a session of it, and every second it evicts what was not used for a second."""
+    scarce = {
+        "max.incremental.fetch.session.cache.slots": 2,
+        "min.incremental.fetch.session.eviction.ms": 1000,
+        "num.replica.fetchers": 2,
+    }
+    with NEWEST.cluster(3, sidecars=True, properties=scarce) as cluster:
+        topic = filled(cluster, "orders", [1], 10 * MB)
+        cluster.create_topic("live", {partition: [1, 2, 3] for partition in range(10)})
+        cluster.sidecars[1].put_throttle(throttle(topic, leader=2 * RATE))
+        before = full_fetches(cluster)
+        with moving(cluster, [topic], [1, 2, 3]) as received:
+            pass
+        assert full_fetches(cluster)["sidecar"] - before["sidecar"] > 10, "a leader without a slot gets full fetches"
+        # Two followers share the leader's quota; this is one of them.
+        assert 0.4 * 2 * RATE <= received.series().mean_rate() <= 1.02 * 2 * RATE
+        for follower in (2, 3):
+            assert_identical(cluster, [topic], 1, follower)
+        assert_throttled(cluster, 1, "leader")
+        cluster.check_logs()
+
+
+def test_level_is_raised_while_a_move_is_throttled() -> None:
+    """From metadata.version 3.4 (Fetch v13) to 3.9 (v17), on connections and sessions that began before."""
+    with MODES["kraft-3.4"].cluster(2, sidecars=True) as cluster:
+        topic = filled(cluster, "orders", [1], 16 * MB)
+        cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+        with moving(cluster, [topic], [1, 2]) as received:
+            wait_for_bytes(cluster, received, 2 * MB)
+            upgrade = ["--bootstrap-server", ",".join(cluster.bootstrap_servers), "upgrade", "--metadata", "3.9"]
+            cluster.java_tool("features", "org.apache.kafka.tools.FeatureCommand", upgrade)
+            raised = now(received)
+        assert rate_between(received.series(), raised, received.series().span[1]) == pytest.approx(RATE, rel=0.1)
+        metrics = cluster.sidecars[1].metrics()
+        for version in (13, 17):
+            assert metrics.value("weir_fetch_requests_total", side="leader", api_version=version) > 0
+        for sidecar in cluster.sidecars.values():
+            assert not [one for one in sidecar.metrics().samples("weir_passthrough_total") if one.value]
+        assert_identical(cluster, [topic], 1, 2)
+        cluster.check_logs()
+
+
+@pytest.mark.slow
+def test_brokers_are_restarted_one_by_one_from_names_to_topic_ids_while_a_move_is_throttled() -> None:
+    """inter.broker.protocol.version 2.8 (Fetch v12) to 3.4 (v13): follower first, then the leader."""
+    with MODES["zookeeper-2.8"].cluster(2, sidecars=True) as cluster:
+        topic = filled(cluster, "orders", [1], 30 * MB)
+        cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+        with moving(cluster, [topic], [1, 2], seconds=120) as received:
+            for broker_id in (2, 1):
+                wait_for_bytes(cluster, received, received.total + MB)
+                cluster.stop_broker(broker_id)
+                properties = cluster.brokers[broker_id].data.parent / "server.properties"
+                text = properties.read_text()
+                assert "inter.broker.protocol.version=2.8" in text
+                properties.write_text(
+                    text.replace("inter.broker.protocol.version=2.8", "inter.broker.protocol.version=3.4")
+                )
+                cluster.start_broker(broker_id)
+        metrics = cluster.sidecars[1].metrics()
+        for version in (12, 13):
+            assert metrics.value("weir_fetch_requests_total", side="leader", api_version=version) > 0
+        assert received.series().worst_window()[0] <= 1.1 * RATE
+        assert_identical(cluster, [topic], 1, 2)
