@@ -1,0 +1,104 @@
+"""What real brokers and sidecars say on the wire, kept by a third party between the leader's sidecar and its broker."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer import FetchRequest as TheirRequest
+from kafka.protocol.consumer import FetchResponse as TheirResponse
+
+from lab.cluster import Cluster, weir_run
+from lab.modes import CORNERS, Mode
+from protocol.fetch import RESPONSE_ENTRY, decode_fetch_request, encode_fetch_request, fetch_version
+from protocol.fetch_session import INITIAL_EPOCH
+from protocol.response_scanner import FetchResponseScanner
+from tests.integration.moves import MB, assert_identical, filled, moving, throttle, wait_for_bytes
+from tests.integration.recorder import Recorder
+
+pytestmark = pytest.mark.integration
+
+RATE = 2 * MB
+
+
+@contextmanager
+def recorded_cluster(mode: Mode) -> Iterator[tuple[Cluster, list[Recorder]]]:
+    """Two brokers; before each broker's own listener its sidecar finds a recorder. They are in the brokers' order."""
+    recorders: list[Recorder] = []
+
+    def command(config: Path) -> list[str]:
+        text = config.read_text()
+        upstream = tomllib.loads(text)["ingress"][0]["upstream"]
+        host, port = upstream.rsplit(":", 1)
+        recorders.append(Recorder((host, int(port))))
+        recorded = "{}:{}".format(*recorders[-1].address)
+        config.write_text(text.replace(json.dumps(upstream), json.dumps(recorded)))
+        return weir_run(config)
+
+    try:
+        with mode.cluster(2, sidecars=True, sidecar_command=command) as cluster:
+            yield cluster, recorders
+    finally:
+        for recorder in recorders:
+            recorder.close()
+
+
+@pytest.mark.parametrize("mode", CORNERS[1:], ids=lambda mode: mode.name)
+def test_captured_frames_are_read_alike_by_another_codec_and_hold_no_full_fetch(mode: Mode) -> None:
+    with recorded_cluster(mode) as (cluster, recorders):
+        topic = filled(cluster, "orders", [1], 16 * MB)
+        cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+        with moving(cluster, [topic], [1, 2]) as received:
+            wait_for_bytes(cluster, received, RATE)
+            begun = len(list(recorders[0].fetches()))
+            wait_for_bytes(cluster, received, 5 * RATE)
+            steady = list(recorders[0].fetches())[begun:]
+        assert_identical(cluster, [topic], 1, 2)
+        fetches = list(recorders[0].fetches())
+        cluster.check_logs()
+    assert len(steady) > 20
+    requests = [decode_fetch_request(request) for request, _ in steady]
+    assert {request.header.api_version for request in requests} == {mode.fetch_version}
+    assert not [request for request in requests if request.session_epoch == INITIAL_EPOCH]
+    for request, response in fetches:
+        assert_read_alike(request, response)
+
+
+def assert_read_alike(request: bytes, response: bytes) -> None:
+    """Compare what our codec and kafka-python's read, and that ours writes a request as it came."""
+    ours = decode_fetch_request(request)
+    assert encode_fetch_request(ours)[4:] == request
+    version = ours.header.api_version
+    row = fetch_version(version)
+    theirs: Any = TheirRequest.decode(request, version=version, header=True)
+    topics = [(_name(version, topic), topic) for topic in theirs.topics]
+    assert [(block.name, *entry) for block in ours.topics for entry in row.changes(block.entries, block.stride)] == [
+        (name, one.partition, one.current_leader_epoch, one.fetch_offset, one.partition_max_bytes)
+        for name, topic in topics
+        for one in topic.partitions
+    ]
+    assert (ours.session_id, ours.session_epoch) == (theirs.session_id, theirs.session_epoch)
+
+    scanner = FetchResponseScanner(version, ours.header.correlation_id)
+    scanner.receive(memoryview(len(response).to_bytes(4, "big") + response))
+    assert scanner.done
+    answered: Any = TheirResponse.decode(response, version=version, header=True)
+    assert (scanner.head.error_code, scanner.head.session_id) == (answered.error_code, answered.session_id)
+    assert [
+        (name, *entry[:3], max(0, entry[3]))
+        for name, headers, _, _ in scanner.topics
+        for entry in RESPONSE_ENTRY.iter_unpack(headers)
+    ] == [
+        (_name(version, topic), one.partition_index, one.error_code, one.high_watermark, len(one.records or b""))
+        for topic in answered.responses
+        for one in topic.partitions
+    ]
+
+
+def _name(version: int, topic: Any) -> bytes:
+    return bytes(topic.topic_id.bytes) if fetch_version(version).names_topics_by_id else str(topic.topic).encode()
