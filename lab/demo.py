@@ -18,16 +18,17 @@ from control.errors import ControlError
 from lab.chart import draw_rates
 from lab.cluster import Cluster
 from lab.errors import LabError, Timeout
-from lab.modes import ZooKeeperCluster
+from lab.modes import MODES
 from lab.produce import LiveConsumer, LiveProducer, LiveRecord, fill, latency
 from lab.progress import MEGABYTE, Moment, Progress, Traffic, sparkline
 from lab.received import Series
 from lab.segments import replica_size
 from lab.sidecar import Metrics
 
-MESSAGE_BYTES: Final = 10_240  # of what is moved; at level 0.10.1 each message is a batch of its own
+MODE: Final = MODES["kraft-4.1"]
+MESSAGE_BYTES: Final = 10_240  # of what is moved; each message is a batch of its own
 LEAST_MEAN, MOST_MEAN = 0.96, 1.02  # x quota, read from segment files
-MOST_IN_A_SECOND: Final = 1.05  # x quota, and one batch
+MOST_IN_A_SECOND: Final = 1.05  # x quota, and one message
 
 _MOST_SECONDS: Final = 180.0
 _REDRAW_SECONDS: Final = 0.25
@@ -50,25 +51,32 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """One move as it was seen: by the follower's segment files, and by the live topic's records meanwhile."""
-
-    received: Series
-    p99: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Fetches:
-    """What the sidecars counted of replica fetches up to the end of the throttled move.
+    """What the sidecars counted of replica fetches up to a moment.
 
-    `by_version` are fetches by api_version, on all sidecars and sides; `undecoded` is what passed without being
-    decoded; `throttled_bytes` and `held_back` (partitions left out, fetches held) are of the leader's quota.
+    `by_version` are fetches by api_version, `full` those that listed every partition in place of what changed, both on
+    all sidecars and sides; `undecoded` is what passed without being decoded; `throttled_bytes` and `held_back`
+    (partitions left out, fetches held) are of the leader's quota.
     """
 
     by_version: dict[str, int]
+    full: int
     undecoded: int
     throttled_bytes: int
     held_back: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One move as it was seen: by the follower's segment files, and by the live topic's records meanwhile.
+
+    `early` and `end` are what the sidecars had counted when the first second's worth had come, and at the end.
+    """
+
+    received: Series
+    p99: float
+    early: Fetches
+    end: Fetches
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +107,18 @@ def main(arguments: list[str]) -> int:
 
 def run(plan: Plan, console: Console) -> bool:
     """Start the brokers, make both moves and show what became of the promises; returns whether all were held."""
-    with ZooKeeperCluster("3.9.1", inter_broker_protocol_version="0.10.1", sidecars=True) as cluster:
-        _say(console, "Three Kafka 3.9.1 brokers with Fetch v3 replication are up, a weir sidecar beside each.")
+    with MODE.cluster(sidecars=True) as cluster:
+        _say(
+            console,
+            f"Three Kafka {MODE.kafka} brokers (KRaft) are up, a weir sidecar beside each; replicas fetch with"
+            f" Fetch v{MODE.fetch_version}.",
+        )
         topics = {"orders": 2, "orders-native": 3}  # with the broker that each is moved to
         partitions = range(plan.partitions)
         for topic in topics:
             cluster.create_topic(topic, {partition: [1] for partition in partitions})
             sizes = dict.fromkeys(partitions, plan.total // plan.partitions)
-            fill(cluster.bootstrap_servers, topic, sizes, message_bytes=MESSAGE_BYTES)
+            fill(cluster.bootstrap_servers, topic, sizes, message_bytes=MESSAGE_BYTES, batch_bytes=MESSAGE_BYTES)
         cluster.create_topic("live", {0: [1, 3]})
         cluster.assert_no_native_throttle()
         at_rate = f"{plan.total / MEGABYTE:g} MB at {plan.rate / MEGABYTE:g} MB/s"
@@ -118,8 +130,7 @@ def run(plan: Plan, console: Console) -> bool:
             _say(console, f"Moving topic orders to broker 2 by weir: {at_rate}, while a live topic is used.")
             _throttle_by_weir(cluster, "orders", plan.rate)
             ours = _move(cluster, plan, "orders", topics["orders"], producer, consumer, console)
-            fetches = counted_fetches([sidecar.metrics() for sidecar in cluster.sidecars.values()])
-            _say(console, f"The same move of a copy to broker 3 by Kafka's own throttle: {at_rate}.")
+            _say(console, f"The same move of a copy to broker 3 by Kafka {MODE.kafka}'s own throttle: {at_rate}.")
             _throttle_by_kafka(cluster, "orders-native", topics["orders-native"], plan.rate)
             theirs = _move(cluster, plan, "orders-native", topics["orders-native"], producer, consumer, console)
         compared = sum(cluster.compare_segments("orders", partition, 1, topics["orders"]) for partition in partitions)
@@ -135,7 +146,8 @@ def run(plan: Plan, console: Console) -> bool:
         promised_delivery(
             [record.number for record in producer.acked], [record.number for record in consumer.consumed]
         ),
-        promised_fetches(fetches, compared),
+        promised_fetches(ours.end, compared),
+        promised_sessions(ours.early, ours.end),
     ]
     for promise in promises:
         _say(console, f"  {'[green]held[/green]  ' if promise.held else '[red]BROKEN[/red]'} {promise.sentence}")
@@ -150,12 +162,12 @@ def promised_mean(received: Series, quota: int, least: float = LEAST_MEAN) -> Pr
 
 
 def promised_worst_second(received: Series, quota: int) -> Promise:
-    """No second of the move, wherever it begins, takes more than the quota, a little slack and one batch."""
+    """No second of the move, wherever it begins, takes more than the quota, a little slack and one message."""
     worst, start = received.worst_window()
     begun, _ = received.span
     return Promise(
         f"worst second {worst / quota:.3f} x quota, from {max(0.0, start - begun):.1f} s on"
-        f" (at most {MOST_IN_A_SECOND} and a batch of {MESSAGE_BYTES:,} bytes)",
+        f" (at most {MOST_IN_A_SECOND} and a message of {MESSAGE_BYTES:,} bytes)",
         worst <= MOST_IN_A_SECOND * quota + MESSAGE_BYTES,
     )
 
@@ -173,15 +185,26 @@ def promised_delivery(acked: Sequence[int], consumed: Sequence[int]) -> Promise:
 
 
 def promised_fetches(fetches: Fetches, moved: int) -> Promise:
-    """All replica fetches were v3 and decoded, and the leader's quota counted and held back what moved (bytes)."""
+    """All replica fetches were of the mode's version and decoded; the leader's quota held back what moved (bytes)."""
     versions = ", ".join(f"{count:,} of v{version}" for version, count in sorted(fetches.by_version.items()))
     return Promise(
         f"replica fetches: {versions or 'none'}, {fetches.undecoded} undecoded;"
         f" {fetches.throttled_bytes:,} bytes throttled, held back {fetches.held_back:,} times",
-        set(fetches.by_version) == {"3"}
+        set(fetches.by_version) == {str(MODE.fetch_version)}
         and not fetches.undecoded
         and fetches.throttled_bytes >= moved
         and fetches.held_back > 0,
+    )
+
+
+def promised_sessions(early: Fetches, end: Fetches) -> Promise:
+    """Full fetches opened the sessions; from a moment early in the move to its end there were no more of them."""
+    full = end.full - early.full
+    fetches = sum(end.by_version.values()) - sum(early.by_version.values())
+    return Promise(
+        f"full fetches: {early.full} up to the move's first second,"
+        f" {full or 'none'} in the {fetches:,} replica fetches after it",
+        early.full > 0 and fetches > 0 and not full,
     )
 
 
@@ -197,6 +220,7 @@ def counted_fetches(scrapes: Sequence[Metrics]) -> Fetches:
             by_version[sample.labels["api_version"]] += round(sample.value)
     return Fetches(
         by_version=dict(by_version),
+        full=round(sum(metrics.value("weir_full_fetches_total") for metrics in scrapes)),
         undecoded=round(sum(metrics.value("weir_passthrough_total") for metrics in scrapes)),
         throttled_bytes=leader("weir_replication_bytes_total", throttled="true"),
         held_back=leader("weir_partitions_left_out_total") + leader("weir_fetches_held_total"),
@@ -238,6 +262,10 @@ def _move(
         traffic = Traffic(producer.sent, len(producer.acked), len(consumer.consumed), p99())
         return Moment(received.series(), size, plan.rate, traffic)
 
+    def fetches() -> Fetches:
+        return counted_fetches([sidecar.metrics() for sidecar in cluster.sidecars.values()])
+
+    early: Fetches | None = None
     with ExitStack() as stack:
         received = stack.enter_context(cluster.received_bytes(target, partitions))
         progress = stack.enter_context(Progress(console))
@@ -246,10 +274,13 @@ def _move(
         while cluster.admin.reassignments():
             if time.monotonic() - begun > _MOST_SECONDS:
                 raise Timeout(f"the end of {topic}'s move", _MOST_SECONDS)
-            progress.show(moment())
+            progress.show(now := moment())
+            if early is None and now.received.received >= plan.rate:
+                early = fetches()
             time.sleep(_REDRAW_SECONDS)
         progress.show(moment())
-    return Move(received=received.series(), p99=p99())
+    end = fetches()
+    return Move(received=received.series(), p99=p99(), early=early or end, end=end)
 
 
 def _summary(moves: Mapping[str, Move], quota: int) -> Table:

@@ -10,6 +10,7 @@ from lab.demo import (
     promised_delivery,
     promised_fetches,
     promised_mean,
+    promised_sessions,
     promised_worst_second,
 )
 from lab.errors import LabError
@@ -17,7 +18,7 @@ from lab.sidecar import Metrics
 from tests.lab.curves import by_second, steady
 
 QUOTA = 1_000_000
-FETCHES = Fetches(by_version={"3": 9002}, undecoded=0, throttled_bytes=200, held_back=7)
+FETCHES = Fetches(by_version={"18": 9002}, full=6, undecoded=0, throttled_bytes=200, held_back=7)
 
 
 @pytest.mark.parametrize(("part", "held"), [(0.95, False), (0.97, True), (1.0, True), (1.015, True), (1.03, False)])
@@ -28,7 +29,7 @@ def test_mean_is_promised_within_bounds(part: float, held: bool) -> None:
 
 
 @pytest.mark.parametrize(("most", "held"), [(1_060_240, True), (1_060_241, False), (2_000_000, False)])
-def test_worst_second_is_promised_with_slack_and_one_batch(most: int, held: bool) -> None:
+def test_worst_second_is_promised_with_slack_and_one_message(most: int, held: bool) -> None:
     promise = promised_worst_second(by_second([900_000, 1_000_000, most, 1_000_000]), QUOTA)
     assert promise.held is held
     assert promise.sentence.startswith(f"worst second {most / QUOTA:.3f} x quota, from 2.0 s on")
@@ -53,17 +54,17 @@ def test_each_acked_record_is_promised_to_be_consumed_once(
     assert found in promise.sentence
 
 
-def test_fetches_are_promised_to_be_v3_decoded_and_throttled() -> None:
+def test_fetches_are_promised_to_be_v18_decoded_and_throttled() -> None:
     promise = promised_fetches(FETCHES, 200)
     assert promise.held
-    assert promise.sentence == ("replica fetches: 9,002 of v3, 0 undecoded; 200 bytes throttled, held back 7 times")
+    assert promise.sentence == "replica fetches: 9,002 of v18, 0 undecoded; 200 bytes throttled, held back 7 times"
 
 
 @pytest.mark.parametrize(
     "broken",
     [
         replace(FETCHES, by_version={}),
-        replace(FETCHES, by_version={"3": 9000, "5": 1}),
+        replace(FETCHES, by_version={"18": 9000, "17": 1}),
         replace(FETCHES, undecoded=1),
         replace(FETCHES, throttled_bytes=199),
         replace(FETCHES, held_back=0),
@@ -73,12 +74,34 @@ def test_fetches_that_were_not_throttled_break_the_promise(broken: Fetches) -> N
     assert not promised_fetches(broken, 200).held
 
 
+def test_no_full_fetch_is_promised_once_sessions_are_open() -> None:
+    promise = promised_sessions(FETCHES, replace(FETCHES, by_version={"18": 19_002}))
+    assert promise.held
+    assert (
+        promise.sentence == "full fetches: 6 up to the move's first second, none in the 10,000 replica fetches after it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("early", "end"),
+    [
+        (FETCHES, replace(FETCHES, by_version={"18": 19_002}, full=7)),
+        (replace(FETCHES, full=0), replace(FETCHES, by_version={"18": 19_002}, full=0)),  # no session was ever opened
+        (FETCHES, FETCHES),  # nothing was fetched in between
+    ],
+)
+def test_full_fetches_in_the_steady_state_break_the_promise(early: Fetches, end: Fetches) -> None:
+    assert not promised_sessions(early, end).held
+
+
 def test_fetches_are_counted_over_all_sidecars() -> None:
     """Both sides' fetches count, but only the leader's quota is in force: the follower's bytes are the same again."""
     scrape = Metrics(
-        'weir_fetch_requests_total{side="leader",api_version="3"} 10\n'
-        'weir_fetch_requests_total{side="follower",api_version="3"} 5\n'
+        'weir_fetch_requests_total{side="leader",api_version="18"} 10\n'
+        'weir_fetch_requests_total{side="follower",api_version="18"} 5\n'
         'weir_fetch_requests_total{side="follower",api_version="7"} 1\n'
+        'weir_full_fetches_total{side="leader",sender="follower"} 1\n'
+        'weir_full_fetches_total{side="follower",sender="sidecar"} 3\n'
         'weir_passthrough_total{reason="fetch_version"} 1\n'
         'weir_passthrough_total{reason="tls"} 2\n'
         'weir_replication_bytes_total{side="leader",peer="2",throttled="true"} 100\n'
@@ -88,7 +111,7 @@ def test_fetches_are_counted_over_all_sidecars() -> None:
         'weir_fetches_held_total{side="leader"} 3\n'
     )
     assert counted_fetches([scrape, scrape]) == Fetches(
-        by_version={"3": 30, "7": 2}, undecoded=6, throttled_bytes=200, held_back=14
+        by_version={"18": 30, "7": 2}, full=8, undecoded=6, throttled_bytes=200, held_back=14
     )
 
 

@@ -19,8 +19,8 @@ def test_demo_of_a_smaller_move_holds_every_promise(own_temporary_folder: Path) 
     held = run(plan, Console(file=shown, width=120))
     text = shown.getvalue()
     assert held, text
-    assert text.count("  held   ") == 5
-    assert "replica fetches: " in text
+    assert text.count("  held   ") == 6
+    assert " of v18, 0 undecoded; " in text
     assert text.count(" x quota), ") >= 1  # a line of progress
     assert plan.chart.read_bytes().startswith(b"\x89PNG")
     assert processes_of(own_temporary_folder) == []
