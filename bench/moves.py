@@ -1,8 +1,8 @@
 """Throttled moves between real brokers against their quotas: `python -m bench.moves`.
 
-Received bytes are read from the followers' segment files every 100 ms, bytes on the wire from the sidecars' metrics.
+Received bytes are read from the followers' segment files every 20 ms, bytes on the wire from the sidecars' metrics.
 Every moved replica is compared with its leader's byte for byte, the brokers' logs are searched for bad signs, and a
-move counts only if the sidecars decoded all of its fetches.
+move counts only if the sidecars decoded all of its fetches, and no session of theirs had to begin anew.
 """
 
 from __future__ import annotations
@@ -13,24 +13,28 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatch
 from pathlib import Path
 
 from bench.move_scenarios import MEGABYTE, MESSAGE_BYTES, Scenario, scenarios
 from lab.chart import draw_rates
 from lab.cluster import Cluster
 from lab.errors import LabError
-from lab.modes import ZooKeeperCluster
+from lab.modes import MODES
 from lab.performance import start_produce
 from lab.processes import Process
 from lab.produce import fill
 from lab.received import ReceivedBytes, Series
 from lab.segments import replica_size
+from protocol.fetch_session import FIRST_SESSION_VERSION
 
 _LARGEST_SHARE_SECONDS = 0.15  # of quota: one response of the sidecars' own making
+_DEFAULT_MODE = "zookeeper-0.10.1"
 _ENTRY_BYTES = 64  # what a message's or batch's head adds in the log, at most
 
 
@@ -55,16 +59,21 @@ class Figures:
 def main() -> int:
     """Measure the chosen moves; 1 when one misses what it must reach."""
     parser = argparse.ArgumentParser(prog="python -m bench.moves", description="Measure throttled moves.")
-    parser.add_argument("--only", default="", help="measure the moves whose names contain this text")
+    parser.add_argument(
+        "--only", action="append", help="measure moves whose name matches this pattern; may be repeated"
+    )
+    parser.add_argument("--mode", choices=MODES, default=_DEFAULT_MODE, help=f"of the cluster ({_DEFAULT_MODE})")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long a move is to take (30)")
     parser.add_argument("--json", action="store_true", help="print JSON lines")
     parser.add_argument("--charts", type=Path, default=Path("out"), help="folder for the charts (out)")
     options = parser.parse_args()
-    chosen = [one for one in scenarios(options.seconds) if options.only in one.name]
+    wanted = options.only or ["*"]
+    chosen = [one for one in scenarios(options.seconds) if any(fnmatch(one.name, pattern) for pattern in wanted)]
     if not chosen:
-        parser.error(f"no move has {options.only!r} in its name")
+        parser.error(f"no move is named {' or '.join(wanted)}")
     if not options.json:
-        print(f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} cores\n")
+        print(f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {os.cpu_count()} cores")
+        print(f"{options.mode}: Fetch v{MODES[options.mode].fetch_version}\n")
         print(
             "| move | MB | seconds | mean | on the wire | worst second (allowed) | cut "
             "| fetches/s a link | inbound (its worst second) |"
@@ -76,7 +85,7 @@ def main() -> int:
     for number, scenario in enumerate(chosen):
         left = (time.monotonic() - begun) / max(number, 1) * (len(chosen) - number)
         print(f"{number + 1}/{len(chosen)}: {scenario.name}, about {left:.0f} s left", file=sys.stderr, flush=True)
-        figures, series = measure(scenario)
+        figures, series = measure(scenario, options.mode)
         drawn.setdefault(scenario.bounding.rate, {})[scenario.name] = series
         failed += bool(figures.missed)
         print(json.dumps(asdict(figures)) if options.json else _row(figures), flush=True)
@@ -86,9 +95,9 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def measure(scenario: Scenario, start: Callable[[], Cluster] | None = None) -> tuple[Figures, Series]:
+def measure(scenario: Scenario, mode: str) -> tuple[Figures, Series]:
     """Run one move on a cluster of its own and return its figures and its curve."""
-    with (start or (lambda: ZooKeeperCluster(sidecars=True, policy=_policy(scenario))))() as cluster:
+    with MODES[mode].cluster(sidecars=True, policy=_policy(scenario)) as cluster:
         return _measure(scenario, cluster)
 
 
@@ -106,12 +115,14 @@ def _measure(scenario: Scenario, cluster: Cluster) -> tuple[Figures, Series]:
         inbound = stack.enter_context(ReceivedBytes(live))  # its times are within milliseconds of the other's
         received = stack.enter_context(ReceivedBytes([*moved, *live]))
         before = sidecar.metrics()
+        full_before = _full_fetches(cluster)
         _throttle(scenario, cluster)
         cluster.reassign(
             {(topic, p): [source, target] for topic, (source, target, count) in topics for p in range(count)},
             seconds=scenario.seconds * 4 + 60,
         )
         after = sidecar.metrics()
+        full = _full_fetches(cluster) - full_before
     for topic, (source, target, count) in topics:
         for p in range(count):
             cluster.compare_segments(topic, p, source, target)
@@ -151,6 +162,8 @@ def _measure(scenario: Scenario, cluster: Cluster) -> tuple[Figures, Series]:
     figures.missed.extend(_missed(scenario, figures))
     if passed := after.value("weir_passthrough_total"):
         figures.missed.append(f"{passed:.0f} requests passed undecoded")
+    if cluster.fetch_version is not None and cluster.fetch_version >= FIRST_SESSION_VERSION and full:
+        figures.missed.append(f"full fetches in sessions that had begun: {dict(full)}")
     if ours and wire_bytes is not None and wire_bytes < figures.moved_bytes:
         figures.missed.append(f"only {wire_bytes:.0f} bytes of it were throttled")
     return figures, moved_series
@@ -188,6 +201,17 @@ def _throttle(scenario: Scenario, cluster: Cluster) -> None:
     cluster.assert_no_native_throttle()
     for broker, table in rates.items():
         cluster.sidecars[broker].put_throttle({**table, "topics": dict.fromkeys(topics, replicas)})
+
+
+def _full_fetches(cluster: Cluster) -> Counter[str]:
+    """Those of all followers and all sidecars so far, by where they were counted."""
+    return Counter(
+        {
+            f"broker {broker}, {sample.labels['side']} side, of the {sample.labels['sender']}": int(sample.value)
+            for broker, sidecar in cluster.sidecars.items()
+            for sample in sidecar.metrics().samples("weir_full_fetches_total")
+        }
+    )
 
 
 def _start_produce(scenario: Scenario, cluster: Cluster) -> Process:
