@@ -69,6 +69,9 @@ class _Classic:
 
 class _Compact:
     def read_count(self, frame: bytes, at: int, smallest: int) -> tuple[int, int]:
+        # One byte, and room for all: nearly always, and topics are many.
+        if at < len(frame) and 0 < frame[at] < 0x80 and (frame[at] - 1) * smallest < len(frame) - at:
+            return frame[at] - 1, at + 1
         count_and_one, end = read_unsigned_varint(frame, at)
         _check_end(frame, at, end)
         if not count_and_one:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from protocol.errors import MalformedFrame
 from protocol.fetch_versions import TOPIC_ID_SIZE, FetchVersion
 from protocol.primitives import CLASSIC, COMPACT, COUNT, NO_TAGS, STRING_LENGTH
-from protocol.varint import after_tags, read_unsigned_varint
+from protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
 
 SMALLEST_TOPIC: Final = STRING_LENGTH.size + COUNT.size
 """Bytes of a topic with an empty name and no partitions: no count can be larger than what is left divided by this."""
@@ -108,6 +108,7 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[
     fixed = row.partition_size
     pattern = _Pattern(fixed + _SMALLEST_TAGS, ((fixed, 0),))
     topics: list[RequestTopic] = []
+    make = tuple.__new__  # as in read_classic_topics
     for _ in range(count):
         name, at = read_name(frame, at, row)
         partitions, at = COMPACT.read_count(frame, at, fixed + _SMALLEST_TAGS)
@@ -123,7 +124,7 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[
         end = at + partitions * pattern.stride
         entries = frame[at:end]
         tags, at = _read_topic_tags(frame, end)
-        topics.append(RequestTopic(name, entries, pattern.stride, tags))
+        topics.append(make(RequestTopic, (name, entries, pattern.stride, tags)))
     return topics, at
 
 
@@ -169,13 +170,14 @@ def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
     """Append the topics array of v12 or above, with what belongs together in one topic again."""
     count_at = len(parts)
     parts.append(b"")  # the count of topics, when it is known
+    by_id = row.names_topics_by_id
     count = index = 0
     while index < len(topics):
         name, entries, stride, tags = topics[index]
         partitions = len(entries) // stride
         index += 1
         if tags or index == len(topics) or topics[index].name != name:
-            parts += (write_name(name, row), COMPACT.count(partitions), entries)
+            parts += (name if by_id else write_name(name, row), encode_unsigned_varint(partitions + 1), entries)
         else:
             blocks = [entries]
             while not tags and index < len(topics) and topics[index].name == name:
@@ -183,8 +185,8 @@ def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
                 partitions += len(entries) // stride
                 blocks.append(entries)
                 index += 1
-            parts += (write_name(name, row), COMPACT.count(partitions), *blocks)
-        parts.append(COMPACT.tags(tags))
+            parts += (name if by_id else write_name(name, row), encode_unsigned_varint(partitions + 1), *blocks)
+        parts.append(tags or NO_TAGS)
         count += 1
     parts[count_at] = COMPACT.count(count)
 
