@@ -32,6 +32,7 @@ LIVE, MOVED = "live", "orders"
 PARTITIONS = range(20)
 WARM_UP_SECONDS = 2.0  # of each round: the producer connects, and the move begins
 SPARE_SECONDS = 3.0  # how much longer than the produce a move would take
+STALL_SECONDS = 0.035  # TCP's delayed acknowledgement takes 0.04
 MOST_RATIO = 1.25
 LEAST_RATE = 0.9  # x quota while it is measured, or there was no move to speak of
 
@@ -56,7 +57,8 @@ class Kind:
         """The row of the table; milliseconds."""
         pooled, p99s = self.pooled, self.p99s()
         middle = [1000 * latency(pooled, quantile) for quantile in (0.5, 0.95, 0.99, 0.999)]
-        return (self.name, len(pooled), statistics.median(p99s), min(p99s), max(p99s), *middle)
+        stalled = sum(record.latency > STALL_SECONDS for record in pooled)
+        return (self.name, len(pooled), statistics.median(p99s), min(p99s), max(p99s), *middle, stalled)
 
 
 COLUMNS = {
@@ -69,6 +71,7 @@ COLUMNS = {
     "all p95 ms": 2,
     "all p99 ms": 2,
     "all p99.9 ms": 2,
+    "above 35 ms": 0,
 }
 
 
@@ -79,11 +82,13 @@ def main() -> int:
     options.add_argument("--seconds", type=float, default=10.0, help="measured in each round (10)")
     options.add_argument("--rate", type=int, default=5_000_000, help="the move's quota, bytes/s (5,000,000)")
     options.add_argument("--produce-rate", type=float, default=400.0, help="records/s of 1 KB (400)")
+    options.add_argument("--property", action="append", default=[], help="KEY=VALUE for the brokers; may be repeated")
     chosen = options.parse_args()
+    properties = dict(one.split("=", 1) for one in chosen.property)
     report = Report(chosen.json)
     still, moving = Kind("no move"), Kind("throttled move")
     routes = {1: Route.INGRESS, 2: Route.BOTH}
-    with ZooKeeperCluster(brokers=2, routes=routes) as cluster, _producer() as pool:
+    with ZooKeeperCluster(brokers=2, routes=routes, properties=properties) as cluster, _producer() as pool:
         _prepare(cluster, int(chosen.rate * (chosen.seconds + WARM_UP_SECONDS + SPARE_SECONDS)), chosen.rate)
         produced = (cluster.bootstrap_servers, chosen.produce_rate, chosen.seconds)
         for number in range(chosen.rounds + 1):
@@ -96,6 +101,8 @@ def main() -> int:
                 print(f"round {number}, {kind.name}: p99 {p99:.2f} ms", file=sys.stderr, flush=True)
         cluster.check_logs()
     title = f"acks=all, {chosen.produce_rate:g} records/s of 1 KB, move at {chosen.rate / 1e6:g} MB/s"
+    if chosen.property:
+        title += f", {', '.join(chosen.property)}"
     report.table(title, COLUMNS, [still.row(), moving.row()])
     ratio = statistics.median(moving.p99s()) / statistics.median(still.p99s())
     report.bound("median p99 with a move / without", ratio, most=MOST_RATIO)
