@@ -56,13 +56,18 @@ class Recorder:
                     yield request, responses[correlation_id]
 
     def _accept(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # the listening socket is closed
             while True:
                 client, _ = self._listening.accept()
-                server = socket.create_connection(self._upstream)
+                self._sockets.append(client)
+                try:
+                    server = socket.create_connection(self._upstream)
+                except OSError:  # not up yet
+                    client.close()
+                    continue
+                self._sockets.append(server)
                 recording = Recording()
                 self.connections.append(recording)
-                self._sockets += (client, server)
                 for source, target, kept in (
                     (client, server, recording.requests),
                     (server, client, recording.responses),
