@@ -83,8 +83,7 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float) -> tuple[list[
     if not link.queue or not rate:
         return [], 0, float("inf")
     ledger = throttle.ledger
-    if not len(throttle.turns):
-        ledger.begin_if_idle()
+    ledger.want(is_waited_for=len(throttle.turns) > 0)
     is_urgent = link.catch_up.is_urgent(link, now)
     ahead = throttle.turns.ahead_of(link, is_urgent=is_urgent)
     # Late by a little: what has gathered meanwhile goes along, within bounds, or bursts would repeat every second.

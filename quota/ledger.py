@@ -38,6 +38,7 @@ class StrictLedger:
         self._unstoppable_bytes = 0
         self._unstoppable_rate = 0.0  # bytes/s, smoothed
         self._reserved = 0
+        self._wanted_at = -math.inf
 
     @property
     def rate(self) -> int | None:
@@ -102,13 +103,18 @@ class StrictLedger:
                 return time + WINDOW_SECONDS
         return now + _UNKNOWN_WAIT_SECONDS
 
-    def begin_if_idle(self) -> None:
-        """Somebody wants budget. Where nothing was sent for a second and nothing is on its way, begin without credit.
+    def want(self, *, is_waited_for: bool = False) -> None:
+        """Somebody wants budget. Where nobody did for a second and nothing was sent in it, begin without credit.
 
-        What had gathered while nobody wanted it would come on top of the first seconds' quota.
+        What had gathered meanwhile would come on top of the first seconds' quota. What gathers while it is wanted
+        stays: a link may have left the line since, as an earlier hop left out what it waits for.
+        `is_waited_for` says whether links stand in line.
         """
-        self._advance(self._clock())
-        if not self._sent and not self._reserved:
+        now = self._clock()
+        self._advance(now)
+        is_new = now - self._wanted_at >= WINDOW_SECONDS and not is_waited_for
+        self._wanted_at = now
+        if is_new and not self._sent and not self._reserved:
             self._credit = min(self._credit, 0.0)
 
     def reserve(self, size: int) -> None:

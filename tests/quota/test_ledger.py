@@ -108,16 +108,31 @@ def test_credit_gathered_while_nobody_wanted_it_is_no_ones() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)
     assert ledger.credit() > 0
-    ledger.begin_if_idle()
+    ledger.want()
     assert ledger.credit() == pytest.approx(0, abs=1)
     clock.move(0.1)
     ledger.settle(0, 1)
-    ledger.begin_if_idle()
+    ledger.want()
     assert ledger.credit() == pytest.approx(100, abs=2)  # busy: it stays
     ledger.settle(0, 5000)
     clock.move(1.01)
-    ledger.begin_if_idle()
+    ledger.want()
     assert ledger.credit() == pytest.approx(-3890, abs=5)  # a debt stays
+
+
+def test_credit_that_gathered_while_it_was_wanted_stays() -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    ledger.want()
+    clock.move(0.1)
+    ledger.want()
+    assert ledger.credit() == pytest.approx(100, abs=2)
+    clock.move(1.01)
+    ledger.want(is_waited_for=True)
+    assert ledger.credit() == pytest.approx(250, abs=2)
+    clock.move(1.01)
+    ledger.want()
+    assert ledger.credit() == pytest.approx(0, abs=1)
 
 
 def test_rate_zero_never_has_credit_or_room() -> None:

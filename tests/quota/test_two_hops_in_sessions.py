@@ -1,0 +1,20 @@
+"""Both sides throttled, in fetch sessions: what one hop leaves out, the other must not wait for in vain."""
+
+import pytest
+
+from quota.throttle import ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.test_fetch_sessions import MB, cluster
+
+
+@pytest.mark.parametrize("version", [7, 13])
+def test_the_last_partition_of_a_move_goes_on_after_a_pause(version: int) -> None:
+    """In turn each hop has budget and leaves it out: neither may forget that it was wanted a moment ago."""
+    made = cluster(0, 0, behind=1, version=version)
+    made.follower.run(12)
+    for throttle in made.throttles:
+        throttle.configure(ThrottleSettings(rate=5 * MB, replicas={"t": ALL_REPLICAS}))
+    made.follower.received.clear()
+    made.follower.run(5)
+    assert sum(size for _, size in made.follower.received) >= 0.9 * 4 * 5 * MB
+    made.check()
