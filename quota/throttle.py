@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+from zlib import crc32
 
+from protocol.fetch import MAX_INT32
 from protocol.fetch_session import NO_SESSION, next_epoch
 from quota.catch_up import Order
 from quota.kip73 import Kip73Budget
@@ -113,7 +115,9 @@ class Throttle:
         self.links: set[ReplicaLink] = set()
         self.topic_names = TopicNames(clock) if topic_names is None else topic_names
         self.throttled_ids: Container[bytes] = _ThrottledIds(self)
-        self._last_session_id = NO_SESSION
+        # Each sidecar counts from elsewhere: where one gives up on a connection and lets its fetches pass, the next hop
+        # must not take them for those of its own session, which has other partitions.
+        self._last_session_id = crc32(f"{side} {broker_id}".encode()) & MAX_INT32
         self._throttled: dict[bytes, frozenset[int] | EveryPartition] = {}
         self._in_sync_replicas: Mapping[tuple[bytes, int], frozenset[int]] = {}
         self.under_min_isr: frozenset[tuple[bytes, int]] = frozenset()

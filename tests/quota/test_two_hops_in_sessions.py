@@ -2,6 +2,7 @@
 
 import pytest
 
+from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from quota.throttle import ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.test_fetch_sessions import MB, cluster
@@ -18,3 +19,14 @@ def test_the_last_partition_of_a_move_goes_on_after_a_pause(version: int) -> Non
     made.follower.run(5)
     assert sum(size for _, size in made.follower.received) >= 0.9 * 4 * 5 * MB
     made.check()
+
+
+def test_a_first_hop_that_gives_up_does_not_end_the_move() -> None:
+    """It lets all pass from then on, and the second hop's session is not the follower's."""
+    made = cluster(5 * MB, 5 * MB)
+    made.follower.run(2)
+    made.follower.upstream = made.hops[1]
+    made.follower.received.clear()
+    made.follower.run(5)
+    assert made.follower.errors == [FETCH_SESSION_ID_NOT_FOUND]
+    assert sum(size for _, size in made.follower.received) >= 0.9 * 5 * 5 * MB
