@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
 
 SHARE_SECONDS = 0.12  # of quota: what one fetch is granted; small enough to pace, large enough to waste little
-SHARE_BESIDE_LIVE_SECONDS = 0.002  # the same on a link with live traffic: a record in sync waits behind every share
+SHARE_BESIDE_LIVE_SECONDS = 0.012  # the same on a link with live traffic: a record in sync waits behind every share
 LARGEST_SHARE_SECONDS = 0.15  # what a fetch that comes late may be granted
 SMALLEST_FILL_SECONDS = 0.05  # worth a fetch of its own when the window has no room for a whole share
 QUESTION_SECONDS = 10.0  # no partition goes longer without a true answer: its follower would miss errors
