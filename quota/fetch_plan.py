@@ -159,7 +159,7 @@ def _forward_granted(
         asks_all = _is_time_to_ask_all(link, now)
         if not asks_all and link.unanswered_since is None:
             link.unanswered_since = now
-        request = link.sessions.changes(link, request, grants, _asked_of_session(link, asks_all))
+        request = link.sessions.changes(link, request, grants, _asked_along(link, asks_all))
     else:
         front, entries, asked = _split(link, request, frozenset(granted))
         request = request.with_(topics=front + _granted_topics(request, grants, entries) + asked)
@@ -197,9 +197,17 @@ def _asked_of_session(link: ReplicaLink, asks_all: bool) -> Iterable[ReplicaPart
     if not asks_all:
         return link.unknown()
     link.sessions.is_asked_for_offsets = False
-    # What the leader has already stands in front of what is granted now, and with 0 bytes would return a batch there.
-    # It had its answer a moment ago.
-    return [one for one in link.waiting() if one.upstream is Upstream.ABSENT or one.high_watermark == UNKNOWN_OFFSET]
+    return link.waiting()
+
+
+def _asked_along(link: ReplicaLink, asks_all: bool) -> list[ReplicaPartition]:
+    """The same beside grants.
+
+    What the leader has already stands in front of what is granted now, and with 0 bytes would return a batch there. It
+    had its answer with the fetch before.
+    """
+    asked = _asked_of_session(link, asks_all)
+    return [one for one in asked if one.upstream is Upstream.ABSENT or one.high_watermark == UNKNOWN_OFFSET]
 
 
 def _is_question_due(link: ReplicaLink, request: FetchRequest, now: float) -> bool:

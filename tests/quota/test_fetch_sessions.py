@@ -169,9 +169,13 @@ def test_nothing_passes_at_rate_0_but_the_question() -> None:
 
 
 @pytest.mark.parametrize("rates", [(0,), (0, None), (None, 0), (5 * MB, 0), (0, 0)])
-def test_an_error_reaches_the_follower_within_11_seconds(rates: tuple[int | None, ...]) -> None:
-    made = cluster(*rates)
-    made.follower.run(2)
+@pytest.mark.parametrize("in_sync", [0, 1])
+@pytest.mark.parametrize("seconds", [2, 12])  # before the first question after the one that learned, and behind it
+def test_an_error_reaches_the_follower_within_11_seconds(
+    rates: tuple[int | None, ...], in_sync: int, seconds: int
+) -> None:
+    made = cluster(*rates, in_sync=in_sync)
+    made.follower.run(seconds)
     key = next(key for key in made.follower.offsets if key[1] == 3)
     made.leader.leader.logs[key].error_code = 6
     changed_at = made.clock.now
