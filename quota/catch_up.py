@@ -34,7 +34,6 @@ class CatchUp:
         "_due",
         "_last",
         "_members",
-        "_offsets",
         "_owed",
         "_ranked",
         "_ranked_at",
@@ -47,7 +46,6 @@ class CatchUp:
         self._at_risk: list[ReplicaPartition] = []  # those of them below min ISR
         self._under_min_isr: frozenset[tuple[bytes, int]] = frozenset()  # that the ranking was made by
         self._ranked_at = float("-inf")
-        self._offsets: dict[ReplicaPartition, int] = {}  # fetch offsets at the last grants
         self._owed = 0.0  # bytes that the floor has to come
         self._last = 0  # bytes granted last
         self._due = False
@@ -57,7 +55,7 @@ class CatchUp:
         if link.throttle.settings.order == "round-robin" or not link.throttle.under_min_isr:
             return False
         self._rank_when_due(link, now)
-        return any(replica in link.queue and not self._stalls(replica) for replica in self._at_risk)
+        return any(replica in link.queue and not replica.stalls for replica in self._at_risk)
 
     def order(self, link: ReplicaLink, now: float) -> Iterable[ReplicaPartition]:
         """All of the link's queue, first what is to be granted first."""
@@ -75,14 +73,14 @@ class CatchUp:
         else:
             self._owed += self._last * FLOOR / (1 - FLOOR)
         for replica, _ in grants:
-            self._offsets[replica] = replica.fetch_offset
+            replica.granted_offset = replica.fetch_offset
 
     def _by_rank(self, link: ReplicaLink) -> Iterator[ReplicaPartition]:
         queue, stalled = link.queue, []
         for replica in self._ranked:
             if replica not in queue:
                 continue
-            if self._stalls(replica):
+            if replica.stalls:
                 stalled.append(replica)
             else:
                 yield replica
@@ -92,16 +90,11 @@ class CatchUp:
                     yield replica
         yield from stalled
 
-    def _stalls(self, replica: ReplicaPartition) -> bool:
-        """Whether its last grant brought nothing: it may not hold up the others, the floor tries it again."""
-        return self._offsets.get(replica) == replica.fetch_offset
-
     def _rank_when_due(self, link: ReplicaLink, now: float) -> None:
         under_min_isr = link.throttle.under_min_isr
         if now - self._ranked_at < RANK_SECONDS and under_min_isr is self._under_min_isr:
             return
         self._ranked_at, self._under_min_isr = now, under_min_isr
-        self._offsets = {replica: offset for replica, offset in self._offsets.items() if replica in link.queue}
         self._ranked = sorted(link.queue, key=_remaining)
         if under_min_isr:
             self._at_risk = [one for one in self._ranked if (one.topic.name, one.partition) in under_min_isr]

@@ -204,10 +204,12 @@ def _asked_along(link: ReplicaLink, asks_all: bool) -> list[ReplicaPartition]:
     """The same beside grants.
 
     What the leader has already stands in front of what is granted now, and with 0 bytes would return a batch there. It
-    had its answer with the fetch before.
+    had its answer with the fetch before, unless that brought nothing: a later hop may have left it out.
     """
     asked = _asked_of_session(link, asks_all)
-    return [one for one in asked if one.upstream is Upstream.ABSENT or one.high_watermark == UNKNOWN_OFFSET]
+    return [
+        one for one in asked if one.upstream is Upstream.ABSENT or one.stalls or one.high_watermark == UNKNOWN_OFFSET
+    ]
 
 
 def _is_question_due(link: ReplicaLink, request: FetchRequest, now: float) -> bool:

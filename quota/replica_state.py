@@ -40,6 +40,7 @@ class ReplicaPartition:
         "behind",
         "entry",
         "fetch_offset",
+        "granted_offset",
         "high_watermark",
         "in_sync_until",
         "last_reported",
@@ -60,6 +61,7 @@ class ReplicaPartition:
         self.behind = False  # throttled, and known not to be in sync
         self.in_sync_until = NEVER  # clock seconds: see `go_back`
         self.batches = BatchSizes()
+        self.granted_offset = UNKNOWN_OFFSET  # the fetch offset at the last grant
         self.arrived = 0  # bytes of whole batches in the last answer: the next fetch offset tells how many offsets
         self.leader_epoch = NO_LEADER_EPOCH
         self.entry = b""  # from v7 on: the follower's latest, as on the wire
@@ -77,6 +79,11 @@ class ReplicaPartition:
     def has_caught_up(self) -> bool:
         """Whether the fetch offset has reached the high watermark last reported."""
         return UNKNOWN_OFFSET < self.high_watermark <= self.fetch_offset
+
+    @property
+    def stalls(self) -> bool:
+        """Whether its last grant brought nothing: it may not hold up the others, the floor tries it again."""
+        return self.granted_offset == self.fetch_offset
 
     @property
     def is_present(self) -> bool:

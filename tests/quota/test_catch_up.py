@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 import pytest
 
 from quota.catch_up import FLOOR, RANK_SECONDS, Order
 from quota.decisions import Forward, Hold
+from quota.replica_state import ReplicaPartition
+from quota.request_intake import ABSENT_SECONDS
 from quota.throttle import Policy, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import (
@@ -212,3 +215,14 @@ def test_a_link_with_a_partition_below_min_isr_goes_before_one_that_waited_longe
 def test_a_link_whose_partition_below_min_isr_brings_nothing_does_not_go_before_others() -> None:
     taken = taken_by_each([Log([BATCH] * 5000), SilentLog([BATCH] * 5000), Log([BATCH] * 5000)], [0], [1, 2])
     assert min(taken) > 0.4 * sum(taken)
+
+
+def test_grants_in_turn_keep_nothing_of_a_partition_that_is_long_gone() -> None:
+    talk = conversation("round-robin", sizes=[BATCHES, BATCHES])
+    talk.run(1)
+    topics = list(talk.link.topics.values())
+    talk.follower.offsets = {(b"other", 0): 0}
+    talk.leader.logs[b"other", 0] = Log([BATCH])
+    talk.run(ABSENT_SECONDS + 1)
+    gc.collect()
+    assert not any(isinstance(one, ReplicaPartition) and one.topic in topics for one in gc.get_objects())
