@@ -98,6 +98,7 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float) -> tuple[list[
         room = ledger.room() - ahead
         if needed <= room + batch:
             return grants, reserved, now
+        throttle.release_stuck()
         smallest = min(share, rate * SMALLEST_FILL_SECONDS)
         ready = ledger.room_at(smallest + ahead)
         if ready <= throttle.clock():
@@ -302,6 +303,7 @@ def _forward(
 ) -> Forward:
     throttle, row = link.throttle, fetch_version(request.header.api_version)
     fetch.api_version, fetch.uses_topic_ids = row.api_version, row.names_topics_by_id
+    fetch.forwarded_at, fetch.max_wait_seconds = throttle.clock(), request.max_wait_ms / 1000
     link.in_flight.append(fetch)
     limit = throttle.settings.response_max_bytes
     if limit is not None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quota.throttle import Throttle
 
 UNKNOWN_REPLICA = -1
+STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than this is stuck
 LIVE_SECONDS = 1.0  # how long after a record of theirs partitions that do not wait count as live
 _NO_ERROR = ResponseHead()
 
@@ -55,6 +56,7 @@ class ReplicaLink:
         self.pulsed_at = -math.inf  # when all topics of the session were last noted as followed
         self._is_taken_in = True
         self._unconfirmed = 0  # bytes sent that the follower's next request will show to have arrived
+        self._settled_at = -math.inf
         self._response_number = 0
         self._generation = throttle.generation
 
@@ -86,6 +88,7 @@ class ReplicaLink:
         throttle = self.throttle
         now = throttle.clock()
         self._response_number += 1
+        self._settled_at = now
         behind_bytes = in_sync_bytes = 0
         is_live = False
         if fetch.asks_all and not head.error_code:
@@ -139,6 +142,16 @@ class ReplicaLink:
         while self.in_flight:
             reserved = self.in_flight.popleft().reserved
             self.throttle.ledger.settle(reserved, reserved)
+
+    def release_if_stuck(self) -> None:
+        """What a stuck peer has not taken counts as sent: it may not keep others from the budget until it is closed."""
+        now = self.throttle.clock()
+        if now - self._settled_at >= STUCK_SECONDS:
+            self._confirm()
+        for fetch in self.in_flight:
+            if now - fetch.forwarded_at >= STUCK_SECONDS + fetch.max_wait_seconds:
+                self.throttle.ledger.settle(fetch.reserved, fetch.reserved)
+                fetch.reserved = 0
 
     def close(self) -> None:
         """The connection is gone."""

@@ -214,3 +214,5 @@ class InFlight:
     granted: Sequence[ReplicaPartition] = ()
     is_question: bool = False
     asks_all: bool = False  # every partition behind is in it, so its answer is true for all
+    forwarded_at: float = 0.0  # clock seconds
+    max_wait_seconds: float = 0.0

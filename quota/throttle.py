@@ -200,6 +200,11 @@ class Throttle:
         self.links.add(link)
         return link
 
+    def release_stuck(self) -> None:
+        """Take back what links with stuck peers keep of the budget."""
+        for link in self.links:
+            link.release_if_stuck()
+
     def record(self, size: int) -> None:
         """Count throttled bytes that were sent, in sync or not, in the samples behind the rate and `kip73`."""
         self.throttled_rate.record(size)

@@ -1,0 +1,53 @@
+"""Links that share one quota with followers that hang, their connections open."""
+
+import pytest
+
+from quota.decisions import Hold
+from quota.replica_link import STUCK_SECONDS
+from quota.throttle import Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.conversation import Leader, Log, MovedClock, mean_rate, worst_second
+from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+
+RATE = 5_000_000
+BATCH = 10_300
+STUCK = 9  # a share each is all that the window holds
+
+
+def follower(throttle: Throttle, clock: MovedClock, replica: int) -> SessionFollower:
+    """One of several followers, each with a connection and a partition of its own."""
+    leader = SessionLeader(clock, Leader({(b"t", replica): Log([BATCH] * 40_000)}))
+    return SessionFollower(clock, Hop(clock, throttle.link(replica), leader), {(b"t", replica): 0}, 12, replica)
+
+
+def ask_without_an_answer(one: SessionFollower, clock: MovedClock) -> None:
+    """The fetch is forwarded, and its answer is never taken."""
+    assert isinstance(one.upstream, Hop)
+    request, held = one.request(), 0.0
+    while isinstance(one.upstream.link.plan(request, held), Hold):
+        clock.move(0.005)
+        held += 0.005
+
+
+@pytest.mark.parametrize("takes_its_last_answer", [True, False])
+def test_followers_that_hang_keep_no_budget_from_the_others(takes_its_last_answer: bool) -> None:
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
+    hanging = [follower(throttle, clock, 10 + index) for index in range(STUCK)]
+    for _ in range(40):
+        for one in hanging:
+            one.fetch()
+    if not takes_its_last_answer:
+        for one in hanging:
+            ask_without_an_answer(one, clock)
+    assert throttle.ledger.reserved > 0.7 * RATE
+    other = follower(throttle, clock, 2)
+    other.run(STUCK_SECONDS + 2)
+    other.received.clear()
+    start = clock.now
+    other.run(10)
+    assert 0.97 <= mean_rate(other.received, start, clock.now) / RATE <= 1.01
+    assert worst_second(other.received) <= 1.04 * RATE + BATCH
+    for link in list(throttle.links):
+        link.close()
+    assert throttle.ledger.reserved == 0
