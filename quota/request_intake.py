@@ -14,6 +14,7 @@ from protocol.fetch_session import FIRST_SESSION_VERSION, NO_SESSION
 from quota.replica_state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
 
 if TYPE_CHECKING:
+    from quota.lag import TopicLag
     from quota.replica_link import ReplicaLink
 
 ABSENT_SECONDS = 15.0  # how long a partition that is not asked for is remembered: longer than one hop leaves it out
@@ -207,12 +208,23 @@ def _set_aside_absent(link: ReplicaLink, request: FetchRequest, now: float) -> N
 
 def _forget_absent(link: ReplicaLink, now: float) -> None:
     """Drop the partitions that were absent for long, and those that are too many."""
+    gone: list[ReplicaPartition] = []
     while link.absent:
         replica, until = next(iter(link.absent.items()))
         if until > now and len(link.absent) <= link.most_partitions:
             break
+        gone.append(replica)
         topic = replica.topic
         del link.absent[replica], topic.absent[replica.partition]
-        topic.lag.forget(replica.partition)
         if not topic.partitions and not topic.absent:
             del link.topics[topic.key]
+    if not gone:
+        return
+    # A topic that was deleted and made anew has another id, but its name's lag: that is the new one's now.
+    followed: dict[TopicLag, list[ReplicaTopic]] = {}
+    for topic in link.topics.values():
+        followed.setdefault(topic.lag, []).append(topic)
+    for replica in gone:
+        lag = replica.topic.lag
+        if not any(replica.partition in topic.partitions for topic in followed.get(lag, ())):
+            lag.forget(replica.partition)
