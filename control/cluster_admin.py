@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaError
+from kafka.errors import KafkaConnectionError, KafkaError
 
 from control.errors import ControlError
 
@@ -24,6 +24,9 @@ _THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS, DI
 # Kafka's defaults, which DescribeConfigs gives where nothing was set: Long.MAX_VALUE for rates, an empty list for
 # replicas.
 _UNSET = {"", "[]", "None", str(2**63 - 1)}
+
+_MORE_TRIES = 5
+_RETRY_SECONDS = 0.2
 
 _PREFERRED = 0  # ElectLeadersRequest.json: ElectionType
 
@@ -103,8 +106,9 @@ class ClusterAdmin:
 
     def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
         """Return the state of every partition of `topics` (None: of all)."""
+        names = None if topics is None else list(topics)
         with _refused("Asking for topics"):
-            described = self._client.describe_topics(None if topics is None else list(topics))
+            described = _ask_others_too(lambda: self._client.describe_topics(names))
         found = {}
         for topic in described:
             _check(f"Describing topic {topic['name']}", topic["error_code"])
@@ -231,6 +235,16 @@ class ClusterAdmin:
             for name, said in by_name.items():
                 if said != "OK":
                     raise ControlError(f"{action} of {kind} {name}", str(said))
+
+
+def _ask_others_too(ask: Callable[[], Any]) -> Any:
+    """Ask, and again where the broker that was asked does not answer: the client then chooses another one."""
+    for _ in range(_MORE_TRIES):
+        try:
+            return ask()
+        except KafkaConnectionError:
+            time.sleep(_RETRY_SECONDS)
+    return ask()
 
 
 def _texts(configs: Mapping[str, object]) -> dict[str, str | None]:

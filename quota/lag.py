@@ -104,6 +104,13 @@ class TopicLag:
         """Drop a partition that this replica no longer fetches from here; an unknown one is ignored."""
         self.lag_messages -= self._partitions.pop(partition, (0, 0.0))[0]
 
+    def take_over(self, other: TopicLag) -> None:
+        """Take what `other` has seen of the same partitions, later than this one."""
+        for partition, (messages, since) in other._partitions.items():
+            self.forget(partition)
+            self._partitions[partition] = (messages, since)
+            self.lag_messages += messages
+
     def _lag_begin(self, caught_up_at: float, now: float) -> float:
         """Return since when a partition lags that was caught up and is not any more.
 
@@ -162,6 +169,15 @@ class LagTracker:
             self._expire(now)
             found = self._topics[replica, topic] = TopicLag(self, replica, topic, now)
         return found
+
+    def rename(self, topic_lag: TopicLag, topic: bytes) -> TopicLag:
+        """Return the lag under the name of a topic that went by its id so far, with what was seen by then."""
+        if topic_lag.topic == topic:
+            return topic_lag  # by another connection of the replica
+        self._topics.pop((topic_lag.replica, topic_lag.topic), None)
+        known = self.topic(topic_lag.replica, topic)
+        known.take_over(topic_lag)
+        return known
 
     def rows(self) -> Iterator[LagRow]:
         """Iterate over every partition of every replica, each with its lag at the moment it is read.

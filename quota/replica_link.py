@@ -252,7 +252,7 @@ class ReplicaLink:
         if topic.name is None:
             topic.name = self.throttle.topic_names.name_of(topic.key)
             if topic.name is not None:
-                topic.lag = self.throttle.lag.topic(self.replica_id, topic.name)
+                topic.lag = self.throttle.lag.rename(topic.lag, topic.name)
         topic.throttled = self.throttle.throttled_partitions(topic.name)
         is_throttling = self.throttle.settings.rate is not None
         for replica in topic.partitions.values():

@@ -136,7 +136,7 @@ def test_move_goes_on_throttled_under_the_leader_that_is_elected_meanwhile(clust
 
 
 def test_move_that_was_cancelled_leaves_nothing_and_can_begin_anew(cluster: Cluster) -> None:
-    topic = filled(cluster, "cancelled", [1], 12 * MB)
+    topic = filled(cluster, "cancelled", [1], 12 * MB, partitions=1)  # of several, some would be there already
     partitions = sorted(cluster.admin.partitions([topic]))
     cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
     with cluster.received_bytes(2, partitions) as received:
