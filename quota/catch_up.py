@@ -11,14 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from quota.replica_state import UNKNOWN_OFFSET, ReplicaPartition
+from quota.turns import FLOOR
 
 if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
 
 Order = Literal["urgent-first", "round-robin"]
-
-FLOOR = 0.1
-"""Of the bytes granted: what the partitions further back share in turn, so that none starves."""
 
 RANK_SECONDS = 0.5
 """How long a ranking is kept: with thousands behind, a new one for each fetch would cost more than the fetch."""

@@ -55,7 +55,8 @@ def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: f
             request = link.sessions.changes(link, request)
         elif request.header.api_version >= FIRST_SESSION_VERSION:
             request = link.sessions.whole(link, request, ())
-        return _forward(link, request, InFlight(asks_all=True))
+        # What an earlier hop leaves out at the moment has no answer with this one.
+        return _forward(link, request, InFlight(asks_all=not link.absent))
     if throttle.settings.policy == "kip73" and link.queue and not throttle.kip73.is_quota_exceeded():
         # As Kafka, without a reservation; but its samples need answers smaller than the quota's window (KIP-73's Q&A):
         # with whole 10 MB answers they let 1.8 x the quota through at 1 MB/s.
@@ -63,7 +64,7 @@ def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: f
         return _forward_granted(link, request, grants, 0, held_seconds)
     grants, reserved, ready = _grants(link, request, now)
     if grants:
-        throttle.turns.leave(link)
+        throttle.turns.served(link, reserved, is_urgent=link.catch_up.is_urgent(link, now))
         throttle.ledger.reserve(reserved)
         return _forward_granted(link, request, grants, reserved, held_seconds)
     if _is_question_due(link, request, now):
