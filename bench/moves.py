@@ -111,7 +111,7 @@ def _measure(scenario: Scenario, cluster: Cluster) -> tuple[Figures, Series]:
         if scenario.produced:
             stack.callback(_start_produce(scenario, cluster).kill)
             cluster.wait_for("produced records", lambda: all(replica_size(*one) > 0 for one in live), 60)
-            time.sleep(2)  # to be steady
+        time.sleep(2)  # to be steady: the followers of the live topic have just begun their sessions
         inbound = stack.enter_context(ReceivedBytes(live))  # its times are within milliseconds of the other's
         received = stack.enter_context(ReceivedBytes([*moved, *live]))
         before = sidecar.metrics()
