@@ -56,10 +56,10 @@ def main() -> int:
         for number in range(chosen.rounds):
             for way in ways[number % 3 :] + ways[: number % 3]:
                 _throttle(cluster, [MOVED], way, chosen.rate)
-                times[way].append(_move(cluster, partitions))
-                print(
-                    f"round {number + 1}, {way}: {statistics.mean(times[way][-1]):.2f} s", file=sys.stderr, flush=True
-                )
+                found = _move(cluster, partitions)
+                times[way].append(found)
+                said = f"mean {statistics.mean(found):.2f} s, first {min(found):.2f} s, last {max(found):.2f} s"
+                print(f"round {number + 1}, {way}: {said}", file=sys.stderr, flush=True)
         remaining, seconds = _below_min_isr(cluster, partitions, chosen.bytes, chosen.rate)
         cluster.check_logs(allow={"Shrinking ISR"})
     size = chosen.partitions * chosen.bytes
