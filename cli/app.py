@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from cli import demo, run, status, throttle
+from cli import demo, plan, run, status, throttle
 from cli.errors import DONE, INTERRUPTED, WRONG_USAGE, CommandError
 from cli.version import __version__
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("check")(run.check)
 app.command("status")(status.status)
+app.command("plan")(plan.plan)
 app.add_typer(throttle.app, name="throttle")
 app.command("demo", context_settings=demo.PASS_ARGUMENTS_ON)(demo.demo)
 

@@ -179,12 +179,13 @@ def fastest(move: Move) -> Answer | None:
 
 def _highest_quota(move: Move) -> int | None:
     """Return the largest quota below the upper bound, None where the network is not known; NoQuota where none is."""
-    below = quota_bounds(move).below
-    if below is None:
+    bounds = quota_bounds(move)
+    if bounds.below is None:
         return None
-    highest = math.ceil(below) - 1
+    highest = math.ceil(bounds.below) - 1
     if move.delivered * highest <= move.bytes_in:
-        raise NoQuota(move.bytes_in * (move.worst_second / move.delivered + 1 / move.replication_factor))
+        least = math.floor(bounds.above) + 1
+        raise NoQuota(least * move.worst_second + move.bytes_in / move.replication_factor)
     return highest
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.cli.commands import Admin
+from tests.cli.plans import NOW
 
 
 @pytest.fixture
@@ -34,3 +36,19 @@ def nobody() -> str:
     """An address where nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def hour_east_of_utc() -> Iterator[None]:
+    """Local time an hour ahead of UTC, without summer time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "CET-1")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.fixture
+def late_evening(monkeypatch: pytest.MonkeyPatch, hour_east_of_utc: None) -> None:
+    """`weir plan` is asked at `tests.cli.plans.NOW`."""
+    monkeypatch.setattr("cli.plan._now", lambda: NOW)

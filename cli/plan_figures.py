@@ -1,0 +1,153 @@
+"""The figures of a plan, each with its source, and the sentences that say why an ask is impossible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from cli.quantities import rounded_up, show_duration, show_exactly, show_moment, show_size
+from cli.rates import show_rate
+from quota.planning import (
+    ImpossibleMove,
+    Move,
+    NoQuota,
+    QuotaTooHigh,
+    QuotaTooLow,
+    TooSlow,
+    TooSoon,
+    fastest,
+    quota_bounds,
+)
+
+Unit = Literal["bytes", "bytes/s", "seconds", "ratio", "count", "time"]
+
+_SHOW: Final[dict[Unit, Callable[[float], str]]] = {
+    "bytes": show_size,
+    "bytes/s": show_rate,
+    "seconds": show_duration,
+    "ratio": lambda ratio: f"{ratio:.4g}",
+    "count": str,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A named value (None: not known), its unit, and where it came from; `time` values are text."""
+
+    name: str
+    value: float | str | None
+    unit: Unit
+    source: str
+
+    @property
+    def shown(self) -> str:
+        if self.value is None:
+            return "not known"
+        if isinstance(self.value, str):
+            return self.value
+        if self.name == "quota":
+            return show_exactly(math.ceil(self.value))
+        return _SHOW[self.unit](self.value)
+
+
+class Figures:
+    """Figures in the order in which they were worked out."""
+
+    def __init__(self) -> None:
+        self._figures: list[Figure] = []
+
+    def add(self, name: str, value: float | str | None, unit: Unit, source: str) -> None:
+        self._figures.append(Figure(name, value, unit, source))
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        return [(figure.name.replace("_", " "), figure.shown, figure.source) for figure in self._figures]
+
+    def as_json(self) -> dict[str, dict[str, object]]:
+        return {
+            figure.name: {"value": figure.value, "unit": figure.unit, "source": figure.source}
+            for figure in self._figures
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an ask is impossible, what would do (both parts of one sentence), and the same in figures."""
+
+    why: str
+    would_do: str
+    values: dict[str, float]
+
+
+def refusal(
+    error: ImpossibleMove, move: Move, quota: int | None, seconds: float | None, start: datetime | None
+) -> Refusal:
+    """Say in words what `error` says of an ask for `quota` bytes/s, for a time in `seconds`, or for both.
+
+    `start` is now where the time of day was asked for that the move ends at.
+    """
+    network = show_rate(move.network)
+    match error:
+        case NoQuota():
+            return Refusal(
+                f"bytes in of {show_rate(move.bytes_in)} leave no room for any quota on a network of {network}: none is"
+                " both above IN and below N - IN/R",
+                f"a network of more than {show_exactly(math.ceil(error.network))} would do",
+                {"network_above": error.network},
+            )
+        case QuotaTooLow():
+            return _with_fastest(
+                move,
+                f"a quota of {show_rate(quota)} is not above the {show_rate(error.above)} that keeping up with bytes in"
+                " takes, so the move would never end",
+                f"more than {show_exactly(math.floor(error.above))} would do",
+                {"quota_above": error.above},
+            )
+        case QuotaTooHigh():
+            return _with_fastest(
+                move,
+                f"a quota of {show_rate(quota)} leaves clients no room on a network of {network}",
+                f"less than {show_exactly(math.ceil(error.below))} would do",
+                {"quota_below": error.below},
+            )
+        case TooSlow():
+            return Refusal(
+                f"under {show_rate(quota)} the move takes {show_duration(error.seconds)}, and not"
+                f" {show_duration(seconds or 0)}",
+                f"{show_exactly(error.needed)} would do",
+                {"quota": error.needed},
+            )
+        case TooSoon():
+            enough = rounded_up(error.seconds)
+            end = "" if start is None else f" (by {show_moment(start + timedelta(seconds=enough))})"
+            return Refusal(
+                f"to move {show_size(move.to_move)} within {show_duration(seconds or 0)} takes a quota of"
+                f" {show_rate(error.needed)}, and the network has room for less than"
+                f" {show_rate(quota_bounds(move).below)}",
+                f"{show_duration(enough)}{end} would do, or moving {show_size(_rounded_down(error.movable))} at most",
+                {"seconds": enough, "bytes_to_move": _rounded_down(error.movable)},
+            )
+    raise AssertionError(error)  # every kind of impossible move has its sentence above
+
+
+def _with_fastest(move: Move, why: str, would_do: str, values: dict[str, float]) -> Refusal:
+    """Add the shortest time there is room for, where the network is known."""
+    best = fastest(move)
+    if best is None:
+        return Refusal(why, would_do, values)
+    return Refusal(
+        why,
+        f"{would_do}, and at {show_exactly(best.quota)} it takes {show_duration(best.seconds)}, the shortest there is"
+        " room for",
+        values | {"quota": best.quota, "seconds": rounded_up(best.seconds)},
+    )
+
+
+def _rounded_down(size: float) -> float:
+    """Round down to the four digits that are shown, so that what is shown would do."""
+    if size < 1:
+        return 0
+    step = 10.0 ** max(0, math.floor(math.log10(size)) - 3)
+    return math.floor(size / step) * step

@@ -1,0 +1,178 @@
+"""What `weir plan` is worked out from: options, what the history says, and defaults; each figure with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from cli.errors import WRONG_USAGE, CommandError
+from cli.plan_figures import Figures
+from cli.quantities import parse_duration, parse_size, show_duration
+from cli.rates import parse_rate
+from quota.planning import DAY, bytes_to_move, move_ratio
+
+if TYPE_CHECKING:
+    from pipeline.history import History
+
+_T = TypeVar("_T")
+
+
+def read_past(
+    figures: Figures, path: Path | None, factor: int, last: str, policy: str, broker: int | None, retention: str | None
+) -> History | None:
+    if policy not in ("strict", "kip73"):
+        raise CommandError(f"--policy: {policy!r} is not a policy: give strict or kip73.", WRONG_USAGE)
+    last_seconds = parsed("--last", parse_duration, last)
+    retention_seconds = parsed("--retention", parse_duration, retention)
+    if path is None:
+        if retention is not None:
+            raise CommandError("--retention needs --history: it says what came in during it.", WRONG_USAGE)
+        return None
+    if not path.is_dir():
+        raise CommandError(f"--history: {path} is no folder.", WRONG_USAGE)
+    from pipeline.history import HistoryError, read_history
+
+    try:
+        past = read_history(
+            path,
+            replication_factor=factor,
+            last_seconds=last_seconds or 0,
+            policy=policy,
+            broker=broker,
+            retention_seconds=retention_seconds,
+        )
+    except HistoryError as error:
+        raise CommandError(f"--history: {error}.") from error
+    figures.add("history_from", past.since.isoformat(sep=" "), "time", f"{path}, --last {last}")
+    figures.add("history_until", past.until.isoformat(sep=" "), "time", str(path))
+    return past
+
+
+def count_brokers(figures: Figures, given: int | None, past: History | None) -> int | None:
+    if given is not None:
+        figures.add("brokers", given, "count", "--brokers")
+        return given
+    if past is not None:
+        figures.add("brokers", past.brokers, "count", "history: broker ids in broker_rates")
+        return past.brokers
+    return None
+
+
+def ratio_of(
+    figures: Figures, given: float | None, partitions_to_move: int | None, partitions: int | None
+) -> float | None:
+    if (partitions_to_move is None) != (partitions is None):
+        raise CommandError("--partitions-to-move and --partitions go together.", WRONG_USAGE)
+    if partitions_to_move is not None and partitions is not None:
+        if given is not None:
+            raise CommandError("give --move-ratio or the numbers of partitions, not both.", WRONG_USAGE)
+        ratio = move_ratio(partitions_to_move, partitions)
+        source = f"computed: --partitions-to-move {partitions_to_move} / --partitions {partitions} (KIP-73, Script)"
+    elif given is not None:
+        ratio, source = given, "--move-ratio"
+    else:
+        return None
+    if not 0 < ratio <= 1:
+        raise CommandError(f"a move ratio of {ratio:g} is not more than 0 and at most 1.", WRONG_USAGE)
+    figures.add("move_ratio", ratio, "ratio", source)
+    return ratio
+
+
+def bytes_of(
+    figures: Figures,
+    size: str | None,
+    past: History | None,
+    brokers: int | None,
+    ratio: float | None,
+    broker: int | None,
+) -> float:
+    """Return the bytes that the move is of: by the KIP's formula, or all of one broker's log."""
+    log_size: float | None = parsed("--size", parse_size, size)
+    source = "--size"
+    if log_size is None and past is not None:
+        log_size, source = past.log_size, "history: bytes in during --retention (broker_rates)"
+    if log_size is None:
+        raise CommandError("--size is missing: give it, or --history with --retention.", WRONG_USAGE)
+    if log_size <= 0:
+        raise CommandError("there is nothing to move: the log size is 0.", WRONG_USAGE)
+    figures.add("log_size_per_broker", log_size, "bytes", source)
+    if ratio is None and broker is not None:
+        figures.add("bytes_to_move", log_size, "bytes", f"computed: the whole log of --broker {broker}")
+        return log_size
+    if ratio is None:
+        missing = "--move-ratio is missing: give it, --partitions-to-move with --partitions, or --broker"
+        raise CommandError(f"{missing}.", WRONG_USAGE)
+    if brokers is None:
+        raise CommandError("--brokers is missing: give it, or --history.", WRONG_USAGE)
+    to_move = bytes_to_move(ratio, log_size, brokers)
+    formula = "computed: move ratio x log size per broker x brokers (KIP-73, Q&A 1)"
+    figures.add("bytes_to_move", to_move, "bytes", formula)
+    return to_move
+
+
+def bytes_in_of(figures: Figures, given: str | None, past: History | None, path: Path | None) -> float:
+    rate = parsed("--in", parse_rate, given)
+    if rate is not None:
+        figures.add("bytes_in", rate, "bytes/s", "--in")
+        return rate
+    if past is None:
+        raise CommandError("--in is missing: give the most bytes/s that come into a broker, or --history.", WRONG_USAGE)
+    if past.busiest is None:
+        raise CommandError(
+            f"--history: in {path} all replication is of throttled replicas, which says nothing of bytes in: give --in."
+        )
+    busiest = past.busiest
+    at = f"{busiest.start:%Y-%m-%d %H:%M} UTC"
+    figures.add(
+        "throttled_share",
+        past.throttled_share,
+        "ratio",
+        "history: bytes of throttled replicas / all bytes (broker_rates); not counted as bytes in",
+    )
+    name = f"busiest_{busiest.window}"
+    figures.add(name, busiest.rate, "bytes/s", f"history: broker {busiest.broker_id} at {at} (broker_rates)")
+    grown = 1.0
+    if past.growth is None:
+        figures.add("growth", None, "ratio", "history: no two whole days in a row (broker_rates)")
+    else:
+        period = "week on week" if past.growth.period == 7 * DAY else "day on day"
+        figures.add("growth", past.growth.ratio, "ratio", f"history: mean bytes in, {period} (broker_rates)")
+        grown = max(1.0, past.growth.ratio)
+    source = f"computed: busiest {busiest.window} x growth where it is above 1, for max(BytesInPerSec)"
+    figures.add("bytes_in", busiest.rate * grown, "bytes/s", source)
+    return busiest.rate * grown
+
+
+def accuracy_of(figures: Figures, past: History | None, policy: str) -> tuple[float, float]:
+    """Return the share of a quota that is delivered, and the worst second / quota: 1 each without a history."""
+    if past is None:
+        return 1.0, 1.0
+    if past.accuracy is None:
+        delivered = worst_second = 1.0
+        of_mean = of_worst = f"default: the history has no throttle of policy {policy} that left anything out"
+    else:
+        seen = past.accuracy
+        delivered, worst_second = min(1.0, seen.mean), max(1.0, seen.worst_second)
+        count = f"{seen.throttles} {policy} throttle{'s' if seen.throttles > 1 else ''}"
+        source = f"{count} in {show_duration(seen.seconds)} (throttle_accuracy)"
+        of_mean = f"history: mean / quota, at most 1, {source}"
+        of_worst = f"history: worst second / quota, at least 1, {source}"
+    figures.add("delivered", delivered, "ratio", of_mean)
+    figures.add("worst_second", worst_second, "ratio", of_worst)
+    return delivered, worst_second
+
+
+def or_default(given: int | None, default: int, option: str, whose: str = "default") -> tuple[int, str]:
+    """Return what was given, or the default, and the source of it."""
+    return (default, whose) if given is None else (given, option)
+
+
+def parsed(option: str, parse: Callable[[str], _T], text: str | None) -> _T | None:
+    """Parse an option's text, None where it was not given; CommandError says what is wrong with it."""
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}.", WRONG_USAGE) from error

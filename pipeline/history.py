@@ -1,0 +1,234 @@
+"""What the tables tell a planner: bytes in, how they grow, how much is kept, and what past throttles delivered.
+
+Reads Parquet with DuckDB (the extra `history`), which needs no Java.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.tables import BROKER_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS, Table
+from quota.planning import Growth, bytes_in_weights, covers, growth
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+
+class HistoryError(Exception):
+    """A history that cannot answer; its text is a sentence without the full stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busiest:
+    """The window with the most bytes in on one broker: mean bytes/s, over a `window` ("minute" or "hour") of it."""
+
+    broker_id: int
+    start: datetime
+    window: str
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """What throttles that left something out did: their count and seconds, mean rate and worst second over quota."""
+
+    throttles: int
+    seconds: float
+    mean: float
+    worst_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What was seen from `since` to `until` (UTC) on one broker, or on all where none was named.
+
+    `brokers` is the number of brokers in the tables; `throttled_share` the share of replication bytes that was of
+    throttled replicas, which are not counted as bytes in: most are the catch-up of earlier moves. `busiest` is None
+    where nothing else was seen. `log_size` is what came into a broker, in bytes, within the retention asked for.
+    """
+
+    since: datetime
+    until: datetime
+    brokers: int
+    throttled_share: float
+    busiest: Busiest | None
+    growth: Growth | None
+    accuracy: Accuracy | None
+    log_size: float | None
+
+
+def read_history(
+    path: Path,
+    *,
+    replication_factor: int,
+    last_seconds: float,
+    policy: str,
+    broker: int | None = None,
+    retention_seconds: float | None = None,
+) -> History:
+    """Read the tables under `path`; HistoryError says what is missing.
+
+    Looks back `last_seconds` from the newest window, and at throttles of one `policy`. Growth may need two weeks and
+    log size the whole retention: both look back further.
+    """
+    if replication_factor < 2:
+        raise HistoryError("with a replication factor of 1 nothing is replicated, and a history says nothing")
+    with _connect() as tables:
+        if not _open(tables, path, BROKER_RATES):
+            raise HistoryError(f"{path} has no table {BROKER_RATES.name}: no {BROKER_RATES.name}/*.parquet")
+        accuracy_known = _open(tables, path, THROTTLE_ACCURACY)
+        return _Reader(tables, path, replication_factor, broker).read(
+            last_seconds, retention_seconds, policy if accuracy_known else None
+        )
+
+
+def _connect() -> DuckDBPyConnection:
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise HistoryError("reading a history needs DuckDB: pip install 'kafka-weir[history]'") from error
+    # What is read is all there: never fetch anything for it.
+    return duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, "TimeZone": "UTC"})
+
+
+def _open(tables: DuckDBPyConnection, path: Path, table: Table) -> bool:
+    """Make a table's files a view; False when there are none."""
+    import duckdb
+
+    folder = path / table.name
+    # Below _temporary is what a job has not finished.
+    files = sorted(
+        str(file)
+        for file in (*path.glob(f"{table.name}.parquet"), *folder.rglob("*.parquet"))
+        if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(path).parts)
+    )
+    if not files:
+        return False
+    try:
+        found = tables.read_parquet(files, hive_partitioning=True, union_by_name=True)
+        missing = [column for column in table.columns if column not in found.columns]
+        if missing:
+            raise HistoryError(f"{folder} lacks {', '.join(missing)}")
+        found.create_view(table.name)
+    except duckdb.Error as error:
+        raise HistoryError(f"{folder} cannot be read: {str(error).splitlines()[0]}") from error
+    return True
+
+
+_SPAN = """
+    SELECT "window", min(epoch_us(window_start)), max(epoch_us(window_start)) FROM broker_rates GROUP BY "window"
+"""
+
+_BROKERS = "SELECT DISTINCT broker_id FROM broker_rates ORDER BY broker_id"
+
+_SIDES = "SELECT DISTINCT side FROM broker_rates"
+
+_THROTTLED_SHARE = """
+    SELECT coalesce(sum(bytes) FILTER (throttled) / nullif(sum(bytes), 0), 0) FROM broker_rates
+    WHERE "window" = $window AND epoch_us(window_start) >= $since AND broker_id IN (SELECT unnest($brokers))
+"""
+
+_BYTES_IN = """
+    SELECT broker_id, epoch_us(window_start) AS start_us,
+           sum(mean_bytes_per_second * CASE side WHEN 'leader' THEN $leader ELSE $follower END) AS rate
+    FROM broker_rates
+    WHERE "window" = $window AND NOT throttled AND epoch_us(window_start) >= $since
+          AND broker_id IN (SELECT unnest($brokers))
+    GROUP BY ALL
+"""
+
+_BUSIEST = f"SELECT * FROM ({_BYTES_IN}) ORDER BY rate DESC, start_us, broker_id LIMIT 1"  # noqa: S608 - constants
+
+_TOGETHER = f"SELECT start_us, sum(rate) FROM ({_BYTES_IN}) GROUP BY start_us"  # noqa: S608 - constants
+
+_ACCURACY = """
+    SELECT count(*), sum(seconds), sum(mean_over_quota * seconds) / sum(seconds), max(worst_1s_over_quota)
+    FROM throttle_accuracy
+    WHERE bytes_left_out > 0 AND seconds > 0 AND mean_over_quota > 0 AND policy = $policy
+          AND epoch_us("end") >= $since AND broker_id IN (SELECT unnest($brokers))
+"""
+
+
+class _Reader:
+    """Asks the open tables about one broker, or all where it is None."""
+
+    def __init__(self, tables: DuckDBPyConnection, path: Path, replication_factor: int, broker: int | None) -> None:
+        self._tables = tables
+        self._path = path
+        self._spans = {
+            window: (first, last + WINDOW_SECONDS[window] * 1_000_000)
+            for window, first, last in self._rows(_SPAN)
+            if window in WINDOW_SECONDS
+        }
+        if not self._spans:
+            raise HistoryError(f"{path}/{BROKER_RATES.name} has no rows by {' or '.join(WINDOW_SECONDS)}")
+        all_brokers = [broker_id for (broker_id,) in self._rows(_BROKERS)]
+        if broker is not None and broker not in all_brokers:
+            known = ", ".join(map(str, all_brokers))
+            raise HistoryError(f"{path} has nothing of broker {broker}, only of {known}")
+        self._broker_count = len(all_brokers)
+        self._brokers = all_brokers if broker is None else [broker]
+        self._weights = bytes_in_weights([side for (side,) in self._rows(_SIDES)], replication_factor)
+        self._fine = "minute" if "minute" in self._spans else "hour"
+        self._coarse = "hour" if "hour" in self._spans else "minute"
+
+    def read(self, last_seconds: float, retention_seconds: float | None, policy: str | None) -> History:
+        first, until = self._spans[self._fine]
+        since = max(first, until - int(last_seconds * 1_000_000))
+        share = self._rows(_THROTTLED_SHARE, window=self._fine, since=since, brokers=self._brokers)
+        return History(
+            since=_time(since),
+            until=_time(until),
+            brokers=self._broker_count,
+            throttled_share=share[0][0],
+            busiest=self._busiest(since),
+            growth=growth(self._together(), WINDOW_SECONDS[self._coarse]),
+            accuracy=None if policy is None else self._accuracy(since, policy),
+            log_size=None if retention_seconds is None else self._log_size(retention_seconds),
+        )
+
+    def _busiest(self, since: int) -> Busiest | None:
+        rows = self._bytes_in(_BUSIEST, self._fine, since)
+        for broker_id, start_us, rate in rows:
+            return Busiest(broker_id, _time(start_us), self._fine, rate)
+        return None
+
+    def _together(self) -> dict[int, float]:
+        """Return the bytes in of the brokers together, by the second that a window starts."""
+        first, _ = self._spans[self._coarse]
+        return {start_us // 1_000_000: rate for start_us, rate in self._bytes_in(_TOGETHER, self._coarse, first)}
+
+    def _log_size(self, retention_seconds: float) -> float:
+        """Return what came into a broker within the retention, in bytes; HistoryError where the tables are shorter."""
+        seconds = WINDOW_SECONDS[self._coarse]
+        end = self._spans[self._coarse][1] // 1_000_000
+        rates = {start: rate for start, rate in self._together().items() if start >= end - retention_seconds}
+        if not covers(len(rates), seconds, retention_seconds):
+            hours = len(rates) * seconds / 3600
+            raise HistoryError(
+                f"{self._path} knows {hours:.4g} of the {retention_seconds / 3600:.4g} h of the retention"
+            )
+        return sum(rates.values()) / len(rates) * retention_seconds / len(self._brokers)
+
+    def _accuracy(self, since: int, policy: str) -> Accuracy | None:
+        ((count, seconds, mean, worst),) = self._rows(_ACCURACY, since=since, brokers=self._brokers, policy=policy)
+        return Accuracy(count, seconds, mean, worst) if count else None
+
+    def _bytes_in(self, query: str, window: str, since: int) -> list[Any]:
+        leader, follower = self._weights["leader"], self._weights["follower"]
+        return self._rows(query, window=window, since=since, brokers=self._brokers, leader=leader, follower=follower)
+
+    def _rows(self, query: str, **values: object) -> list[Any]:
+        import duckdb
+
+        try:
+            return self._tables.execute(query, values).fetchall()
+        except duckdb.Error as error:
+            raise HistoryError(f"{self._path} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _time(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=microseconds)

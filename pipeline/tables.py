@@ -1,0 +1,82 @@
+"""The tables that the batch jobs write as Parquet, a folder each: their names, and their columns in Spark SQL's types.
+
+Times are UTC. Rates are bytes/s, within windows of a minute or an hour (`window`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal
+
+ColumnType = Literal["boolean", "double", "int", "long", "string", "timestamp"]
+
+WINDOW_SECONDS: Final[Mapping[str, int]] = MappingProxyType({"minute": 60, "hour": 3600})
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table's name, which is its folder's too, and the type of each column, in order."""
+
+    name: str
+    columns: Mapping[str, ColumnType]
+
+
+PARTITION_RATES: Final = Table(
+    "partition_rates",
+    MappingProxyType(
+        {
+            "window_start": "timestamp",
+            "window": "string",  # a key of WINDOW_SECONDS
+            "side": "string",  # leader or follower
+            "topic": "string",
+            "partition": "int",
+            "mean_bytes_per_second": "double",
+            "max_bytes_per_second": "double",
+            "p95_bytes_per_second": "double",
+            "bytes": "long",
+        }
+    ),
+)
+"""Replication of each partition."""
+
+BROKER_RATES: Final = Table(
+    "broker_rates",
+    MappingProxyType(
+        {
+            "window_start": "timestamp",
+            "window": "string",
+            "broker_id": "int",
+            "side": "string",
+            "throttled": "boolean",
+            "mean_bytes_per_second": "double",
+            "max_bytes_per_second": "double",
+            "p95_bytes_per_second": "double",
+            "bytes": "long",
+        }
+    ),
+)
+"""Replication of each broker, throttled replicas apart from the others."""
+
+THROTTLE_ACCURACY: Final = Table(
+    "throttle_accuracy",
+    MappingProxyType(
+        {
+            "quota_id": "string",
+            "broker_id": "int",
+            "side": "string",
+            "rate_bytes_per_second": "long",
+            "policy": "string",  # strict or kip73
+            "start": "timestamp",
+            "end": "timestamp",
+            "seconds": "double",
+            "mean_over_quota": "double",
+            "worst_1s_over_quota": "double",
+            "worst_10s_over_quota": "double",
+            "seconds_over": "double",
+            "bytes_left_out": "long",
+        }
+    ),
+)
+"""What each quota did while it was in force, on each broker and side."""
