@@ -108,8 +108,12 @@ class ReplicaPartition:
         self.arrived = 0
 
     def forget_sync(self) -> None:
-        """The replica is empty: it was deleted, and is moved here again."""
+        """The replica is empty: it was deleted, and is moved here again.
+
+        Its last batch, mostly a smaller one, would let all sizes count as uneven for the whole move.
+        """
         self.in_sync_until = NEVER
+        self.batches = BatchSizes()
 
     def worth_asking(self) -> int:
         """The partition_max_bytes that the rest of the partition is worth, where that is less than what was asked."""
