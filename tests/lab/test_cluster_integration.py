@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,5 +138,8 @@ def test_program_that_is_interrupted_leaves_nothing_behind(number: signal.Signal
         assert interrupted.wait(60) != 0
     assert select.select([handle], [], [], 60)[0]
     os.close(handle)
+    deadline = time.monotonic() + 10  # a killed JVM takes a moment to go
+    while processes_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert processes_of(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
