@@ -23,8 +23,10 @@ __all__ = [
     "Config",
     "ConfigError",
     "Egress",
+    "Export",
     "Fetch",
     "Ingress",
+    "KafkaExport",
     "Limits",
     "Log",
     "Quota",
@@ -47,6 +49,10 @@ BytesPerSecond = Annotated[int, Meta(ge=0, le=_INT64_MAX, description="an intege
 PositiveInt = Annotated[int, Meta(ge=1, le=_INT32_MAX, description="an integer greater than 0")]
 Seconds = Annotated[float, Meta(ge=0, le=86400, description="a number of seconds from 0 to 86400")]
 PositiveSeconds = Annotated[float, Meta(ge=0.1, le=86400, description="a number of seconds from 0.1 to 86400")]
+SampleSeconds = Annotated[float, Meta(ge=1, le=600, description="a number of seconds from 1 to 600")]
+RotationSeconds = Annotated[float, Meta(ge=1, le=3600, description="a number of seconds from 1 to 3600")]
+PositiveBytes = Annotated[int, Meta(ge=1, le=_INT64_MAX, description="an integer of bytes greater than 0")]
+FilePath = Annotated[str, Meta(min_length=1, description="a path")]
 # org.apache.kafka.common.internals.Topic: the characters and the length of a topic's name.
 TopicName = Annotated[
     str,
@@ -114,6 +120,29 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_seconds: PositiveSeconds = 5.0
 
 
+class KafkaExport(msgspec.Struct, frozen=True, kw_only=True):
+    """The topic that samples go to. `max_buffer_bytes` bounds those that it has not taken yet."""
+
+    bootstrap_servers: tuple[Address, ...]
+    topic: TopicName
+    max_buffer_bytes: PositiveBytes = 16 * 2**20
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True):
+    """Where samples go, and how often one is taken.
+
+    A file in `directory` is finished after `rotate_seconds`, or when it has `rotate_bytes`; the oldest are dropped so
+    that all together have at most `max_disk_bytes`.
+    """
+
+    interval_seconds: SampleSeconds = 10.0
+    directory: FilePath | None = None
+    max_disk_bytes: PositiveBytes = 2**30
+    rotate_seconds: RotationSeconds = 300.0
+    rotate_bytes: PositiveBytes = 16 * 2**20
+    kafka: KafkaExport | None = None
+
+
 class Log(msgspec.Struct, frozen=True, kw_only=True):
     """What is logged (on stderr), and in which form."""
 
@@ -147,6 +176,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     quota: Quota = Quota()
     fetch: Fetch = Fetch()
     limits: Limits = Limits()
+    export: Export | None = None
     log: Log = Log()
     throttle: ThrottleTable = field(default_factory=ThrottleTable)
 
@@ -178,7 +208,18 @@ def parse_config(text: str) -> Config:
         raise ConfigError("", "is nested too deeply") from None
     config = read_table(Config, plain)
     check_routes(config)
+    _check_export(config.export)
     return config
+
+
+def _check_export(export: Export | None) -> None:
+    if export is None:
+        return
+    if export.directory is None and export.kafka is None:
+        raise ConfigError("export", "leads nowhere: set export.directory or [export.kafka]")
+    if export.max_disk_bytes < 2 * export.rotate_bytes:
+        needed = f"twice rotate_bytes ({2 * export.rotate_bytes})"
+        raise ConfigError("export.max_disk_bytes", f"must be at least {needed}, not {export.max_disk_bytes}")
 
 
 def throttle_settings(config: Config, table: ThrottleTable, side: Side) -> ThrottleSettings:

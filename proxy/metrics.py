@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal, NamedTuple
@@ -20,6 +20,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from proxy.export_stats import ExportStats
 from proxy.stats import RelayStats
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
@@ -60,6 +61,7 @@ class ProcessStats:
     topic_names: TopicNames
     reloads: Counter[str] = field(default_factory=Counter)
     cluster_polls: Counter[str] = field(default_factory=Counter)
+    export: ExportStats = field(default_factory=ExportStats)
 
 
 def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Family]:
@@ -72,6 +74,14 @@ def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Fam
         "weir_config_reloads", "Reloads of the file, by result.", "result", process.reloads, ("ok", "refused")
     )
     yield _counted("weir_cluster_polls", "Polls of the cluster's metadata.", "result", process.cluster_polls)
+    yield _counted("weir_samples_written", "Samples written, by sink.", "sink", dict(process.export.written.items()))
+    yield Family(
+        "weir_samples_dropped",
+        "counter",
+        "Samples lost, by sink and reason.",
+        ("sink", "reason"),
+        list(process.export.dropped.items()),
+    )
     yield Family(
         "weir_topic_ids_unknown",
         "gauge",
@@ -173,9 +183,10 @@ def _partition_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "Record bytes of replica fetches, by partition.",
         ("side", "topic", "partition"),
         (
-            ((side.throttle.side, _text(key[0]), str(key[1])), side.throttle.stats.partition_bytes[key])
+            ((side.throttle.side, _text(topic), str(partition)), sizes[partition])
             for side in sides
-            for key in list(side.throttle.stats.partition_bytes)  # of keys alone: 20,000 new pairs would take 3 ms
+            for topic, sizes in list(side.throttle.stats.partition_bytes.items())
+            for partition in list(sizes)  # of keys alone: 20,000 new pairs would take 3 ms
         ),
     )
     yield Family(
@@ -269,7 +280,7 @@ def _by_side_and(
     return Family(name, "counter", documentation, ("side", label), samples)
 
 
-def _counted(name: str, documentation: str, label: str, counts: Counter[str], known: Iterable[str] = ()) -> Family:
+def _counted(name: str, documentation: str, label: str, counts: Mapping[str, int], known: Iterable[str] = ()) -> Family:
     shown = {**dict.fromkeys(known, 0), **counts}
     return Family(name, "counter", documentation, (label,), [((key,), count) for key, count in shown.items()])
 

@@ -14,6 +14,7 @@ from proxy.address import Address
 from proxy.admin import AdminServer
 from proxy.buffers import BufferPool
 from proxy.config import SIDES, Config, ConfigError, ThrottleTable, throttle_settings
+from proxy.export import Exporter, new_exporter
 from proxy.fetch_memory import FetchMemory
 from proxy.listener import Listener
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
@@ -86,6 +87,7 @@ class Sidecar:
         )
         self._poller: ClusterPoller | None = None
         self._polling: list[asyncio.Task[None]] = []
+        self._exporter: Exporter | None = None
         self._state = "starting"
 
     async def start(self) -> None:
@@ -107,6 +109,7 @@ class Sidecar:
             effect = "it has no authentication: whoever reaches it can change the throttle"
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self._start_polling()
+        self._start_export()
         self._state = "serving"
 
     async def drain(self) -> None:
@@ -128,6 +131,8 @@ class Sidecar:
                 await polling
         for listener in self.listeners:
             listener.abort()
+        if self._exporter is not None:
+            await self._exporter.close()  # behind the connections: the last sample has all that they moved
         await self._admin.stop()
 
     def reload(self, config: Config) -> None:
@@ -246,6 +251,18 @@ class Sidecar:
             clock=self._clock,
         )
         self._polling.append(asyncio.create_task(self._poller.run()))
+
+    def _start_export(self) -> None:
+        config = self.config.export
+        if config is None:
+            return
+        throttles = [side.throttle for side in self.sides]
+        self._exporter = new_exporter(
+            config, self.config.broker_id, self.process.version, throttles, self.process.export, self.log, self._clock
+        )
+        self._exporter.start()
+        topic = None if config.kafka is None else config.kafka.topic
+        self.log.info("exporting", seconds=config.interval_seconds, directory=config.directory, topic=topic)
 
     def _throttled_topics(self) -> set[str]:
         in_force = (side.throttle.settings for side in self.sides)

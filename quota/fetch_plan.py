@@ -152,7 +152,7 @@ def _forward_granted(
     for replica in granted:  # to the end of the queue
         del link.queue[replica]
         link.queue[replica] = None
-    link.throttle.stats.partitions_left_out += link.behind_count - len(grants)
+    link.leave_out(granted)
     # A partition that is not known may be in sync, and one asked for 0 bytes ends no wait.
     wait_left = 0 if link.unknown_count else max(0, request.max_wait_ms - round(held_seconds * 1000))
     asks_all = True
@@ -232,7 +232,7 @@ def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> F
     """Ask for every partition behind with 0 bytes and no wait: true offsets and errors, and at most one batch."""
     link.questioned_at = now
     link.throttle.stats.questions += 1
-    link.throttle.stats.partitions_left_out += link.behind_count
+    link.leave_out()
     asks_all = True
     if link.sessions.is_incremental:
         asks_all = _is_time_to_ask_all(link, now)
@@ -248,19 +248,18 @@ def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> F
 
 
 def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: float, ready: float) -> Decision:
-    throttle = link.throttle
     if link.unanswered_since is None:
         link.unanswered_since = now
     ready = min(ready, link.unanswered_since + QUESTION_SECONDS)
     wait = max(request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS)
     if link.partition_count > link.behind_count:
-        throttle.stats.partitions_left_out += link.behind_count
+        link.leave_out()
         shorter = min(request.max_wait_ms / 1000, max(ready - now, SHORTEST_WAIT_SECONDS))
         return _forward_without(link, request.with_(max_wait_ms=round(shorter * 1000)))
     if held_seconds < wait - _SHORTEST_HOLD_SECONDS:
         if held_seconds == 0.0:
-            throttle.stats.fetches_held += 1
-            throttle.stats.partitions_left_out += link.behind_count
+            link.hold()
+            link.leave_out()
         return Hold(min(max(ready, now + _SHORTEST_HOLD_SECONDS), now + wait - held_seconds))
     return Answer(_empty_answer(link, request))
 

@@ -100,6 +100,17 @@ class TopicLag:
         else:
             self._partitions[partition] = (behind, since)
 
+    def of(self, partition: int, now: float) -> tuple[int, float] | None:
+        """Return how far behind a partition is: messages, and seconds as `rows` tells them; None when not known."""
+        known = self._partitions.get(partition)
+        if known is None:
+            return None
+        messages, since = known
+        silence = self._silence(now)
+        if silence <= self._tracker.silence_grace_seconds:
+            silence = 0.0
+        return messages, max(now - since if messages else 0.0, silence)
+
     def forget(self, partition: int) -> None:
         """Drop a partition that this replica no longer fetches from here; an unknown one is ignored."""
         self.lag_messages -= self._partitions.pop(partition, (0, 0.0))[0]
@@ -140,11 +151,17 @@ class LagTracker:
 
     `clock` gives monotonic seconds; `replica_lag_time_max_seconds` is `replica.lag.time.max.ms`. Memory is bounded by
     the partitions fetched in the last `expire_seconds`: what is silent for longer goes at the next `rows()`, or when a
-    new topic comes.
+    new topic comes. `forgotten` is called with a topic that went with its last replica.
     """
 
-    def __init__(self, clock: Callable[[], float], replica_lag_time_max_seconds: float) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        replica_lag_time_max_seconds: float,
+        forgotten: Callable[[bytes], None] = lambda topic: None,
+    ) -> None:
         self._clock = clock
+        self._forgotten = forgotten
         self._topics: dict[tuple[int, bytes], TopicLag] = {}
         self.replica_lag_time_max = replica_lag_time_max_seconds
 
@@ -179,6 +196,10 @@ class LagTracker:
         known.take_over(topic_lag)
         return known
 
+    def known(self, replica: int, topic: bytes) -> TopicLag | None:
+        """Return the lag of this replica on this topic, None where it is not known; nothing is made."""
+        return self._topics.get((replica, topic))
+
     def rows(self) -> Iterator[LagRow]:
         """Iterate over every partition of every replica, each with its lag at the moment it is read.
 
@@ -200,3 +221,7 @@ class LagTracker:
         silent = [key for key, topic_lag in self._topics.items() if topic_lag._silence(now) > self.expire_seconds]
         for key in silent:
             del self._topics[key]
+        if silent:
+            kept = {topic for _, topic in self._topics}
+            for topic in {topic for _, topic in silent} - kept:
+                self._forgotten(topic)

@@ -14,6 +14,7 @@ from quota.catch_up import CatchUp
 from quota.decisions import Answer, Decision, Hold
 from quota.fetch_plan import decide
 from quota.fetch_sessions import FetchSessions
+from quota.interval import IntervalCounts
 from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
 from quota.request_intake import take_incremental, take_whole
 from quota.response_limit import ResponseRotation
@@ -52,6 +53,7 @@ class ReplicaLink:
         self.partition_count = 0
         self.most_partitions = 0  # at one time: no more are remembered that are absent
         self.absent: dict[ReplicaPartition, float] = {}  # when to forget it, oldest first
+        self.left_out_count = 0  # fetches that left out all that was behind, but for what they were granted
         self.request_number = 0
         self.pulsed_at = -math.inf  # when all topics of the session were last noted as followed
         self._is_taken_in = True
@@ -89,7 +91,8 @@ class ReplicaLink:
         now = throttle.clock()
         self._response_number += 1
         self._settled_at = now
-        behind_bytes = in_sync_bytes = 0
+        behind_bytes = in_sync_bytes = unthrottled_bytes = cut_bytes = 0
+        counts = None if throttle.stats.interval is None else throttle.stats.interval.link(self.peer)
         is_live = False
         if fetch.asks_all and not head.error_code:
             self.unanswered_since = None
@@ -100,10 +103,18 @@ class ReplicaLink:
             if topic is None:
                 self._count_strays(key, fetch.uses_topic_ids, records)
                 continue
+            sizes = topic_counts = None
+            if records and topic.name is not None:
+                sizes = throttle.stats.partition_bytes[topic.name]
+                topic_counts = None if counts is None else counts.topic(topic.name)
             for seen in records:
                 replica = topic.partitions.get(seen.partition)
                 is_throttled = seen.partition in topic.throttled
-                self._count(topic.name, seen, is_throttled)
+                cut_bytes += seen.cut_bytes
+                if sizes is not None:
+                    sizes[seen.partition] += seen.size
+                if topic_counts is not None:
+                    topic_counts.count(seen, is_throttled)
                 if replica is not None:
                     barren.discard(replica)
                     replica.batches.learn(seen)
@@ -115,8 +126,13 @@ class ReplicaLink:
                 is_live |= replica is not None and not replica.is_waiting
                 if is_throttled:
                     in_sync_bytes += seen.size
+                else:
+                    unthrottled_bytes += seen.size
             if not topic.repeats_response(headers, self._response_number):
                 self._take_answers(topic, headers, now)
+        self._count(behind_bytes + in_sync_bytes, unthrottled_bytes, cut_bytes)
+        if counts is not None:
+            counts.fetches += 1
         if is_live:
             self.live_until = now + LIVE_SECONDS
         if self.unknown_count and self.sessions.is_incremental and not head.error_code:
@@ -156,6 +172,7 @@ class ReplicaLink:
     def close(self) -> None:
         """The connection is gone."""
         self.abandon()
+        self._count_all_left_out()
         self.throttle.turns.leave(self)
         self.throttle.links.discard(self)
 
@@ -215,6 +232,7 @@ class ReplicaLink:
                     yield topic.partitions[partition]
 
     def _forget_all(self) -> None:
+        self._count_all_left_out()
         self.topics, self.queue, self.absent = {}, {}, {}
         self.behind_count = self.unknown_count = self.partition_count = 0
         self.sessions.touched = {}
@@ -281,8 +299,10 @@ class ReplicaLink:
         if behind != replica.behind or unknown != (partition in topic.unknown):
             self.sessions.touch(replica)
         if behind != replica.behind:
+            self.count_left_out(replica, self.throttle.stats.interval)
             replica.behind = behind
             topic.made_up = None
+            replica.left_out_from = self.left_out_count
             if behind:
                 topic.behind[partition] = replica
                 self.behind_count += 1
@@ -300,16 +320,69 @@ class ReplicaLink:
 
     # Counting
 
-    def _count(self, topic: bytes | None, seen: RecordsSeen, is_throttled: bool) -> None:
+    def leave_out(self, granted: Sequence[ReplicaPartition] = ()) -> None:
+        """A fetch leaves out all that is behind, but for `granted`.
+
+        It costs nothing for each of them: a partition behind knows from which count on it was left out each time.
+        """
+        left_out = self.behind_count
+        self.left_out_count += 1
+        for replica in granted:
+            if replica.behind:
+                left_out -= 1
+                replica.left_out_from += 1
         stats = self.throttle.stats
-        stats.replication_bytes[self.peer, is_throttled] += seen.size
-        if topic is not None:
-            stats.partition_bytes[topic, seen.partition] += seen.size
-        stats.cut_bytes += seen.cut_bytes
+        stats.partitions_left_out += left_out
+        if stats.interval is not None:
+            stats.interval.link(self.peer).left_out += left_out
+
+    def hold(self) -> None:
+        """A fetch is held until there is budget."""
+        stats = self.throttle.stats
+        stats.fetches_held += 1
+        if stats.interval is not None:
+            stats.interval.link(self.peer).fetches_held += 1
+
+    def count_left_out(self, replica: ReplicaPartition, interval: IntervalCounts | None) -> None:
+        """Count in `interval` how often a partition was left out since that was last counted."""
+        left_out = self.left_out_count - replica.left_out_from
+        if not replica.behind or not left_out:
+            return
+        replica.left_out_from = self.left_out_count
+        if interval is not None and replica.topic.name is not None:
+            interval.link(self.peer).topic(replica.topic.name).leave_out(replica.partition, left_out)
+
+    def _count_all_left_out(self) -> None:
+        """Nothing here stays as it is."""
+        for topic in self.topics.values():
+            for replica in topic.behind.values():
+                self.count_left_out(replica, self.throttle.stats.interval)
+
+    def _count(self, throttled: int, unthrottled: int, cut: int) -> None:
+        """Count bytes of this link: they are of throttled partitions or not, and some of both were cut."""
+        stats = self.throttle.stats
+        if throttled:
+            stats.replication_bytes[self.peer, True] += throttled
+        if unthrottled:
+            stats.replication_bytes[self.peer, False] += unthrottled
+        stats.cut_bytes += cut
+        if stats.interval is not None and throttled + unthrottled:
+            counts = stats.interval.link(self.peer)
+            counts.throttled += throttled
+            counts.unthrottled += unthrottled
+            counts.cut += cut
 
     def _count_strays(self, key: bytes, is_id: bool, records: Sequence[RecordsSeen]) -> None:
         """Count what came for a topic that the follower stopped asking for while the answer was on its way."""
+        stats = self.throttle.stats
         name = self.throttle.topic_names.name_of(key) if is_id else key
         throttled = self.throttle.throttled_partitions(name)
+        sizes = {True: 0, False: 0}
         for seen in records:
-            self._count(name, seen, seen.partition in throttled)
+            is_throttled = seen.partition in throttled
+            sizes[is_throttled] += seen.size
+            if name is not None:
+                stats.partition_bytes[name][seen.partition] += seen.size
+                if stats.interval is not None:
+                    stats.interval.link(self.peer).topic(name).count(seen, is_throttled)
+        self._count(sizes[True], sizes[False], sum(seen.cut_bytes for seen in records))

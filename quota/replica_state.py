@@ -45,6 +45,7 @@ class ReplicaPartition:
         "in_sync_until",
         "last_reported",
         "leader_epoch",
+        "left_out_from",
         "max_bytes",
         "partition",
         "topic",
@@ -64,6 +65,7 @@ class ReplicaPartition:
         self.granted_offset = UNKNOWN_OFFSET  # the fetch offset at the last grant
         self.arrived = 0  # bytes of whole batches in the last answer: the next fetch offset tells how many offsets
         self.leader_epoch = NO_LEADER_EPOCH
+        self.left_out_from = 0  # while behind: it was left out as often as its link's `left_out_count` is beyond this
         self.entry = b""  # from v7 on: the follower's latest, as on the wire
         self.upstream = Upstream.ABSENT
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -11,6 +11,7 @@ from zlib import crc32
 from protocol.fetch import MAX_INT32
 from protocol.fetch_session import NO_SESSION, next_epoch
 from quota.catch_up import Order
+from quota.interval import IntervalCounts
 from quota.kip73 import Kip73Budget
 from quota.lag import LagTracker
 from quota.ledger import StrictLedger
@@ -52,8 +53,8 @@ class ThrottleStats:
 
     replication_bytes: dict[tuple[int, bool], int] = field(default_factory=lambda: defaultdict(int))
     """By peer, and whether the partition is throttled."""
-    partition_bytes: dict[tuple[bytes, int], int] = field(default_factory=lambda: defaultdict(int))
-    """By topic and partition."""
+    partition_bytes: dict[bytes, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """By topic and partition; a topic that no replica has fetched for long is forgotten."""
     cut_bytes: int = 0
     partitions_left_out: int = 0
     fetches_held: int = 0
@@ -62,6 +63,8 @@ class ThrottleStats:
     """From v7 on: fetches of followers that list all that they want. In the steady state there are none."""
     full_fetches_sent: int = 0
     """The same, of our own to leaders."""
+    interval: IntervalCounts | None = None
+    """What is counted for the next sample; None while nobody takes samples."""
 
 
 class EveryPartition:
@@ -111,7 +114,7 @@ class Throttle:
         self.turns = Turns(clock)
         self.ledger = StrictLedger(clock)
         self._new_samples()
-        self.lag = LagTracker(clock, self.settings.replica_lag_time_max_ms / 1000)
+        self.lag = LagTracker(clock, self.settings.replica_lag_time_max_ms / 1000, self._forget_topic)
         self.links: set[ReplicaLink] = set()
         self.topic_names = TopicNames(clock) if topic_names is None else topic_names
         self.throttled_ids: Container[bytes] = _ThrottledIds(self)
@@ -134,6 +137,8 @@ class Throttle:
         if self.ledger.rate != settings.rate:
             self.ledger.set_rate(settings.rate)
         self.kip73.set_rate(settings.rate)
+        if self.stats.interval is not None:
+            self.stats.interval.set_quota(settings.rate, settings.policy, self.clock())
         self._throttled = {}
         for topic, replicas in settings.replicas.items():
             if topic == CLUSTER_METADATA_TOPIC:
@@ -209,6 +214,18 @@ class Throttle:
         """Count throttled bytes that were sent, in sync or not, in the samples behind the rate and `kip73`."""
         self.throttled_rate.record(size)
         self.kip73.record(size)
+        if self.stats.interval is not None:
+            self.stats.interval.record(self.clock(), size)
+
+    def cut_interval(self, now: float) -> IntervalCounts | None:
+        """Begin another interval of counting; returns the one that ends, None at the first call."""
+        ended = self.stats.interval
+        self.stats.interval = IntervalCounts(now)
+        self.stats.interval.set_quota(self.settings.rate, self.settings.policy, now)
+        return ended
+
+    def _forget_topic(self, topic: bytes) -> None:
+        self.stats.partition_bytes.pop(topic, None)
 
     def _new_samples(self) -> None:
         settings = self.settings

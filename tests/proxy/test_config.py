@@ -40,6 +40,18 @@ replica_lag_time_max_ms = 30000
 [fetch]
 response_max_bytes = 10485760
 
+[export]
+interval_seconds = 5
+directory = "/var/lib/weir/samples"
+max_disk_bytes = 200000000
+rotate_seconds = 60
+rotate_bytes = 1000000
+
+[export.kafka]
+bootstrap_servers = "127.0.0.1:9101, 127.0.0.1:9102"
+topic = "weir-samples"
+max_buffer_bytes = 2000000
+
 [throttle]
 "leader.replication.throttled.rate" = 5000000
 "follower.replication.throttled.rate" = 6000000
@@ -75,6 +87,33 @@ def test_config_every_table_given_reads_them() -> None:
     assert config.throttle.topics["orders"].follower_replicas == ThrottledReplicas.parse("0:2,1:2")
 
 
+def test_config_export_of_files_and_a_topic_is_read() -> None:
+    export = parse_config(FULL).export
+    assert export is not None
+    assert (export.interval_seconds, export.directory) == (5.0, "/var/lib/weir/samples")
+    assert (export.max_disk_bytes, export.rotate_seconds, export.rotate_bytes) == (200_000_000, 60.0, 1_000_000)
+    assert export.kafka is not None
+    assert export.kafka.bootstrap_servers == (Address("127.0.0.1", 9101), Address("127.0.0.1", 9102))
+    assert (export.kafka.topic, export.kafka.max_buffer_bytes) == ("weir-samples", 2_000_000)
+
+
+def test_config_export_of_a_directory_alone_has_the_documented_defaults() -> None:
+    export = parse_config(SMALL + '[export]\ndirectory = "samples"').export
+    assert export is not None
+    assert (export.interval_seconds, export.kafka) == (10.0, None)
+    assert (export.max_disk_bytes, export.rotate_seconds, export.rotate_bytes) == (1073741824, 300.0, 16777216)
+    topic_alone = '[export.kafka]\nbootstrap_servers = "127.0.0.1:1"\ntopic = "t"'
+    export = parse_config(SMALL + topic_alone).export
+    assert export is not None and export.kafka is not None
+    assert (export.directory, export.kafka.max_buffer_bytes) == (None, 16777216)
+
+
+def test_config_export_that_leads_nowhere_is_refused() -> None:
+    error = refusal(SMALL + "[export]\ninterval_seconds = 10")
+    assert error.field == "export"
+    assert "[export.kafka]" in error.reason
+
+
 def test_config_optional_tables_absent_have_the_documented_defaults() -> None:
     config = parse_config(SMALL)
     assert config.admin.listen == Address("127.0.0.1", 9690)
@@ -85,6 +124,7 @@ def test_config_optional_tables_absent_have_the_documented_defaults() -> None:
     assert config.fetch.response_max_bytes is None
     assert config.limits.fetch_request_max_bytes == 104857600
     assert (config.limits.drain_seconds, config.limits.connect_timeout_seconds) == (10.0, 5.0)
+    assert config.export is None
     assert (config.log.json, config.log.level) == (False, "info")
     assert (config.throttle.leader_rate, config.throttle.topics) == (None, {})
 
@@ -108,6 +148,8 @@ UNKNOWN_KEYS = [
     ("quota.polcy", "policy =", "polcy =", "policy"),
     ("ingress[0].listn", 'listen = "127.0.0.1:9501"', 'listn = "127.0.0.1:9501"', "listen"),
     ("egress[0].peers", "peer =", "peers =", "peer"),
+    ("export.intervall", "interval_seconds", "intervall", "interval_seconds"),
+    ("export.kafka.topics", "topic =", "topics =", "topic"),
     ("throtle", "[throttle]", "[throtle]", "throttle"),
     ("throttle.topic", "throttle.topics.orders", "throttle.topic.orders", "topics"),
     (
@@ -161,6 +203,17 @@ WRONG_VALUES = [
     ("egress[0].peer", "peer = 2", "peer = -2"),
     ("admin.listen", '"127.0.0.1:9690"', '"nowhere"'),
     ("cluster.bootstrap_servers", '"127.0.0.1:9101"', '"127.0.0.1:9101,b2"'),
+    ("export.interval_seconds", "interval_seconds = 5", "interval_seconds = 0.5"),
+    ("export.interval_seconds", "interval_seconds = 5", "interval_seconds = 601"),
+    ("export.directory", '"/var/lib/weir/samples"', '""'),
+    ("export.directory", '"/var/lib/weir/samples"', "7"),
+    ("export.rotate_seconds", "rotate_seconds = 60", "rotate_seconds = 0"),
+    ("export.max_disk_bytes", "= 200000000", "= 1999999"),
+    ("export.max_disk_bytes", "= 200000000", '= "1GB"'),
+    ("export.kafka.topic", '"weir-samples"', '"weir/samples"'),
+    ("export.kafka.topic", 'topic = "weir-samples"', ""),
+    ("export.kafka.bootstrap_servers", "127.0.0.1:9102", "b2"),
+    ("export.kafka.max_buffer_bytes", "max_buffer_bytes = 2000000", "max_buffer_bytes = 0"),
     ("quota.policy", '"strict"', '"strictest"'),
     ("quota.order", '"round-robin"', '"shortest"'),
     ("quota.window_num", "window_num = 11", "window_num = 0"),

@@ -54,7 +54,7 @@ def busy_sides() -> list[SideSource]:
     leader, follower = source("leader", 5_000_000), source("follower")
     leader.throttle.stats.replication_bytes[2, True] = 300
     leader.throttle.stats.replication_bytes[2, False] = 40
-    leader.throttle.stats.partition_bytes[b"orders", 7] = 340
+    leader.throttle.stats.partition_bytes[b"orders"][7] = 340
     leader.throttle.stats.cut_bytes = 11
     leader.throttle.stats.partitions_left_out = 12
     lag = leader.throttle.lag.topic(2, b"orders")
@@ -74,7 +74,11 @@ def process_stats() -> ProcessStats:
     names = TopicNames(lambda: 1000.0)
     names.name_of(b"a" * 16)
     names.name_of(b"b" * 16)
-    return ProcessStats("1.2.3", names)
+    process = ProcessStats("1.2.3", names)
+    process.export.add_sink("file")
+    process.export.written["file"] += 5
+    process.export.dropped["file", "busy"] += 6
+    return process
 
 
 async def text_of(sides: list[SideSource], accept: str = "") -> str:
@@ -115,6 +119,9 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_protocol_errors_total", {"side": "follower", "kind": "malformed_frame"}, 3),
         ("weir_connections", {"side": "leader"}, 5),
         ("weir_build_info", {"version": "1.2.3"}, 1),
+        ("weir_samples_written_total", {"sink": "file"}, 5),
+        ("weir_samples_dropped_total", {"sink": "file", "reason": "busy"}, 6),
+        ("weir_samples_dropped_total", {"sink": "file", "reason": "write_failed"}, 0),
         ("weir_topic_ids_unknown", {}, 2),
     ],
 )
@@ -160,7 +167,7 @@ async def test_metrics_family_of_many_slices_has_one_header(monkeypatch: pytest.
     monkeypatch.setattr(metrics, "SAMPLES_PER_SLICE", 3)
     side = source("leader")
     for partition in range(10):
-        side.throttle.stats.partition_bytes[b"orders", partition] = partition
+        side.throttle.stats.partition_bytes[b"orders"][partition] = partition
     text = await text_of([side], accept)
     assert text.count("# TYPE weir_partition_bytes") == text.count("# HELP weir_partition_bytes") == 1
     assert [line.split()[-1] for line in text.splitlines() if line.startswith("weir_partition_bytes")] == [
@@ -177,7 +184,7 @@ async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch:
     async for part in render(families([side], process_stats())):
         text += part.decode()
         number += 1
-        side.throttle.stats.partition_bytes[b"new", number] += 1
+        side.throttle.stats.partition_bytes[b"new"][number] += 1
         side.throttle.lag.topic(2, b"new").update(number, 0, 1, 1000.0)
         side.relay.fetch_requests[number + 100] += 1
     assert list(parse_text(text))
@@ -189,7 +196,7 @@ async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> Non
         topic = b"topic-%d" % number
         lag = side.throttle.lag.topic(2, topic)
         for partition in range(100):
-            side.throttle.stats.partition_bytes[topic, partition] = 1_000_000 + partition
+            side.throttle.stats.partition_bytes[topic][partition] = 1_000_000 + partition
             lag.update(partition, 5, 10, 1000.0)
     gaps = [await longest_gaps([side]) for _ in range(3)]
     # The best of three, for a machine that does other work too.

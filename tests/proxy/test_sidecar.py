@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,9 +20,11 @@ from proxy.address import Address
 from proxy.config import Admin, Config, parse_config
 from proxy.relay import Relay
 from proxy.sidecar import ListenError, Sidecar
+from quota.samples import IntervalLine, LinkLine
 from quota.throttle import Throttle
 from tests.proxy.metadata_broker import metadata_broker
 from tests.proxy.servers import serving
+from tests.sample_files import lines_in
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 
 
@@ -381,3 +384,34 @@ async def test_sidecar_names_of_throttled_topics_reach_both_throttles(
             assert [throttle.generation for throttle in throttles] == [before + 1 for before in generations]
             assert await weir.metric("weir_topic_ids_unknown") == 1
             assert (await weir.call("GET", "/v1/status"))[1]["topic_ids_unknown"] == 1
+
+
+async def test_sidecar_exports_to_its_last_moment_and_counts_the_samples(broker: Broker, tmp_path: Path) -> None:
+    config = configured(broker, f'[export]\ndirectory = "{tmp_path}"')
+    sidecar = Sidecar(config, "1.2.3")
+    await sidecar.start()
+    sidecar.sides[0].throttle.link(2)
+    await sidecar.drain()
+    await sidecar.close()
+    assert sidecar.process.export.written["file"] == 1
+    link, end = lines_in(tmp_path)
+    assert isinstance(link, LinkLine) and isinstance(end, IntervalLine)
+    assert (end.broker_id, end.sequence, end.version, end.interval_seconds) == (1, 1, "1.2.3", 10.0)
+    assert (link.side, link.peer, link.connections) == ("leader", 2, 1)
+
+
+async def test_sidecar_without_export_counts_nothing_for_samples(broker: Broker) -> None:
+    sidecar = Sidecar(configured(broker), "1.2.3")
+    await sidecar.start()
+    assert [side.throttle.stats.interval for side in sidecar.sides] == [None, None]
+    await sidecar.close()
+
+
+async def test_sidecar_serves_though_samples_have_no_place(broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    config = configured(broker, f'[export]\ndirectory = "{tmp_path / "file"}"\ninterval_seconds = 1')
+    sidecar = Sidecar(config, "1.2.3")
+    await sidecar.start()
+    assert await sidecar.not_ready() == []
+    await sidecar.close()
+    assert sidecar.process.export.dropped["file", "write_failed"] == 1

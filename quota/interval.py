@@ -1,0 +1,134 @@
+"""What one side counts between two samples: cut off whole at an interval's end, so that nobody walks idle partitions.
+
+Bytes are record bytes, times are the clock's seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from protocol.records import RecordsSeen
+
+
+class PartitionCounts(NamedTuple):
+    """One partition on the links with one peer: bytes, whole batches, and how often it was left out."""
+
+    unthrottled: int
+    throttled: int
+    cut: int
+    batches: int
+    left_out: int
+
+
+_FIELDS = len(PartitionCounts._fields)
+_CUT, _BATCHES, _LEFT_OUT = map(PartitionCounts._fields.index, ("cut", "batches", "left_out"))
+
+
+class TopicCounts(dict[int, int]):
+    """The partitions of one topic that changed.
+
+    One number for each field of each partition, at partition x _FIELDS + field, and no object: tens of thousands of
+    new objects in each interval would bring on collections of garbage, in which the process stands still.
+    """
+
+    __slots__ = ()
+
+    def __missing__(self, key: int) -> int:
+        return 0
+
+    def count(self, seen: RecordsSeen, is_throttled: bool) -> None:
+        """Count the records that an answer had of a partition."""
+        first = seen.partition * _FIELDS
+        self[first + is_throttled] += seen.size
+        if seen.batches:
+            self[first + _BATCHES] += seen.batches
+        if seen.cut_bytes:
+            self[first + _CUT] += seen.cut_bytes
+
+    def leave_out(self, partition: int, times: int) -> None:
+        """Count fetches that a partition was left out of."""
+        self[partition * _FIELDS + _LEFT_OUT] += times
+
+    def partitions(self) -> Iterator[tuple[int, PartitionCounts]]:
+        """Each partition that changed, one at a time: a topic may have tens of thousands."""
+        done: set[int] = set()
+        for key in self:
+            partition = key // _FIELDS
+            if partition not in done:
+                done.add(partition)
+                first = partition * _FIELDS
+                yield partition, PartitionCounts(*[self[first + field] for field in range(_FIELDS)])
+
+
+@dataclass(slots=True)
+class LinkCounts:
+    """All links with one peer."""
+
+    throttled: int = 0
+    unthrottled: int = 0
+    cut: int = 0
+    fetches: int = 0
+    """Answers that passed whole."""
+    fetches_held: int = 0
+    left_out: int = 0
+    topics: dict[bytes, TopicCounts] = field(default_factory=dict)
+    """Those that changed; only topics whose names are known."""
+
+    def topic(self, name: bytes) -> TopicCounts:
+        """The counts of one topic, made where there are none."""
+        counts = self.topics.get(name)
+        if counts is None:
+            counts = self.topics[name] = TopicCounts()
+        return counts
+
+
+@dataclass(slots=True)
+class QuotaCounts:
+    """A quota for as long as its rate and policy stayed the same; `end` is None while it is in force."""
+
+    rate: int
+    policy: str
+    begin: float
+    end: float | None = None
+    seconds: dict[int, int] = field(default_factory=dict)
+    """Throttled bytes that passed, by whole second of the clock: second n is from n to n + 1."""
+
+    def record(self, now: float, size: int) -> None:
+        """Count throttled bytes that passed."""
+        second = int(now)
+        self.seconds[second] = self.seconds.get(second, 0) + size
+
+
+@dataclass(slots=True)
+class IntervalCounts:
+    """One side's counts since `begin`."""
+
+    begin: float
+    links: dict[int, LinkCounts] = field(default_factory=dict)
+    """By the other broker's id."""
+    quotas: list[QuotaCounts] = field(default_factory=list)
+    """The one in force is the last, where it has no end."""
+
+    def link(self, peer: int) -> LinkCounts:
+        """The counts of the links with `peer`, made where there are none."""
+        counts = self.links.get(peer)
+        if counts is None:
+            counts = self.links[peer] = LinkCounts()
+        return counts
+
+    def set_quota(self, rate: int | None, policy: str, now: float) -> None:
+        """From now on this quota is in force; None is none."""
+        quota = self.quotas[-1] if self.quotas else None
+        if quota is not None and quota.end is None:
+            if (quota.rate, quota.policy) == (rate, policy):
+                return
+            quota.end = now
+        if rate is not None:
+            self.quotas.append(QuotaCounts(rate, policy, now))
+
+    def record(self, now: float, size: int) -> None:
+        """Count throttled bytes that passed against the quota in force, if there is one."""
+        if self.quotas and self.quotas[-1].end is None:
+            self.quotas[-1].record(now, size)

@@ -1,0 +1,189 @@
+"""Taking samples: their intervals, their whole, and that nothing waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from itertools import pairwise
+
+import pytest
+
+from protocol.records import RecordsSeen
+from proxy.export import Exporter, Sample, new_start_id
+from proxy.log import EventLog
+from quota.samples import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaLine
+from quota.throttle import Side, Throttle, ThrottleSettings
+from tests.proxy.exporting import START_ID, until
+from tests.quota.conversation import MovedClock
+from tests.sample_files import lines_of, of_kind
+
+
+class KeptSamples:
+    """A sink that keeps what it is offered."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self.closed_after = -1
+
+    @property
+    def lines(self) -> list[AnyLine]:
+        return lines_of(chunk for sample in self.samples for chunk in sample.chunks)
+
+    def offer(self, sample: Sample) -> None:
+        self.samples.append(sample)
+
+    async def close(self, seconds: float) -> None:
+        self.closed_after = len(self.samples)
+
+
+class Exporting:
+    """An exporter of two sides with a clock that is moved; the time of day goes with it."""
+
+    def __init__(self, interval_seconds: float = 10.0) -> None:
+        self.clock = MovedClock()
+        settings = ThrottleSettings(rate=1_000)
+        sides: tuple[Side, Side] = ("leader", "follower")
+        self.throttles = [Throttle(side, 1, self.clock, settings) for side in sides]
+        self.sink = KeptSamples()
+        self.exporter = Exporter(
+            interval_seconds,
+            1,
+            "1.2.3",
+            self.throttles,
+            [self.sink],
+            EventLog(),
+            START_ID,
+            self.clock,
+            lambda: 1_769_900_390.0 + self.clock() - 1000,
+        )
+
+    def move(self, partitions: int = 1, topics: int = 1) -> None:
+        """Have records pass on the leader's side."""
+        link = self.throttles[0].link(2)
+        for topic in range(topics):
+            link._count_strays(b"topic-%d" % topic, False, [RecordsSeen(id_, 10, 10) for id_ in range(partitions)])
+
+
+@pytest.fixture
+async def exporting() -> Exporting:
+    return Exporting()
+
+
+async def test_samples_follow_each_other_without_a_gap_and_share_a_key(exporting: Exporting) -> None:
+    exporting.exporter.start()
+    for seconds in (10.0, 10.25):
+        exporting.move()
+        exporting.clock.move(seconds)
+        await exporting.exporter.take()
+    keys = [(line.sequence, line.begin_seconds, line.end_seconds, line.end_utc) for line in exporting.sink.lines]
+    assert list(dict.fromkeys(keys)) == [
+        (1, 1000.0, 1010.0, "2026-01-31T23:00:00.000Z"),
+        (2, 1010.0, 1020.25, "2026-01-31T23:00:10.250Z"),
+    ]
+    assert {(line.broker_id, line.start_id) for line in exporting.sink.lines} == {(1, START_ID)}
+    assert [
+        sum(line.bytes_unthrottled for line in of_kind(lines_of(sample.chunks), PartitionLine))
+        for sample in exporting.sink.samples
+    ] == [10, 10]
+
+
+async def test_sample_ends_with_a_line_that_counts_the_others(exporting: Exporting) -> None:
+    exporting.exporter.start()
+    exporting.move(partitions=150, topics=3)
+    await exporting.exporter.take()
+    *others, end = exporting.sink.lines
+    assert isinstance(end, IntervalLine)
+    assert (end.partitions, end.links, end.quotas) == (450, 1, 2)
+    assert [len(of_kind(others, kind)) for kind in (PartitionLine, LinkLine, QuotaLine)] == [450, 1, 2]
+    assert (end.version, end.interval_seconds) == ("1.2.3", 10.0)
+    assert len(exporting.sink.samples[0].chunks) > 4
+
+
+async def test_close_takes_the_interval_that_has_not_ended(exporting: Exporting) -> None:
+    exporting.exporter.start()
+    await asyncio.sleep(0)
+    exporting.move()
+    exporting.clock.move(3)
+    await exporting.exporter.close()
+    (line,) = of_kind(exporting.sink.lines, PartitionLine)
+    assert (line.begin_seconds, line.end_seconds, line.bytes_complete) == (1000.0, 1003.0, 10)
+    assert exporting.sink.closed_after == 1
+    await exporting.exporter.close()
+    assert len(exporting.sink.samples) == 1
+
+
+async def test_close_while_a_sample_is_taken_loses_nothing(exporting: Exporting) -> None:
+    exporting.exporter._interval_seconds = 0.001
+    exporting.exporter.start()
+    exporting.move(partitions=100, topics=20)
+    begun = exporting.throttles[0].stats.interval
+    while exporting.throttles[0].stats.interval is begun:  # noqa: ASYNC110 - only for this one turn of the event loop
+        await asyncio.sleep(0)
+    assert exporting.sink.samples == []
+    await exporting.exporter.close()
+    assert sum(line.bytes_complete for line in of_kind(exporting.sink.lines, PartitionLine)) == 20_000
+    sequences = [sample.key.sequence for sample in exporting.sink.samples]
+    assert sequences == list(range(1, len(sequences) + 1))
+
+
+async def test_samples_are_taken_at_each_intervals_end_until_closed() -> None:
+    exporting = Exporting(interval_seconds=0.02)
+    exporting.exporter._clock = time.monotonic
+    exporting.exporter.start()
+    await until(lambda: len(exporting.sink.samples) >= 5)
+    times = [sample.key.end_seconds for sample in exporting.sink.samples]
+    assert all(later - earlier > 0.01 for earlier, later in pairwise(times))
+    await exporting.exporter.close()
+
+
+async def test_sample_that_fails_is_logged_and_the_next_is_taken(
+    exporting: Exporting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    exporting.exporter._interval_seconds = 0.001
+    offered = KeptSamples.offer
+
+    def fail_once(sink: KeptSamples, sample: Sample) -> None:
+        monkeypatch.setattr(KeptSamples, "offer", offered)
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(KeptSamples, "offer", fail_once)
+    exporting.exporter.start()
+
+    def taken() -> bool:
+        exporting.clock.move(1)
+        return bool(exporting.sink.samples)
+
+    await until(taken)
+    await exporting.exporter.close()
+    assert "sample_failed" in caplog.text
+
+
+async def test_sample_of_20000_partitions_never_holds_the_loop_for_long(exporting: Exporting) -> None:
+    longest = []
+    exporting.exporter.start()
+    for _ in range(3):
+        exporting.move(partitions=100, topics=200)
+        gaps: list[float] = []
+
+        async def watch(gaps: list[float] = gaps) -> None:
+            while True:
+                gaps.append(time.thread_time())
+                await asyncio.sleep(0)
+
+        gc.collect()
+        gc.freeze()  # as the server does
+        watcher = asyncio.create_task(watch())
+        await asyncio.sleep(0)
+        await exporting.exporter.take()
+        watcher.cancel()
+        gc.unfreeze()
+        longest.append(max(later - earlier for earlier, later in pairwise(gaps)))
+        assert len(gaps) > 200
+    assert min(longest) < 0.005  # the best of three, for a machine that does other work too
+
+
+def test_start_ids_sort_by_time_and_differ() -> None:
+    assert new_start_id(1_769_900_399.9).startswith("20260131T225959Z-")
+    assert new_start_id(1_769_900_399.0) < new_start_id(1_769_900_400.0)
+    assert new_start_id(0.0) != new_start_id(0.0)

@@ -1,0 +1,163 @@
+"""Samples for a topic: in order while it takes them, and bounded, counted and never in the way while it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
+
+from proxy import export_kafka
+from proxy.address import Address
+from proxy.config import KafkaExport
+from proxy.export import Sample
+from proxy.export_kafka import KafkaSink
+from proxy.export_stats import ExportStats
+from proxy.log import EventLog
+from tests.proxy.exporting import counted, sample, until
+from tests.proxy.servers import serving
+
+SIZE = sample(1, padding=1_000).size
+
+
+class Producer:
+    """As much of an AIOKafkaProducer as the sink uses; `fail` raises for the samples that are not taken."""
+
+    made = 0
+    taken: list[int]
+    fail: Callable[[int], BaseException | None]
+
+    def __init__(self, **options: Any) -> None:
+        assert options["enable_idempotence"] is True
+        Producer.made += 1
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    async def send(self, topic: str, value: bytes, key: bytes) -> asyncio.Future[None]:
+        assert (topic, key) == ("samples", b"1")
+        sequence = int(value.split(b'"sequence":')[1].split(b",")[0])
+        sent = asyncio.get_running_loop().create_future()
+        error = Producer.fail(sequence)
+        if error is None:
+            Producer.taken.append(sequence)
+            sent.set_result(None)
+        else:
+            sent.set_exception(error)
+        return sent
+
+
+@pytest.fixture
+def producer(monkeypatch: pytest.MonkeyPatch) -> type[Producer]:
+    Producer.made, Producer.taken, Producer.fail = 0, [], lambda sequence: None
+    monkeypatch.setattr(export_kafka, "AIOKafkaProducer", Producer)
+    monkeypatch.setattr(export_kafka, "FIRST_PAUSE_SECONDS", 0.01)
+    return Producer
+
+
+def sink_of(port: int = 9, max_buffer_bytes: int = 1_000_000) -> tuple[KafkaSink, ExportStats]:
+    config = KafkaExport(
+        bootstrap_servers=(Address("127.0.0.1", port),), topic="samples", max_buffer_bytes=max_buffer_bytes
+    )
+    stats = ExportStats()
+    return KafkaSink(config, 1, stats, EventLog()), stats
+
+
+def offer(sink: KafkaSink, *sequences: int) -> list[Sample]:
+    samples = [sample(sequence, padding=1_000) for sequence in sequences]
+    for one in samples:
+        sink.offer(one)
+    return samples
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+async def test_dead_topic_keeps_what_fits_and_drops_the_oldest(caplog: pytest.LogCaptureFixture) -> None:
+    sink, stats = sink_of(free_port(), max_buffer_bytes=3 * SIZE + 100)
+    offer(sink, *range(1, 10))
+    assert counted(stats) == {("kafka", "buffer_full"): 6}
+    await until(lambda: "samples_not_sent" in caplog.text)
+    async with asyncio.timeout(2):
+        await sink.close(0.1)
+    assert counted(stats) == {("kafka", "buffer_full"): 6, ("kafka", "closed"): 3}
+    assert "samples_lost" in caplog.text
+
+
+async def test_broker_that_never_answers_does_not_hold_up_the_end() -> None:
+    closed = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        closed.set()
+
+    async with serving(silent) as (_, port):
+        sink, stats = sink_of(port)
+        offer(sink, 1)
+        async with asyncio.timeout(3):
+            await sink.close(0.1)
+            await closed.wait()
+    assert counted(stats) == {("kafka", "closed"): 1}
+
+
+async def test_close_waits_for_nothing_when_all_was_dropped() -> None:
+    sink, stats = sink_of(free_port(), max_buffer_bytes=10)
+    offer(sink, 1)
+    async with asyncio.timeout(2):
+        await sink.close(60)
+    assert counted(stats) == {("kafka", "buffer_full"): 1}
+
+
+async def test_samples_are_sent_in_order_and_close_sends_the_last(producer: type[Producer]) -> None:
+    sink, stats = sink_of()
+    offer(sink, 1, 2)
+    await until(lambda: producer.taken == [1, 2])
+    offer(sink, 3)
+    await sink.close(5)
+    assert producer.taken == [1, 2, 3]
+    assert counted(stats) == {"kafka": 3}
+    assert producer.made == 1
+
+
+async def test_sample_that_failed_is_sent_again_by_another_producer(producer: type[Producer]) -> None:
+    failures = [KafkaTimeoutError(), KafkaTimeoutError()]
+    producer.fail = lambda sequence: failures.pop() if sequence == 2 and failures else None
+    sink, stats = sink_of()
+    offer(sink, 1, 2, 3)
+    await sink.close(5)
+    assert producer.taken == [1, 2, 3]
+    assert counted(stats) == {"kafka": 3}
+    assert producer.made == 3
+
+
+async def test_sample_too_large_for_the_brokers_is_dropped_and_the_next_is_sent(producer: type[Producer]) -> None:
+    producer.fail = lambda sequence: MessageSizeTooLargeError() if sequence == 2 else None
+    sink, stats = sink_of()
+    offer(sink, 1, 2, 3)
+    await sink.close(5)
+    assert producer.taken == [1, 3]
+    assert counted(stats) == {"kafka": 2, ("kafka", "refused"): 1}
+
+
+async def test_sample_dropped_while_it_was_sent_is_counted_once(producer: type[Producer]) -> None:
+    sink, stats = sink_of(max_buffer_bytes=2 * SIZE + 100)
+
+    def offer_more(sequence: int) -> None:
+        if sequence == 1:
+            offer(sink, 2, 3, 4)
+
+    producer.fail = offer_more
+    offer(sink, 1)
+    await sink.close(5)
+    assert counted(stats) == {"kafka": 2, ("kafka", "buffer_full"): 2}
+    assert producer.taken == [1, 3, 4]

@@ -1,0 +1,238 @@
+"""What a side counts in an interval, and the lines made of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from protocol.records import RecordsSeen
+from protocol.response_scanner import ScannedTopic
+from quota.decisions import Forward
+from quota.interval import IntervalCounts
+from quota.lag import EXPIRE_SECONDS
+from quota.samples import LinkLine, PartitionLine, QuotaLine
+from quota.sampling import SampleKey, count_left_out, lines
+from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, requested
+from tests.sample_files import of_kind
+
+RATE = 100_000
+BATCH = 1_000
+TOPIC = b"orders"
+
+
+def make_throttle(clock: MovedClock, side: Side = "leader", rate: int | None = RATE) -> Throttle:
+    replicas = {TOPIC.decode(): ALL_REPLICAS}
+    throttle = Throttle(side, 1, clock, ThrottleSettings(rate=rate, replicas=replicas))
+    assert throttle.cut_interval(clock()) is None
+    return throttle
+
+
+def converse(throttle: Throttle, clock: MovedClock, logs: dict[tuple[bytes, int], Log], peer: int = 2) -> Conversation:
+    follower = Follower(dict.fromkeys(logs, 0))
+    return Conversation(clock, throttle.link(peer), Leader(logs), follower)
+
+
+def sample(throttle: Throttle, clock: MovedClock) -> list[PartitionLine | LinkLine | QuotaLine]:
+    counts = throttle.cut_interval(clock())
+    assert counts is not None
+    list(count_left_out(throttle, counts))
+    key = SampleKey(1, "start", 1, counts.begin, clock(), "utc")
+    return list(lines(throttle, counts, key))
+
+
+def logs_of(partitions: int, batches: int = 1_000) -> dict[tuple[bytes, int], Log]:
+    return {(TOPIC, partition): Log([BATCH] * batches) for partition in range(partitions)}
+
+
+def test_samples_add_up_to_what_the_follower_kept_and_the_metrics_show() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock)
+    logs = logs_of(4) | {(b"other", 0): Log([BATCH] * 50)}
+    talk = converse(throttle, clock, logs)
+    found = []
+    for _ in range(3):
+        talk.run(4)
+        found += sample(throttle, clock)
+    partitions, links = of_kind(found, PartitionLine), of_kind(found, LinkLine)
+    kept = sum(size for _, size in talk.follower.received)
+    assert sum(line.bytes_complete for line in partitions) == kept
+    assert sum(line.bytes_cut for line in partitions) == throttle.stats.cut_bytes
+    for throttled, field in ((True, "bytes_throttled"), (False, "bytes_unthrottled")):
+        moved = throttle.stats.replication_bytes[2, throttled]
+        assert moved > 0
+        assert sum(getattr(line, field) for line in partitions) == moved
+        assert sum(getattr(line, field) for line in links) == moved
+    assert sum(line.bytes_complete for line in links) == kept
+    assert sum(line.left_out for line in links) == throttle.stats.partitions_left_out > 0
+    assert sum(line.fetches for line in links) == len(talk.forwarded)
+    by_partition: Counter[tuple[str, int]] = Counter()
+    for line in partitions:
+        by_partition[line.topic, line.partition] += line.batches
+    assert by_partition == {(name.decode(), id_): offset for (name, id_), offset in talk.follower.offsets.items()}
+
+
+def test_sample_has_only_the_partitions_that_changed() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock, rate=None)
+    talk = converse(throttle, clock, {(TOPIC, 0): Log([BATCH]), (TOPIC, 1): Log([])})
+    talk.exchange()
+    (line,) = of_kind(sample(throttle, clock), PartitionLine)
+    assert (line.partition, line.bytes_throttled, line.batches) == (0, BATCH, 1)
+    talk.exchange()
+    assert of_kind(sample(throttle, clock), PartitionLine) == []
+
+
+def test_partition_left_out_is_counted_once_for_each_fetch_that_went_without_it() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock)
+    talk = converse(throttle, clock, logs_of(3))
+    talk.exchange()  # from now on all are known to be behind
+    sample(throttle, clock)
+    before = throttle.stats.partitions_left_out
+    talk.forwarded.clear()
+    found = []
+    for _ in range(2):
+        talk.run(3)
+        found += sample(throttle, clock)
+    left_out: Counter[int] = Counter()
+    for line in of_kind(found, PartitionLine):
+        left_out[line.partition] += line.left_out
+    plans = len(talk.forwarded) + sum(line.fetches_held for line in of_kind(found, LinkLine))
+    granted = Counter(
+        partition
+        for decision in talk.forwarded
+        for (_, partition), (_, max_bytes) in requested(decision.request).items()
+        if max_bytes
+    )
+    assert left_out == {partition: plans - granted[partition] for partition in range(3)}
+    assert left_out.total() == throttle.stats.partitions_left_out - before
+    assert all(granted.values()) and throttle.stats.fetches_held > 0
+
+
+def test_left_out_counts_outlive_their_link() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock, rate=0)
+    talk = converse(throttle, clock, logs_of(3))
+    talk.run(30)
+    talk.link.close()
+    found = sample(throttle, clock)
+    (link,) = of_kind(found, LinkLine)
+    assert link.left_out == sum(line.left_out for line in of_kind(found, PartitionLine)) > 0
+    assert (link.connections, link.partitions_behind) == (0, 0)
+
+
+def test_link_line_shows_connections_and_partitions_behind_though_nothing_moved() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock, rate=0)
+    talk = converse(throttle, clock, logs_of(3))
+    talk.run(2)
+    sample(throttle, clock)
+    (link,) = of_kind(sample(throttle, clock), LinkLine)
+    assert (link.peer, link.connections, link.partitions_behind, link.fetches) == (2, 1, 3, 0)
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_partition_line_tells_how_far_behind_its_replica_is(side: Side) -> None:
+    """On the leader's side the replica is the peer, on the follower's this broker."""
+    clock = MovedClock()
+    throttle = make_throttle(clock, side)
+    talk = converse(throttle, clock, logs_of(1), peer=2 if side == "leader" else 3)
+    talk.follower.replica_id = 2 if side == "leader" else 1
+    talk.run(2)
+    (line,) = of_kind(sample(throttle, clock), PartitionLine)
+    (row,) = throttle.lag.rows()
+    assert (line.lag_messages, line.lag_seconds) == (row.lag_messages, round(row.lag_seconds, 3))
+    assert line.lag_messages is not None and line.lag_messages > 0
+    assert line.lag_seconds == pytest.approx(2, abs=0.6)
+
+
+def test_topic_without_a_known_name_is_in_its_links_line_alone() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock)
+    link = throttle.link(2)
+    link._count_strays(b"id" * 8, True, [RecordsSeen(0, 70, 60, 1, 10)])
+    found = sample(throttle, clock)
+    assert of_kind(found, PartitionLine) == []
+    (line,) = of_kind(found, LinkLine)
+    assert (line.bytes_unthrottled, line.bytes_complete, line.bytes_cut) == (70, 60, 10)
+
+
+def test_records_of_a_topic_that_is_no_longer_asked_for_count_too() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock)
+    talk = converse(throttle, clock, {(b"other", 0): Log([BATCH])})
+    decision = talk.next_decision()
+    assert isinstance(decision, Forward)
+    talk.link.settle([ScannedTopic(TOPIC, b"", [RecordsSeen(0, 70, 60, 1, 10)])])
+    (line,) = of_kind(sample(throttle, clock), PartitionLine)
+    assert (line.topic, line.bytes_throttled, line.bytes_complete, line.bytes_cut) == ("orders", 70, 60, 10)
+    assert throttle.stats.replication_bytes == {(2, True): 70}
+    assert throttle.stats.cut_bytes == 10
+
+
+def test_quota_line_has_the_bytes_of_each_second_of_the_clock() -> None:
+    clock = MovedClock(1000.5)
+    throttle = make_throttle(clock)
+    for size, seconds in ((5, 0.25), (7, 0.25), (11, 2.0)):
+        throttle.record(size)
+        clock.move(seconds)
+    (first,) = of_kind(sample(throttle, clock), QuotaLine)
+    assert (first.quota, first.rate, first.policy) == ("leader.replication.throttled.rate", RATE, "strict")
+    assert (first.in_force_from_seconds, first.in_force_until_seconds) == (1000.5, 1003.0)
+    assert (first.bytes, first.first_second, first.bytes_by_second) == (23, 1000, (12, 11, 0))
+    throttle.record(13)
+    (second,) = of_kind(sample(throttle, clock), QuotaLine)
+    assert (second.first_second, second.bytes_by_second) == (1003, (13,))
+
+
+def test_quota_changed_in_an_interval_has_a_line_for_each_rate_and_none_while_absent() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock)
+    for rate in (RATE, None, 3):
+        throttle.configure(ThrottleSettings(rate=rate, policy="kip73" if rate == 3 else "strict"))
+        throttle.record(5)
+        clock.move(2)
+    found = of_kind(sample(throttle, clock), QuotaLine)
+    assert [(line.rate, line.policy, line.bytes) for line in found] == [(RATE, "strict", 5), (3, "kip73", 5)]
+    times = [(line.in_force_from_seconds, line.in_force_until_seconds) for line in found]
+    assert times == [(1000.0, 1002.0), (1004.0, 1006.0)]
+    assert [line.rate for line in of_kind(sample(throttle, clock), QuotaLine)] == [3]
+
+
+def test_nothing_is_counted_for_samples_while_nobody_takes_them() -> None:
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={TOPIC.decode(): ALL_REPLICAS}))
+    converse(throttle, clock, logs_of(2)).run(2)
+    assert throttle.stats.interval is None
+    assert throttle.stats.partition_bytes[TOPIC].total() > 0
+
+
+def test_topic_that_no_replica_fetches_any_more_is_forgotten() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock)
+    first, second = throttle.link(2), throttle.link(3)
+    for link in (first, second):
+        talk = Conversation(clock, link, Leader(logs_of(1, batches=1)), Follower({(TOPIC, 0): 0}, link.peer))
+        talk.run(1)
+    clock.move(EXPIRE_SECONDS - 1)
+    throttle.lag.topic(3, TOPIC).fetched(clock())
+    clock.move(2)
+    throttle.lag.topic(2, b"another")
+    assert TOPIC in throttle.stats.partition_bytes
+    clock.move(EXPIRE_SECONDS + 1)
+    throttle.lag.topic(2, b"yet another")
+    assert TOPIC not in throttle.stats.partition_bytes
+
+
+def test_interval_is_handed_over_whole() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock)
+    throttle.record(5)
+    clock.move(1)
+    counts = throttle.cut_interval(clock())
+    throttle.record(7)
+    assert isinstance(counts, IntervalCounts)
+    assert [quota.seconds for quota in counts.quotas] == [{1000: 5}]
