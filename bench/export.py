@@ -1,0 +1,163 @@
+"""What exporting samples costs: `python -m bench.export`.
+
+First the CPU: 4,000 partitions, all with records in every fetch, over two links (Fetch v3), with and without samples
+being taken, in turn: what their fetches take longer, and what it takes to take a sample of them and to write it. Then
+pauses: how long the event loop stands still while samples of 20,000 changed partitions are taken and written to files,
+and /metrics is scraped with 20,000 partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import statistics
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+from bench.codec import SHAPES
+from bench.plan import RATE, Fetches, State
+from bench.table import Report, parser
+from protocol.records import RecordsSeen
+from proxy.config import Export
+from proxy.export import Exporter, new_exporter
+from proxy.export_stats import ExportStats
+from proxy.log import EventLog
+from proxy.metrics import ProcessStats, SideSource, families, render
+from proxy.stats import RelayStats
+from quota.throttle import Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+
+INTERVAL_SECONDS = 10.0
+LINKS = 2
+FETCHES_PER_SECOND = 10  # of both links together, each of 2,000 partitions
+TURN = 4  # fetches in a row, with or without samples
+MOST_CPU = 2.0  # % of one core
+MOST_PAUSE_MS = 5.0
+TOPICS, PARTITIONS = 200, 100  # of the second part
+ACTIVE = State("in sync, all with records", active=2_000)
+
+
+def main() -> int:
+    """Measure and print; 1 when exporting costs more than it may."""
+    options = parser("bench.export", "Measure what exporting samples costs.")
+    options.add_argument("--rounds", type=int, default=5, help="intervals with and without samples (5)")
+    chosen = options.parse_args()
+    report = Report(chosen.json)
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(_cpu(report, chosen.rounds, directory))
+        asyncio.run(_pauses(report, chosen.rounds, directory))
+    return report.status
+
+
+async def _cpu(report: Report, rounds: int, directory: str) -> None:
+    throttled = {f"topic-{topic:05}": ALL_REPLICAS for topic in range(0, SHAPES[0].topics, 2)}
+    links = [Fetches(SHAPES[0], ACTIVE, throttled) for _ in range(LINKS)]
+    throttles = [link.link.throttle for link in links]
+    stats = ExportStats()
+    fetches = round(FETCHES_PER_SECOND * INTERVAL_SECONDS)
+    turns = fetches // TURN
+    without, counting, taking = [], [], []
+    exporter = _exporter(throttles, stats, directory)
+    exporter.start()
+    for _ in range(rounds):
+        for _ in range(turns):
+            counts = [throttle.stats.interval for throttle in throttles]
+            for throttle in throttles:
+                throttle.stats.interval = None
+            without.append(_fetch(links, TURN))
+            for throttle, kept in zip(throttles, counts, strict=True):
+                throttle.stats.interval = kept
+            counting.append(_fetch(links, TURN))
+        began = time.process_time()
+        await _take(exporter, stats)
+        taking.append(time.process_time() - began)
+    await exporter.close()
+    size = _bytes_in(directory) / stats.written["file"]
+    rows = [
+        ("fetches of one interval, no samples", statistics.median(without) * turns * 1000),
+        ("the same while samples are taken", statistics.median(counting) * turns * 1000),
+        ("taking and writing one sample", statistics.median(taking) * 1000),
+    ]
+    active = f"{LINKS * ACTIVE.active:,} active partitions, {fetches} fetches in {INTERVAL_SECONDS:g} s"
+    report.table(f"{active}, medians", {"what": 0, "CPU, ms": 1}, rows)
+    report.say(f"\n{size / 1000:,.1f} KB of file a sample")
+    more = statistics.median(after - before for before, after in zip(without, counting, strict=True))
+    cost = more * turns + statistics.median(taking)
+    report.bound("cost of exporting, % of one core", cost / INTERVAL_SECONDS * 100, most=MOST_CPU)
+
+
+def _fetch(links: list[Fetches], count: int) -> float:
+    """Seconds of CPU that `count` fetches take; what followers and leaders take is not counted."""
+    return sum(sum(links[number % len(links)].next()) for number in range(count)) / 1000
+
+
+async def _take(exporter: Exporter, stats: ExportStats) -> None:
+    """Take a sample, until it is written."""
+    written = stats.written["file"]
+    await exporter.take()
+    while stats.written["file"] == written:  # noqa: ASYNC110 - a thread writes it
+        await asyncio.sleep(0.001)
+
+
+def _bytes_in(directory: str) -> int:
+    return sum(os.stat(file).st_size for file in Path(directory).rglob("*.gz"))
+
+
+async def _pauses(report: Report, rounds: int, directory: str) -> None:
+    throttle = Throttle("leader", 1, time.monotonic, ThrottleSettings(rate=RATE, replicas={"topic-0": ALL_REPLICAS}))
+    side, stats = SideSource(throttle, RelayStats("leader")), ExportStats()
+    exporter = _exporter([throttle], stats, directory)
+    process = ProcessStats("bench", throttle.topic_names)
+    exporter.start()
+    gc.set_threshold(10_000)  # as the server does
+    rows = []
+    for _ in range(rounds):
+        link = throttle.link(2)
+        for topic in range(TOPICS):
+            lag = throttle.lag.topic(2, b"topic-%d" % topic)
+            link._count_strays(
+                b"topic-%d" % topic, False, [RecordsSeen(id_, 1000, 990, 3) for id_ in range(PARTITIONS)]
+            )
+            for partition in range(PARTITIONS):
+                lag.update(partition, 5, 10, time.monotonic())
+        link.close()
+        gc.collect()
+        gc.freeze()
+        moments: list[float] = []
+        watcher = asyncio.create_task(_watch(moments))
+        await asyncio.gather(_take(exporter, stats), _scrape(side, process))
+        watcher.cancel()
+        gaps = sorted(((after - before) * 1000 for before, after in pairwise(moments)), reverse=True)
+        rows.append((sum(gaps), len(gaps), gaps[0], gaps[len(gaps) // 1000]))
+    await exporter.close()
+    columns = {"took, ms": 0, "turns of the loop": 0, "longest pause, ms": 2, "99.9 % below, ms": 2}
+    report.table(f"A sample and a scrape at once, {TOPICS * PARTITIONS:,} partitions", columns, rows)
+    report.bound(
+        "longest pause of the event loop, ms, median of the rounds",
+        statistics.median(row[2] for row in rows),
+        most=MOST_PAUSE_MS,
+    )
+
+
+async def _watch(moments: list[float]) -> None:
+    while True:
+        moments.append(time.perf_counter())
+        await asyncio.sleep(0)
+
+
+async def _scrape(side: SideSource, process: ProcessStats) -> None:
+    async for _ in render(families([side], process)):
+        pass
+
+
+def _exporter(throttles: list[Throttle], stats: ExportStats, directory: str) -> Exporter:
+    config = Export(interval_seconds=600.0, directory=directory)
+    return new_exporter(config, 1, "bench", throttles, stats, EventLog(), time.monotonic)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
