@@ -14,8 +14,9 @@ from proxy.export import Exporter, Sample, new_start_id
 from proxy.log import EventLog
 from quota.samples import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaLine
 from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
 from tests.proxy.exporting import START_ID, until
-from tests.quota.conversation import MovedClock
+from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
 from tests.sample_files import lines_of, of_kind
 
 
@@ -100,6 +101,19 @@ async def test_sample_ends_with_a_line_that_counts_the_others(exporting: Exporti
     assert len(exporting.sink.samples[0].chunks) > 4
 
 
+async def test_sample_tells_how_often_partitions_that_stay_behind_were_left_out(exporting: Exporting) -> None:
+    throttle = exporting.throttles[0]
+    throttle.configure(ThrottleSettings(rate=0, replicas={"orders": ALL_REPLICAS}))
+    exporting.exporter.start()
+    logs = {(b"orders", partition): Log([1_000] * 9) for partition in range(150)}
+    talk = Conversation(exporting.clock, throttle.link(2), Leader(logs), Follower(dict.fromkeys(logs, 0)))
+    talk.run(25)
+    await exporting.exporter.take()
+    left_out = [line.left_out for line in of_kind(exporting.sink.lines, PartitionLine)]
+    assert len(left_out) == 150
+    assert sum(left_out) == throttle.stats.partitions_left_out
+
+
 async def test_close_takes_the_interval_that_has_not_ended(exporting: Exporting) -> None:
     exporting.exporter.start()
     await asyncio.sleep(0)
@@ -135,6 +149,15 @@ async def test_samples_are_taken_at_each_intervals_end_until_closed() -> None:
     times = [sample.key.end_seconds for sample in exporting.sink.samples]
     assert all(later - earlier > 0.01 for earlier, later in pairwise(times))
     await exporting.exporter.close()
+
+
+async def test_samples_missed_while_the_process_stood_still_are_not_made_up() -> None:
+    exporting = Exporting(interval_seconds=0.05)
+    exporting.exporter.start()
+    exporting.clock.move(100)
+    await asyncio.sleep(0.15)
+    await exporting.exporter.close()
+    assert 1 < len(exporting.sink.samples) <= 5
 
 
 async def test_sample_that_fails_is_logged_and_the_next_is_taken(

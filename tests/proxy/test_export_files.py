@@ -79,10 +79,13 @@ def test_file_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pyt
     ]
 
 
+ENDS = [(0, 0), (299, 0), (300, 400), (301, 2_900), (302, 0), (3_590, 0), (3_600, 0)]  # seconds, padding
+
+
 def test_file_is_finished_by_time_by_size_and_by_the_hour(tmp_path: Path) -> None:
     clock = MovedClock()
     written = folder(tmp_path, clock, rotate_bytes=3_500)
-    for sequence, (seconds, padding) in enumerate([(0, 0), (299, 0), (300, 400), (301, 2_900), (302, 0), (3600, 0)], 1):
+    for sequence, (seconds, padding) in enumerate(ENDS, 1):
         clock.now = 1000.0 + seconds
         written.write(sample(sequence, seconds, padding))
     written.finish()
@@ -91,9 +94,10 @@ def test_file_is_finished_by_time_by_size_and_by_the_hour(tmp_path: Path) -> Non
         f"{HOUR}/broker-1-{START_ID}-00000001-2.jsonl.gz",
         f"{HOUR}/broker-1-{START_ID}-00000003-1.jsonl.gz",
         f"{HOUR}/broker-1-{START_ID}-00000004-2.jsonl.gz",
-        f"{next_hour}/broker-1-{START_ID}-00000006-1.jsonl.gz",
+        f"{HOUR}/broker-1-{START_ID}-00000006-1.jsonl.gz",
+        f"{next_hour}/broker-1-{START_ID}-00000007-1.jsonl.gz",
     ]
-    assert sequences(tmp_path) == [1, 2, 3, 4, 5, 6]
+    assert sequences(tmp_path) == list(range(1, 8))
 
 
 def test_finish_without_a_sample_leaves_nothing(tmp_path: Path) -> None:
@@ -169,6 +173,7 @@ def test_full_disk_loses_the_sample_and_leaves_no_part_of_it(tmp_path: Path) -> 
         written.write(sample(2, padding=2_000))
     assert file.stat().st_size == whole
     written.write(sample(3))
+    assert file.stat().st_size == written.size
     written.finish()
     assert sequences(tmp_path) == [1, 3]
 

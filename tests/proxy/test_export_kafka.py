@@ -23,22 +23,33 @@ from tests.proxy.servers import serving
 SIZE = sample(1, padding=1_000).size
 
 
+class Connections:
+    """A producer's, of which `stop` waits for brokers that are gone."""
+
+    async def close(self) -> None:
+        Producer.closed += 1
+
+
 class Producer:
-    """As much of an AIOKafkaProducer as the sink uses; `fail` raises for the samples that are not taken."""
+    """As much of an AIOKafkaProducer as the sink uses; `fail` returns the errors of samples that are not taken."""
 
     made = 0
+    closed = 0
+    stop_hangs = False
     taken: list[int]
     fail: Callable[[int], BaseException | None]
 
     def __init__(self, **options: Any) -> None:
         assert options["enable_idempotence"] is True
         Producer.made += 1
+        self._sender = self.client = Connections()
 
     async def start(self) -> None:
         pass
 
     async def stop(self) -> None:
-        pass
+        if Producer.stop_hangs:
+            await asyncio.Event().wait()
 
     async def send(self, topic: str, value: bytes, key: bytes) -> asyncio.Future[None]:
         assert (topic, key) == ("samples", b"1")
@@ -56,6 +67,7 @@ class Producer:
 @pytest.fixture
 def producer(monkeypatch: pytest.MonkeyPatch) -> type[Producer]:
     Producer.made, Producer.taken, Producer.fail = 0, [], lambda sequence: None
+    Producer.closed, Producer.stop_hangs = 0, False
     monkeypatch.setattr(export_kafka, "AIOKafkaProducer", Producer)
     monkeypatch.setattr(export_kafka, "FIRST_PAUSE_SECONDS", 0.01)
     return Producer
@@ -138,6 +150,16 @@ async def test_sample_that_failed_is_sent_again_by_another_producer(producer: ty
     assert producer.taken == [1, 2, 3]
     assert counted(stats) == {"kafka": 3}
     assert producer.made == 3
+
+
+async def test_producer_that_cannot_stop_is_cut_off(producer: type[Producer]) -> None:
+    producer.stop_hangs = True
+    sink, stats = sink_of()
+    offer(sink, 1)
+    async with asyncio.timeout(3):
+        await sink.close(5)
+    assert producer.closed == 2
+    assert counted(stats) == {"kafka": 1}
 
 
 async def test_sample_too_large_for_the_brokers_is_dropped_and_the_next_is_sent(producer: type[Producer]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +12,7 @@ from protocol.response_scanner import ScannedTopic
 from quota.decisions import Forward
 from quota.interval import IntervalCounts
 from quota.lag import EXPIRE_SECONDS
+from quota.replica_link import ReplicaLink
 from quota.samples import LinkLine, PartitionLine, QuotaLine
 from quota.sampling import SampleKey, count_left_out, lines
 from quota.throttle import Side, Throttle, ThrottleSettings
@@ -112,16 +114,29 @@ def test_partition_left_out_is_counted_once_for_each_fetch_that_went_without_it(
     assert all(granted.values()) and throttle.stats.fetches_held > 0
 
 
-def test_left_out_counts_outlive_their_link() -> None:
+def test_left_out_counts_outlive_the_time_behind() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock)
+    talk = converse(throttle, clock, logs_of(3, batches=60))
+    talk.run(5)
+    assert set(talk.follower.offsets.values()) == {60}
+    found = sample(throttle, clock)
+    (link,) = of_kind(found, LinkLine)
+    assert link.left_out == sum(line.left_out for line in of_kind(found, PartitionLine)) > 0
+    assert link.partitions_behind == 0
+
+
+@pytest.mark.parametrize("end", [ReplicaLink.close, ReplicaLink._forget_all])
+def test_left_out_counts_outlive_their_link_and_what_it_forgets(end: Callable[[ReplicaLink], None]) -> None:
     clock = MovedClock()
     throttle = make_throttle(clock, rate=0)
     talk = converse(throttle, clock, logs_of(3))
     talk.run(30)
-    talk.link.close()
+    end(talk.link)
     found = sample(throttle, clock)
     (link,) = of_kind(found, LinkLine)
     assert link.left_out == sum(line.left_out for line in of_kind(found, PartitionLine)) > 0
-    assert (link.connections, link.partitions_behind) == (0, 0)
+    assert (link.connections, link.partitions_behind) == (len(throttle.links), 0)
 
 
 def test_link_line_shows_connections_and_partitions_behind_though_nothing_moved() -> None:
