@@ -5,6 +5,7 @@ Bytes are record bytes, times are the clock's seconds.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -73,15 +74,8 @@ class LinkCounts:
     """Answers that passed whole."""
     fetches_held: int = 0
     left_out: int = 0
-    topics: dict[bytes, TopicCounts] = field(default_factory=dict)
+    topics: dict[bytes, TopicCounts] = field(default_factory=lambda: defaultdict(TopicCounts))
     """Those that changed; only topics whose names are known."""
-
-    def topic(self, name: bytes) -> TopicCounts:
-        """The counts of one topic, made where there are none."""
-        counts = self.topics.get(name)
-        if counts is None:
-            counts = self.topics[name] = TopicCounts()
-        return counts
 
 
 @dataclass(slots=True)

@@ -92,6 +92,7 @@ class ReplicaLink:
         self._response_number += 1
         self._settled_at = now
         behind_bytes = in_sync_bytes = unthrottled_bytes = cut_bytes = 0
+        partition_bytes = throttle.stats.partition_bytes
         counts = None if throttle.stats.interval is None else throttle.stats.interval.link(self.peer)
         is_live = False
         if fetch.asks_all and not head.error_code:
@@ -105,8 +106,9 @@ class ReplicaLink:
                 continue
             sizes = topic_counts = None
             if records and topic.name is not None:
-                sizes = throttle.stats.partition_bytes[topic.name]
-                topic_counts = None if counts is None else counts.topic(topic.name)
+                sizes = partition_bytes[topic.name]
+                if counts is not None:
+                    topic_counts = counts.topics[topic.name]
             for seen in records:
                 replica = topic.partitions.get(seen.partition)
                 is_throttled = seen.partition in topic.throttled
@@ -350,7 +352,7 @@ class ReplicaLink:
             return
         replica.left_out_from = self.left_out_count
         if interval is not None and replica.topic.name is not None:
-            interval.link(self.peer).topic(replica.topic.name).leave_out(replica.partition, left_out)
+            interval.link(self.peer).topics[replica.topic.name].leave_out(replica.partition, left_out)
 
     def _count_all_left_out(self) -> None:
         """Nothing here stays as it is."""
@@ -384,5 +386,5 @@ class ReplicaLink:
             if name is not None:
                 stats.partition_bytes[name][seen.partition] += seen.size
                 if stats.interval is not None:
-                    stats.interval.link(self.peer).topic(name).count(seen, is_throttled)
+                    stats.interval.link(self.peer).topics[name].count(seen, is_throttled)
         self._count(sizes[True], sizes[False], sum(seen.cut_bytes for seen in records))
