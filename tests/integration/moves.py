@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic, sleep
 from typing import Any
 
 from lab.cluster import Cluster
@@ -99,9 +100,17 @@ def assert_keeps(series: Series, rate: int, least: float = 0.95, batch_bytes: in
 
 def assert_read_once(cluster: Cluster, topic: str, producer: LiveProducer) -> None:
     """Read a producer's topic of one partition back: every record that was acknowledged is there exactly once."""
-    read = Counter(read_numbers(cluster.bootstrap_servers, topic, [0]))
     assert producer.acked
-    assert {acked.number: read[acked.number] for acked in producer.acked if read[acked.number] != 1} == {}
+
+    def wrong() -> dict[int, int]:
+        read = Counter(read_numbers(cluster.bootstrap_servers, topic, [0]))
+        return {acked.number: read[acked.number] for acked in producer.acked if read[acked.number] != 1}
+
+    # A leader that was elected a moment ago shows its last records only when its follower has fetched from it.
+    deadline = monotonic() + 10
+    while wrong() and monotonic() < deadline:
+        sleep(0.2)
+    assert wrong() == {}
 
 
 def assert_throttled(cluster: Cluster, broker_id: int, side: str) -> None:
