@@ -80,3 +80,45 @@ THROTTLE_ACCURACY: Final = Table(
     ),
 )
 """What each quota did while it was in force, on each broker and side."""
+
+MOVES: Final = Table(
+    "moves",
+    MappingProxyType(
+        {
+            "topic": "string",
+            "partition": "int",
+            "replica": "int",  # the broker that was behind
+            "broker_id": "int",  # the one whose sidecar saw it
+            "side": "string",
+            "start": "timestamp",
+            "end": "timestamp",  # null while it had not caught up
+            "bytes": "long",
+            "bytes_throttled": "long",
+            "mean_bytes_per_second": "double",
+            "quota_bytes_per_second": "long",  # the last one; null without
+            "longest_stall_seconds": "double",
+        }
+    ),
+)
+"""Spans in which a replica was behind, until it had caught up, of those that were throttled or long out of sync."""
+
+REPLICA_LAG: Final = Table(
+    "replica_lag",
+    MappingProxyType(
+        {
+            "topic": "string",
+            "partition": "int",
+            "replica": "int",
+            "broker_id": "int",
+            "side": "string",
+            "start": "timestamp",
+            "end": "timestamp",
+            "seconds_to_in_sync": "double",  # null while it was not
+            "max_lag_messages": "long",
+            "max_lag_seconds": "double",
+            "stuck_spans": "long",
+            "stuck_seconds": "double",
+        }
+    ),
+)
+"""Spans in which a replica was out of sync, and how often and long nothing came in them."""

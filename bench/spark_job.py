@@ -1,0 +1,228 @@
+"""How fast the batch job builds tables: rows/s end to end, at one size and at twice that, and what it keeps in memory.
+
+The samples are made up, from a seed: brokers that each tell of all their partitions. With --check the tables of one
+topic and all brokers are compared with sums that plain Python makes of the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import gzip
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from bench.table import Report, parser
+from pipeline.build import DayReport, build
+from pipeline.tables import BROKER_RATES, PARTITION_RATES, WINDOW_SECONDS
+from quota.samples import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, decode_line, encode_lines
+
+DAY: Final = date(2026, 11, 2)
+INTERVAL: Final = 10
+LEAST_ROWS_PER_SECOND: Final = 200_000
+TOPIC_PARTITIONS: Final = 100
+CHECKED_TOPIC: Final = "topic-0"
+
+
+def generate(folder: Path, brokers: int, partitions: int, samples: int, seed: int) -> int:
+    """Write a file for each broker with `samples` samples of `partitions` partitions; return the number of lines."""
+    rows = 0
+    hour = folder / f"date={DAY}" / "hour=12"
+    hour.mkdir(parents=True)
+    for broker_id in range(brokers):
+        numbers = random.Random(seed * 1_000_003 + broker_id)
+        path = hour / f"broker-{broker_id}-a-00000001-{samples}.jsonl.gz"
+        with gzip.open(path, "wb", compresslevel=1) as file:
+            for sequence in range(1, samples + 1):
+                lines = list(_sample(broker_id, brokers, partitions, sequence, numbers))
+                rows += len(lines)
+                file.write(encode_lines(lines))
+    return rows
+
+
+def _sample(broker_id: int, brokers: int, partitions: int, sequence: int, numbers: random.Random) -> Iterator[Line]:
+    begin = 1000.0 + (sequence - 1) * INTERVAL + broker_id / 1000
+    ended = datetime(DAY.year, DAY.month, DAY.day, 12, tzinfo=UTC) + timedelta(seconds=sequence * INTERVAL)
+    key: dict[str, Any] = {
+        "broker_id": broker_id,
+        "start_id": "20261102T000000Z-0123abcd",
+        "sequence": sequence,
+        "begin_seconds": begin,
+        "end_seconds": begin + INTERVAL,
+        "end_utc": f"{ended:%Y-%m-%dT%H:%M:%S}.{broker_id % 1000:03}Z",
+    }
+    peers = [(broker_id + 1) % brokers, (broker_id + 2) % brokers]
+    total = {peer: [0, 0] for peer in peers}
+    for number in range(partitions):
+        peer = peers[number % len(peers)]
+        index = broker_id * partitions + number
+        size = numbers.getrandbits(20)
+        throttled = numbers.getrandbits(20) if number % 50 == 0 else 0
+        total[peer][0] += size
+        total[peer][1] += throttled
+        lag = (size, float(sequence * INTERVAL)) if throttled else (0, 0.0)
+        yield PartitionLine(
+            **key,
+            side="leader",
+            peer=peer,
+            bytes_throttled=throttled,
+            bytes_unthrottled=size,
+            bytes_complete=size + throttled,
+            bytes_cut=0,
+            left_out=0,
+            topic=f"topic-{index // TOPIC_PARTITIONS}",
+            partition=index % TOPIC_PARTITIONS,
+            batches=3,
+            lag_messages=lag[0],
+            lag_seconds=lag[1],
+        )
+    for peer, (size, throttled) in total.items():
+        yield LinkLine(
+            **key,
+            side="leader",
+            peer=peer,
+            bytes_throttled=throttled,
+            bytes_unthrottled=size,
+            bytes_complete=size + throttled,
+            bytes_cut=0,
+            left_out=1,
+            connections=1,
+            partitions_behind=partitions // 50,
+            fetches=20,
+            fetches_held=1,
+        )
+    first = int(begin)
+    by_second = tuple(numbers.getrandbits(22) for _ in range(first, first + INTERVAL + 1))
+    yield QuotaLine(
+        **key,
+        side="leader",
+        quota="leader.replication.throttled.rate",
+        rate=2_000_000,
+        policy="strict",
+        in_force_from_seconds=begin,
+        in_force_until_seconds=begin + INTERVAL,
+        bytes=sum(by_second),
+        first_second=first,
+        bytes_by_second=by_second,
+    )
+    yield IntervalLine(
+        **key, version="1", interval_seconds=float(INTERVAL), partitions=partitions, links=len(peers), quotas=1
+    )
+
+
+Sums = Counter[tuple[object, ...]]
+
+
+def independent_sums(folder: Path) -> dict[str, Sums]:
+    """Return the bytes of CHECKED_TOPIC's partitions and of all brokers by window, as plain Python adds them up."""
+    partitions, brokers = Counter[tuple[object, ...]](), Counter[tuple[object, ...]]()
+    for path in folder.rglob("*.jsonl.gz"):
+        for text in gzip.decompress(path.read_bytes()).splitlines():
+            line = decode_line(text)
+            if not isinstance(line, (PartitionLine, LinkLine)):
+                continue
+            ended = int(datetime.fromisoformat(line.end_utc).timestamp())
+            for window, seconds in WINDOW_SECONDS.items():
+                start = ended // seconds * seconds
+                if isinstance(line, LinkLine):
+                    brokers[window, start, line.side, line.broker_id, True] += line.bytes_throttled
+                    brokers[window, start, line.side, line.broker_id, False] += line.bytes_unthrottled
+                elif line.topic == CHECKED_TOPIC:
+                    size = line.bytes_throttled + line.bytes_unthrottled
+                    partitions[window, start, line.side, line.partition] += size
+    return {PARTITION_RATES.name: partitions, BROKER_RATES.name: brokers}
+
+
+def table_sums(spark: SparkSession, tables: Path) -> dict[str, Sums]:
+    """Return the same of the tables that the job wrote."""
+    partitions = spark.read.parquet(str(tables / PARTITION_RATES.name)).where(F.col("topic") == CHECKED_TOPIC)
+    brokers = spark.read.parquet(str(tables / BROKER_RATES.name))
+    start = F.unix_seconds("window_start")
+    found = {
+        PARTITION_RATES.name: partitions.select("window", start, "side", "partition", "bytes"),
+        BROKER_RATES.name: brokers.select("window", start, "side", "broker_id", "throttled", "bytes"),
+    }
+    return {name: Counter({tuple(row)[:-1]: row[-1] for row in frame.collect()}) for name, frame in found.items()}
+
+
+def session(heap: str) -> SparkSession:
+    """Return a session on local[2] whose JVM, driver and executor in one, has so much heap."""
+    found = (
+        SparkSession.builder.master("local[2]")
+        .appName("bench")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", heap)
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "32")
+        .getOrCreate()
+    )
+    found.sparkContext.setLogLevel("ERROR")
+    return found
+
+
+def _build(spark: SparkSession, folder: Path) -> tuple[float, DayReport]:
+    began = time.perf_counter()
+    (report,) = build(spark, str(folder / "samples"), str(folder / "tables"), DAY, DAY + timedelta(days=1))
+    return time.perf_counter() - began, report
+
+
+def _live_heap(spark: SparkSession) -> float:
+    """MB that the JVM keeps when the garbage is gone."""
+    gc.collect()
+    runtime: Any = spark.sparkContext._jvm.java.lang.Runtime.getRuntime()  # type: ignore[union-attr]
+    runtime.gc()
+    return float(runtime.totalMemory() - runtime.freeMemory()) / 1e6
+
+
+def _options() -> argparse.Namespace:
+    options = parser("bench.spark_job", __doc__.partition("\n")[0])
+    options.add_argument("--brokers", type=int, default=500)
+    options.add_argument("--partitions", type=int, default=4000, help="of each broker")
+    options.add_argument("--samples", type=int, default=1, help="of each broker, at the smaller size")
+    options.add_argument("--seed", type=int, default=73)
+    options.add_argument("--heap", default="4g", help="of the JVM")
+    options.add_argument("--once", action="store_true", help="only the smaller size")
+    options.add_argument("--check", action="store_true", help="compare with sums made by plain Python")
+    return options.parse_args()
+
+
+def main() -> int:
+    """Measure, and return 1 where a bound was missed."""
+    asked = _options()
+    report = Report(asked.json)
+    spark = session(asked.heap)
+    figures = []
+    for samples in [asked.samples] if asked.once else [asked.samples, 2 * asked.samples]:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            lines = generate(folder / "samples", asked.brokers, asked.partitions, samples, asked.seed)
+            seconds, day = _build(spark, folder)
+            rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+            figures.append((lines, seconds, lines / seconds, _live_heap(spark), rss, sum(day.rows.values())))
+            if asked.check:
+                wanted, found = independent_sums(folder / "samples"), table_sums(spark, folder / "tables")
+                differing = sum(wanted[table] != found[table] for table in wanted)
+                report.bound("tables that differ from plain Python's sums", differing, most=0)
+    spark.stop()
+    columns = {"lines": 0, "s": 1, "lines/s": 0, "live heap, MB": 0, "Python, MB": 0, "rows of tables": 0}
+    report.table(f"{asked.brokers} brokers x {asked.partitions} partitions, local[2]", columns, figures)
+    for lines, _, rate, *_ in figures:
+        report.bound(f"lines/s of {lines:,} lines", rate, least=LEAST_ROWS_PER_SECOND)
+    return report.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

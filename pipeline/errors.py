@@ -1,0 +1,19 @@
+"""What ends a job, told in a sentence."""
+
+from __future__ import annotations
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+"""What fails within Spark or Hadoop."""
+
+
+class BuildError(Exception):
+    """Tables that cannot be built; its text is a sentence without the full stop."""
+
+
+def first_line(error: Exception) -> str:
+    """Return what one of SPARK_ERRORS says, without the stack of Java."""
+    text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
+    return str(text).splitlines()[0]

@@ -1,0 +1,124 @@
+"""Rates by minute and hour: pure functions from exported lines to tables.
+
+A sample belongs, whole, to the windows in which it ended. What a window's samples have in bytes is divided by their
+own seconds, so a window that was sampled in part has the rate of that part. A partition without a line in a sample
+moved nothing in it: that is a rate of 0, and counts for the mean and the p95. All sums are of whole numbers
+(bytes, microseconds, thousandths of bytes/s): their order does not matter, and a second run gives the same digits.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.tables import BROKER_RATES, PARTITION_RATES, WINDOW_SECONDS, Table
+
+_MINUTE, _HOUR = WINDOW_SECONDS["minute"], WINDOW_SECONDS["hour"]
+
+
+def partition_rates(lines: DataFrame) -> DataFrame:
+    """Return replication of each partition, over all brokers of a side.
+
+    A partition has one leader at a time: the highest rates are the highest that any broker saw. Its followers fetch at
+    the same time, so theirs are added up.
+    """
+    keys = ["side", "topic", "partition"]
+    seen = lines.where(F.col("kind") == "partition").withColumn("bytes", _bytes())
+    of_brokers = _broker_windows(seen, keys, coverage(lines))
+    whole = [F.sum(name).alias(name) for name in ("bytes", "mean")]
+    peaks = [
+        F.when(F.col("side") == "leader", F.max(name)).otherwise(F.sum(name)).alias(name) for name in ("max", "p95")
+    ]
+    return _table(of_brokers.groupBy(*keys, "window", "window_start").agg(*whole, *peaks), PARTITION_RATES)
+
+
+def broker_rates(lines: DataFrame) -> DataFrame:
+    """Return replication of each broker by side, throttled replicas apart from the others."""
+    apart = F.explode(
+        F.array(
+            F.struct(F.lit(True).alias("throttled"), F.col("bytes_throttled").alias("bytes")),
+            F.struct(F.lit(False).alias("throttled"), F.col("bytes_unthrottled").alias("bytes")),
+        )
+    )
+    seen = lines.where(F.col("kind") == "link").drop("bytes").withColumn("apart", apart).select("*", "apart.*")
+    return _table(_broker_windows(seen, ["side", "throttled"], coverage(lines)), BROKER_RATES)
+
+
+def coverage(lines: DataFrame) -> DataFrame:
+    """Return how many `samples` of each broker ended in a window, and their `micros`; a sample's end tells of it."""
+    ends = lines.where(F.col("kind") == "interval")
+    frames = (
+        ends.groupBy("broker_id", F.lit(window).alias("window"), _start(seconds).alias("window_start")).agg(
+            F.count(F.lit(1)).alias("samples"), F.sum("micros").alias("micros")
+        )
+        for window, seconds in WINDOW_SECONDS.items()
+    )
+    first, second = frames
+    return first.union(second)
+
+
+def _broker_windows(seen: DataFrame, keys: list[str], covered: DataFrame) -> DataFrame:
+    """Return each broker's `bytes`, and `mean`, `max` and `p95` in thousandths of bytes/s, by key and window.
+
+    `seen` has a row for each key, sample and peer, with `bytes`.
+    """
+    by_sample = seen.groupBy(*keys, "broker_id", "start_id", "sequence", _start(_MINUTE).alias("minute")).agg(
+        F.sum("bytes").alias("bytes"), F.max("micros").alias("micros")
+    )
+    rate = _thousandths(F.col("bytes"), F.col("micros"))
+    by_minute = by_sample.groupBy(*keys, "broker_id", "minute").agg(
+        F.sum("bytes").alias("bytes"), F.collect_list(rate).alias("rates")
+    )
+    minute = F.struct(F.lit("minute").alias("window"), F.col("minute").alias("window_start"), "bytes", "rates")
+    by_hour = by_minute.groupBy(*keys, "broker_id", (F.col("minute") - F.col("minute") % _HOUR).alias("hour")).agg(
+        F.sum("bytes").alias("bytes"), F.collect_list(minute).alias("minutes")
+    )
+    hour = F.struct(
+        F.lit("hour").alias("window"),
+        F.col("hour").alias("window_start"),
+        "bytes",
+        F.flatten(F.col("minutes.rates")).alias("rates"),
+    )
+    windows = by_hour.select(*keys, "broker_id", F.inline(F.concat("minutes", F.array(hour))))
+    return windows.join(F.broadcast(covered), ["broker_id", "window", "window_start"]).select(
+        *keys,
+        "broker_id",
+        "window",
+        "window_start",
+        "bytes",
+        _thousandths(F.col("bytes"), F.col("micros")).alias("mean"),
+        F.array_max("rates").alias("max"),
+        _p95().alias("p95"),
+    )
+
+
+def _p95() -> Column:
+    """The nearest rank: at most a twentieth of the samples is above. Those without a line have the lowest rates, 0."""
+    above = F.floor(F.col("samples") / 20).cast("int")
+    return F.coalesce(F.get(F.sort_array("rates", asc=False), above), F.lit(0).cast("long"))
+
+
+def _table(rates: DataFrame, table: Table) -> DataFrame:
+    shown = {name: F.col(name) / 1000 for name in ("mean", "max", "p95")}
+    named = rates.withColumns({f"{name}_bytes_per_second": value for name, value in shown.items()}).withColumn(
+        "window_start", F.timestamp_seconds("window_start")
+    )
+    return as_table(named, table)
+
+
+def as_table(frame: DataFrame, table: Table) -> DataFrame:
+    """Return a table's columns in its order and types."""
+    return frame.select(*(F.col(name).cast(kind).alias(name) for name, kind in table.columns.items()))
+
+
+def _bytes() -> Column:
+    return F.col("bytes_throttled") + F.col("bytes_unthrottled")
+
+
+def _start(seconds: int) -> Column:
+    return F.col("ended") - F.col("ended") % seconds
+
+
+def _thousandths(size: Column, micros: Column) -> Column:
+    """A rate in thousandths of bytes/s."""
+    return F.round(size * 1e9 / micros).cast("long")

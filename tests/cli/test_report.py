@@ -1,0 +1,36 @@
+"""`weir report build` where it cannot do what was asked."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import failing
+
+RANGE = ("--from", "2026-11-02", "--to", "2026-11-03")
+
+
+def _build(folder: Path, *more: str) -> tuple[str, ...]:
+    return ("report", "build", "--input", str(folder / "samples"), "--output", str(folder / "tables"), *more)
+
+
+def test_report_without_pyspark_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pipeline"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("pyspark", "py4j", "py4j.protocol"):
+        monkeypatch.setitem(sys.modules, name, None)
+    status, sentence = failing(capsys, *_build(tmp_path, *RANGE))
+    assert status == 1
+    assert sentence.startswith("building tables needs PySpark (p")
+    assert sentence.endswith("is not installed): pip install 'kafka-weir[pipeline]'.")
+
+
+def test_report_of_no_day_is_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert failing(capsys, *_build(tmp_path, "--from", "yesterday", "--to", "2026-11-03")) == (
+        2,
+        "'yesterday' is not a day: give it in UTC, as 2026-11-02.",
+    )

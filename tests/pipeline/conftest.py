@@ -1,0 +1,92 @@
+"""One Spark session for all tests of the batch jobs, in a time zone that is not theirs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.read import good_lines, parse, read_lines
+from tests.pipeline.exported import DAY, write_lines
+
+ELSEWHERE = "Europe/Berlin"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """PySpark leaves its sockets to the garbage collector, which would be an error here."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
+
+
+@pytest.fixture(autouse=True)
+def _sockets_collected() -> Iterator[None]:
+    """Have them collected where that is no error."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """local[2]; the JVM and Spark's session have a time zone with daylight saving."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        session = (
+            SparkSession.builder.master("local[2]")
+            .appName("tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.memory", "1g")
+            .config("spark.driver.extraJavaOptions", f"-Duser.timezone={ELSEWHERE} -XX:TieredStopAtLevel=1")
+            .config("spark.sql.session.timeZone", ELSEWHERE)
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process in the same time zone."""
+    before = os.environ.get("TZ")
+    monkeypatch.setenv("TZ", ELSEWHERE)
+    time.tzset()
+    yield
+    if before is None:
+        monkeypatch.delenv("TZ")
+    time.tzset()
+
+
+class Frames:
+    """Makes frames of exported lines."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+
+    def parsed(self, *texts: bytes) -> DataFrame:
+        """What becomes of files with these lines, that lie in no folder of a day."""
+        for number, text in enumerate(texts):
+            write_lines(self.folder / f"{number}.jsonl.gz", text)
+        return parse(read_lines(self.spark, str(self.folder), DAY))
+
+    def good(self, *texts: bytes) -> DataFrame:
+        return good_lines(self.parsed(*texts))
+
+
+@pytest.fixture
+def frames(spark: SparkSession, tmp_path: Path) -> Frames:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    return Frames(spark, tmp_path / "samples")

@@ -1,0 +1,156 @@
+"""Exported samples, made by hand: as the sidecar encodes them, with values that are easy to add up."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.tables import Table
+from quota.samples import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, Side, encode_lines
+
+DAY = date(2026, 11, 2)
+NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
+
+
+class Sidecar:
+    """One process: counts its samples and its monotonic clock on. `now` is the time of day, which a test may set."""
+
+    def __init__(
+        self, broker_id: int = 1, now: datetime = NOON, start_id: str = "a", monotonic: float = 1000.0
+    ) -> None:
+        self.broker_id = broker_id
+        self.now = now
+        self.start_id = start_id
+        self.monotonic = monotonic
+        self.sequence = 0
+
+    def sample(self, *lines: Line, seconds: float = 10.0) -> bytes:
+        """A whole sample of what happened in the next `seconds`; `lines` are made by the functions below."""
+        self.sequence += 1
+        begin, self.monotonic = self.monotonic, self.monotonic + seconds
+        self.now += timedelta(seconds=seconds)
+        key: dict[str, Any] = {
+            "broker_id": self.broker_id,
+            "start_id": self.start_id,
+            "sequence": self.sequence,
+            "begin_seconds": begin,
+            "end_seconds": self.monotonic,
+            "end_utc": f"{self.now:%Y-%m-%dT%H:%M:%S}.{self.now.microsecond // 1000:03}Z",
+        }
+        counts = {kind: sum(isinstance(line, kind) for line in lines) for kind in (PartitionLine, LinkLine, QuotaLine)}
+        end = IntervalLine(
+            **key,
+            version="1",
+            interval_seconds=10.0,
+            partitions=counts[PartitionLine],
+            links=counts[LinkLine],
+            quotas=counts[QuotaLine],
+        )
+        return encode_lines([*(_with(line, key) for line in lines), end])
+
+
+_NO_KEY: dict[str, Any] = {
+    "broker_id": 0,
+    "start_id": "",
+    "sequence": 0,
+    "begin_seconds": 0.0,
+    "end_seconds": 0.0,
+    "end_utc": "",
+}
+
+
+def partition(
+    topic: str,
+    number: int,
+    size: int,
+    *,
+    peer: int = 2,
+    side: Side = "leader",
+    throttled: int = 0,
+    left_out: int = 0,
+    lag: tuple[int, float] | None = None,
+) -> Line:
+    """`size` bytes unthrottled and `throttled` throttled; `lag` is messages and seconds."""
+    return PartitionLine(
+        **_NO_KEY,
+        **_bytes(side, peer, size, throttled, left_out),
+        topic=topic,
+        partition=number,
+        batches=1,
+        lag_messages=None if lag is None else lag[0],
+        lag_seconds=None if lag is None else lag[1],
+    )
+
+
+def link(size: int, *, peer: int = 2, side: Side = "leader", throttled: int = 0, left_out: int = 0) -> Line:
+    return LinkLine(
+        **_NO_KEY,
+        **_bytes(side, peer, size, throttled, left_out),
+        connections=1,
+        partitions_behind=0,
+        fetches=1,
+        fetches_held=0,
+    )
+
+
+def quota(
+    rate: int, first_second: int, by_second: Sequence[int], begin: float, end: float, side: Side = "leader"
+) -> Line:
+    return QuotaLine(
+        **_NO_KEY,
+        side=side,
+        quota=f"{side}.replication.throttled.rate",
+        rate=rate,
+        policy="strict",
+        in_force_from_seconds=begin,
+        in_force_until_seconds=end,
+        bytes=sum(by_second),
+        first_second=first_second,
+        bytes_by_second=tuple(by_second),
+    )
+
+
+def _bytes(side: Side, peer: int, size: int, throttled: int, left_out: int) -> dict[str, Any]:
+    return {
+        "side": side,
+        "peer": peer,
+        "bytes_throttled": throttled,
+        "bytes_unthrottled": size,
+        "bytes_complete": size + throttled,
+        "bytes_cut": 0,
+        "left_out": left_out,
+    }
+
+
+def _with(line: Line, key: dict[str, Any]) -> Line:
+    return msgspec.structs.replace(line, **key)
+
+
+def write_lines(path: Path, text: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text, compresslevel=1))
+
+
+def rows(frame: DataFrame, *names: str, **equal: object) -> list[tuple[Any, ...]]:
+    """The sorted rows of the columns `names` where the others are `equal`; times as text, in UTC."""
+    for name, value in equal.items():
+        frame = frame.where(F.col(name) == F.lit(value))
+    shown = [frame[name].cast("string") if kind == "timestamp" else frame[name] for name, kind in _types(frame, names)]
+    return sorted(tuple(row) for row in frame.select(*shown).collect())
+
+
+def types(table: Table) -> list[tuple[str, str]]:
+    """A table's columns as Spark tells them."""
+    return [(name, {"long": "bigint"}.get(kind, kind)) for name, kind in table.columns.items()]
+
+
+def _types(frame: DataFrame, names: Iterable[str]) -> list[tuple[str, str]]:
+    kinds = dict(frame.dtypes)
+    return [(name, kinds[name]) for name in names]

@@ -1,0 +1,113 @@
+"""Moves and replica lag, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.lag import replica_lag
+from pipeline.moves import moves
+from pipeline.tables import MOVES, REPLICA_LAG
+from tests.pipeline.conftest import Frames
+from tests.pipeline.exported import Sidecar, partition, quota, rows, types
+
+MOVE = (
+    "start",
+    "end",
+    "bytes",
+    "bytes_throttled",
+    "mean_bytes_per_second",
+    "quota_bytes_per_second",
+    "longest_stall_seconds",
+)
+
+
+def test_move_from_behind_to_caught_up(frames: Frames) -> None:
+    """Behind since 12:00:04; 600 bytes, none in the next two samples (one has no line), then the last 400.
+
+    It moved from 1004 to 1040 on the monotonic clock: 1000 bytes in 36 s. Between 1010 and 1030 nothing came.
+    The second partition is in sync all the time, the third was behind for a moment, unthrottled: neither is a move.
+    """
+    sidecar = Sidecar()
+    steady = partition("t", 1, 50, lag=(0, 0.0))
+    texts = [
+        sidecar.sample(
+            partition("t", 0, 0, throttled=600, lag=(9, 6.0)),
+            partition("t", 2, 1, lag=(1, 0.5)),
+            quota(60, 1000, [60] * 10, 1000.0, 1010.0),
+            steady,
+        ),
+        sidecar.sample(partition("t", 0, 0, left_out=5, lag=(9, 16.0)), partition("t", 2, 1, lag=(0, 0.0)), steady),
+        sidecar.sample(steady),
+        sidecar.sample(
+            partition("t", 0, 100, throttled=300, lag=(0, 0.0)), quota(80, 1030, [30] * 10, 1030.0, 1040.0), steady
+        ),
+        sidecar.sample(partition("t", 0, 70, lag=(0, 0.0)), steady),
+    ]
+    table = moves(frames.good(*texts))
+    assert table.dtypes == types(MOVES)
+    assert rows(table, "topic", "partition", "replica", "broker_id", "side", *MOVE) == [
+        (
+            *("t", 0, 2, 1, "leader"),
+            *("2026-11-02 12:00:04", "2026-11-02 12:00:40", 1000, 900, pytest.approx(1000 / 36), 80, 20.0),
+        )
+    ]
+
+
+def test_move_that_did_not_end_and_second_one(frames: Frames) -> None:
+    """As the follower sees it: caught up after 10 s, behind again, and no sample tells that this ended."""
+    sidecar = Sidecar(3)
+    texts = [
+        sidecar.sample(partition("t", 0, 0, throttled=100, lag=(5, 10.0), side="follower", peer=1)),
+        sidecar.sample(partition("t", 0, 0, throttled=200, lag=(0, 0.0), side="follower", peer=1)),
+        sidecar.sample(partition("t", 0, 0, throttled=400, lag=(5, 5.0), side="follower", peer=1)),
+        sidecar.sample(partition("t", 0, 0, left_out=1, lag=(7, 15.0), side="follower", peer=1)),
+    ]
+    assert rows(moves(frames.good(*texts)), "replica", "side", *MOVE) == [
+        (3, "follower", "2026-11-02 12:00:00", "2026-11-02 12:00:20", 300, 300, 15.0, None, 0.0),
+        (3, "follower", "2026-11-02 12:00:25", None, 400, 400, pytest.approx(400 / 15), None, 10.0),
+    ]
+
+
+def test_replica_out_of_sync_and_stuck(frames: Frames) -> None:
+    """Behind since 12:00:00, with bytes in the first 10 s and the last 10 of 100 s: stuck for 80 s, one span.
+
+    The second partition caught up after 25 s of lag, too soon to be out of sync; the third is stuck to the end.
+    """
+    sidecar = Sidecar()
+    texts = [
+        sidecar.sample(
+            partition("t", 0, 10, lag=(5, 10.0)),
+            partition("t", 1, 10, lag=(5, 25.0)),
+            partition("t", 2, 10, lag=(5, 10.0)),
+        ),
+        *(
+            sidecar.sample(
+                partition("t", 0, 0, left_out=1, lag=(number, 10.0 * number)),
+                *[partition("t", 1, 10, lag=(0, 0.0))][: 1 if number == 2 else 0],
+                partition("t", 2, 0, left_out=1, lag=(number, 10.0 * number)),
+            )
+            for number in range(2, 10)
+        ),
+        sidecar.sample(partition("t", 0, 10, lag=(0, 0.0))),
+    ]
+    table = replica_lag(frames.good(*texts))
+    assert table.dtypes == types(REPLICA_LAG)
+    assert rows(
+        table,
+        *("partition", "replica", "start", "end", "seconds_to_in_sync"),
+        *("max_lag_messages", "max_lag_seconds", "stuck_spans", "stuck_seconds"),
+    ) == [
+        (0, 2, "2026-11-02 12:00:00", "2026-11-02 12:01:40", 100.0, 9, 90.0, 1, 80.0),
+        (2, 2, "2026-11-02 12:00:00", None, None, 9, 90.0, 1, 80.0),
+    ]
+
+
+def test_restart_of_the_sidecar_ends_a_span(frames: Frames) -> None:
+    """The new process counts from 1 again and does not know since when: its span is one of its own."""
+    before, after = Sidecar(start_id="a"), Sidecar(start_id="b", monotonic=5.0)
+    after.now = before.now
+    texts = [
+        before.sample(partition("t", 0, 0, throttled=100, lag=(5, 10.0))),
+        after.sample(partition("t", 0, 0, throttled=100, lag=(3, 10.0))),
+    ]
+    assert rows(moves(frames.good(*texts)), "bytes", "end") == [(100, None), (100, None)]

@@ -1,0 +1,228 @@
+"""The job as a whole: days replaced, runs that are killed or meet another, and input that is not as it should be."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+import time
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.build import QUARANTINE, TABLES, DayReport, build, parse_day
+from pipeline.errors import BuildError
+from pipeline.storage import DEAD_AFTER_SECONDS, Output
+from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
+
+NEXT_DAY = DAY + timedelta(days=1)
+
+
+def _sample(sidecar: Sidecar, size: int) -> bytes:
+    begin = sidecar.monotonic
+    return sidecar.sample(partition("t", 0, size), link(size), quota(100, int(begin), [5] * 10, begin, begin + 10.0))
+
+
+class Job:
+    """A folder of samples, one of tables, and the job between them."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.samples = folder / "samples"
+        self.tables = folder / "tables"
+
+    def export(self, text: bytes, name: str = "one", day: date = DAY, hour: int = 12) -> Path:
+        path = self.samples / f"date={day}" / f"hour={hour:02}" / f"{name}.jsonl.gz"
+        write_lines(path, text)
+        return path
+
+    def run(self, first: date = DAY, days: int = 1) -> list[DayReport]:
+        return list(build(self.spark, str(self.samples), str(self.tables), first, first + timedelta(days=days)))
+
+    def contents(self, day: date = DAY) -> dict[str, list[Any]]:
+        """All rows of a day's tables, sorted; quarantined files without their folder."""
+        found = {}
+        for table in (*TABLES, QUARANTINE):
+            frame = self.spark.read.parquet(str(self.tables / table / f"date={day}"))
+            found[table] = rows(frame, *(name for name in frame.columns if name != "file"))
+        return found
+
+    def lock(self, **owner: object) -> Path:
+        path = self.tables / "_weir" / "lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(owner))
+        return path
+
+
+@pytest.fixture
+def job(spark: SparkSession, tmp_path: Path) -> Job:
+    return Job(spark, tmp_path)
+
+
+def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
+    """Both days, then each alone: a day's tables are those of its samples, and other days stay."""
+    sidecar = Sidecar()
+    job.export(_sample(sidecar, 100) + b"bad\n")
+    sidecar.now += timedelta(days=1)
+    job.export(_sample(sidecar, 200), day=NEXT_DAY)
+    first, second = job.run(days=2)
+    assert first == DayReport(
+        DAY,
+        1,
+        0,
+        False,
+        {"partition_rates": 2, "broker_rates": 4, "throttle_accuracy": 1, "moves": 0, "replica_lag": 0},
+        {"not_json": 1},
+    )
+    assert second.samples == 1
+    before = job.contents(), job.contents(NEXT_DAY)
+    assert [row[-1] for row in before[0]["partition_rates"]] == [100, 100]
+    job.run(NEXT_DAY)
+    assert job.run() == [first]
+    assert (job.contents(), job.contents(NEXT_DAY)) == before
+    assert sorted(path.name for path in job.tables.iterdir()) == sorted(["_weir", QUARANTINE, *TABLES])
+    assert list((job.tables / "_weir").glob("[!.]*")) == []
+
+
+def test_late_and_repeated_samples_are_counted_once(job: Job) -> None:
+    """A sample of 12:59:55 lies in the folder of 13:00, and comes again, late, in a file of its own."""
+    sidecar = Sidecar(now=NOON + timedelta(minutes=59, seconds=45))
+    text = _sample(sidecar, 100)
+    job.export(text, hour=13)
+    (first,) = job.run()
+    before = job.contents()
+    job.export(text, "late", hour=12)
+    (second,) = job.run()
+    assert (first.has_duplicates, second.has_duplicates) == (False, True)
+    assert job.contents() == before
+
+
+def test_day_ends_at_midnight_utc_whatever_folder_a_sample_lies_in(job: Job, elsewhere: None) -> None:
+    sidecar = Sidecar(now=NOON.replace(hour=23, minute=59, second=45))
+    job.export(_sample(sidecar, 1) + _sample(sidecar, 2), hour=23)  # 23:59:55, and 00:00:05 of the next day
+    one, two = job.run(days=2)
+    assert (one.samples, two.samples) == (1, 1)
+    assert [row[-1] for row in job.contents(NEXT_DAY)["partition_rates"]] == [2, 2]
+
+
+def test_empty_range_says_so_and_writes_empty_tables(job: Job) -> None:
+    job.export(_sample(Sidecar(), 1))
+    far = DAY + timedelta(days=9)
+    (report,) = job.run(far)
+    assert report.sentence() == "2026-11-11: no samples; the tables of this day are empty"
+    assert job.contents(far) == {table: [] for table in (*TABLES, QUARANTINE)}
+
+
+def test_file_that_was_cut_short_gives_what_is_whole(job: Job) -> None:
+    """Two gzip members, a sample each; the second is cut, and so is its sample."""
+    sidecar = Sidecar()
+    members = [gzip.compress(_sample(sidecar, 100)), gzip.compress(_sample(sidecar, 200))]
+    job.export(b"").write_bytes(members[0] + members[1][:-30])
+    (report,) = job.run()
+    assert report.samples == 1
+    assert [row[-1] for row in job.contents()["partition_rates"]] == [100, 100]
+
+
+def test_unfinished_file_is_not_read(job: Job) -> None:
+    path = job.export(_sample(Sidecar(), 1))
+    path.rename(path.with_name(".one.tmp"))
+    (report,) = job.run()
+    assert report.samples == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("nowhere", "there is no .*nowhere"),
+        ("kafka://localhost:1", "is not of the form kafka://host:port/topic"),
+        ("kafka://localhost:1/t", "cannot be read: .*kafka"),
+        ("comet://x/y", "cannot be read: .*comet"),
+    ],
+)
+def test_input_that_cannot_be_read_is_named(job: Job, tmp_path: Path, source: str, sentence: str) -> None:
+    path = source if "://" in source else str(tmp_path / source)
+    with pytest.raises(BuildError, match=sentence):
+        list(build(job.spark, path, str(job.tables), DAY, NEXT_DAY))
+
+
+def test_range_without_a_day_is_refused(job: Job) -> None:
+    with pytest.raises(BuildError, match="there is no day from 2026-11-02 to before 2026-11-02"):
+        job.run(days=0)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-11-31", "2026-11-02T05"])
+def test_day_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(BuildError, match="is not a day"):
+        parse_day(text)
+
+
+def test_run_killed_while_tables_are_moved_is_carried_on_by_the_next(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run is of another day: still the tables of the first are those of the killed run."""
+    sidecar = Sidecar()
+    job.export(_sample(sidecar, 100))
+    job.run()
+    job.export(_sample(sidecar, 200), "late")
+    with monkeypatch.context() as patched:
+        replace = Output._replace
+
+        def killed(self: Output, staged: Any, target: Any) -> None:
+            if not next(left):
+                raise KeyboardInterrupt
+            replace(self, staged, target)
+
+        left = iter([1, 1, 0])
+        patched.setattr(Output, "_replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            job.run()
+    job.run(NEXT_DAY)
+    carried_on = job.contents()
+    assert [row[-1] for row in carried_on["partition_rates"]] == [300, 300]
+    job.run()
+    assert job.contents() == carried_on
+
+
+def test_run_killed_before_all_tables_are_there_changes_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    sidecar = Sidecar()
+    job.export(_sample(sidecar, 100))
+    job.run()
+    before = job.contents()
+    job.export(_sample(sidecar, 200), "late")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Output, "commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            job.run()
+    job.run(NEXT_DAY)
+    assert job.contents() == before
+
+
+def test_table_that_another_run_is_writing_is_refused(job: Job) -> None:
+    """By a process of this machine that lives, however long it was silent, or by one elsewhere that was heard of."""
+    job.export(_sample(Sidecar(), 100))
+    lock = job.lock(host=socket.gethostname(), pid=os.getppid())
+    long_ago = time.time() - 2 * DEAD_AFTER_SECONDS
+    os.utime(lock, (long_ago, long_ago))
+    with pytest.raises(BuildError, match=f"another run is writing .*: process {os.getppid()} on"):
+        job.run()
+    job.lock(host="elsewhere", pid=7)
+    with pytest.raises(BuildError, match=r"process 7 on elsewhere, which gave a sign of life [0-9] s ago"):
+        job.run()
+
+
+def test_lock_of_a_killed_run_is_taken_over(job: Job) -> None:
+    """It names a process of this machine that is gone, or one elsewhere that has been silent for long."""
+    job.export(_sample(Sidecar(), 100))
+    job.lock(host=socket.gethostname(), pid=2**22 + 1)  # more than Linux gives
+    assert job.run()[0].samples == 1
+    lock = job.lock(host="elsewhere", pid=7)
+    long_ago = time.time() - 2 * DEAD_AFTER_SECONDS
+    os.utime(lock, (long_ago, long_ago))
+    assert job.run()[0].samples == 1
+    assert not lock.exists()
