@@ -2,7 +2,7 @@
 #
 #   make setup   a virtual environment in .venv/, every dependency from the lock, Kafka's jars in .cache/
 #   make demo    three brokers, their sidecars, and a throttled move to watch
-#   make test    everything that CI runs: check, unit tests, integration tests on real brokers
+#   make test    everything that CI runs: check, unit tests, tests of the Spark jobs, integration tests on real brokers
 #   make check   format, lint, types, import layers
 #   make bench   the long measurements
 #   make lock    writes the lock files anew from pyproject.toml
@@ -13,7 +13,7 @@ SHELL := /bin/sh
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3) python3)
 BIN := .venv/bin
 
-.PHONY: setup demo test check unit integration bench lock clean
+.PHONY: setup demo test check unit spark integration bench lock clean
 
 setup: .venv/.installed .cache/.jars
 
@@ -37,7 +37,7 @@ $(BIN)/python:
 demo: setup
 	$(BIN)/weir demo
 
-test: setup check unit integration
+test: setup check unit spark integration
 
 check: .venv/.installed
 	$(BIN)/ruff format --check
@@ -46,7 +46,10 @@ check: .venv/.installed
 	$(BIN)/lint-imports
 
 unit: .venv/.installed
-	$(BIN)/pytest -m "not integration and not slow"
+	$(BIN)/pytest -m "not integration and not spark and not slow"
+
+spark: .venv/.installed
+	$(BIN)/pytest -m "spark and not slow"
 
 integration: setup
 	$(BIN)/pytest -m "integration and not slow"

@@ -19,10 +19,12 @@ ELSEWHERE = "Europe/Berlin"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """PySpark leaves its sockets to the garbage collector, which would be an error here."""
+    """Mark the tests that start Spark; it leaves its sockets to the garbage collector, which would be an error here."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
+            if "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(autouse=True)
