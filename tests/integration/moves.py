@@ -14,6 +14,9 @@ from lab.received import ReceivedBytes, Series
 from quota.ledger import CREDIT_SECONDS
 
 MB = 1_000_000
+_FIRST_VERSION_OF_LEADER_EPOCHS = 5  # of Fetch: what replicas use from inter.broker.protocol.version 0.11 on
+_LONG_POLLS_SECONDS = 1.5  # three of replica.fetch.wait.max.ms
+
 BATCH_BYTES = 10_350  # one message of `fill` in the log: 10,240 bytes and the headers of it and of its batch
 
 
@@ -77,6 +80,10 @@ def rate_between(series: Series, begin: float, end: float) -> float:
 def lead_from(cluster: Cluster, topics: Sequence[str], replicas: Sequence[int]) -> None:
     """Make the first of `replicas`, which has all of `topics` in sync, their leader."""
     partitions = sorted(cluster.admin.partitions(topics))
+    if cluster.fetch_version is not None and cluster.fetch_version < _FIRST_VERSION_OF_LEADER_EPOCHS:
+        # Before KIP-101 followers truncate to the high watermark that they know, and one that then leads has lost what
+        # was acknowledged behind it: each has to hear the last one first, with its next fetch.
+        sleep(_LONG_POLLS_SECONDS)
     cluster.reassign(dict.fromkeys(partitions, replicas))
     cluster.admin.elect_preferred_leaders(partitions)
     states = cluster.admin.partitions
