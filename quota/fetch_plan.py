@@ -25,7 +25,6 @@ from protocol.fetch import (
     encode_response_topics,
     fetch_version,
 )
-from protocol.fetch_session import FIRST_SESSION_VERSION, NO_SESSION
 from quota import response_limit
 from quota.decisions import Answer, Decision, Forward, Hold
 from quota.fetch_sessions import Grant
@@ -53,7 +52,7 @@ def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: f
         throttle.turns.leave(link)
         if link.sessions.is_incremental:
             request = link.sessions.changes(link, request)
-        elif request.header.api_version >= FIRST_SESSION_VERSION:
+        else:
             request = link.sessions.whole(link, request, ())
         # What an earlier hop leaves out at the moment has no answer with this one.
         return _forward(link, request, InFlight(asks_all=not link.absent))
@@ -61,13 +60,14 @@ def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: f
         # As Kafka, without a reservation; but its samples need answers smaller than the quota's window (KIP-73's Q&A):
         # with whole 10 MB answers they let 1.8 x the quota through at 1 MB/s.
         grants, _, _ = _fill(link, request, now, throttle.kip73.one_window)
-        return _forward_granted(link, request, grants, 0, held_seconds)
-    grants, reserved, ready = _grants(link, request, now)
+        return _forward_granted(link, request, grants, 0, now, held_seconds)
+    is_urgent = link.catch_up.is_urgent(link, now)
+    grants, reserved, ready = _grants(link, request, now, is_urgent)
     if grants:
-        throttle.turns.served(link, reserved, is_urgent=link.catch_up.is_urgent(link, now))
+        throttle.turns.served(link, reserved, is_urgent=is_urgent)
         throttle.ledger.reserve(reserved)
-        return _forward_granted(link, request, grants, reserved, held_seconds)
-    if _is_question_due(link, request, now):
+        return _forward_granted(link, request, grants, reserved, now, held_seconds)
+    if _is_question_due(link, now):
         return _forward_question(link, request, now)
     return _leave_out(link, request, now, held_seconds, ready)
 
@@ -75,7 +75,7 @@ def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: f
 # Granting
 
 
-def _grants(link: ReplicaLink, request: FetchRequest, now: float) -> tuple[list[Grant], int, float]:
+def _grants(link: ReplicaLink, request: FetchRequest, now: float, is_urgent: bool) -> tuple[list[Grant], int, float]:
     """The partitions to grant now, the bytes to reserve for them, and else the time at which to try again."""
     throttle = link.throttle
     rate = throttle.settings.rate or 0
@@ -85,7 +85,6 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float) -> tuple[list[
         return [], 0, float("inf")
     ledger = throttle.ledger
     ledger.want(is_waited_for=len(throttle.turns) > 0)
-    is_urgent = link.catch_up.is_urgent(link, now)
     ahead = throttle.turns.ahead_of(link, is_urgent=is_urgent)
     # Late by a little: what has gathered meanwhile goes along, within bounds, or bursts would repeat every second.
     share = rate * (SHARE_BESIDE_LIVE_SECONDS if now < link.live_until else SHARE_SECONDS)
@@ -145,7 +144,7 @@ def _fill(link: ReplicaLink, request: FetchRequest, now: float, spend: float) ->
 
 
 def _forward_granted(
-    link: ReplicaLink, request: FetchRequest, grants: list[Grant], reserved: int, held_seconds: float
+    link: ReplicaLink, request: FetchRequest, grants: list[Grant], reserved: int, now: float, held_seconds: float
 ) -> Forward:
     link.catch_up.granted(grants, reserved)
     granted = [replica for replica, _ in grants]
@@ -157,16 +156,12 @@ def _forward_granted(
     wait_left = 0 if link.unknown_count else max(0, request.max_wait_ms - round(held_seconds * 1000))
     asks_all = True
     if link.sessions.is_incremental:
-        now = link.throttle.clock()
         asks_all = _is_time_to_ask_all(link, now)
-        if not asks_all and link.unanswered_since is None:
-            link.unanswered_since = now
         request = link.sessions.changes(link, request, grants, _asked_along(link, asks_all))
     else:
         front, entries, asked = _split(link, request, frozenset(granted))
         request = request.with_(topics=front + _granted_topics(request, grants, entries) + asked)
-        if request.header.api_version >= FIRST_SESSION_VERSION:
-            request = link.sessions.whole(link, request, (*granted, *link.waiting()))
+        request = link.sessions.whole(link, request, (*granted, *link.waiting()))
     fetch = InFlight(reserved=reserved, granted=granted, asks_all=asks_all)
     return _forward(link, request.with_(max_wait_ms=wait_left), fetch)
 
@@ -186,9 +181,22 @@ def _granted_topics(
 
 
 def _is_time_to_ask_all(link: ReplicaLink, now: float) -> bool:
-    """Whether all that is left out goes along with what is granted: early, so that no question has to go alone."""
+    """Whether all that is left out goes along with what is granted: early, so that no question has to go alone.
+
+    From now on it is without an answer, if it does not.
+    """
     since = link.unanswered_since
-    return link.sessions.is_asked_for_offsets or (since is not None and now - since >= QUESTION_SECONDS / 2)
+    if link.sessions.is_asked_for_offsets or (since is not None and now - since >= QUESTION_SECONDS / 2):
+        return True
+    _leave_unanswered(link, now)
+    return False
+
+
+def _leave_unanswered(link: ReplicaLink, now: float) -> float:
+    """Since when what is left out has no true answer: from now on, where it had one so far."""
+    if link.unanswered_since is None:
+        link.unanswered_since = now
+    return link.unanswered_since
 
 
 def _asked_of_session(link: ReplicaLink, asks_all: bool) -> Iterable[ReplicaPartition]:
@@ -214,10 +222,10 @@ def _asked_along(link: ReplicaLink, asks_all: bool) -> list[ReplicaPartition]:
     ]
 
 
-def _is_question_due(link: ReplicaLink, request: FetchRequest, now: float) -> bool:
+def _is_question_due(link: ReplicaLink, now: float) -> bool:
     if link.unknown_count:
         return True  # no high watermark to judge by, nor one to make an entry of
-    if request.header.api_version >= FIRST_SESSION_VERSION and link.sessions.follower.id != NO_SESSION:
+    if link.sessions.in_session:
         if not link.sessions.is_incremental:
             return True  # a full answer has to have every partition, and of those waiting nothing is made up here
         if link.sessions.is_asked_for_offsets and now - link.questioned_at >= SHORTEST_QUESTION_SECONDS:
@@ -236,21 +244,15 @@ def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> F
     asks_all = True
     if link.sessions.is_incremental:
         asks_all = _is_time_to_ask_all(link, now)
-        if not asks_all and link.unanswered_since is None:
-            link.unanswered_since = now
         question = link.sessions.changes(link, request, (), _asked_of_session(link, asks_all))
     else:
         front, _, asked = _split(link, request, ())
-        question = request.with_(topics=front + asked)
-        if request.header.api_version >= FIRST_SESSION_VERSION:
-            question = link.sessions.whole(link, question, link.waiting())
+        question = link.sessions.whole(link, request.with_(topics=front + asked), link.waiting())
     return _forward(link, question.with_(max_wait_ms=0), InFlight(is_question=True, asks_all=asks_all))
 
 
 def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: float, ready: float) -> Decision:
-    if link.unanswered_since is None:
-        link.unanswered_since = now
-    ready = min(ready, link.unanswered_since + QUESTION_SECONDS)
+    ready = min(ready, _leave_unanswered(link, now) + QUESTION_SECONDS)
     wait = max(request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS)
     if link.partition_count > link.behind_count:
         link.leave_out()
@@ -270,9 +272,7 @@ def _forward_without(link: ReplicaLink, request: FetchRequest) -> Forward:
         return _forward(link, link.sessions.changes(link, request), InFlight())
     row = fetch_version(request.header.api_version)
     topics = [kept for block in request.topics if (kept := _kept(link, row, block)).entries]
-    fewer = request.with_(topics=topics)
-    if row.api_version >= FIRST_SESSION_VERSION:
-        fewer = link.sessions.whole(link, fewer, ())
+    fewer = link.sessions.whole(link, request.with_(topics=topics), ())
     made_up = _made_up_topics(link, row.api_version)
     return _forward(link, fewer, InFlight(), encode_response_topics(row.api_version, made_up), len(made_up))
 
@@ -309,8 +309,7 @@ def _forward(
     if limit is not None:
         request = response_limit.limit_response(request, limit, link.response_rotation)
     walk = throttle.throttled_ids if row.names_topics_by_id else throttle.throttled_topics
-    head_patch = link.sessions.head_patch() if row.api_version >= FIRST_SESSION_VERSION else None
-    return Forward(request, appended, appended_topics, walk, head_patch)
+    return Forward(request, appended, appended_topics, walk, link.sessions.head_patch())
 
 
 def _split(

@@ -40,7 +40,16 @@ _NONE: Final = ()
 class FetchSessions:
     """The state of both sessions. `touched` are the partitions of which the leader may have to be told something."""
 
-    __slots__ = ("_lists_all", "_open_session", "_stats", "follower", "is_asked_for_offsets", "leader", "touched")
+    __slots__ = (
+        "_has_sessions",
+        "_lists_all",
+        "_open_session",
+        "_stats",
+        "follower",
+        "is_asked_for_offsets",
+        "leader",
+        "touched",
+    )
 
     def __init__(self, open_session: Callable[[], int], stats: ThrottleStats) -> None:
         """`open_session` returns the id for a new session, or NO_SESSION when there is no slot left for one."""
@@ -51,7 +60,13 @@ class FetchSessions:
         """Whether an earlier hop asked for partitions with 0 bytes, and was not answered yet: its question."""
         self._open_session = open_session
         self._stats = stats
+        self._has_sessions = False  # the version of the request under way
         self._lists_all = True
+
+    @property
+    def in_session(self) -> bool:
+        """Whether the follower has a session."""
+        return self._has_sessions and self.follower.id != NO_SESSION
 
     @property
     def is_incremental(self) -> bool:
@@ -66,7 +81,8 @@ class FetchSessions:
     def enter(self, request: FetchRequest) -> int:
         """Take a request's session fields; returns 0, or the error code that it has to be answered with."""
         self._lists_all = True
-        if request.header.api_version < FIRST_SESSION_VERSION:
+        self._has_sessions = request.header.api_version >= FIRST_SESSION_VERSION
+        if not self._has_sessions:
             return 0
         uses_topic_ids = fetch_version(request.header.api_version).names_topics_by_id
         if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -84,8 +100,10 @@ class FetchSessions:
         """The leader's response was passed on; `head` is as it came."""
         self.leader.answered(head.error_code, head.session_id)
 
-    def head_patch(self) -> Callable[[ResponseHead], ResponseHead]:
-        """What makes the head of the leader's response one of the follower's session."""
+    def head_patch(self) -> Callable[[ResponseHead], ResponseHead] | None:
+        """What makes the head of the leader's response one of the follower's session; None below v7."""
+        if not self._has_sessions:
+            return None
         session_id, is_incremental = self.follower.id, self.is_incremental
 
         def patch(head: ResponseHead) -> ResponseHead:
@@ -98,7 +116,12 @@ class FetchSessions:
         return patch
 
     def whole(self, link: ReplicaLink, request: FetchRequest, treated: Iterable[ReplicaPartition]) -> FetchRequest:
-        """`request`, which lists all that the follower wants, for the leader. `treated` have caps of our own in it."""
+        """`request`, which lists all that the follower wants, for the leader. `treated` have caps of our own in it.
+
+        Below v7 there is nothing to add.
+        """
+        if not self._has_sessions:
+            return request
         self._stats.full_fetches_sent += 1
         if self.follower.id == NO_SESSION:
             self.touched = {}
@@ -127,10 +150,9 @@ class FetchSessions:
         capped |= {replica: 0 for replica in asked if replica not in capped}
         lists_all = self.leader.needs_full
         self._stats.full_fetches_sent += lists_all
-        candidates = link.partitions() if lists_all else [one for one in self.touched if one not in capped]
         front: list[ReplicaPartition] = []
         gone: list[ReplicaPartition] = []
-        for replica in candidates:
+        for replica in link.partitions() if lists_all else self.touched:
             if replica in capped:
                 continue
             if replica.is_present and not (is_throttling and replica.is_waiting):

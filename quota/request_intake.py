@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from protocol.fetch import NO_LEADER_EPOCH, FetchRequest, fetch_version
-from protocol.fetch_session import FIRST_SESSION_VERSION, NO_SESSION
+from protocol.fetch_session import FIRST_SESSION_VERSION
 from quota.replica_state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _set_aside_absent(link: ReplicaLink, request: FetchRequest, now: float) -> N
     for name, entries, stride, _ in request.topics:
         ids = present.setdefault(name, set())
         ids.update([entry[0] for entry in row.requested(stride).iter_unpack(entries)])
-    in_session = link.sessions.follower.id != NO_SESSION
+    in_session = link.sessions.in_session
     for name, topic in list(link.topics.items()):
         kept = present.get(name, set())
         for partition in [id_ for id_ in topic.partitions if id_ not in kept]:

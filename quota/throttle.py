@@ -162,10 +162,6 @@ class Throttle:
             self.under_min_isr = partitions
             self.generation += 1
 
-    def is_under_min_isr(self, topic: bytes, partition: int) -> bool:
-        """Whether the cluster's metadata shows fewer replicas in sync than `min.insync.replicas`."""
-        return (topic, partition) in self.under_min_isr
-
     @property
     def throttled_topics(self) -> Container[bytes]:
         """The topics with throttled partitions."""

@@ -137,7 +137,7 @@ def test_a_partition_that_falls_below_min_isr_comes_first(policy: Policy) -> Non
     left = 5 * SIZE - talk.follower.offsets[b"t", partition] * BATCH
     assert left > 4 * SIZE
     talk.link.throttle.set_under_min_isr(frozenset({(b"t", partition)}))
-    assert talk.link.throttle.is_under_min_isr(b"t", partition)
+    assert (b"t", partition) in talk.link.throttle.under_min_isr
     start = talk.clock.now
     talk.exchange()
     talk.exchange()  # one of the two may have been the floor's
@@ -164,7 +164,7 @@ def test_min_isr_that_changes_is_a_new_generation_and_one_that_stays_is_none() -
     assert throttle.generation == generation
     throttle.set_under_min_isr(frozenset({(b"t", 0)}))
     assert throttle.generation == generation + 1
-    assert not throttle.is_under_min_isr(b"t", 1)
+    assert (b"t", 1) not in throttle.under_min_isr
 
 
 class SilentLog(Log):
