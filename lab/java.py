@@ -23,6 +23,8 @@ _LOGGING = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
     "-Dorg.slf4j.simpleLogger.showThreadName=false",
+    # As in Kafka's own logging configuration: 3.9 logs every request of a deprecated version, in full, at INFO.
+    "-Dorg.slf4j.simpleLogger.log.kafka.request.logger=warn",
 )
 
 
