@@ -99,6 +99,10 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         limit = side.throttle.settings.rate
         return math.inf if limit is None else limit
 
+    def in_force(side: SideSource) -> float:
+        since = side.throttle.in_force_since
+        return 0 if since is None else round(side.throttle.clock() - since, 3)
+
     yield _by_side(
         "weir_throttled_rate_bytes_per_second",
         "gauge",
@@ -107,6 +111,13 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         rate,
     )
     yield _by_side("weir_quota_bytes_per_second", "gauge", "The quota in force; +Inf when none.", sides, quota)
+    yield _by_side(
+        "weir_throttle_in_force_seconds",
+        "gauge",
+        "How long replicas have been throttled without a break since the start; 0 when none is.",
+        sides,
+        in_force,
+    )
     yield Family(
         "weir_replication_bytes",
         "counter",
@@ -173,6 +184,13 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "Messages behind the high watermark, over all replicas.",
         sides,
         lambda side: side.throttle.lag.sum_messages(),
+    )
+    yield _by_side(
+        "weir_replica_lag_limit_seconds",
+        "gauge",
+        "replica_lag_time_max_ms: a replica that lags for longer is not in sync (KIP-16).",
+        sides,
+        lambda side: side.throttle.lag.replica_lag_time_max,
     )
 
 

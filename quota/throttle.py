@@ -122,6 +122,8 @@ class Throttle:
         # must not take them for those of its own session, which has other partitions.
         self._last_session_id = crc32(f"{side} {broker_id}".encode()) & MAX_INT32
         self._throttled: dict[bytes, frozenset[int] | EveryPartition] = {}
+        self.in_force_since: float | None = None
+        """When this side began to throttle (a rate, and a replica on this broker that is listed); None: it does not."""
         self._in_sync_replicas: Mapping[tuple[bytes, int], frozenset[int]] = {}
         self.under_min_isr: frozenset[tuple[bytes, int]] = frozenset()
         self.configure(self.settings)
@@ -148,6 +150,10 @@ class Throttle:
                 self._throttled[topic.encode()] = EVERY_PARTITION
             elif partitions:
                 self._throttled[topic.encode()] = partitions
+        if settings.rate is None or not self._throttled:
+            self.in_force_since = None
+        elif self.in_force_since is None:
+            self.in_force_since = self.clock()
         self.generation += 1
 
     def set_in_sync_replicas(self, in_sync: Mapping[tuple[bytes, int], frozenset[int]]) -> None:

@@ -16,6 +16,7 @@ from proxy import metrics
 from proxy.metrics import ProcessStats, SideSource, content_type, families, render
 from proxy.stats import RelayStats
 from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from quota.topic_names import TopicNames
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
@@ -111,6 +112,7 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_cut_bytes_total", {"side": "leader"}, 11),
         ("weir_partition_bytes_total", {"side": "leader", "topic": "orders", "partition": "7"}, 340),
         ("weir_replica_lag_messages_sum", {"side": "leader"}, 15),
+        ("weir_replica_lag_limit_seconds", {"side": "leader"}, 30),
         ("weir_partitions_left_out_total", {"side": "leader"}, 12),
         ("weir_fetches_held_total", {"side": "leader"}, 13),
         ("weir_fetch_requests_total", {"side": "leader", "api_version": "3"}, 14),
@@ -140,6 +142,27 @@ async def test_metrics_lag_grows_at_scrape_time_with_no_fetch_arriving() -> None
     assert isinstance(clock, Clock)
     clock.now += 40
     assert (await samples_of(sides))[key] == before + 40
+
+
+async def test_metrics_throttle_is_in_force_while_there_are_a_rate_and_a_replica() -> None:
+    side = source("leader", 5)
+    clock = side.throttle.clock
+    assert isinstance(clock, Clock)
+    listed = {"orders": ThrottledReplicas.parse("0:1")}
+    seen = []
+    for settings in (
+        ThrottleSettings(rate=5),
+        ThrottleSettings(rate=5, replicas={"orders": ThrottledReplicas.parse("0:2")}),  # of another broker
+        ThrottleSettings(replicas=listed),
+        ThrottleSettings(rate=0, replicas=listed),
+        ThrottleSettings(rate=7, replicas={"payments": ALL_REPLICAS}),  # another throttle, without a break
+        ThrottleSettings(),
+        ThrottleSettings(rate=5, replicas=listed),
+    ):
+        side.throttle.configure(settings)
+        clock.now += 10
+        seen.append((await samples_of([side]))["weir_throttle_in_force_seconds", frozenset({("side", "leader")})])
+    assert seen == [0, 0, 0, 10, 20, 0, 10]
 
 
 async def test_metrics_process_memory_and_cpu_are_shown() -> None:
