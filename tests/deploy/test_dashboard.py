@@ -1,0 +1,73 @@
+"""The dashboard and the rules, without Prometheus: every metric that they name is one of the sidecar's."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from prometheus_client import ProcessCollector
+
+from proxy.metrics import ProcessStats, SideSource, families
+from proxy.stats import RelayStats
+from quota.throttle import Throttle
+from quota.topic_names import TopicNames
+from tests.deploy.files import ALERTS, RECORDING, dashboard, metrics_in, panels, queries
+
+
+def exported() -> set[str]:
+    """The names in /metrics, those of events that have not happened yet too."""
+    sides = [SideSource(Throttle("leader", 1, lambda: 0.0), RelayStats("leader"))]
+    own = {
+        f"{family.name}_total" if family.kind == "counter" else family.name
+        for family in families(sides, ProcessStats("1.2.3", TopicNames(lambda: 0.0)))
+    }
+    return own | {sample.name for metric in ProcessCollector(registry=None).collect() for sample in metric.samples}
+
+
+def recorded() -> set[str]:
+    return set(re.findall(r"- record: (\S+)", RECORDING.read_text()))
+
+
+def test_rules_name_metrics_that_sidecars_export() -> None:
+    assert metrics_in(RECORDING.read_text()) - recorded() <= exported()
+    named = metrics_in(ALERTS.read_text())
+    assert len(named) > 5
+    assert named <= exported() | recorded()
+
+
+def test_dashboard_names_metrics_that_sidecars_export_or_rules_record() -> None:
+    named = set().union(*(metrics_in(query) for _, query in queries()))
+    assert named <= exported() | recorded()
+    assert {name for name in recorded() if name.startswith("kip73:")} <= named
+
+
+def test_dashboard_shows_every_counter_of_what_was_not_throttled_or_lost() -> None:
+    named = set().union(*(metrics_in(query) for _, query in queries()))
+    assert {name for name in exported() if re.search("passthrough|errors|failures|dropped|unknown", name)} <= named
+
+
+def test_dashboard_goes_by_the_data_source_the_clusters_and_the_brokers_that_are_chosen() -> None:
+    variables = {variable["name"]: variable for variable in dashboard()["templating"]["list"]}
+    assert [variables[name]["type"] for name in ("datasource", "job", "broker")] == ["datasource", "query", "query"]
+    for panel in panels():
+        for part in (panel, *panel["targets"]):
+            assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    for title, query in queries():
+        assert query.count('{job=~"$job", broker=~"$broker"') == len(metrics_in(query)) or query.startswith("up{"), (
+            title
+        )
+
+
+def test_dashboard_panels_lie_beside_each_other() -> None:
+    places = [panel["gridPos"] for panel in dashboard()["panels"]]
+    taken = [
+        (x, y)
+        for place in places
+        for x, y in itertools.product(
+            range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
+        )
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) < 24
+    ids = [panel["id"] for panel in dashboard()["panels"]]
+    assert len(ids) == len(set(ids))

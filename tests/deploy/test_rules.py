@@ -1,0 +1,42 @@
+"""The rules by promtool, Prometheus' own: that it reads them, and what fires when (rules_test.yml)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from tests.deploy.files import ALERTS, CONFIGURATION, RULE_TESTS, needs
+
+
+def promtool(*arguments: object) -> None:
+    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs("promtool")
+def test_rules_and_scrape_configuration_are_valid() -> None:
+    promtool("check", "config", CONFIGURATION)
+
+
+@needs("promtool")
+def test_rules_fire_when_they_should_and_are_silent_when_not() -> None:
+    promtool("test", "rules", RULE_TESTS)
+
+
+def alerts() -> dict[str, str]:
+    """Every alert's text by its name."""
+    _, *found = re.split(r"- alert: ", ALERTS.read_text())
+    return {text.split("\n", 1)[0]: text for text in found}
+
+
+@pytest.mark.parametrize("alert", alerts())
+def test_alert_says_what_to_do_and_is_tested_both_ways(alert: str) -> None:
+    text = alerts()[alert]
+    assert re.search(r"severity: (critical|warning|info)\n", text)
+    assert "summary: " in text
+    assert "description: " in text
+    tests = RULE_TESTS.read_text()
+    assert re.search(rf"alertname: {alert}, eval_time: \w+, exp_alerts: \[\]", tests)
+    assert re.search(rf"alertname: {alert}\n +eval_time: \w+\n +exp_alerts:\n +- exp_labels", tests)
