@@ -21,21 +21,14 @@ class BufferPool:
         self.large_limit = large_limit
         self.small_spares = small_spares
         self.large_lent = 0
-        self.small_lent = 0
         self._large: list[memoryview] = []
         self._small: list[memoryview] = []
-
-    @property
-    def lent_bytes(self) -> int:
-        """Bytes of all buffers lent out now."""
-        return self.large_lent * LARGE_BUFFER_SIZE + self.small_lent * SMALL_BUFFER_SIZE
 
     def borrow(self, large: bool) -> memoryview:
         """A buffer of arbitrary content: a small one unless a `large` one was asked for and is to be had."""
         if large and self.large_lent < self.large_limit:
             self.large_lent += 1
             return self._large.pop() if self._large else memoryview(bytearray(LARGE_BUFFER_SIZE))
-        self.small_lent += 1
         return self._small.pop() if self._small else memoryview(bytearray(SMALL_BUFFER_SIZE))
 
     def give_back(self, buffer: memoryview) -> None:
@@ -44,6 +37,5 @@ class BufferPool:
             self.large_lent -= 1
             self._large.append(buffer)
         else:
-            self.small_lent -= 1
             if len(self._small) < self.small_spares:
                 self._small.append(buffer)

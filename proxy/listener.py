@@ -176,10 +176,3 @@ class Listener:
         self.relay.stats.connections -= 1
         if not self.links and not self._connecting:
             self._empty.set()
-
-
-async def start_listener(relay: Relay, listen: Address, upstream: Address, peer: int | None = None) -> Listener:
-    """A Listener that listens. Raises OSError when the address is taken or not this machine's."""
-    listener = Listener(relay, listen, upstream, peer)
-    await listener.start()
-    return listener

@@ -53,11 +53,6 @@ class Kip73Budget:
         self.set_rate(rate)
 
     @property
-    def upper_bound(self) -> float | None:
-        """The quota in bytes a second; None when there is none."""
-        return self._upper_bound
-
-    @property
     def one_window(self) -> float:
         """The bytes of one sample's span at the quota: the most that one fetch is worth; inf when there is none."""
         return math.inf if self._upper_bound is None else self._upper_bound * self._window_size_seconds

@@ -60,10 +60,6 @@ class ThrottledReplicas:
             return None
         return self.by_broker.get(broker_id, _NO_PARTITIONS)
 
-    def contains(self, partition: int, broker_id: int) -> bool:
-        """Tell whether this partition's replica on this broker is throttled."""
-        return self.by_broker is None or partition in self.by_broker.get(broker_id, _NO_PARTITIONS)
-
     def __bool__(self) -> bool:
         return self.by_broker is None or bool(self.by_broker)
 
@@ -80,7 +76,6 @@ class ThrottledReplicas:
 
 _NO_PARTITIONS: frozenset[int] = frozenset()
 ALL_REPLICAS = ThrottledReplicas(None)
-NO_REPLICAS = ThrottledReplicas({})
 
 
 def _read_entry(entry: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.buffers import LARGE_BUFFER_SIZE
+from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
 from proxy.link import Link
 from quota.decisions import Hold
 from tests.protocol.wire import fetch, fetch_response, frame, produce, request, response
@@ -197,11 +197,11 @@ async def test_a_client_that_reads_nothing_stops_the_reading_from_the_broker() -
         block = bytes(range(256)) * 4096
         sent = await broker.send_until_blocked(block)
         assert 0 < sent < size
-        assert relay.pool.lent_bytes <= LARGE_BUFFER_SIZE
+        assert sum(relay.pool.lent) <= LARGE_BUFFER_SIZE
         await client.expect(struct.pack(">ii", size + 4, 1))
         whole = block * (size // len(block) + 1)
         await client.expect(whole[:sent])
-        await relay.until(lambda: relay.pool.lent_bytes == 0)
+        await relay.until(lambda: not relay.pool.lent)
         await broker.send(whole[sent : sent + 1000])
         await client.expect(whole[sent : sent + 1000])
 
@@ -210,7 +210,7 @@ async def test_a_broker_that_reads_nothing_stops_the_reading_from_its_client() -
     async with beside_another() as (relay, client, broker):
         await client.send(struct.pack(">ihhi", 2**31 - 1, 3, 0, 1))
         sent = await client.send_until_blocked(b"x" * 1_000_000)
-        assert relay.pool.lent_bytes <= LARGE_BUFFER_SIZE
+        assert sum(relay.pool.lent) <= LARGE_BUFFER_SIZE
         assert len(await broker.receive(12 + sent)) == 12 + sent
 
 
@@ -230,17 +230,17 @@ async def test_many_stuck_clients_cost_a_small_buffer_each() -> None:
             brokers.append(its_broker)
         for its_broker in brokers:
             await its_broker.send_until_blocked(b"x" * 500_000)
-        assert relay.pool.large_lent <= 4
-        assert relay.pool.small_lent <= 60
+        assert relay.pool.lent.count(LARGE_BUFFER_SIZE) <= 4
+        assert relay.pool.lent.count(SMALL_BUFFER_SIZE) <= 60
         for one in clients:
             one.reset()
-        await relay.until(lambda: relay.pool.lent_bytes == 0)
+        await relay.until(lambda: not relay.pool.lent)
 
 
 async def test_silent_clients_and_silent_brokers_cost_nothing() -> None:
     async with beside_another() as (relay, *_):
         silent = [await relay.connect() for _ in range(20)]
-        assert relay.pool.lent_bytes == 0
+        assert relay.pool.lent == []
         assert relay.stats.connections == 22
         for one, its_broker in silent:
             one.close()
@@ -254,7 +254,7 @@ async def test_a_client_that_sends_byte_by_byte_is_served(asked: bytes) -> None:
         for index in range(len(asked)):
             await client.send(asked[index : index + 1])
             await relay.until(lambda: link._to_upstream.moved > index)  # noqa: B023
-            assert relay.pool.lent_bytes == 0
+            assert relay.pool.lent == []
         await broker.expect(asked)
         data = fetch_response(1)
         for index in range(len(data)):

@@ -18,7 +18,7 @@ from protocol.fetch import FetchRequest
 from protocol.response_scanner import ResponseHead, ScannedTopic
 from proxy.address import Address
 from proxy.buffers import BufferPool
-from proxy.listener import Listener, start_listener
+from proxy.listener import Listener
 from proxy.log import EventLog
 from proxy.relay import Relay
 from proxy.stats import RelayStats
@@ -133,12 +133,23 @@ Scripted = Decision | Exception | Callable[[FetchRequest], Decision]
 
 
 class PoisonedPool(BufferPool):
-    """Overwrites what is given back, so that bytes read from it too late are seen."""
+    """Overwrites what is given back, so that bytes read from it too late are seen; knows the sizes lent out now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lent: list[int] = []
+
+    def borrow(self, large: bool) -> memoryview:
+        """Lend a buffer, and remember it."""
+        buffer = super().borrow(large)
+        self.lent.append(len(buffer))
+        return buffer
 
     def give_back(self, buffer: memoryview) -> None:
         """Take the buffer back, spoiled."""
         buffer[:64] = b"\xdd" * 64
         buffer[-64:] = b"\xdd" * 64
+        self.lent.remove(len(buffer))
         super().give_back(buffer)
 
 
@@ -204,10 +215,12 @@ class LogLines(logging.Handler):
 class Relaying:
     """A listener in front of a scripted broker."""
 
-    def __init__(self, relay: Relay, throttle: ScriptedThrottle, broker: socket.socket, log: LogLines) -> None:
+    def __init__(
+        self, relay: Relay, pool: PoisonedPool, throttle: ScriptedThrottle, broker: socket.socket, log: LogLines
+    ) -> None:
         self.relay = relay
         self.stats = relay.stats
-        self.pool = relay.pool
+        self.pool = pool
         self.throttle = throttle
         self.log = log
         self.broker = broker
@@ -281,6 +294,13 @@ def logged() -> Iterator[tuple[EventLog, LogLines]]:
         logger.removeHandler(lines)
 
 
+async def start_listener(relay: Relay, listen: Address, upstream: Address, peer: int | None = None) -> Listener:
+    """A Listener that listens. Raises OSError when the address is taken or not this machine's."""
+    listener = Listener(relay, listen, upstream, peer)
+    await listener.start()
+    return listener
+
+
 @contextlib.asynccontextmanager
 async def relaying(
     peer: int | None = None, *, fetch_size_limit: int = 100 * 2**20, connect_seconds: float = 5.0
@@ -288,17 +308,17 @@ async def relaying(
     """Run a relay; at the end all it borrowed is back, all it counted is closed, and the relay itself had no bug."""
     broker = socket.create_server(("127.0.0.1", 0))
     broker.setblocking(False)
-    throttle = ScriptedThrottle()
+    throttle, pool = ScriptedThrottle(), PoisonedPool()
     with logged() as (log, lines):
         relay = Relay(
             throttle,
             RelayStats("leader"),
             log,
-            PoisonedPool(),
+            pool,
             fetch_size_limit=fetch_size_limit,
             connect_seconds=connect_seconds,
         )
-        running = Relaying(relay, throttle, broker, lines)
+        running = Relaying(relay, pool, throttle, broker, lines)
         running.listener = await start_listener(relay, Address("127.0.0.1", 0), running.upstream, peer)
         try:
             yield running
@@ -307,5 +327,5 @@ async def relaying(
             running.listener.abort()
             running.close_peers()
             await running.until(lambda: relay.stats.connections == 0)
-        assert relay.pool.lent_bytes == relay.fetch_memory.total == 0
+        assert (pool.lent, relay.fetch_memory.total) == ([], 0)
         assert len(relay.held) == relay.stats.held == 0

@@ -68,7 +68,7 @@ async def test_requests_and_responses_in_any_pieces_arrive_byte_for_byte(seed: i
             at_client = tasks.create_task(client.receive(len(responses)))
         assert at_client.result() == responses
         assert len(relay.throttle.told("settle")) == len(replica_fetches)
-        assert relay.pool.lent_bytes == 0
+        assert relay.pool.lent == []
 
 
 async def test_large_frames_flow_both_ways_at_once() -> None:
@@ -92,7 +92,7 @@ async def test_an_idle_connection_owns_no_buffer() -> None:
         client, broker = await relay.connect()
         for correlation_id in range(3):
             await round_trip(client, broker, correlation_id)
-            assert relay.pool.lent_bytes == 0
+            assert relay.pool.lent == []
 
 
 async def test_produce_with_acks_0_leaves_no_response_due() -> None:

@@ -13,10 +13,9 @@ import pytest
 
 from protocol.fetch import encode_fetch_response
 from proxy.address import Address
-from proxy.listener import start_listener
 from quota.decisions import Answer, Hold
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
-from tests.proxy.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip
+from tests.proxy.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
 
 ON_BOTH_LOOPS = True
 LONG = 30.0
@@ -259,7 +258,7 @@ async def test_drain_delivers_what_a_slow_client_has_not_read_yet() -> None:
         client, broker = await relay.connect(request(3, 0, 1))
         data = response(1, b"z" * 30_000_000)
         sending = asyncio.create_task(broker.send(data))
-        await relay.until(lambda: relay.pool.lent_bytes)
+        await relay.until(lambda: relay.pool.lent)
         async with draining(relay, client, broker):
             await client.send(request(3, 0, 2))  # unread by the relay: closing on it would reset the connection
             await client.expect(data)

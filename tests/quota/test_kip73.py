@@ -47,7 +47,7 @@ def test_quota_of_none_is_never_exceeded_and_still_records() -> None:
     assert not budget.is_quota_exceeded()
     assert budget.rate() == 10**12
     assert budget.retry_at(clock()) == clock()
-    assert budget.upper_bound is None
+    assert budget.one_window == math.inf
 
 
 def test_quota_of_zero_is_exceeded_before_anything_was_recorded() -> None:
@@ -87,7 +87,7 @@ def test_set_rate_that_is_no_quota_is_refused_and_changes_nothing(rate: float) -
     with pytest.raises(InvalidQuota, match="0 or more bytes a second, not ") as refused:
         budget.set_rate(rate)
     assert refused.value.rate is rate
-    assert budget.upper_bound == 100
+    assert budget.one_window == 100
 
 
 def test_retry_at_within_the_limits_is_when_the_rate_is_back() -> None:
