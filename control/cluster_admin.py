@@ -108,7 +108,7 @@ class ClusterAdmin:
         """Return the state of every partition of `topics` (None: of all)."""
         names = None if topics is None else list(topics)
         with _refused("Asking for topics"):
-            described = _ask_others_too(lambda: self._client.describe_topics(names))
+            described = self._ask_others_too(lambda: self._client.describe_topics(names))
         found = {}
         for topic in described:
             _check(f"Describing topic {topic['name']}", topic["error_code"])
@@ -217,6 +217,15 @@ class ClusterAdmin:
         lists = {topic: dict.fromkeys((LEADER_REPLICAS, FOLLOWER_REPLICAS)) for topic in topics}
         self._alter(rates, lists, self._client.reset_configs)
 
+    def _ask_others_too(self, ask: Callable[[], Any]) -> Any:
+        """Ask, and again where the broker that was asked does not answer: the client then chooses another one."""
+        for _ in range(_MORE_TRIES):
+            try:
+                return ask()
+            except KafkaConnectionError:
+                self._sleep(_RETRY_SECONDS)
+        return ask()
+
     def _alter(
         self,
         brokers: Mapping[int, Mapping[str, object]],
@@ -235,16 +244,6 @@ class ClusterAdmin:
             for name, said in by_name.items():
                 if said != "OK":
                     raise ControlError(f"{action} of {kind} {name}", str(said))
-
-
-def _ask_others_too(ask: Callable[[], Any]) -> Any:
-    """Ask, and again where the broker that was asked does not answer: the client then chooses another one."""
-    for _ in range(_MORE_TRIES):
-        try:
-            return ask()
-        except KafkaConnectionError:
-            time.sleep(_RETRY_SECONDS)
-    return ask()
 
 
 def _texts(configs: Mapping[str, object]) -> dict[str, str | None]:

@@ -69,6 +69,28 @@ def test_partitions_carry_leader_replicas_and_isr(admin: ClusterAdmin) -> None:
     assert admin.partitions(["orders"]) == {Partition("orders", 4): PartitionState(-1, (1, 2), (2,))}
 
 
+def test_topics_are_asked_for_again_where_a_broker_does_not_answer(admin: ClusterAdmin) -> None:
+    """The client asks another broker then, as in a rolling restart; all that it asks of the first one fails."""
+    answers = iter([KafkaConnectionError("gone")] * 5 + [[]])
+
+    def describe(topics: list[str]) -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    client(admin).answers["describe_topics"] = describe
+    assert admin.partitions(["orders"]) == {}
+    assert admin._clock() == 1.0  # five waits of 0.2 s
+
+
+def test_topics_that_no_broker_tells_of_are_an_error_after_six_tries(admin: ClusterAdmin) -> None:
+    client(admin).answers["describe_topics"] = KafkaConnectionError("nobody there")
+    with pytest.raises(ControlError, match=r"Asking for topics failed: .*nobody there"):
+        admin.partitions()
+    assert client(admin).asked == [("describe_topics", (None,), {})] * 6
+
+
 def test_topic_with_an_error_is_refused(admin: ClusterAdmin) -> None:
     client(admin).answers["describe_topics"] = [{"name": "orders", "error_code": 3, "partitions": []}]
     with pytest.raises(ControlError, match="Describing topic orders failed: error code 3"):
