@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from proxy.address import Address
 from proxy.config import Config, ConfigError, load_config, parse_config, throttle_settings
+from quota.throttle import ThrottleSettings
 from quota.throttled_replicas import ThrottledReplicas
 
 # interface.md's example, as users write it.
@@ -39,6 +41,7 @@ replica_lag_time_max_ms = 30000
 
 [fetch]
 response_max_bytes = 10485760
+session_cache_slots = 7
 
 [export]
 interval_seconds = 5
@@ -121,7 +124,7 @@ def test_config_optional_tables_absent_have_the_documented_defaults() -> None:
     assert (config.quota.policy, config.quota.window_num, config.quota.window_size_seconds) == ("strict", 11, 1)
     assert config.quota.order == "urgent-first"
     assert config.quota.replica_lag_time_max_ms == 30000
-    assert config.fetch.response_max_bytes is None
+    assert (config.fetch.response_max_bytes, config.fetch.session_cache_slots) == (None, 1000)
     assert config.limits.fetch_request_max_bytes == 104857600
     assert (config.limits.drain_seconds, config.limits.connect_timeout_seconds) == (10.0, 5.0)
     assert config.export is None
@@ -136,12 +139,23 @@ def test_config_bootstrap_servers_with_commas_names_several() -> None:
 
 
 def test_config_settings_of_a_side_are_that_sides() -> None:
-    config = parse_config(FULL)
-    leader = throttle_settings(config, config.throttle, "leader")
-    follower = throttle_settings(config, config.throttle, "follower")
-    assert (leader.rate, leader.replicas["orders"]) == (5000000, ThrottledReplicas.parse("*"))
-    assert (follower.rate, follower.replicas["orders"]) == (6000000, ThrottledReplicas.parse("0:2,1:2"))
-    assert leader.response_max_bytes == 10485760
+    text = FULL.replace('"strict"', '"kip73"').replace("num = 11", "num = 12").replace("seconds = 1\n", "seconds = 2\n")
+    config = parse_config(text.replace("_ms = 30000", "_ms = 40000"))
+    leader = ThrottleSettings(
+        rate=5000000,
+        replicas={"orders": ThrottledReplicas.parse("*")},
+        policy="kip73",
+        order="round-robin",
+        window_num=12,
+        window_size_seconds=2,
+        replica_lag_time_max_ms=40000,
+        response_max_bytes=10485760,
+        session_slots=7,
+    )
+    assert throttle_settings(config, config.throttle, "leader") == leader
+    assert throttle_settings(config, config.throttle, "follower") == replace(
+        leader, rate=6000000, replicas={"orders": ThrottledReplicas.parse("0:2,1:2")}
+    )
 
 
 UNKNOWN_KEYS = [

@@ -32,6 +32,8 @@ PROMISED = [
     ("weir_replica_lag_seconds", "gauge", {"side", "topic", "partition", "replica"}),
     ("weir_partitions_left_out_total", "counter", {"side"}),
     ("weir_fetches_held_total", "counter", {"side"}),
+    ("weir_full_fetches_total", "counter", {"side", "sender"}),
+    ("weir_fetch_sessions", "gauge", {"side"}),
     ("weir_fetch_requests_total", "counter", {"side", "api_version"}),
     ("weir_passthrough_total", "counter", {"reason"}),
     ("weir_protocol_errors_total", "counter", {"side", "kind"}),
@@ -58,6 +60,9 @@ def busy_sides() -> list[SideSource]:
     leader.throttle.stats.partition_bytes[b"orders"][7] = 340
     leader.throttle.stats.cut_bytes = 11
     leader.throttle.stats.partitions_left_out = 12
+    leader.throttle.stats.full_fetches_received = 15
+    leader.throttle.stats.full_fetches_sent = 16
+    leader.throttle.link(2).sessions.follower.begin(leader.throttle.open_session(), uses_topic_ids=True)
     lag = leader.throttle.lag.topic(2, b"orders")
     lag.fetched(1000.0)
     lag.update(7, 100, 115, 999.0)
@@ -115,6 +120,11 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_replica_lag_limit_seconds", {"side": "leader"}, 30),
         ("weir_partitions_left_out_total", {"side": "leader"}, 12),
         ("weir_fetches_held_total", {"side": "leader"}, 13),
+        ("weir_full_fetches_total", {"side": "leader", "sender": "follower"}, 15),
+        ("weir_full_fetches_total", {"side": "leader", "sender": "sidecar"}, 16),
+        ("weir_full_fetches_total", {"side": "follower", "sender": "sidecar"}, 0),
+        ("weir_fetch_sessions", {"side": "leader"}, 1),
+        ("weir_fetch_sessions", {"side": "follower"}, 0),
         ("weir_fetch_requests_total", {"side": "leader", "api_version": "3"}, 14),
         ("weir_passthrough_total", {"reason": "tls"}, 3),
         ("weir_passthrough_total", {"reason": "fetch_version"}, 0),

@@ -231,6 +231,8 @@ async def test_sidecar_reload_puts_in_force_what_needs_no_restart_and_names_the_
             """
             [quota]
             policy = "kip73"
+            [fetch]
+            session_cache_slots = 3
             [limits]
             connect_timeout_seconds = 1.5
             fetch_request_max_bytes = 1000
@@ -241,7 +243,7 @@ async def test_sidecar_reload_puts_in_force_what_needs_no_restart_and_names_the_
         )
         weir.sidecar.reload(changed)
         leader = weir.sidecar.sides[0].throttle
-        assert (leader.settings.rate, leader.settings.policy) == (6, "kip73")
+        assert (leader.settings.rate, leader.settings.policy, leader.settings.session_slots) == (6, "kip73", 3)
         relay = weir.sidecar._relays["leader"]
         assert (relay.connect_seconds, relay.fetch_size_limit) == (1.5, 1000)
         assert {relay.fetch_memory.limit for relay in weir.sidecar._relays.values()} == {1000}
@@ -253,7 +255,7 @@ async def test_sidecar_reload_puts_in_force_what_needs_no_restart_and_names_the_
             (
                 "config_reloaded",
                 {
-                    "changed": "cluster,quota,limits,throttle",
+                    "changed": "cluster,quota,fetch,limits,throttle",
                     "needs_restart": "cluster",
                     "http_settings_replaced": 1,
                 },
