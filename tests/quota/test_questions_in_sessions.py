@@ -1,0 +1,42 @@
+"""When a leader is asked for true offsets and errors, in fetch sessions: not too late, and not sooner than needed."""
+
+import struct
+
+from quota.throttle import ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.test_fetch_sessions import BATCH, MB, cluster
+
+NOT_LEADER_OR_FOLLOWER = 6
+
+
+def test_an_error_reaches_a_follower_that_leaves_partitions_out_itself_now_and_then() -> None:
+    """Kafka's own throttle on the follower does so: the answers in between are true for the others only."""
+    made = cluster(0, behind=2)
+    made.follower.run(12)
+    moved = {key: offset for key, offset in made.follower.offsets.items() if key[0] == b"t"}
+    made.leader.leader.logs[b"t", 0].error_code = NOT_LEADER_OR_FOLLOWER
+    error, changed_at = struct.pack(">ih", 0, NOT_LEADER_OR_FOLLOWER), made.clock.now
+    while not any(error in topic.headers for topic in made.follower.fetch()[1]):
+        passed = made.clock.now - changed_at
+        assert passed < 11
+        if passed % 2 < 1:
+            made.follower.offsets.update(moved)
+        else:
+            for key in moved:
+                made.follower.offsets.pop(key, None)
+    made.check()
+
+
+def test_no_question_is_asked_of_what_had_its_answers_until_it_fell_behind() -> None:
+    made = cluster(5 * MB, behind=1, batches=400)
+    throttle = made.throttles[0]
+    made.follower.run(20)
+    assert made.hops[0].link.behind_count == 0
+    throttle.configure(ThrottleSettings(rate=0, replicas={"t": ALL_REPLICAS}))
+    made.leader.leader.logs[b"t", 0].batches.extend([BATCH] * 400)
+    asked_before = throttle.stats.questions
+    made.follower.run(9)
+    assert made.hops[0].link.behind_count == 1
+    assert throttle.stats.questions == asked_before
+    made.follower.run(3)
+    assert throttle.stats.questions == asked_before + 1
