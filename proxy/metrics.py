@@ -85,7 +85,7 @@ def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Fam
     yield Family(
         "weir_topic_ids_unknown",
         "gauge",
-        "Topic ids in fetches whose name is not known now; they are not throttled.",
+        "Topic ids in fetches whose name is not known now; after a second they are not throttled.",
         (),
         [((), process.topic_names.unknown_count)],
     )

@@ -1,6 +1,7 @@
 """Learns the names of topic ids from the cluster's metadata: throttled topics in advance, others when they are seen.
 
-Nothing on the data path waits for it: an id without a name is not throttled until its name is known.
+Nothing on the data path waits for it: after a moment (quota.topic_names.AWAIT_SECONDS) an id without a name is not
+throttled until its name is known.
 """
 
 from __future__ import annotations

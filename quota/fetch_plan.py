@@ -252,7 +252,7 @@ def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> F
 
 
 def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: float, ready: float) -> Decision:
-    ready = min(ready, _leave_unanswered(link, now) + QUESTION_SECONDS)
+    ready = min(ready, _leave_unanswered(link, now) + QUESTION_SECONDS, link.throttle.names_awaited_until)
     wait = max(request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS)
     if link.partition_count > link.behind_count:
         link.leave_out()

@@ -76,8 +76,9 @@ class ReplicaLink:
             self._is_taken_in = True
             if (refusal := self._take_in(request, now)) is not None:
                 return refusal
-        if self._generation != self.throttle.generation:
-            self._generation = self.throttle.generation
+        generation = self.throttle.generation_at(now)
+        if self._generation != generation:
+            self._generation = generation
             for topic in self.topics.values():
                 self._reclassify(topic)
         return decide(self, request, now, held_seconds)
@@ -213,7 +214,7 @@ class ReplicaLink:
             throttle = self.throttle
             name = throttle.topic_names.name_of(key) if is_id else key
             lag = throttle.lag.topic(self.replica_id, key if name is None else name)
-            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttle.throttled_partitions(name))
+            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttle.throttled_partitions(name, key))
         return topic
 
     def partitions(self) -> list[ReplicaPartition]:
@@ -273,7 +274,7 @@ class ReplicaLink:
             topic.name = self.throttle.topic_names.name_of(topic.key)
             if topic.name is not None:
                 topic.lag = self.throttle.lag.rename(topic.lag, topic.name)
-        topic.throttled = self.throttle.throttled_partitions(topic.name)
+        topic.throttled = self.throttle.throttled_partitions(topic.name, topic.key)
         is_throttling = self.throttle.settings.rate is not None
         for replica in topic.partitions.values():
             self.classify(replica)
@@ -283,10 +284,8 @@ class ReplicaLink:
     def classify(self, replica: ReplicaPartition) -> None:
         """In sync: at or past the high watermark last reported, lately so before an offset went back, or in the ISR."""
         topic = replica.topic
-        if (
-            topic.name is None
-            or replica.partition not in topic.throttled
-            or self.throttle.in_isr(topic.name, replica.partition, self.replica_id)
+        if replica.partition not in topic.throttled or (
+            topic.name is not None and self.throttle.in_isr(topic.name, replica.partition, self.replica_id)
         ):
             self.place(replica, behind=False, unknown=False)
         elif replica.high_watermark == UNKNOWN_OFFSET:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from zlib import crc32
 
 from protocol.fetch import MAX_INT32
 from protocol.fetch_session import NO_SESSION, next_epoch
+from protocol.metadata import NO_ID
 from quota.catch_up import Order
 from quota.interval import IntervalCounts
 from quota.kip73 import Kip73Budget
@@ -80,14 +82,16 @@ EVERY_PARTITION = EveryPartition()
 
 
 class _ThrottledIds:
-    """The ids of the topics with throttled partitions, as far as their names are known."""
+    """The ids of the topics with throttled partitions."""
 
     def __init__(self, throttle: Throttle) -> None:
         self._throttle = throttle
 
     def __contains__(self, topic_id: object) -> bool:
-        name = self._throttle.topic_names.name_of(topic_id) if isinstance(topic_id, bytes) else None
-        return name in self._throttle.throttled_topics
+        if not isinstance(topic_id, bytes):
+            return False
+        name = self._throttle.topic_names.name_of(topic_id)
+        return bool(self._throttle.throttled_partitions(name, topic_id))
 
 
 class Throttle:
@@ -109,7 +113,7 @@ class Throttle:
         self.broker_id = broker_id
         self.clock = clock
         self.settings = settings or ThrottleSettings()
-        self.generation = 0  # grows whenever the answer to "throttled?" or "in sync?" may have changed
+        self.generation = 0  # see `generation_at`
         self.stats = ThrottleStats()
         self.turns = Turns(clock)
         self.ledger = StrictLedger(clock)
@@ -118,6 +122,7 @@ class Throttle:
         self.links: set[ReplicaLink] = set()
         self.topic_names = TopicNames(clock) if topic_names is None else topic_names
         self.throttled_ids: Container[bytes] = _ThrottledIds(self)
+        self.names_awaited_until = math.inf  # when the first id without a name is no longer throttled (clock seconds)
         # Each sidecar counts from elsewhere: where one gives up on a connection and lets its fetches pass, the next hop
         # must not take them for those of its own session, which has other partitions.
         self._last_session_id = crc32(f"{side} {broker_id}".encode()) & MAX_INT32
@@ -173,9 +178,26 @@ class Throttle:
         """The topics with throttled partitions."""
         return self._throttled
 
-    def throttled_partitions(self, topic: bytes | None) -> frozenset[int] | EveryPartition:
-        """The topic's throttled partitions on this broker's side; None is a topic whose name is not known."""
-        return NO_PARTITION if topic is None else self._throttled.get(topic, NO_PARTITION)
+    def throttled_partitions(self, topic: bytes | None, topic_id: bytes = NO_ID) -> frozenset[int] | EveryPartition:
+        """The topic's throttled partitions on this broker's side.
+
+        None is a topic whose name is not known. While it is on its way all of `topic_id` is throttled, where anything
+        is: else the first fetch of a topic that was made lately would bring all that fits in an answer.
+        """
+        if topic is not None:
+            return self._throttled.get(topic, NO_PARTITION)
+        until = self.topic_names.awaited_until(topic_id)
+        if self.settings.rate is None or not self._throttled or until <= self.clock():
+            return NO_PARTITION
+        self.names_awaited_until = min(self.names_awaited_until, until)
+        return EVERY_PARTITION
+
+    def generation_at(self, now: float) -> int:
+        """A number that grows whenever the answer to "throttled?" or "in sync?" may have changed."""
+        if self.names_awaited_until <= now:
+            self.names_awaited_until = math.inf
+            self.generation += 1
+        return self.generation
 
     def topic_names_changed(self) -> None:
         """Names of topics were learned."""

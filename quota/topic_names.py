@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ MAX_IDS = 100_000
 
 FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
+AWAIT_SECONDS = 1.0  # how long after an id is first seen its name may be on its way
 FORGET_SECONDS = 600.0  # an id without a name that nobody looked up for so long is not asked for any more
 
 
 @dataclass(slots=True)
 class _Unnamed:
+    awaited_until: float
     looked_up_at: float
     ask_at: float
     retry_seconds: float = FIRST_RETRY_SECONDS
@@ -60,12 +63,20 @@ class TopicNames:
             unnamed.looked_up_at = now
             self._unnamed.move_to_end(topic_id)
             return None
-        self._unnamed[topic_id] = _Unnamed(looked_up_at=now, ask_at=now)
+        self._unnamed[topic_id] = _Unnamed(awaited_until=now + AWAIT_SECONDS, looked_up_at=now, ask_at=now)
         if len(self._unnamed) > self._max_ids:
             self._unnamed.popitem(last=False)
         if self.on_miss is not None:
             self.on_miss()
         return None
+
+    def awaited_until(self, topic_id: bytes) -> float:
+        """Until when the name of an id without one may still come (clock seconds): a moment from its first look-up on.
+
+        -inf for an id that was not looked up, or has its name.
+        """
+        unnamed = self._unnamed.get(topic_id)
+        return -math.inf if unnamed is None else unnamed.awaited_until
 
     def learn(self, names: Mapping[bytes, bytes]) -> bool:
         """Take the names (UTF-8) by id that an answer shows; True when something changed."""

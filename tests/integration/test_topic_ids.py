@@ -10,16 +10,18 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lab.cluster import Cluster
-from lab.modes import KraftCluster
+from lab.modes import CORNERS, KraftCluster
 from proxy.address import Address
 from proxy.cluster import ClusterPoller
 from proxy.config import Cluster as ClusterTable
 from proxy.log import EventLog
 from proxy.min_isr import Partitions
+from tests.integration.moves import MB, assert_identical, assert_keeps, assert_throttled, filled, moving, throttle
 from tests.proxy.resolving import POLL_SECONDS, Resolving
 
 pytestmark = pytest.mark.integration
 
+RATE = 2 * MB
 TWO_IN_SYNC = {"min.insync.replicas": "2"}
 
 
@@ -97,3 +99,18 @@ async def test_partitions_with_fewer_in_sync_than_min_isr_are_published(cluster:
             await asyncio.sleep(0.1)
             await poller.poll()
     poller._disconnect()
+
+
+def test_a_topic_that_is_made_and_moved_at_once_is_throttled_from_its_first_fetch_on() -> None:
+    """Its throttle was set before, and no poll of the metadata has shown its id: the first fetch that has it does."""
+    never = {"cluster": {"poll_seconds": 3600}}
+    with CORNERS[-1].cluster(2, sidecars=True, poll_isr=True, sidecar_tables=never) as cluster:
+        cluster.sidecars[1].put_throttle(throttle("orders", leader=RATE))
+        topic = filled(cluster, "orders", [1], 12 * MB)
+        with moving(cluster, [topic], [1, 2]) as received:
+            pass
+        assert_keeps(received.series(), RATE)
+        assert_identical(cluster, [topic], 1, 2)
+        assert_throttled(cluster, 1, "leader")
+        assert cluster.sidecars[1].metrics().value("weir_topic_ids_unknown") == 0
+        cluster.check_logs()

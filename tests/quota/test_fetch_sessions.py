@@ -376,36 +376,6 @@ def test_a_request_that_does_not_wait_for_its_answer_is_held_until_that_came() -
     assert isinstance(link.plan(second, 0.01), Forward)
 
 
-def test_an_id_without_a_name_is_never_throttled() -> None:
-    made = cluster(MB, version=13, in_sync=0)
-    made.throttles[0].topic_names._names.clear()
-    made.follower.run(0.5)
-    assert sum(size for _, size in made.follower.received) > 2 * MB
-    made.throttles[0].topic_names.learn({TOPIC_ID: b"t"})
-    made.throttles[0].topic_names_changed()
-    made.follower.fetch()
-    made.follower.received.clear()
-    start = made.clock.now
-    made.follower.run(10)
-    assert mean_rate(made.follower.received, start, made.clock.now) <= 1.05 * MB
-    made.check()
-
-
-def test_the_lag_of_an_id_that_gets_its_name_goes_on_under_that_name() -> None:
-    """Else what the id was behind would be shown until it expires, long after its replica is in sync."""
-    made = cluster(MB, version=13, in_sync=0)
-    throttle = made.throttles[0]
-    throttle.topic_names._names.clear()
-    made.follower.run(0.05)
-    behind = throttle.lag.sum_messages()
-    assert behind > 0
-    throttle.topic_names.learn({TOPIC_ID: b"t"})
-    throttle.topic_names_changed()
-    made.follower.fetch()
-    assert {row.topic for row in throttle.lag.rows()} == {b"t"}
-    assert 0 < throttle.lag.sum_messages() <= behind
-
-
 @pytest.mark.parametrize("full", [True, False])
 def test_no_more_partitions_are_kept_than_one_link_may(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quota.request_intake.MOST_PARTITIONS", PARTITIONS)
