@@ -7,7 +7,6 @@ throttled until its name is known.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import time
 from collections import deque
@@ -19,7 +18,7 @@ from proxy.address import Address
 from proxy.config import Config
 from proxy.log import EventLog, innermost_frame, os_error_reason
 from proxy.metadata import MetadataConnection, NoTopicIds
-from quota.topic_names import TopicNames
+from quota.topic_names import TopicNames, printed_id
 
 QUESTION_TIMEOUT_SECONDS = 5.0
 TOPICS_PER_QUESTION = 1000
@@ -200,5 +199,4 @@ def _questions(topic_ids: list[bytes], names: list[bytes]) -> Iterable[tuple[lis
 
 
 def _shown(topic_ids: Iterable[bytes]) -> list[str]:
-    """The first of `topic_ids` as Kafka writes them: base64, with neither '+' nor '/', without padding."""
-    return [base64.urlsafe_b64encode(topic_id).decode().rstrip("=") for topic_id in islice(topic_ids, _MOST_SHOWN)]
+    return [printed_id(topic_id) for topic_id in islice(topic_ids, _MOST_SHOWN)]

@@ -23,7 +23,10 @@ too."""
 
 
 class LagRow(NamedTuple):
-    """One partition of one replica at the moment it is read; `topic` is as on the wire (UTF-8)."""
+    """One partition of one replica at the moment it is read.
+
+    `topic` is its name (UTF-8), or its id as Kafka prints it while that is all that is known.
+    """
 
     topic: bytes
     partition: int

@@ -18,6 +18,7 @@ from quota.interval import IntervalCounts
 from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
 from quota.request_intake import take_incremental, take_whole
 from quota.response_limit import ResponseRotation
+from quota.topic_names import printed_id
 
 if TYPE_CHECKING:
     from quota.throttle import Throttle
@@ -213,7 +214,7 @@ class ReplicaLink:
         if topic is None:
             throttle = self.throttle
             name = throttle.topic_names.name_of(key) if is_id else key
-            lag = throttle.lag.topic(self.replica_id, key if name is None else name)
+            lag = throttle.lag.topic(self.replica_id, printed_id(key).encode() if name is None else name)
             topic = self.topics[key] = ReplicaTopic(key, name, lag, throttle.throttled_partitions(name, key))
         return topic
 

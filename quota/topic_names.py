@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ FIRST_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
 AWAIT_SECONDS = 1.0  # how long after an id is first seen its name may be on its way
 FORGET_SECONDS = 600.0  # an id without a name that nobody looked up for so long is not asked for any more
+
+
+def printed_id(topic_id: bytes) -> str:
+    """A topic id as Kafka's tools print it (Uuid.toString): base64 with neither '+' nor '/', without padding."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
 @dataclass(slots=True)
