@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 SHARE_SECONDS = 0.12  # of quota: what one fetch is granted; small enough to pace, large enough to waste little
 SHARE_BESIDE_LIVE_SECONDS = 0.012  # the same on a link with live traffic: a record in sync waits behind every share
+LONGEST_RIDE_SECONDS = 0.02  # how long a share waits for a live record to go with
 LARGEST_SHARE_SECONDS = 0.15  # what a fetch that comes late may be granted
 SMALLEST_FILL_SECONDS = 0.05  # worth a fetch of its own when the window has no room for a whole share
 QUESTION_SECONDS = 10.0  # no partition goes longer without a true answer: its follower would miss errors
@@ -42,6 +43,7 @@ SHORTEST_QUESTION_SECONDS = 1.0  # between two questions of an earlier hop that 
 SHORTEST_WAIT_SECONDS = 0.05  # a fetch that brings nothing lasts this long at least: held, not spun
 _SHORTEST_HOLD_SECONDS = 0.001  # the event loop's own resolution; a shorter hold would spin
 _LAPSE_SECONDS = 0.25  # how late a link may come back for the budget it waited for
+_AT_ONCE = 1  # min_bytes: an answer comes as soon as there is anything
 _LEAST_WHOLE_VERSION = 3  # KIP-74: from v3 on the first partition with data returns at least one whole batch
 
 
@@ -163,7 +165,25 @@ def _forward_granted(
         request = request.with_(topics=front + _granted_topics(request, grants, entries) + asked)
         request = link.sessions.whole(link, request, (*granted, *link.waiting()))
     fetch = InFlight(reserved=reserved, granted=granted, asks_all=asks_all)
-    return _forward(link, request.with_(max_wait_ms=wait_left), fetch)
+    min_bytes = _min_bytes(link, grants, now)
+    if min_bytes > _AT_ONCE:
+        wait_left = min(wait_left, round(LONGEST_RIDE_SECONDS * 1000))
+    return _forward(link, request.with_(max_wait_ms=wait_left, min_bytes=min_bytes), fetch)
+
+
+def _min_bytes(link: ReplicaLink, grants: list[Grant], now: float) -> int:
+    """How many bytes the answer waits for: with live traffic a few more than are granted, so that both come together.
+
+    What is granted would come at once else, and a live record that is written meanwhile waits for the answer after it.
+    """
+    if now >= link.live_until or link.unknown_count:
+        return _AT_ONCE
+    granted = sum(cap for _, cap in grants)
+    is_late = granted > 2 * SHARE_BESIDE_LIVE_SECONDS * (link.throttle.settings.rate or 0)
+    # A cap beyond a partition's end is never reached, and live records would wait until max_wait_ms is over.
+    if is_late or any(2 * cap > replica.worth_asking() for replica, cap in grants):
+        return _AT_ONCE
+    return granted + 1
 
 
 def _granted_topics(
@@ -257,7 +277,7 @@ def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_second
     if link.partition_count > link.behind_count:
         link.leave_out()
         shorter = min(request.max_wait_ms / 1000, max(ready - now, SHORTEST_WAIT_SECONDS))
-        return _forward_without(link, request.with_(max_wait_ms=round(shorter * 1000)))
+        return _forward_without(link, request.with_(max_wait_ms=round(shorter * 1000), min_bytes=_AT_ONCE))
     if held_seconds < wait - _SHORTEST_HOLD_SECONDS:
         if held_seconds == 0.0:
             link.hold()

@@ -141,8 +141,9 @@ class ReplicaLink:
             self.live_until = now + LIVE_SECONDS
         if self.unknown_count and self.sessions.is_incremental and not head.error_code:
             self._take_silence(now)
-        if behind_bytes or in_sync_bytes:
-            # An answer without any records says nothing about caps: an earlier hop, or Kafka's own throttle, kept all.
+        if behind_bytes or in_sync_bytes or unthrottled_bytes:
+            # Behind others a cap below one batch brings nothing. An answer without any records says nothing about caps:
+            # an earlier hop, or Kafka's own throttle, kept all.
             for replica in barren:
                 replica.batches.miss()
         if fetch.is_question:

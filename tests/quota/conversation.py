@@ -164,6 +164,12 @@ class Follower:
         return kept
 
 
+def wait_for_bytes(clock: MovedClock, request: FetchRequest, topics: list[ScannedTopic]) -> None:
+    """With fewer bytes than min_bytes an answer comes when max_wait_ms is over."""
+    if sum(seen.size for topic in topics for seen in topic.records) < request.min_bytes:
+        clock.move(request.max_wait_ms / 1000)
+
+
 @dataclass
 class NextHop:
     """A leader behind a sidecar of its own, with a round trip between the two."""
@@ -186,8 +192,7 @@ class NextHop:
             return []
         topics = self.leader.answer(decision.request)
         self.clock.move(self.round_trip)
-        if not any(topic.records for topic in topics):
-            self.clock.move(decision.request.max_wait_ms / 1000)
+        wait_for_bytes(self.clock, decision.request, topics)
         self.link.settle(topics)
         return topics
 
@@ -223,10 +228,9 @@ class Conversation:
         if isinstance(decision, Forward):
             self.forwarded.append(decision)
             topics = (self.next_hop or self.leader).answer(decision.request)
-            has_data = any(topic.records for topic in topics)
             self.clock.move(self.round_trip)
-            if not has_data and self.next_hop is None:
-                self.clock.move(decision.request.max_wait_ms / 1000)
+            if self.next_hop is None:
+                wait_for_bytes(self.clock, decision.request, topics)
             self.link.settle(topics)
             self.follower.take(topics, self.clock.now)
         else:

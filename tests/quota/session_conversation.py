@@ -21,6 +21,7 @@ from tests.quota.conversation import (
     Leader,
     MovedClock,
     requested_partition,
+    wait_for_bytes,
 )
 
 Key = tuple[bytes, int]
@@ -85,9 +86,9 @@ class SessionLeader:
             if is_full or is_news:
                 before = topics.get(name, ScannedTopic(name, b"", []))
                 topics[name] = ScannedTopic(name, before.headers + headers, before.records + records)
-        if not any(topic.records for topic in topics.values()):
-            self.clock.move(request.max_wait_ms / 1000)
-        return ResponseHead(session_id=session_id), list(topics.values())
+        answered = list(topics.values())
+        wait_for_bytes(self.clock, request, answered)
+        return ResponseHead(session_id=session_id), answered
 
     def _session(self, request: FetchRequest) -> tuple[BrokerSession, int, int]:
         row = FETCH_VERSIONS[request.header.api_version]

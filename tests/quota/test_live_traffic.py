@@ -1,12 +1,20 @@
-"""A move beside live traffic on the same link: a record in sync waits behind every answer, so answers are small."""
+"""A move beside live traffic on the same link: a record in sync waits behind every answer, so answers are small.
 
-from tests.quota.conversation import mean_rate
+What is granted goes along with a live record: an answer of its own would be one more for records to wait behind.
+"""
+
+from protocol.fetch import FetchRequest
+from quota.decisions import Forward
+from quota.replica_link import ReplicaLink
+from quota.throttle import Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, mean_rate, requested
 from tests.quota.test_fetch_sessions import BATCH, MB, Cluster, cluster
 
 RATE = 5 * MB
 RECORD = 1_000
 LIVE = (b"idle", 0)
-EVEN_AFTER_SECONDS = 4.0  # what gathered until the first batch was seen came at once, and leaves the window so
+EVEN_AFTER_SECONDS = 10.0  # what gathered until the first batch was seen came at once, and leaves the window so
 LARGEST_SHARE = 0.016 * RATE + BATCH  # bytes: 0.012 s of quota, and what gathers in a round trip (4 ms)
 
 
@@ -39,3 +47,76 @@ def test_answers_are_large_again_soon_after_the_last_live_record() -> None:
     run(made, 6.0, is_live=True)
     start = made.clock.now
     assert largest(run(made, 3.0, is_live=False), start + 1.2) > 5 * LARGEST_SHARE
+
+
+def talk_beside_live_records(seconds: float, *, batches: int = 8000, is_live: bool = True) -> Conversation:
+    """One partition behind, and one of another topic that gets a record between any two fetches."""
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
+    leader = Leader({(b"t", 0): Log([BATCH] * batches), LIVE: Log([RECORD])})
+    talk = Conversation(clock, throttle.link(2), leader, Follower({(b"t", 0): 0, LIVE: 1}))
+    end = clock.now + seconds
+    while clock.now < end:
+        if is_live:
+            leader.logs[LIVE].batches.append(RECORD)
+        talk.exchange()
+    return talk
+
+
+def test_live_records_in_every_answer_hold_up_no_move() -> None:
+    """They come first, so that a cap below one batch, which is not known yet, brings nothing."""
+    talk = talk_beside_live_records(1.0)
+    assert talk.follower.offsets[b"t", 0] > 0
+
+
+def granting(talk: Conversation) -> list[tuple[FetchRequest, int]]:
+    """The requests that were forwarded with a grant, and how much it was (bytes)."""
+    sizes = ((one.request, requested(one.request).get((b"t", 0), (0, 0))[1]) for one in talk.forwarded)
+    return [(request, size) for request, size in sizes if size > 1]
+
+
+def test_what_is_granted_waits_for_a_live_record_for_20_ms_at_most() -> None:
+    talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 3)
+    for request, size in granting(talk)[-50:]:
+        assert request.min_bytes == size + 1
+        assert request.max_wait_ms == 20
+
+
+def test_what_is_granted_comes_at_once_without_live_records() -> None:
+    talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 3, is_live=False)
+    assert {request.min_bytes for request, _ in granting(talk)} == {1}
+
+
+def test_what_is_granted_comes_at_once_where_a_partition_may_have_less() -> None:
+    """No live record would make up for the bytes that are not there."""
+    talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 20, batches=4000)
+    log = talk.leader.logs[b"t", 0]
+    assert talk.follower.offsets[b"t", 0] == len(log.batches)
+    last = [request for request, size in granting(talk)][-1]
+    assert last.min_bytes == 1
+
+
+def test_what_is_granted_late_comes_at_once() -> None:
+    """A leader that takes long has the budget gather: there is no time to wait for anything."""
+    talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 1)
+    talk.round_trip = 0.05
+    for _ in range(20):
+        talk.leader.logs[LIVE].batches.append(RECORD)
+        talk.exchange()
+    assert {request.min_bytes for request, _ in granting(talk)[-10:]} == {1}
+
+
+def test_live_records_wait_for_nothing_that_an_earlier_hop_granted_and_this_one_leaves_out() -> None:
+    talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 1)
+    left_out = _until_left_out(talk.link, talk.follower.request())
+    assert left_out.min_bytes == 1
+
+
+def _until_left_out(link: ReplicaLink, request: FetchRequest) -> FetchRequest:
+    """Plan a request with a min_bytes of its own, again and again, until the throttle leaves its partition out."""
+    for _ in range(20):
+        decision = link.plan(request.with_(min_bytes=60_001))
+        assert isinstance(decision, Forward)
+        if not requested(decision.request).get((b"t", 0), (0, 0))[1]:
+            return decision.request
+    raise AssertionError("it is never left out")
