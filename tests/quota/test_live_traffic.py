@@ -3,6 +3,8 @@
 What is granted goes along with a live record: an answer of its own would be one more for records to wait behind.
 """
 
+from collections.abc import Sequence
+
 from protocol.fetch import FetchRequest
 from quota.decisions import Forward
 from quota.replica_link import ReplicaLink
@@ -49,11 +51,13 @@ def test_answers_are_large_again_soon_after_the_last_live_record() -> None:
     assert largest(run(made, 3.0, is_live=False), start + 1.2) > 5 * LARGEST_SHARE
 
 
-def talk_beside_live_records(seconds: float, *, batches: int = 8000, is_live: bool = True) -> Conversation:
-    """One partition behind, and one of another topic that gets a record between any two fetches."""
+def talk_beside_live_records(
+    seconds: float, *, batches: Sequence[int] = (BATCH,) * 8000, is_live: bool = True
+) -> Conversation:
+    """One partition behind, of `batches` (bytes), and one of another topic that gets a record between two fetches."""
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
-    leader = Leader({(b"t", 0): Log([BATCH] * batches), LIVE: Log([RECORD])})
+    leader = Leader({(b"t", 0): Log([*batches]), LIVE: Log([RECORD])})
     talk = Conversation(clock, throttle.link(2), leader, Follower({(b"t", 0): 0, LIVE: 1}))
     end = clock.now + seconds
     while clock.now < end:
@@ -83,17 +87,24 @@ def test_what_is_granted_waits_for_a_live_record_for_20_ms_at_most() -> None:
 
 
 def test_what_is_granted_comes_at_once_without_live_records() -> None:
-    talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 3, is_live=False)
-    assert {request.min_bytes for request, _ in granting(talk)} == {1}
+    """Small grants too: those of batches of many sizes."""
+    talk = talk_beside_live_records(3, batches=[40_000, 20_000] * 1000, is_live=False)
+    granted = granting(talk)
+    assert min(size for _, size in granted) < LARGEST_SHARE
+    assert {request.min_bytes for request, _ in granted} == {1}
 
 
 def test_what_is_granted_comes_at_once_where_a_partition_may_have_less() -> None:
     """No live record would make up for the bytes that are not there."""
-    talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 20, batches=4000)
-    log = talk.leader.logs[b"t", 0]
-    assert talk.follower.offsets[b"t", 0] == len(log.batches)
-    last = [request for request, size in granting(talk)][-1]
-    assert last.min_bytes == 1
+    batches = [BATCH] * 4000 + [100] * 4
+    talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 20, batches=batches)
+    assert talk.follower.offsets[b"t", 0] == len(batches)
+    offsets = [requested(request)[b"t", 0][0] for request, _ in granting(talk)]
+    too_large = [
+        request for (request, size), at in zip(granting(talk), offsets, strict=True) if size > sum(batches[at:])
+    ]
+    assert too_large
+    assert {request.min_bytes for request in too_large} == {1}
 
 
 def test_what_is_granted_late_comes_at_once() -> None:
