@@ -16,7 +16,7 @@ from cli.output import print_table
 from cli.plan_figures import Figures, Refusal, refusal
 from cli.plan_inputs import accuracy_of, bytes_in_of, bytes_of, count_brokers, or_default, parsed, ratio_of, read_past
 from cli.quantities import parse_deadline, parse_duration, parse_network, parse_size, show_moment
-from cli.rates import parse_rate, show_rate
+from cli.rates import parse_rate
 from cli.sidecars import JsonOption
 from quota.planning import (
     Answer,
@@ -29,6 +29,7 @@ from quota.planning import (
     time_under,
     time_under_within,
 )
+from quota.units import show_rate
 
 REPLICATION = 3
 RESPONSE_MAX_BYTES = 10 * 1024 * 1024

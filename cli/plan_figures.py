@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from cli.quantities import rounded_up, show_duration, show_exactly, show_moment, show_size
-from cli.rates import show_rate
+from cli.quantities import rounded_up, show_duration, show_exactly, show_moment
 from quota.planning import (
     ImpossibleMove,
     Move,
@@ -21,6 +20,7 @@ from quota.planning import (
     fastest,
     quota_bounds,
 )
+from quota.units import show_rate, show_size
 
 Unit = Literal["bytes", "bytes/s", "seconds", "ratio", "count", "time"]
 

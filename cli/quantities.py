@@ -7,7 +7,8 @@ import re
 from datetime import datetime, time, timedelta
 from decimal import Decimal
 
-from cli.rates import parse_rate, show_rate
+from cli.rates import parse_rate
+from quota.units import show_rate
 
 _BITS = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<prefix>(?:[kmgt]i?)?)b(?:its?)?(?:/s|ps)?", re.IGNORECASE)
 _BITS_IN_A_BYTE = 8
@@ -78,11 +79,6 @@ def parse_deadline(text: str, now: datetime) -> datetime:
     if deadline <= now:
         raise ValueError(f"{text!r} is over")
     return deadline
-
-
-def show_size(size: float) -> str:
-    """Show bytes in decimal units: `2 TB`."""
-    return show_rate(size).removesuffix("/s")
 
 
 def show_exactly(rate: int) -> str:

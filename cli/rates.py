@@ -1,4 +1,4 @@
-"""Rates as people type them, to bytes/s and back."""
+"""Rates as people type them, to bytes/s."""
 
 from __future__ import annotations
 
@@ -25,13 +25,3 @@ def parse_rate(text: str) -> int:
     if rate != int(rate):
         raise ValueError(f"{text!r} is not a whole number of bytes/s")
     return int(rate)
-
-
-def show_rate(rate: float | None) -> str:
-    """Show bytes/s in decimal units: `5 MB/s`; None is `none`."""
-    if rate is None:
-        return "none"
-    for power, prefix in ((4, "T"), (3, "G"), (2, "M"), (1, "k")):
-        if rate >= 1000**power:
-            return f"{rate / 1000**power:.4g} {prefix}B/s"
-    return f"{rate:.4g} B/s"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from cli.output import print_table
-from cli.rates import show_rate
 from cli.sidecars import (
     AdminOption,
     ConfigOption,
@@ -19,6 +18,7 @@ from cli.sidecars import (
     finish,
     rows_of,
 )
+from quota.units import show_rate
 
 _NUMBERS = ("broker", "quota", "rate", "links", "held", "left out", "lag messages", "lag s")
 _COLUMNS = ("sidecar", "broker", "side", "quota", "rate", "links", "held", "left out", "lag messages", "lag s", "ready")

@@ -10,7 +10,7 @@ import typer
 
 from cli.errors import WRONG_USAGE, CommandError
 from cli.output import print_table
-from cli.rates import parse_rate, show_rate
+from cli.rates import parse_rate
 from cli.sidecars import (
     AdminOption,
     ConfigOption,
@@ -23,6 +23,7 @@ from cli.sidecars import (
     finish,
     rows_of,
 )
+from quota.units import show_rate
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"

@@ -15,7 +15,6 @@ from cli.quantities import (
     parse_size,
     show_duration,
     show_moment,
-    show_size,
 )
 
 NOW = datetime(2026, 11, 21, 16, 0, 0, 1, UTC)  # 17:00 in the zone of the tests
@@ -32,10 +31,6 @@ def test_size_typed_is_bytes(text: str, size: int) -> None:
 def test_size_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
-
-
-def test_size_shown_is_no_rate() -> None:
-    assert show_size(2e12) == "2 TB"
 
 
 @pytest.mark.parametrize(

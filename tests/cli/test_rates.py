@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.rates import parse_rate, show_rate
+from cli.rates import parse_rate
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,3 @@ def test_rate_typed_is_bytes_per_second(text: str, rate: int) -> None:
 def test_rate_of_another_form_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match=repr(text).replace("\\", ".")):
         parse_rate(text)
-
-
-@pytest.mark.parametrize(
-    ("rate", "text"),
-    [(None, "none"), (0, "0 B/s"), (999, "999 B/s"), (5_000_000, "5 MB/s"), (1_234_567, "1.235 MB/s"), (2e9, "2 GB/s")],
-)
-def test_rate_shown_is_short(rate: float | None, text: str) -> None:
-    assert show_rate(rate) == text
