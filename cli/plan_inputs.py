@@ -31,7 +31,8 @@ def read_past(
         return None
     if not path.is_dir():
         raise CommandError(f"--history: {path} is no folder.", WRONG_USAGE)
-    from pipeline.history import HistoryError, read_history
+    from pipeline.history import read_history
+    from pipeline.open_tables import TablesError
 
     try:
         past = read_history(
@@ -42,7 +43,7 @@ def read_past(
             broker=broker,
             retention_seconds=retention_seconds,
         )
-    except HistoryError as error:
+    except TablesError as error:
         raise CommandError(f"--history: {error}.") from error
     figures.add("history_from", past.since.isoformat(sep=" "), "time", f"{path}, --last {last}")
     figures.add("history_until", past.until.isoformat(sep=" "), "time", str(path))

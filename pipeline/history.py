@@ -8,17 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.tables import BROKER_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS, Table
+from pipeline.open_tables import OpenTables, TablesError
+from pipeline.tables import BROKER_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS
 from quota.planning import Growth, bytes_in_weights, covers, growth
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
-
-
-class HistoryError(Exception):
-    """A history that cannot answer; its text is a sentence without the full stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,53 +63,21 @@ def read_history(
     broker: int | None = None,
     retention_seconds: float | None = None,
 ) -> History:
-    """Read the tables under `path`; HistoryError says what is missing.
+    """Read the tables under `path`; TablesError says what is missing.
 
     Looks back `last_seconds` from the newest window, and at throttles of one `policy`. Growth may need two weeks and
     log size the whole retention: both look back further.
     """
     if replication_factor < 2:
-        raise HistoryError("with a replication factor of 1 nothing is replicated, and a history says nothing")
-    with _connect() as tables:
-        if not _open(tables, path, BROKER_RATES):
-            raise HistoryError(f"{path} has no table {BROKER_RATES.name}: no {BROKER_RATES.name}/*.parquet")
-        accuracy_known = _open(tables, path, THROTTLE_ACCURACY)
-        return _Reader(tables, path, replication_factor, broker).read(
+        raise TablesError("with a replication factor of 1 nothing is replicated, and a history says nothing")
+    with OpenTables(path) as tables:
+        tables.open(BROKER_RATES)
+        accuracy_known = tables.has(THROTTLE_ACCURACY)
+        if accuracy_known:
+            tables.open(THROTTLE_ACCURACY)
+        return _Reader(tables, replication_factor, broker).read(
             last_seconds, retention_seconds, policy if accuracy_known else None
         )
-
-
-def _connect() -> DuckDBPyConnection:
-    try:
-        import duckdb
-    except ModuleNotFoundError as error:
-        raise HistoryError("reading a history needs DuckDB: pip install 'kafka-weir[history]'") from error
-    # What is read is all there: never fetch anything for it.
-    return duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, "TimeZone": "UTC"})
-
-
-def _open(tables: DuckDBPyConnection, path: Path, table: Table) -> bool:
-    """Make a table's files a view; False when there are none."""
-    import duckdb
-
-    folder = path / table.name
-    # Below _temporary is what a job has not finished.
-    files = sorted(
-        str(file)
-        for file in (*path.glob(f"{table.name}.parquet"), *folder.rglob("*.parquet"))
-        if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(path).parts)
-    )
-    if not files:
-        return False
-    try:
-        found = tables.read_parquet(files, hive_partitioning=True, union_by_name=True)
-        missing = [column for column in table.columns if column not in found.columns]
-        if missing:
-            raise HistoryError(f"{folder} lacks {', '.join(missing)}")
-        found.create_view(table.name)
-    except duckdb.Error as error:
-        raise HistoryError(f"{folder} cannot be read: {str(error).splitlines()[0]}") from error
-    return True
 
 
 _SPAN = """
@@ -155,20 +117,20 @@ _ACCURACY = """
 class _Reader:
     """Asks the open tables about one broker, or all where it is None."""
 
-    def __init__(self, tables: DuckDBPyConnection, path: Path, replication_factor: int, broker: int | None) -> None:
-        self._tables = tables
-        self._path = path
+    def __init__(self, tables: OpenTables, replication_factor: int, broker: int | None) -> None:
+        self._rows = tables.rows
+        self._path = tables.path
         self._spans = {
             window: (first, last + WINDOW_SECONDS[window] * 1_000_000)
             for window, first, last in self._rows(_SPAN)
             if window in WINDOW_SECONDS
         }
         if not self._spans:
-            raise HistoryError(f"{path}/{BROKER_RATES.name} has no rows by {' or '.join(WINDOW_SECONDS)}")
+            raise TablesError(f"{self._path}/{BROKER_RATES.name} has no rows by {' or '.join(WINDOW_SECONDS)}")
         all_brokers = [broker_id for (broker_id,) in self._rows(_BROKERS)]
         if broker is not None and broker not in all_brokers:
             known = ", ".join(map(str, all_brokers))
-            raise HistoryError(f"{path} has nothing of broker {broker}, only of {known}")
+            raise TablesError(f"{self._path} has nothing of broker {broker}, only of {known}")
         self._broker_count = len(all_brokers)
         self._brokers = all_brokers if broker is None else [broker]
         self._weights = bytes_in_weights([side for (side,) in self._rows(_SIDES)], replication_factor)
@@ -202,13 +164,13 @@ class _Reader:
         return {start_us // 1_000_000: rate for start_us, rate in self._bytes_in(_TOGETHER, self._coarse, first)}
 
     def _log_size(self, retention_seconds: float) -> float:
-        """Return what came into a broker within the retention, in bytes; HistoryError where the tables are shorter."""
+        """Return what came into a broker within the retention, in bytes; TablesError where the tables are shorter."""
         seconds = WINDOW_SECONDS[self._coarse]
         end = self._spans[self._coarse][1] // 1_000_000
         rates = {start: rate for start, rate in self._together().items() if start >= end - retention_seconds}
         if not covers(len(rates), seconds, retention_seconds):
             hours = len(rates) * seconds / 3600
-            raise HistoryError(
+            raise TablesError(
                 f"{self._path} knows {hours:.4g} of the {retention_seconds / 3600:.4g} h of the retention"
             )
         return sum(rates.values()) / len(rates) * retention_seconds / len(self._brokers)
@@ -220,14 +182,6 @@ class _Reader:
     def _bytes_in(self, query: str, window: str, since: int) -> list[Any]:
         leader, follower = self._weights["leader"], self._weights["follower"]
         return self._rows(query, window=window, since=since, brokers=self._brokers, leader=leader, follower=follower)
-
-    def _rows(self, query: str, **values: object) -> list[Any]:
-        import duckdb
-
-        try:
-            return self._tables.execute(query, values).fetchall()
-        except duckdb.Error as error:
-            raise HistoryError(f"{self._path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def _time(microseconds: int) -> datetime:

@@ -142,4 +142,4 @@ def test_history_that_cannot_be_read_is_one_sentence(
     monkeypatch.setitem(sys.modules, "duckdb", None)
     status, error = failing(capsys, *ask)
     assert status == 1
-    assert error == "--history: reading a history needs DuckDB: pip install 'kafka-weir[history]'."
+    assert error == "--history: reading tables needs DuckDB: pip install 'kafka-weir[history]'."

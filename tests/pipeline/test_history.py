@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.history import Accuracy, Busiest, History, HistoryError, read_history
+from pipeline.history import Accuracy, Busiest, History, read_history
+from pipeline.open_tables import TablesError
 from pipeline.tables import BROKER_RATES
 from quota.planning import DAY, Growth
 from tests.pipeline.parquet import (
@@ -107,7 +108,7 @@ def test_log_size_is_what_came_into_a_broker_during_the_retention(tmp_path: Path
 
 def test_log_size_of_a_longer_retention_than_was_seen_is_not_known(tmp_path: Path) -> None:
     write_rates(tmp_path, hours(1, *[30] * 10))
-    with pytest.raises(HistoryError, match=r"knows 10 of the 12 h of the retention$"):
+    with pytest.raises(TablesError, match=r"knows 10 of the 12 h of the retention$"):
         read(tmp_path, retention_seconds=12 * 3600)
 
 
@@ -163,14 +164,14 @@ def test_several_files_are_one_table(tmp_path: Path) -> None:
 
 def test_no_table_is_said(tmp_path: Path) -> None:
     write_throttles(tmp_path, [throttle(0.9, 1.1)])
-    with pytest.raises(HistoryError, match=r"has no table broker_rates"):
+    with pytest.raises(TablesError, match=r"has no table broker_rates"):
         read(tmp_path)
 
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:
     row = {name: value for name, value in broker_rate(1, "leader", 10).items() if name not in ("side", "bytes")}
     write(tmp_path, BROKER_RATES, [row])
-    with pytest.raises(HistoryError, match=r"broker_rates lacks side, bytes$"):
+    with pytest.raises(TablesError, match=r"broker_rates lacks side, bytes$"):
         read(tmp_path)
 
 
@@ -182,30 +183,30 @@ def test_damaged_tables_are_said_in_one_line(tmp_path: Path, damage: str) -> Non
         file.write_text("no Parquet\n" * 10)
     else:
         write(tmp_path, BROKER_RATES, two_sides(1, 10, 20), window_start="string")
-    with pytest.raises(HistoryError, match=r"cannot be read: ") as raised:
+    with pytest.raises(TablesError, match=r"cannot be read: ") as raised:
         read(tmp_path)
     assert "\n" not in str(raised.value)
 
 
 def test_windows_of_another_kind_tell_nothing(tmp_path: Path) -> None:
     write_rates(tmp_path, [dict(broker_rate(1, "leader", 10)) | {"window": "day"}])
-    with pytest.raises(HistoryError, match="no rows by minute or hour"):
+    with pytest.raises(TablesError, match="no rows by minute or hour"):
         read(tmp_path)
 
 
 def test_unknown_broker_is_told_which_are_known(tmp_path: Path) -> None:
     write_rates(tmp_path, [*two_sides(1, 10, 20), *two_sides(4, 10, 20)])
-    with pytest.raises(HistoryError, match=r"nothing of broker 3, only of 1, 4$"):
+    with pytest.raises(TablesError, match=r"nothing of broker 3, only of 1, 4$"):
         read(tmp_path, broker=3)
 
 
 def test_replication_factor_of_one_leaves_no_trace(tmp_path: Path) -> None:
     write_rates(tmp_path, two_sides(1, 10, 20))
-    with pytest.raises(HistoryError, match="replication factor of 1"):
+    with pytest.raises(TablesError, match="replication factor of 1"):
         read(tmp_path, replication_factor=1)
 
 
 def test_without_duckdb_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(HistoryError, match=r"pip install 'kafka-weir\[history\]'$"):
+    with pytest.raises(TablesError, match=r"pip install 'kafka-weir\[history\]'$"):
         read(tmp_path)

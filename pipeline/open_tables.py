@@ -1,0 +1,90 @@
+"""The tables, open to be asked in SQL: Parquet, read with DuckDB (the extra `history`), which needs no Java."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pipeline.tables import Table
+
+
+class TablesError(Exception):
+    """Tables that cannot answer; its text is a sentence without the full stop."""
+
+
+class OpenTables:
+    """The tables in a folder; each is a view once it is open. TablesError says why one cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import duckdb
+        except ModuleNotFoundError as error:
+            raise TablesError("reading tables needs DuckDB: pip install 'kafka-weir[history]'") from error
+        self.path = path
+        # What is read is all there: never fetch anything for it.
+        self._connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, "TimeZone": "UTC"})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def has(self, table: Table) -> bool:
+        return bool(self._files(table))
+
+    def open(self, table: Table, first: date | None = None, until: date | None = None) -> None:
+        """Open a table: at least what its folders of the days from `first` to before `until` have."""
+        import duckdb
+
+        files = self._files(table)
+        folder = self.path / table.name
+        if not files:
+            raise TablesError(f"{self.path} has no table {table.name}: no {table.name}/*.parquet")
+        # Without any, one stands in for the columns.
+        wanted = [file for file in files if _is_of_days(file, first, until)] or files[:1]
+        try:
+            found = self._connection.read_parquet(list(map(str, wanted)), hive_partitioning=True, union_by_name=True)
+            missing = [column for column in table.columns if column not in found.columns]
+            if missing:
+                raise TablesError(f"{folder} lacks {', '.join(missing)}")
+            found.create_view(table.name)
+        except duckdb.Error as error:
+            raise TablesError(f"{folder} cannot be read: {_first_line(error)}") from error
+
+    def rows(self, query: str, **values: object) -> list[Any]:
+        """Return what a query answers, with these values for its names."""
+        import duckdb
+
+        try:
+            return self._connection.execute(query, values).fetchall()
+        except duckdb.Error as error:
+            raise TablesError(f"{self.path} cannot be read: {_first_line(error)}") from error
+
+    def _files(self, table: Table) -> list[Path]:
+        # Below _temporary is what a job has not finished.
+        return sorted(
+            file
+            for file in (*self.path.glob(f"{table.name}.parquet"), *(self.path / table.name).rglob("*.parquet"))
+            if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(self.path).parts)
+        )
+
+
+def _is_of_days(file: Path, first: date | None, until: date | None) -> bool:
+    """Whether a file may have rows of these days: one whose folder names no day may."""
+    for part in file.parts:
+        if part.startswith("date="):
+            try:
+                day = date.fromisoformat(part.removeprefix("date="))
+            except ValueError:
+                return True
+            return (first is None or day >= first) and (until is None or day < until)
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
