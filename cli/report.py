@@ -1,11 +1,15 @@
-"""`weir report`: tables from exported samples."""
+"""`weir report`: tables from exported samples, and a page from the tables."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 from dataclasses import asdict
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
@@ -14,7 +18,11 @@ from cli.errors import WRONG_USAGE, CommandError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-app = typer.Typer(help="Build tables from the samples that sidecars export.", no_args_is_help=True)
+MOST_SHOWN = 100
+
+app = typer.Typer(
+    help="Build tables from the samples that sidecars export, and a page from the tables.", no_args_is_help=True
+)
 
 
 @app.callback()
@@ -52,6 +60,77 @@ def build(
         raise CommandError(f"{error}.") from error
     finally:
         spark.stop()
+
+
+@app.command("html")
+def html(
+    source: Annotated[Path, typer.Option("--input", help="Folder of the tables that weir report build wrote.")],
+    output: Annotated[Path, typer.Option("--output", help="File of the page.")],
+    since: Annotated[
+        str | None, typer.Option("--from", help="First day or time, as 2026-11-02 or 2026-11-02T06:00; else all.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", help="The day or time behind the last.")] = None,
+    timezone: Annotated[str, typer.Option("--timezone", help="Zone of all times, as Europe/Berlin.")] = "UTC",
+    top: Annotated[
+        int, typer.Option(min=1, max=MOST_SHOWN, help="How many brokers, partitions, quotas, replicas.")
+    ] = 20,
+) -> None:
+    """Write one page with rates, quotas, moves and lag, which fetches nothing. Needs DuckDB, neither Spark nor Java."""
+    if not source.is_dir():
+        raise CommandError(f"--input: {source} is no folder.", WRONG_USAGE)
+    if output.is_dir() or not output.parent.is_dir():
+        raise CommandError(f"--output: {output} is no file in a folder that exists.", WRONG_USAGE)
+    zone = _zone(timezone)
+    first, last = _moment("--from", since, zone), _moment("--to", until, zone)
+    if first is not None and last is not None and last <= first:
+        raise CommandError(f"--to: there is nothing from {since} to before {until}.", WRONG_USAGE)
+    from pipeline.open_tables import TablesError
+    from pipeline.page.read import read_page
+    from pipeline.page.write import page_of, summary
+
+    try:
+        contents = read_page(source, first, last, top)
+    except TablesError as error:
+        raise CommandError(f"{error}.") from error
+    _write(output, page_of(contents, zone))
+    typer.echo(f"{output}: {summary(contents, zone)}")
+
+
+def _write(file: Path, page: str) -> None:
+    """Put the page in place at once: nobody sees half of it."""
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            unfinished.write_text(page, encoding="utf-8")
+            unfinished.replace(file)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be written: {error.strerror}.") from error
+
+
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        sentence = f"--timezone: {name!r} is not a time zone: give it as in UTC or Europe/Berlin."
+        raise CommandError(sentence, WRONG_USAGE) from error
+
+
+def _moment(option: str, text: str | None, zone: tzinfo) -> datetime | None:
+    """Return a time that was given, or the midnight of a day, in the zone unless it names its own."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        if not 1970 < moment.year < 9999:
+            raise ValueError(text)
+    except ValueError as error:
+        sentence = f"{option}: {text!r} is not a time: give it as in 2026-11-02 or 2026-11-02T06:00."
+        raise CommandError(sentence, WRONG_USAGE) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=zone)
 
 
 def _session(master: str) -> SparkSession:

@@ -37,8 +37,11 @@ class OpenTables:
     def has(self, table: Table) -> bool:
         return bool(self._files(table))
 
-    def open(self, table: Table, first: date | None = None, until: date | None = None) -> None:
-        """Open a table: at least what its folders of the days from `first` to before `until` have."""
+    def open(self, table: Table, first: date | None = None, until: date | None = None, *, by_day: bool = False) -> None:
+        """Open a table: at least what its folders of the days from `first` to before `until` have.
+
+        With `by_day` it has to be in folders by day, and has the column `date`.
+        """
         import duckdb
 
         files = self._files(table)
@@ -49,7 +52,8 @@ class OpenTables:
         wanted = [file for file in files if _is_of_days(file, first, until)] or files[:1]
         try:
             found = self._connection.read_parquet(list(map(str, wanted)), hive_partitioning=True, union_by_name=True)
-            missing = [column for column in table.columns if column not in found.columns]
+            wanted_columns = [*table.columns, *(["date"] if by_day else [])]
+            missing = [column for column in wanted_columns if column not in found.columns]
             if missing:
                 raise TablesError(f"{folder} lacks {', '.join(missing)}")
             found.create_view(table.name)

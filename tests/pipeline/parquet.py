@@ -21,14 +21,15 @@ def write(path: Path, table: Table, rows: Sequence[Row], file: str = "part-0.par
     """Write rows to `path`/`table`/`file`; `types` are columns of another type than the table's."""
     target = path / table.name / file
     target.parent.mkdir(parents=True, exist_ok=True)
-    columns = {name: types.get(name, kind) for name, kind in table.columns.items() if name in rows[0]}
+    columns = {name: types.get(name, kind) for name, kind in table.columns.items() if not rows or name in rows[0]}
     definitions = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
     places = ", ".join("?" for _ in columns)
     with duckdb.connect(":memory:") as connection:
         connection.execute(f"CREATE TABLE t ({definitions})")
-        values = [row[name] for row in rows for name in columns]
-        everything = ", ".join(f"({places})" for _ in rows)
-        connection.execute(f"INSERT INTO t VALUES {everything}", values)  # noqa: S608 - a test's own columns
+        if rows:
+            values = [row[name] for row in rows for name in columns]
+            everything = ", ".join(f"({places})" for _ in rows)
+            connection.execute(f"INSERT INTO t VALUES {everything}", values)  # noqa: S608 - a test's own columns
         connection.execute(f"COPY t TO '{target}' (FORMAT parquet)")
 
 

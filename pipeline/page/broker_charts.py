@@ -1,0 +1,177 @@
+"""Rates against quotas: a chart for each broker and side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from pipeline.page.chart import figure, legend, mark
+from pipeline.page.contents import Brokers, BrokerSide, Replication
+from pipeline.page.markup import Child, Element, behind, element, table
+from pipeline.page.texts import counted, left_out, round_up
+from pipeline.page.timeline import Timeline
+from quota.units import show_rate, show_size
+
+_HEIGHT: Final = 120  # pixels of a chart
+_NAME_HEIGHT: Final = 16
+_UNITS: Final = 1000  # of a chart's height, in the coordinates of its shapes
+
+_FAR_ABOVE: Final = 4.0
+"""A quota so many times the highest rate would leave the rates no room in the chart."""
+
+Series = Sequence[float | None]
+
+
+def broker_charts(brokers: Brokers, timeline: Timeline) -> Iterator[Element]:
+    """Yield the charts, a broker after the other, and the table behind them."""
+    yield legend(
+        ("throttled", "throttled replicas"),
+        ("unthrottled", "other replicas, on top of them"),
+        ("peak", "highest sample of throttled replicas"),
+        ("quota", "quota in force"),
+    )
+    for broker_id, sides in groupby(brokers.shown, key=lambda side: side.broker_id):
+        name = f"Broker {broker_id}"
+        yield element(
+            "section",
+            {"class": "broker"},
+            element("h3", None, name),
+            element("div", {"class": "pair"}, *(_chart(name, side, timeline) for side in sides)),
+        )
+    shown = len({side.broker_id for side in brokers.shown})
+    note = left_out(shown, brokers.count, "brokers", "with the most bytes")
+    if note:
+        yield element("p", {"class": "note"}, note)
+    yield behind(f"The rates of {counted(shown, 'broker')} as a table", _table(brokers))
+
+
+def _chart(name: str, of: BrokerSide, timeline: Timeline) -> Element:
+    highest = max((*_known(of.throttled.peaks), *_known(_sums(of))), default=0.0)
+    quotas = [quota for quota in of.quotas if quota is not None]
+    top = 1.08 * max([highest, *(quota for quota in quotas if quota <= _FAR_ABOVE * highest)]) or 1.0
+    lines, names = _levels(top)
+    # What is 0 all the time needs no line along the bottom.
+    peaks = [peak or None for peak in of.throttled.peaks]
+    shapes = element(
+        "svg",
+        {"viewBox": f"0 0 {timeline.columns.count} {_UNITS}", "preserveAspectRatio": "none", "height": _HEIGHT},
+        _shape("area unthrottled", _area(_sums(of), top)),
+        _shape("area throttled", _area(of.throttled.means, top)),
+        _shape("line peak", _line(peaks, top)),
+        _shape("line quota", _line([None if quota is None or quota > top else quota for quota in of.quotas], top)),
+    )
+    chart = element(
+        "svg",
+        {"class": "marks plot", "width": "100%", "height": _HEIGHT, "aria-hidden": "true"},
+        *timeline.grid(_HEIGHT),
+        *lines,
+        shapes,
+        *names,
+        *_marks(of, timeline),
+    )
+    label = f"{name}, {of.side} side"
+    quota = f", quota {_range_of(quotas)}" if quotas else ", no quota in force"
+    summary = (
+        f"throttled {show_rate(of.throttled.mean)} on average, highest {show_rate(of.throttled.highest)}{quota};"
+        f" others {show_rate(of.unthrottled.mean)}"
+    )
+    return figure(element("h4", None, f"{of.side.capitalize()} side"), label, summary, chart, timeline.axis())
+
+
+def _marks(of: BrokerSide, timeline: Timeline) -> Iterator[Element]:
+    count = timeline.columns.count
+    for number in range(count):
+        throttled, others = of.throttled.means[number], of.unthrottled.means[number]
+        if throttled is None and others is None:
+            rates = "no samples"
+        else:
+            peak = of.throttled.peaks[number]
+            rates = f"throttled {show_rate(throttled or 0)} (highest {show_rate(peak or 0)})"
+            rates = f"{rates}, others {show_rate(others or 0)}"
+        quota = of.quotas[number]
+        title = f"{timeline.show_column(number)}: {rates}{'' if quota is None else f', quota {show_rate(quota)}'}"
+        yield mark("column", title, number / count, (number + 1) / count, 0, _HEIGHT)
+
+
+def _levels(top: float) -> tuple[list[Element], list[Element]]:
+    """Return lines at round rates and their names, one to three of them, where there is room for a name."""
+    lines, names = [], []
+    step = round_up(top / 3)
+    level = step
+    while (y := _HEIGHT * (1 - level / top)) > _NAME_HEIGHT:
+        lines.append(element("line", {"class": "grid", "x1": 0, "x2": "100%", "y1": y, "y2": y}))
+        names.append(element("text", {"class": "tick", "x": 2, "y": y - 3}, show_rate(level)))
+        level += step
+    return lines, names
+
+
+def _sums(of: BrokerSide) -> list[float | None]:
+    return [
+        None if throttled is None and others is None else (throttled or 0) + (others or 0)
+        for throttled, others in zip(of.throttled.means, of.unthrottled.means, strict=True)
+    ]
+
+
+def _known(series: Series) -> Iterator[float]:
+    return (value for value in series if value is not None)
+
+
+def _runs(series: Series) -> Iterator[tuple[int, list[float]]]:
+    """Yield where values follow each other without a gap, and them."""
+    run: list[float] = []
+    for number, value in enumerate([*series, None]):
+        if value is not None:
+            run.append(value)
+        elif run:
+            yield number - len(run), run
+            run = []
+
+
+def _line(series: Series, top: float) -> str:
+    return " ".join(f"M{start} {_steps(start, run, top)}" for start, run in _runs(series))
+
+
+def _area(series: Series, top: float) -> str:
+    return " ".join(f"M{start} {_UNITS}L{start} {_steps(start, run, top)}V{_UNITS}Z" for start, run in _runs(series))
+
+
+def _steps(start: int, run: list[float], top: float) -> str:
+    """Return the path from the first value's height, each value a step as wide as its column."""
+    heights = [round(_UNITS * (1 - value / top)) for value in run]
+    steps = [f"H{start + number}V{height}" for number, height in enumerate(heights[1:], 1)]
+    return f"{heights[0]}{''.join(steps)}H{start + len(run)}"
+
+
+def _shape(kind: str, path: str) -> Element | None:
+    return element("path", {"class": kind, "d": path}) if path else None
+
+
+def _range_of(quotas: Sequence[int]) -> str:
+    least, most = min(quotas), max(quotas)
+    return show_rate(least) if least == most else f"{show_rate(least)} to {show_rate(most)}"
+
+
+def _table(brokers: Brokers) -> Element:
+    columns = (
+        ("broker", False),
+        ("side", False),
+        ("replicas", False),
+        ("bytes", True),
+        ("mean", True),
+        ("highest sample", True),
+        ("quota", True),
+    )
+    rows = [row for side in brokers.shown for row in _rows(side)]
+    return table(columns, rows, "Rates by broker")
+
+
+def _rows(of: BrokerSide) -> Iterator[tuple[Child, ...]]:
+    quotas = [quota for quota in of.quotas if quota is not None]
+    kinds: tuple[tuple[str, Replication, str], ...] = (
+        ("throttled", of.throttled, _range_of(quotas) if quotas else "none"),
+        ("others", of.unthrottled, "-"),
+    )
+    for kind, rates, quota in kinds:
+        rate = show_rate(rates.mean), show_rate(rates.highest)
+        yield str(of.broker_id), of.side, kind, show_size(rates.size), *rate, quota

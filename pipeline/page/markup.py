@@ -1,0 +1,74 @@
+"""Elements of HTML and SVG. What is text stays text: every name and value is escaped when the page is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+from xml.etree import ElementTree
+
+Element: TypeAlias = ElementTree.Element
+Child: TypeAlias = Element | str | None
+
+Attributes: TypeAlias = Mapping[str, str | int | float]
+
+
+def element(name: str, attributes: Attributes | None = None, *children: Child) -> Element:
+    """Make an element; a child that is None is left out."""
+    made = ElementTree.Element(name, {key: _text(value) for key, value in (attributes or {}).items()})
+    last = None
+    for child in children:
+        if child is None:
+            continue
+        if isinstance(child, str):
+            if last is None:
+                made.text = (made.text or "") + child
+            else:
+                last.tail = (last.tail or "") + child
+        else:
+            made.append(child)
+            last = child
+    return made
+
+
+def table(columns: Iterable[tuple[str, bool]], rows: Iterable[Iterable[Child]], label: str) -> Element:
+    """Make a table that scrolls sideways by itself; a column is its name and whether it is of numbers.
+
+    The first cell of a row is its heading.
+    """
+    names = list(columns)
+    kinds: list[Attributes] = [{"class": "number"} if is_number else {} for _, is_number in names]
+    head = element(
+        "tr",
+        None,
+        *(element("th", {"scope": "col", **kind}, name) for (name, _), kind in zip(names, kinds, strict=True)),
+    )
+    body = element("tbody")
+    for row in rows:
+        first, *others = row
+        body.append(
+            element(
+                "tr",
+                None,
+                element("th", {"scope": "row", **kinds[0]}, first),
+                *(element("td", kind, cell) for kind, cell in zip(kinds[1:], others, strict=True)),
+            )
+        )
+    return element(
+        "div",
+        {"class": "scroll", "tabindex": 0, "role": "region", "aria-label": label},
+        element("table", None, element("thead", None, head), body),
+    )
+
+
+def behind(summary: str, *children: Child) -> Element:
+    """Make a part that is folded until it is opened."""
+    return element("details", None, element("summary", None, summary), *children)
+
+
+def html(root: Element) -> str:
+    """Return an HTML document."""
+    return f"<!DOCTYPE html>\n{ElementTree.tostring(root, encoding='unicode', method='html')}\n"
+
+
+def _text(value: str | int | float) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

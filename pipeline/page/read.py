@@ -1,0 +1,100 @@
+"""Read from the tables what a page shows, with DuckDB; how much that is depends on `top`, not on the tables."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from pipeline.open_tables import OpenTables, TablesError
+from pipeline.page.contents import Columns, Contents
+from pipeline.page.moments import moment
+from pipeline.page.read_rates import RatesReader
+from pipeline.page.read_spans import SpansReader
+from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
+
+MOST_COLUMNS: Final = 96
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_WIDTHS: Final = (
+    *(minutes * _MINUTE for minutes in (1, 2, 5, 10, 15, 30)),
+    *(hours * _HOUR for hours in (1, 2, 3, 6, 12)),
+    *(days * _DAY for days in (1, 2, 7)),
+)
+
+_TABLES: Final = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG)
+
+_WINDOWS: Final = """
+    SELECT "window", min(epoch_us(window_start)), max(epoch_us(window_start)) FROM broker_rates GROUP BY "window"
+"""
+
+
+def read_page(path: Path, since: datetime | None, until: datetime | None, top: int) -> Contents:
+    """Read the range from `since` to before `until`, each as far as the tables go where it is None.
+
+    Of brokers, partitions, quotas and replicas the first `top` each. TablesError says what cannot be read.
+    """
+    _check_whole(path)
+    with OpenTables(path) as tables:
+        first = None if since is None else since.astimezone(UTC).date()
+        last = None if until is None else until.astimezone(UTC).date()
+        for table in _TABLES:
+            tables.open(table, first, last and last + timedelta(days=1), by_day=True)
+        windows = {
+            window: (moment(start), moment(last_start) + timedelta(seconds=WINDOW_SECONDS[window]))
+            for window, start, last_start in tables.rows(_WINDOWS)
+            if window in WINDOW_SECONDS
+        }
+        finest = "hour" if "minute" not in windows and "hour" in windows else "minute"
+        data = windows.get(finest)
+        since, until = _range(data, since, until)
+        if since is None or until is None:
+            return Contents()
+        columns = columns_of(since, until, WINDOW_SECONDS[finest])
+        window = "hour" if columns.seconds >= _HOUR and "hour" in windows else finest
+        rates = RatesReader(tables, columns, window)
+        spans = SpansReader(tables, since, until, min(until, data[1]) if data else until)
+        return Contents(
+            columns,
+            rates.brokers(top),
+            rates.partitions(top),
+            spans.accuracy(top),
+            spans.moves(top),
+            spans.slow(top),
+        )
+
+
+def columns_of(since: datetime, until: datetime, least: int = _MINUTE) -> Columns:
+    """Cut a range into at most MOST_COLUMNS columns of a round width, no narrower than `least` seconds."""
+    longest = _WIDTHS[-1]
+    weeks = -(-(until - since) // timedelta(seconds=longest * (MOST_COLUMNS - 1)))
+    for seconds in (*(width for width in _WIDTHS if width >= least), longest * weeks):
+        first = int(since.timestamp()) // seconds * seconds
+        count = -int((first - until.timestamp()) // seconds)
+        if count <= MOST_COLUMNS:
+            break
+    return Columns(since, until, datetime.fromtimestamp(first, UTC), seconds, count)
+
+
+def _range(
+    data: tuple[datetime, datetime] | None, since: datetime | None, until: datetime | None
+) -> tuple[datetime | None, datetime | None]:
+    """Return the range, with what is not given taken from the data; a day, where that would leave nothing."""
+    day = timedelta(days=1)
+    if data is None:
+        return since or (until and until - day), until or (since and since + day)
+    if since is None:
+        since = data[0] if until is None or data[0] < until else until - day
+    if until is None:
+        until = data[1] if data[1] > since else since + day
+    return since, until
+
+
+def _check_whole(path: Path) -> None:
+    """TablesError while a run of the job puts tables in their places, or where one was killed while it did."""
+    for marker in sorted(path.glob("_weir/ready-*")):
+        day = marker.name.removeprefix("ready-")
+        raise TablesError(
+            f"the tables of {day} in {path} are being replaced: wait for weir report build, or run it again if it was"
+            " killed"
+        )

@@ -1,0 +1,158 @@
+"""Rates of brokers and partitions by column, and the quotas in force."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pipeline.open_tables import OpenTables
+from pipeline.page.contents import Brokers, BrokerSide, Columns, PartitionBytes, Partitions, Replication
+from pipeline.page.moments import micros
+
+_WINDOWS: Final = """
+    CREATE VIEW {name} AS
+    SELECT *, CAST((epoch_us(window_start) - {first}) // {width} AS INTEGER) AS number
+    FROM {table}
+    WHERE "window" = '{window}' AND epoch_us(window_start) >= {since} AND epoch_us(window_start) < {until}
+"""
+
+_BROKER_TOTALS: Final = """
+    WITH sides AS (
+        SELECT side, sum(bytes) AS size, coalesce(sum(bytes) FILTER (throttled), 0) AS throttled_size
+        FROM broker_windows GROUP BY side
+    )
+    SELECT (SELECT count(DISTINCT broker_id) FROM broker_windows), size, throttled_size
+    FROM sides ORDER BY size DESC LIMIT 1
+"""
+
+_TOP_BROKERS: Final = """
+    CREATE TABLE top_brokers AS
+    SELECT broker_id FROM broker_windows GROUP BY broker_id ORDER BY sum(bytes) DESC, broker_id LIMIT {top}
+"""
+
+_BROKERS: Final = """
+    SELECT broker_id, side, throttled, sum(bytes), avg(mean_bytes_per_second), max(max_bytes_per_second)
+    FROM broker_windows SEMI JOIN top_brokers USING (broker_id)
+    GROUP BY ALL ORDER BY ALL
+"""
+
+_BROKER_COLUMNS: Final = """
+    SELECT broker_id, side, throttled, number, avg(mean_bytes_per_second), max(max_bytes_per_second)
+    FROM broker_windows SEMI JOIN top_brokers USING (broker_id)
+    GROUP BY ALL
+"""
+
+_QUOTA_COLUMNS: Final = """
+    SELECT broker_id, side, number, arg_max(rate_bytes_per_second, start)
+    FROM throttle_accuracy SEMI JOIN top_brokers USING (broker_id)
+    JOIN (SELECT unnest(range($count)) AS number)
+      ON epoch_us(start) < $first + (number + 1) * $width AND epoch_us("end") > $first + number * $width
+    GROUP BY ALL
+"""
+
+# Both sides may tell of a partition, and each in part only.
+_PARTITION_SIDES: Final = """
+    CREATE TABLE partition_sides AS
+    SELECT topic, partition, side, sum(bytes) AS size, max(max_bytes_per_second) AS highest
+    FROM partition_windows GROUP BY topic, partition, side
+    QUALIFY row_number() OVER (PARTITION BY topic, partition ORDER BY size DESC, side) = 1
+"""
+
+_PARTITIONS: Final = "SELECT * FROM partition_sides ORDER BY size DESC, topic, partition LIMIT $top"
+
+_PARTITION_TOTALS: Final = "SELECT count(*), coalesce(sum(size), 0) FROM partition_sides"
+
+_PARTITION_COLUMNS: Final = """
+    SELECT topic, partition, number, sum(mean_bytes_per_second) FROM partition_windows
+    SEMI JOIN (SELECT * FROM partition_sides ORDER BY size DESC, topic, partition LIMIT $top)
+      USING (topic, partition, side)
+    GROUP BY ALL
+"""
+
+_SAMPLED_WINDOWS: Final = "SELECT number, count(DISTINCT window_start) FROM broker_windows GROUP BY number"
+
+
+class RatesReader:
+    """Asks the open tables about the range of the columns, by minutes or hours (`window`)."""
+
+    def __init__(self, tables: OpenTables, columns: Columns, window: str) -> None:
+        self._rows = tables.rows
+        self._columns = columns
+        for name, table in (("broker_windows", "broker_rates"), ("partition_windows", "partition_rates")):
+            tables.rows(
+                _WINDOWS.format(
+                    name=name,
+                    table=table,
+                    window=window,
+                    first=micros(columns.first),
+                    width=columns.seconds * 1_000_000,
+                    since=micros(columns.since),
+                    until=micros(columns.until),
+                )
+            )
+
+    def brokers(self, top: int) -> Brokers:
+        totals = self._rows(_BROKER_TOTALS)
+        if not totals:
+            return Brokers()
+        self._rows(_TOP_BROKERS.format(top=int(top)))
+        means: dict[tuple[int, str, bool], dict[int, float]] = {}
+        peaks: dict[tuple[int, str, bool], dict[int, float]] = {}
+        for broker_id, side, throttled, number, mean, peak in self._rows(_BROKER_COLUMNS):
+            means.setdefault((broker_id, side, throttled), {})[number] = mean
+            peaks.setdefault((broker_id, side, throttled), {})[number] = peak
+        found = {
+            (broker_id, side, throttled): Replication(
+                size,
+                mean,
+                highest,
+                self._series(means[broker_id, side, throttled]),
+                self._series(peaks[broker_id, side, throttled]),
+            )
+            for broker_id, side, throttled, size, mean, highest in self._rows(_BROKERS)
+        }
+        quotas = self._quotas()
+        nothing = Replication(0, 0.0, 0.0, self._series({}), self._series({}))
+        shown = tuple(
+            BrokerSide(
+                broker_id,
+                side,
+                found.get((broker_id, side, True), nothing),
+                found.get((broker_id, side, False), nothing),
+                self._series(quotas.get((broker_id, side), {})),
+            )
+            for broker_id, side in sorted({(broker_id, side) for broker_id, side, _ in found}, key=_leader_first)
+        )
+        count, size, throttled_size = totals[0]
+        return Brokers(count, size, throttled_size, shown)
+
+    def partitions(self, top: int) -> Partitions:
+        self._rows(_PARTITION_SIDES)
+        ((count, size),) = self._rows(_PARTITION_TOTALS)
+        # A partition without a row in a window that was sampled has moved nothing in it.
+        sampled = dict(self._rows(_SAMPLED_WINDOWS))
+        rates: dict[tuple[str, int], dict[int, float]] = {}
+        for topic, partition, number, rate in self._rows(_PARTITION_COLUMNS, top=top):
+            rates.setdefault((topic, partition), dict.fromkeys(sampled, 0.0))[number] = rate / sampled.get(number, 1)
+        shown = tuple(
+            PartitionBytes(topic, partition, side, of_it, highest, self._series(rates[topic, partition]))
+            for topic, partition, side, of_it, highest in self._rows(_PARTITIONS, top=top)
+        )
+        return Partitions(count, size, shown)
+
+    def _quotas(self) -> dict[tuple[int, str], dict[int, int]]:
+        quotas: dict[tuple[int, str], dict[int, int]] = {}
+        asked = {
+            "count": self._columns.count,
+            "first": micros(self._columns.first),
+            "width": self._columns.seconds * 1_000_000,
+        }
+        for broker_id, side, number, rate in self._rows(_QUOTA_COLUMNS, **asked):
+            quotas.setdefault((broker_id, side), {})[number] = rate
+        return quotas
+
+    def _series(self, values: dict[int, Any]) -> tuple[Any, ...]:
+        return tuple(map(values.get, range(self._columns.count)))
+
+
+def _leader_first(key: tuple[int, str]) -> tuple[int, bool]:
+    return key[0], key[1] != "leader"

@@ -1,0 +1,140 @@
+"""How quotas were kept, moves, and replicas out of sync: rows of the tables that are spans of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from pipeline.open_tables import OpenTables
+from pipeline.page.contents import (
+    Accuracy,
+    Move,
+    Moves,
+    QuotaAccuracy,
+    Replica,
+    SlowReplica,
+    SlowReplicas,
+)
+from pipeline.page.moments import micros, moment
+
+MOST_MOVES_OF_A_REPLICA: Final = 50
+
+_DAY_MICROS: Final = 86_400 * 1_000_000
+
+# Both sides may tell of a replica: the follower's is its own broker's, whoever leads. Spans end with the day, so one
+# that is open at midnight is carried on by the next day's first, if that began before.
+_SPANS: Final = """
+    CREATE VIEW {name} AS
+    WITH one_side AS (
+        SELECT *, epoch_us(start) AS start_us, epoch_us("end") AS end_us,
+               epoch_us(CAST("date" AS TIMESTAMP)) AS day_us
+        FROM {table} QUALIFY side = min(side) OVER (PARTITION BY topic, partition, replica)
+    ), begun AS (
+        SELECT *, CASE WHEN lag(end_us) OVER in_order IS NULL AND lag(day_us) OVER in_order = day_us - {day}
+                        AND start_us < day_us THEN 0 ELSE 1 END AS begins
+        FROM one_side
+        WINDOW in_order AS (PARTITION BY topic, partition, replica, broker_id ORDER BY day_us, start_us)
+    ), numbered AS (
+        SELECT *, sum(begins) OVER in_order AS span FROM begun
+        WINDOW in_order AS (PARTITION BY topic, partition, replica, broker_id ORDER BY day_us, start_us
+                            ROWS UNBOUNDED PRECEDING)
+    ), spans AS (
+        SELECT topic, partition, replica, min(start_us) AS start_us, max(end_us) AS end_us,
+               max(day_us) + {day} AS day_end_us, {sums}
+        FROM numbered GROUP BY topic, partition, replica, broker_id, span
+    ), seen AS (
+        SELECT *, coalesce(end_us, greatest(start_us, least(day_end_us, {known_until}, lead(start_us) OVER (
+                   PARTITION BY topic, partition, replica ORDER BY start_us)))) AS seen_us
+        FROM spans
+    )
+    SELECT * FROM seen WHERE start_us < {until} AND seen_us > {since}
+"""
+
+_MOVE_SUMS: Final = """
+    sum(bytes) AS size, sum(bytes_throttled) AS throttled_size,
+    sum(bytes) / nullif(sum(bytes / nullif(mean_bytes_per_second, 0)), 0) AS rate,
+    arg_max(quota_bytes_per_second, day_us) AS quota, max(longest_stall_seconds) AS longest_stall
+"""
+
+_LAG_SUMS: Final = """
+    max(max_lag_messages) AS max_lag_messages, sum(stuck_spans) AS stuck_spans, sum(stuck_seconds) AS stuck_seconds
+"""
+
+_MOVE_TOTALS: Final = """
+    SELECT count(DISTINCT (topic, partition, replica)), count(*), count(*) FILTER (end_us IS NULL) FROM move_spans
+"""
+
+_MOVES: Final = """
+    WITH largest AS (
+        SELECT topic, partition, replica FROM move_spans
+        GROUP BY ALL ORDER BY sum(size) DESC, topic, partition, replica LIMIT $top
+    )
+    SELECT topic, partition, replica, start_us, end_us, seen_us, size, throttled_size, rate, quota, longest_stall
+    FROM move_spans SEMI JOIN largest USING (topic, partition, replica)
+    QUALIFY row_number() OVER (PARTITION BY topic, partition, replica ORDER BY size DESC, start_us) <= $most
+    ORDER BY min(start_us) OVER (PARTITION BY topic, partition, replica), topic, partition, replica, start_us
+"""
+
+_LAG_TOTALS: Final = "SELECT count(*), coalesce(sum(stuck_seconds), 0) FROM lag_spans"
+
+_LAG: Final = """
+    SELECT topic, partition, replica, start_us, end_us, seen_us, max_lag_messages, stuck_spans, stuck_seconds
+    FROM lag_spans ORDER BY seen_us - start_us DESC, topic, partition, replica, start_us LIMIT $top
+"""
+
+_QUOTAS: Final = """
+    CREATE VIEW quotas AS
+    SELECT broker_id, side, quota_id, rate_bytes_per_second AS rate, policy, count(*) AS spans,
+           min(epoch_us(start)) AS start_us, max(epoch_us("end")) AS end_us, sum(seconds) AS seconds,
+           sum(mean_over_quota * seconds) / nullif(sum(seconds) FILTER (mean_over_quota IS NOT NULL), 0) AS mean,
+           max(worst_1s_over_quota) AS worst_1s, max(worst_10s_over_quota) AS worst_10s,
+           sum(seconds_over) AS seconds_over, sum(bytes_left_out) AS bytes_left_out
+    FROM throttle_accuracy WHERE epoch_us(start) < {until} AND epoch_us("end") > {since}
+    GROUP BY ALL
+"""
+
+_ACCURACY_TOTALS: Final = "SELECT count(*), max(worst_1s) FROM quotas"
+
+_ACCURACY: Final = """
+    SELECT broker_id, side, quota_id, rate, policy, spans, start_us, end_us, seconds, mean, worst_1s, worst_10s,
+           seconds_over, bytes_left_out
+    FROM quotas ORDER BY worst_1s DESC NULLS LAST, broker_id, side, quota_id, rate, policy LIMIT $top
+"""
+
+
+class SpansReader:
+    """Asks the open tables about spans in the range from `since` to before `until`, known up to `known_until`."""
+
+    def __init__(self, tables: OpenTables, since: datetime, until: datetime, known_until: datetime) -> None:
+        self._rows = tables.rows
+        limits = {"since": micros(since), "until": micros(until)}
+        for name, table, sums in (("move_spans", "moves", _MOVE_SUMS), ("lag_spans", "replica_lag", _LAG_SUMS)):
+            self._rows(
+                _SPANS.format(
+                    name=name, table=table, sums=sums, day=_DAY_MICROS, known_until=micros(known_until), **limits
+                )
+            )
+        self._rows(_QUOTAS.format(**limits))
+
+    def accuracy(self, top: int) -> Accuracy:
+        shown = tuple(QuotaAccuracy(*_with_times(row, 6, 7)) for row in self._rows(_ACCURACY, top=top))
+        count, worst_1s = self._rows(_ACCURACY_TOTALS)[0]
+        return Accuracy(count, worst_1s, shown)
+
+    def moves(self, top: int) -> Moves:
+        rows = self._rows(_MOVES, top=top, most=MOST_MOVES_OF_A_REPLICA)
+        shown = tuple(Move(Replica(*row[:3]), *_with_times(row[3:], 0, 1, 2)) for row in rows)
+        replicas, count, unfinished = self._rows(_MOVE_TOTALS)[0]
+        return Moves(replicas, count, unfinished, shown)
+
+    def slow(self, top: int) -> SlowReplicas:
+        rows = self._rows(_LAG, top=top)
+        shown = tuple(SlowReplica(Replica(*row[:3]), *_with_times(row[3:], 0, 1, 2)) for row in rows)
+        count, stuck_seconds = self._rows(_LAG_TOTALS)[0]
+        return SlowReplicas(count, stuck_seconds, shown)
+
+
+def _with_times(row: Sequence[Any], *places: int) -> list[Any]:
+    """Return a row with times for the microseconds at `places`, where there are any."""
+    return [moment(value) if place in places and value is not None else value for place, value in enumerate(row)]

@@ -1,0 +1,83 @@
+"""How exactly quotas were kept, and which replicas took the longest to get in sync: two tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeline.page.contents import Accuracy, QuotaAccuracy, SlowReplica, SlowReplicas
+from pipeline.page.markup import Child, Element, element, table
+from pipeline.page.texts import left_out, show_count, show_ratio, show_seconds
+from pipeline.page.timeline import Timeline
+from quota.units import show_rate, show_size
+
+
+def accuracy_table(accuracy: Accuracy, timeline: Timeline) -> Iterator[Element]:
+    """Yield the table of quotas, the worst second first."""
+    columns = (
+        ("broker", False),
+        ("side", False),
+        ("quota", True),
+        ("policy", False),
+        ("mean / quota", True),
+        ("worst 1 s / quota", True),
+        ("worst 10 s / quota", True),
+        ("seconds over", True),
+        ("bytes left out", True),
+        ("in force for", True),
+        ("from", False),
+        ("to", False),
+    )
+    yield table(columns, (_quota(quota, timeline) for quota in accuracy.shown), "How exactly quotas were kept")
+    note = left_out(len(accuracy.shown), accuracy.count, "quotas", "with the worst second")
+    if note:
+        yield element("p", {"class": "note"}, note)
+
+
+def _quota(of: QuotaAccuracy, timeline: Timeline) -> tuple[Child, ...]:
+    return (
+        element("span", {"title": of.quota_id}, str(of.broker_id)),
+        of.side,
+        show_rate(of.rate),
+        of.policy,
+        show_ratio(of.mean),
+        _over(show_ratio(of.worst_1s), of.worst_1s is not None and of.worst_1s > 1),
+        _over(show_ratio(of.worst_10s), of.worst_10s is not None and of.worst_10s > 1),
+        _over(f"{of.seconds_over:,.0f}", of.seconds_over > 0),
+        show_size(of.bytes_left_out),
+        show_seconds(of.seconds),
+        timeline.time(of.start),
+        timeline.time(of.end),
+    )
+
+
+def _over(text: str, is_over: bool) -> Child:
+    return element("strong", {"class": "over"}, text) if is_over else text
+
+
+def slow_table(slow: SlowReplicas, timeline: Timeline) -> Iterator[Element]:
+    """Yield the table of replicas out of sync, the longest first."""
+    columns = (
+        ("replica", False),
+        ("time to in-sync", True),
+        ("out of sync since", False),
+        ("in sync", False),
+        ("most messages behind", True),
+        ("stuck spans", True),
+        ("stuck for", True),
+    )
+    yield table(columns, (_replica(replica, timeline) for replica in slow.shown), "Slowest replicas")
+    note = left_out(len(slow.shown), slow.count, "spans out of sync", "longest")
+    if note:
+        yield element("p", {"class": "note"}, note)
+
+
+def _replica(of: SlowReplica, timeline: Timeline) -> tuple[Child, ...]:
+    return (
+        str(of.replica),
+        _over(f"> {show_seconds(of.seconds)}", True) if of.end is None else show_seconds(of.seconds),
+        timeline.time(of.start),
+        "not seen" if of.end is None else timeline.time(of.end),
+        show_count(of.max_lag_messages),
+        _over(show_count(of.stuck_spans), of.stuck_spans > 0),
+        show_seconds(of.stuck_seconds),
+    )

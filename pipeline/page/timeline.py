@@ -1,0 +1,119 @@
+"""The time line that all charts of a page share: where a time is on it, its marks, and how times are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final, NamedTuple
+
+from pipeline.page.contents import Columns
+from pipeline.page.markup import Element, element
+
+MOST_TICKS: Final = 6
+
+_STEPS: Final = tuple(
+    timedelta(minutes=minutes) for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440)
+)
+
+AXIS_HEIGHT: Final = 20
+
+
+class Tick(NamedTuple):
+    """A mark at `part` (0 to 1) of the time line; a day's begin has the day's name."""
+
+    part: float
+    text: str
+    is_day: bool
+
+
+class Timeline:
+    """Times in `zone`, on the line from the first column's begin to the last one's end."""
+
+    def __init__(self, columns: Columns, zone: tzinfo) -> None:
+        self.columns = columns
+        self._zone = zone
+        self._seconds = columns.seconds * columns.count
+
+    def part(self, moment: datetime) -> float:
+        """Where a time is, from 0 to 1: the nearer end where it is outside."""
+        return min(1.0, max(0.0, (moment - self.columns.first).total_seconds() / self._seconds))
+
+    def start_of(self, number: int) -> datetime:
+        return self.columns.first + timedelta(seconds=number * self.columns.seconds)
+
+    def show(self, moment: datetime) -> str:
+        return show_moment(moment, self._zone)
+
+    def show_column(self, number: int) -> str:
+        """Show when a column begins, and how long it is."""
+        return self.show(self.start_of(number))
+
+    def time(self, moment: datetime) -> Element:
+        """Make an element of a time."""
+        return time_element(moment, self._zone)
+
+    def ticks(self) -> list[Tick]:
+        """Return at most MOST_TICKS marks at round times of day in the zone, or at begins of days."""
+        # Where clocks change or the line does not begin at a mark there is one more or less.
+        likely = (step for step in self._steps() if self._seconds <= step.total_seconds() * (MOST_TICKS + 1))
+        return next(found for found in map(self._ticks_of, likely) if len(found) <= MOST_TICKS)
+
+    def _ticks_of(self, step: timedelta) -> list[Tick]:
+        return [self._tick(moment) for moment in self._round_times(step)]
+
+    def axis(self) -> Element:
+        """Make the axis below a chart."""
+        axis = element("svg", {"class": "axis", "width": "100%", "height": AXIS_HEIGHT, "aria-hidden": "true"})
+        for tick in self.ticks():
+            anchor = "start" if tick.part < 0.04 else "end" if tick.part > 0.96 else "middle"
+            kind = "tick day" if tick.is_day else "tick"
+            axis.append(
+                element("text", {"class": kind, "x": f"{tick.part:.3%}", "y": 15, "text-anchor": anchor}, tick.text)
+            )
+        return axis
+
+    def grid(self, height: int) -> Iterator[Element]:
+        """Yield the lines at the marks through a chart of so many pixels."""
+        for tick in self.ticks():
+            x = f"{tick.part:.3%}"
+            yield element(
+                "line", {"class": "day grid" if tick.is_day else "grid", "x1": x, "x2": x, "y1": 0, "y2": height}
+            )
+
+    def _steps(self) -> Iterator[timedelta]:
+        yield from _STEPS
+        days = 2
+        while True:
+            yield timedelta(days=days)
+            days += 1 if days < 7 else 7
+
+    def _round_times(self, step: timedelta) -> Iterator[datetime]:
+        """Yield the multiples of a step since midnight in the zone; those of days since the first day."""
+        first, end = self.start_of(0), self.start_of(self.columns.count)
+        day = first.astimezone(self._zone).replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+        # Added to the time of day, not to the moment: after a change of the clocks the marks stay at round times.
+        times_a_day = max(1, timedelta(days=1) // step)
+        before = None
+        while day <= end.astimezone(self._zone):
+            for number in range(times_a_day):
+                moment = (day + number * step).astimezone(UTC)
+                if first <= moment < end and (before is None or moment > before):
+                    yield moment
+                    before = moment
+            day += max(step, timedelta(days=1))
+
+    def _tick(self, moment: datetime) -> Tick:
+        local = moment.astimezone(self._zone)
+        is_day = (local.hour, local.minute) == (0, 0)
+        return Tick(self.part(moment), f"{local.day} {local:%b}" if is_day else f"{local:%H:%M}", is_day)
+
+
+def show_moment(moment: datetime, zone: tzinfo) -> str:
+    """Show a time with its zone, to the second where it has seconds: `2026-11-02 12:00 CET`."""
+    local = moment.astimezone(zone)
+    seconds = ":%S" if local.second else ""
+    return f"{local:%Y-%m-%d %H:%M{seconds} %Z}"
+
+
+def time_element(moment: datetime, zone: tzinfo) -> Element:
+    return element("time", {"datetime": f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}, show_moment(moment, zone))

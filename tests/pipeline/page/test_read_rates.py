@@ -1,0 +1,91 @@
+"""Rates of brokers and partitions by column, worked out by hand."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pipeline.page.contents import BrokerSide, PartitionBytes, Replication
+from pipeline.page.read import read_page
+from pipeline.tables import BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY
+from tests.pipeline.page.past import Past, broker_minutes, minutes, partition_rate, quota
+from tests.pipeline.parquet import START, broker_rate
+
+
+def test_broker_has_a_mean_and_a_peak_for_each_column_and_gaps(past: Past) -> None:
+    """Two minutes a column: the third has one sampled minute, the fourth none."""
+    rates = [(10, 1), (20, 3), (30, 5), (30, 5), None, (8, 2), None, None, *[(0, 0)] * 92]
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", *rates))
+    (side,) = read_page(past.write(), None, None, 9).brokers.shown
+    assert (side.broker_id, side.side) == (1, "leader")
+    assert side.throttled.means[:5] == (15, 30, 8, None, 0)
+    assert side.throttled.peaks[:5] == (20, 30, 8, None, 0)
+    assert side.unthrottled.means[:5] == (2, 5, 2, None, 0)
+    assert (side.throttled.size, side.throttled.highest) == (60 * 98, 30)
+    assert side.throttled.mean == 98 / 97
+
+
+def test_brokers_with_the_most_bytes_are_shown_in_order_leader_first(past: Past) -> None:
+    for broker_id, rate in ((1, 10.0), (2, 30.0), (3, 20.0)):
+        past.put(BROKER_RATES, *broker_minutes(broker_id, "follower", (rate, 0)))
+        past.put(BROKER_RATES, *broker_minutes(broker_id, "leader", (rate, 1)))
+    brokers = read_page(past.write(), None, None, 2).brokers
+    assert [(side.broker_id, side.side) for side in brokers.shown] == [
+        (2, "leader"),
+        (2, "follower"),
+        (3, "leader"),
+        (3, "follower"),
+    ]
+    assert (brokers.count, brokers.size, brokers.throttled_size) == (3, 60 * 63, 60 * 60)
+
+
+def test_quota_of_a_column_is_the_last_in_force_in_it(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", *[(1, 0)] * 4))
+    past.put(
+        THROTTLE_ACCURACY,
+        quota(START + minutes(1), START + minutes(1.5), 1000),
+        quota(START + minutes(1.5), START + minutes(2.5), 2000),
+        quota(START, START + minutes(4), 7000, broker_id=2),
+    )
+    (side,) = read_page(past.write(), None, None, 9).brokers.shown
+    assert side.quotas == (None, 2000, 2000, None)
+
+
+def test_long_range_is_read_by_hours(past: Past) -> None:
+    """Minutes and hours tell of the same bytes: they are never added up."""
+    for hour in range(97):
+        start = START + timedelta(hours=hour)
+        past.put(BROKER_RATES, broker_rate(1, "leader", 100 + hour, start, window="hour"))
+        past.put(PARTITION_RATES, partition_rate(0, 100 + hour, start, window="hour"))
+    past.put(BROKER_RATES, broker_rate(1, "leader", 5, START + timedelta(hours=96, minutes=59)))
+    past.put(BROKER_RATES, broker_rate(1, "leader", 5, START))
+    contents = read_page(past.write(), None, None, 9)
+    assert contents.columns is not None
+    assert (contents.columns.seconds, contents.columns.count) == (7200, 49)
+    assert contents.brokers.shown[0].unthrottled.means[:2] == (100.5, 102.5)
+    assert contents.partitions.shown[0].means[:2] == (100.5, 102.5)
+
+
+def test_partition_is_told_by_the_side_that_saw_more(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (1, 0), None, (1, 0), (1, 0)))
+    past.put(
+        PARTITION_RATES,
+        partition_rate(0, 10),
+        partition_rate(0, 20, START + minutes(2)),
+        partition_rate(0, 25, side="follower"),
+        partition_rate(1, 7, side="follower"),
+        partition_rate(0, 8, topic="other"),
+    )
+    partitions = read_page(past.write(), None, None, 2).partitions
+    assert partitions.shown == (
+        PartitionBytes("orders", 0, "leader", 1800, 40, (10, None, 20, 0)),
+        PartitionBytes("other", 0, "leader", 480, 16, (8, None, 0, 0)),
+    )
+    assert (partitions.count, partitions.size) == (3, 1800 + 480 + 420)
+
+
+def test_side_without_throttled_replicas_is_all_others(past: Past) -> None:
+    past.put(BROKER_RATES, broker_rate(1, "leader", 6))
+    (side,) = read_page(past.write(), None, None, 9).brokers.shown
+    assert side == BrokerSide(
+        1, "leader", Replication(0, 0, 0, (None,), (None,)), Replication(360, 6, 6, (6,), (6,)), (None,)
+    )

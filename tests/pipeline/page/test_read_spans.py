@@ -1,0 +1,140 @@
+"""Quotas, moves and replicas out of sync, and how spans are put together again that days have cut."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pipeline.page.contents import Move, Moves, QuotaAccuracy, Replica, SlowReplica
+from pipeline.page.read import read_page
+from pipeline.tables import BROKER_RATES, MOVES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
+from tests.pipeline.page.past import Past, lag, minutes, move, quota
+from tests.pipeline.parquet import START, broker_rate
+
+DAY = timedelta(days=1)
+LATE = START + timedelta(hours=23)
+
+
+def _moves(past: Past, top: int = 9, days: int = 1, since: datetime = START) -> Moves:
+    end = START + days * DAY - timedelta(seconds=WINDOW_SECONDS["minute"])
+    past.put(BROKER_RATES, broker_rate(1, "leader", 1, end))
+    return read_page(past.write(), since, START + days * DAY, top).moves
+
+
+def test_move_is_shown_with_its_figures(past: Past) -> None:
+    past.put(MOVES, move(7, START, START + minutes(1)))
+    assert _moves(past) == Moves(
+        1,
+        1,
+        0,
+        (
+            Move(
+                Replica("orders", 7, 3), START, START + minutes(1), START + minutes(1), 6000, 6000, 100, 1_000_000, 1.5
+            ),
+        ),
+    )
+
+
+def test_move_that_both_sides_tell_of_is_shown_once(past: Past) -> None:
+    end = START + minutes(1)
+    past.put(MOVES, move(7, START, end, 5000), move(7, START, end, 6000, side="leader", broker_id=1))
+    past.put(MOVES, move(8, START, end, 7000, side="leader", broker_id=1))
+    assert [(found.replica.partition, found.size) for found in _moves(past).shown] == [(7, 5000), (8, 7000)]
+
+
+def test_move_over_midnight_is_one(past: Past) -> None:
+    """Three days tell of it; its start is told alike on each, or a little off."""
+    end = START + 2 * DAY + minutes(5)
+    past.put(MOVES, move(7, LATE, None, 1000))
+    past.put(MOVES, move(7, LATE + timedelta(microseconds=9), None, 2000), day=START + DAY)
+    past.put(MOVES, move(7, LATE, end, 3000), day=START + 2 * DAY)
+    (found,) = _moves(past, days=3).shown
+    assert (found.start, found.end, found.seen_until, found.size, found.rate) == (LATE, end, end, 6000, 100)
+
+
+def test_move_that_began_after_midnight_is_another(past: Past) -> None:
+    second = START + DAY + minutes(1)
+    past.put(MOVES, move(7, LATE, None))
+    past.put(MOVES, move(7, second, None), day=START + DAY)
+    moves = _moves(past, days=2)
+    assert [(found.start, found.end, found.seen_until) for found in moves.shown] == [
+        (LATE, None, START + DAY),
+        (second, None, START + 2 * DAY),
+    ]
+    assert (moves.replicas, moves.count, moves.unfinished) == (1, 2, 2)
+
+
+def test_open_move_was_seen_until_the_next_or_until_samples_end(past: Past) -> None:
+    """Sidecars that were started anew tell of it again."""
+    past.put(MOVES, move(7, START, None), move(7, START + minutes(3), None))
+    past.put(BROKER_RATES, broker_rate(1, "leader", 1, START + minutes(9)))
+    moves = read_page(past.write(), START, None, 9).moves
+    assert [found.seen_until for found in moves.shown] == [START + minutes(3), START + minutes(10)]
+
+
+def test_moves_of_the_replicas_with_the_most_bytes_are_shown_as_they_began(past: Past) -> None:
+    for partition, begin, size in ((0, 5, 10), (1, 4, 30), (2, 6, 15), (2, 3, 16)):
+        past.put(MOVES, move(partition, START + minutes(begin), START + minutes(begin + 1), size))
+    moves = _moves(past, top=2)
+    assert [(found.replica.partition, found.size) for found in moves.shown] == [(2, 16), (2, 15), (1, 30)]
+    assert (moves.replicas, moves.count) == (3, 4)
+
+
+def test_moves_outside_the_range_are_not_shown(past: Past) -> None:
+    """One ends before it, one begins behind it, one lies around it."""
+    past.put(MOVES, move(0, START, START + minutes(5)), move(1, START, START + DAY), move(2, START + DAY, None))
+    moves = _moves(past, since=START + minutes(6))
+    assert [found.replica.partition for found in moves.shown] == [1]
+
+
+def test_quota_is_one_row_for_all_its_spans(past: Past) -> None:
+    """The mean is weighted by time; the worst of all spans is the worst."""
+    end = START + minutes(4)
+    past.put(
+        THROTTLE_ACCURACY,
+        quota(START, START + minutes(1), mean=0.9, worst_1s_over_quota=1.5),
+        quota(START + minutes(1), end, mean=0.5, worst_10s_over_quota=1.1),
+        quota(START, end, 2000, policy="kip73"),
+        quota(START, end, 0, mean=None),
+    )
+    accuracy = read_page(past.write(), START, None, 2).accuracy
+    assert accuracy.shown[0] == QuotaAccuracy(
+        1,
+        "leader",
+        "leader.replication.throttled.rate",
+        1000,
+        "strict",
+        2,
+        START,
+        end,
+        240.0,
+        (0.9 * 60 + 0.5 * 180) / 240,
+        1.5,
+        1.1,
+        4.0,
+        6000,
+    )
+    assert accuracy.shown[1].policy == "kip73"
+    assert (accuracy.count, accuracy.worst_1s) == (3, 1.5)
+
+
+def test_quota_of_nothing_has_no_ratios(past: Past) -> None:
+    past.put(THROTTLE_ACCURACY, quota(START, START + minutes(1), 0, mean=None))
+    (found,) = read_page(past.write(), START, None, 9).accuracy.shown
+    assert (found.mean, found.worst_1s, found.worst_10s) == (None, None, None)
+
+
+def test_slowest_replicas_come_first(past: Past) -> None:
+    past.put(
+        REPLICA_LAG,
+        lag(0, START, START + minutes(2)),
+        lag(1, START, None, stuck=(40, 50)),
+        lag(2, START, START + minutes(9)),
+    )
+    past.put(BROKER_RATES, broker_rate(1, "leader", 1, START + minutes(19)))
+    slow = read_page(past.write(), START, None, 2).slow
+    assert slow.shown == (
+        SlowReplica(Replica("orders", 1, 3), START, None, START + minutes(20), 1234, 2, 90.0),
+        SlowReplica(Replica("orders", 2, 3), START, START + minutes(9), START + minutes(9), 1234, 0, 0.0),
+    )
+    assert [found.seconds for found in slow.shown] == [1200, 540]
+    assert (slow.count, slow.stuck_seconds) == (3, 90.0)

@@ -1,0 +1,195 @@
+"""The page as text: what it says, what it escapes, and that it fetches nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from datetime import UTC, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from pipeline.page.broker_charts import broker_charts
+from pipeline.page.contents import Contents
+from pipeline.page.heat_map import LEVELS, level_of
+from pipeline.page.read import read_page
+from pipeline.page.timeline import Timeline
+from pipeline.page.write import page_of, summary
+from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
+from tests.pipeline.page.past import Past, broker_minutes, lag, minutes, move, partition_rate, quota
+from tests.pipeline.parquet import START
+
+EVIL = "<script>alert('t')</script>&\"x"
+
+
+def _titles(page: str, kind: str) -> list[str]:
+    return re.findall(rf'class="m {kind}"[^>]*><title>(.*?)</title>', page)
+
+
+class _Parsed(HTMLParser):
+    """The elements of a page with their attributes' names, and its texts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: Counter[tuple[str, ...]] = Counter()
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements[(tag, *(name for name, _ in attrs))] += 1
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_names_are_text_wherever_they_stand(tmp_path: Path) -> None:
+    """A page with such names has the elements of one with plain names, and them in its texts."""
+    pages: list[_Parsed] = []
+    for name in (EVIL, "plain"):
+        past = Past(tmp_path / str(len(pages)))
+        end = START + minutes(1)
+        past.put(BROKER_RATES, *broker_minutes(1, name, (1, 1)))
+        past.put(PARTITION_RATES, partition_rate(0, 10, topic=name))
+        past.put(MOVES, move(0, START, end, topic=name))
+        past.put(REPLICA_LAG, lag(0, START, end, topic=name))
+        past.put(THROTTLE_ACCURACY, quota(START, end, quota_id=name, policy=name))
+        pages.append(_Parsed(page_of(read_page(past.write(), None, None, 9), UTC)))
+    assert pages[0].elements == pages[1].elements
+    found = [
+        sum(name in text.lower() for text in page.texts) for name, page in zip((EVIL, "plain"), pages, strict=True)
+    ]
+    assert found == [11, 11]
+
+
+def test_page_allows_its_own_style_and_script_and_nothing_else(past: Past) -> None:
+    page = page_of(read_page(past.write(), START, None, 9), UTC)
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy.startswith("default-src 'none'; ")
+    for name in ("style", "script"):
+        (text,) = re.findall(rf"<{name}>(.*?)</{name}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}';" in policy
+    assert "style=" not in page
+    assert not re.search(r"(src|href)=\"(?!#|data:,)", page)
+    assert "//" not in re.sub(r"<script>.*</script>", "", page, flags=re.DOTALL)
+
+
+def test_empty_range_says_so(past: Past) -> None:
+    contents = read_page(past.write(), START, START + timedelta(days=1), 9)
+    sentence = "Nothing was sampled from 2026-11-02 01:00 CET to 2026-11-03 01:00 CET."
+    assert f'<p class="nothing">{sentence}</p>' in page_of(contents, ZoneInfo("Europe/Berlin"))
+    assert summary(contents, ZoneInfo("Europe/Berlin")) == sentence
+    assert "The tables have no rows." in page_of(Contents(), UTC)
+
+
+def test_section_without_rows_says_so(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (1, 1)))
+    contents = read_page(past.write(), None, None, 9)
+    page = page_of(contents, UTC)
+    assert re.findall(r'<p class="nothing">(.*?)</p>', page) == [
+        "No partition was sampled in this range.",
+        "No replica moved in this range.",
+        "No quota was in force in this range.",
+        "No replica was out of sync in this range.",
+    ]
+    assert summary(contents, UTC) == (
+        "1 broker, 0 partitions, 0 quotas, 0 moves, 2026-11-02 00:00 UTC to 2026-11-02 00:01 UTC."
+    )
+
+
+def test_column_of_a_broker_reads_its_rates_and_quota(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (4e6, 1e6), None, (0, 2e6)))
+    past.put(THROTTLE_ACCURACY, quota(START, START + minutes(1), 5_000_000))
+    assert _titles(page_of(read_page(past.write(), None, None, 9), UTC), "column") == [
+        "2026-11-02 00:00 UTC: throttled 4 MB/s (highest 4 MB/s), others 1 MB/s, quota 5 MB/s",
+        "2026-11-02 00:01 UTC: no samples",
+        "2026-11-02 00:02 UTC: throttled 0 B/s (highest 0 B/s), others 2 MB/s",
+    ]
+
+
+def _paths(past: Past, *rates: tuple[float, float] | None, limit: int) -> dict[str, str]:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", *rates))
+    past.put(THROTTLE_ACCURACY, quota(START, START + minutes(len(rates)), limit))
+    contents = read_page(past.write(), None, None, 9)
+    assert contents.columns is not None
+    parts = broker_charts(contents.brokers, Timeline(contents.columns, UTC))
+    return {path.attrib["class"]: path.attrib["d"] for part in parts for path in part.iter("path")}
+
+
+def test_shapes_of_a_broker_are_steps_with_gaps(past: Past) -> None:
+    """Of 1000 units of height, which are 1.08 times the highest of rates and quota: 108 bytes/s."""
+    assert _paths(past, (54, 27), (27, 54), None, (0, 54), limit=100) == {
+        "area throttled": "M0 1000L0 500H1V750H2V1000Z M3 1000L3 1000H4V1000Z",
+        "area unthrottled": "M0 1000L0 250H1V250H2V1000Z M3 1000L3 500H4V1000Z",
+        "line peak": "M0 500H1V750H2",
+        "line quota": "M0 74H1V74H2V74H3V74H4",
+    }
+
+
+def test_quota_far_above_the_rates_is_not_drawn(past: Past) -> None:
+    assert "line quota" not in _paths(past, (10, 10), limit=100)
+
+
+def test_heat_has_a_level_for_each_doubling() -> None:
+    rates = [0, 0.001, 1.5625, 1.6, 3.2, 12.5, 50, 50.1, 100]
+    assert [level_of(rate, 100) for rate in rates] == [0, 1, 1, 2, 3, 4, 6, 7, LEVELS]
+
+
+def test_cells_of_a_partition_leave_out_what_is_0(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (0, 1), (0, 1), None, None, (0, 1)))
+    past.put(PARTITION_RATES, partition_rate(7, 3e6), partition_rate(7, 5e6, START + minutes(4)))
+    page = page_of(read_page(past.write(), None, None, 9), UTC)
+    assert _titles(page, "heat[67]") == [
+        "orders-7, 2026-11-02 00:00 UTC: 3 MB/s",
+        "orders-7, 2026-11-02 00:04 UTC: 5 MB/s",
+    ]
+    assert _titles(page, "gap") == ["orders-7, 2026-11-02 00:02 UTC: no samples"]
+    assert 'class="m gap" x="40.000%" width="40.000%"' in page
+
+
+def test_bar_of_a_move_reads_its_figures(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", *[(1, 1)] * 10))
+    past.put(MOVES, move(7, START + minutes(1), START + minutes(6)), move(8, START + minutes(2), None))
+    page = page_of(read_page(past.write(), None, None, 9), UTC)
+    assert _titles(page, "done") == [
+        "orders-7 on 3: behind since 2026-11-02 00:01 UTC, caught up 2026-11-02 00:06 UTC, after 5 min;"
+        " 6 kB at 100 B/s, quota 1 MB/s, longest stall 1.5 s"
+    ]
+    assert 'class="m done" x="10.000%" width="50.000%"' in page
+    assert 'class="m open" x="20.000%" width="80.000%"' in page
+    assert ", not seen to catch up until 2026-11-02 00:10 UTC; " in _titles(page, "open")[0]
+
+
+def test_bar_of_a_short_move_can_be_seen(past: Past) -> None:
+    """At the very end of the range, too."""
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", *[(1, 1)] * 10))
+    end = START + minutes(10)
+    past.put(MOVES, move(7, end - timedelta(milliseconds=5), end - timedelta(milliseconds=3)))
+    assert 'class="m done" x="99.600%" width="0.400%"' in page_of(read_page(past.write(), None, None, 9), UTC)
+
+
+def test_page_of_many_partitions_has_the_first_and_counts_the_others(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (0, 1)))
+    past.put(PARTITION_RATES, *(partition_rate(number, 1000 + number) for number in range(500)))
+    page = page_of(read_page(past.write(), None, None, 3), UTC)
+    assert "Shown are the 3 with the most bytes in of 500 partitions; 497 are left out." in page
+    assert [name in page for name in ("orders-499", "orders-497", "orders-496")] == [True, True, False]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_rates_of_nearly_nothing_are_drawn(past: Past, rate: float) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (rate, rate)))
+    past.put(PARTITION_RATES, partition_rate(0, rate))
+    page = page_of(read_page(past.write(), None, None, 9), UTC)
+    assert f"throttled {rate:g} B/s (highest {rate:g} B/s)" in page
+
+
+def test_times_of_the_page_are_in_the_zone(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (1, 1)))
+    contents = read_page(past.write(), None, None, 9)
+    page = page_of(contents, ZoneInfo("America/New_York"))
+    assert '<time datetime="2026-11-02T00:00:00Z">2026-11-01 19:00 EST</time>' in page
