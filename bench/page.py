@@ -27,7 +27,7 @@ MOST_PAGE_MB: Final = 4.0
 _TOPICS: Final = ("orders", "payments", "clicks", "sessions", "audit", "inventory", "shipments", "search")
 _QUOTA: Final = 20_000_000
 _MOVE: Final = (9 * 60, 13 * 60)  # minutes of the day in which replicas move
-_BACK: Final = 16 * 60  # the minute in which the last broker comes back
+_AWAY: Final = (15 * 60 + 15, 16 * 60)  # those in which the last broker is away
 
 # In DuckDB, for there may be many: a partition's share, a rhythm of the day, and noise, all from hash().
 _PARTITION_MINUTES: Final = """
@@ -65,7 +65,7 @@ _BROKER_RATES: Final = """
         FROM (SELECT *, (hash(minute, broker_id, side, throttled) % 1000) / 1000.0 AS noise
               FROM range($minutes) AS m(minute), range(1, $brokers + 1) AS b(broker_id),
                    (VALUES ('leader'), ('follower')) AS s(side), (VALUES (true), (false)) AS t(throttled))
-        WHERE NOT (broker_id = $brokers AND minute BETWEEN $back - 45 AND $back)
+        WHERE NOT (broker_id = $brokers AND minute BETWEEN $away AND $back)
     )
     SELECT $day + minute * INTERVAL 1 MINUTE AS window_start, 'minute' AS "window", broker_id, side, throttled,
            rate AS mean_bytes_per_second, rate * 1.02 AS max_bytes_per_second, rate * 1.01 AS p95_bytes_per_second,
@@ -77,22 +77,24 @@ _BROKER_RATES: Final = """
     FROM rates GROUP BY ALL
 """
 
+# In force while replicas move, and for the broker that comes back.
 _ACCURACY: Final = """
     SELECT side || '.replication.throttled.rate' AS quota_id, broker_id, side, $quota AS rate_bytes_per_second,
-           'strict' AS policy, $day + $first * INTERVAL 1 MINUTE AS start,
-           $day + ($back + 90) * INTERVAL 1 MINUTE AS "end",
-           60.0 * ($back + 90 - $first) AS seconds, 0.62 + broker_id * 0.001 AS mean_over_quota,
+           'strict' AS policy, $day + begins * INTERVAL 1 MINUTE AS start, $day + ends * INTERVAL 1 MINUTE AS "end",
+           60.0 * (ends - begins) AS seconds, 0.99 + broker_id * 0.001 AS mean_over_quota,
            1.0 + (hash(broker_id, side) % 30) / 1000.0 AS worst_1s_over_quota,
            0.995 + (hash(broker_id, side) % 9) / 1000.0 AS worst_10s_over_quota,
            hash(broker_id, side) % 14 AS seconds_over,
            CAST(hash(side, broker_id) % 90000000 AS BIGINT) AS bytes_left_out
-    FROM range(1, $brokers + 1) AS b(broker_id), (VALUES ('leader'), ('follower')) AS s(side)
+    FROM range(1, $brokers + 1) AS b(broker_id), (VALUES ('leader'), ('follower')) AS s(side),
+         (VALUES ($first, $last), ($back, $back + 71)) AS f(begins, ends)
+    WHERE begins = $first OR broker_id = $brokers AND side = 'follower'
 """
 
 # Every tenth partition moves; the largest come last.
 _MOVES: Final = """
     WITH moved AS (
-        SELECT number, 1 + number % $brokers AS replica, number % 30 = 20 AS is_open,
+        SELECT number, 1 + number % $brokers AS replica, number % 130 = 20 AS is_open,
                $first + (hash(number) % 12) AS from_minute,
                $first + 15 + ($last - $first - 15) * ((number * 37) % $partitions) / $partitions AS to_minute
         FROM range(0, $partitions, 10) AS p(number)
@@ -109,7 +111,7 @@ _MOVES: Final = """
 
 _LAG: Final = """
     SELECT $topics[1 + number % len($topics)] AS topic, number // len($topics) AS partition, $brokers AS replica,
-           $brokers AS broker_id, 'follower' AS side, $day + ($back - 45) * INTERVAL 1 MINUTE AS start,
+           $brokers AS broker_id, 'follower' AS side, $day + $away * INTERVAL 1 MINUTE AS start,
            CASE WHEN number % 40 <> 7 THEN $day + ($back + 2 + number % 70) * INTERVAL 1 MINUTE END AS "end",
            CASE WHEN number % 40 <> 7 THEN 60.0 * (47 + number % 70) END AS seconds_to_in_sync,
            CAST(1000 + hash(number) % 900000 AS BIGINT) AS max_lag_messages,
@@ -139,7 +141,8 @@ def make_tables(folder: Path, brokers: int, partitions: int, minutes: int) -> in
         "quota": _QUOTA,
         "first": _MOVE[0] * minutes // 1440,
         "last": _MOVE[1] * minutes // 1440,
-        "back": _BACK * minutes // 1440,
+        "away": _AWAY[0] * minutes // 1440,
+        "back": _AWAY[1] * minutes // 1440,
     }
     with duckdb.connect(":memory:") as connection:
         _execute(connection, _PARTITION_MINUTES, values)

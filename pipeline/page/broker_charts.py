@@ -71,10 +71,12 @@ def _chart(name: str, of: BrokerSide, timeline: Timeline) -> Element:
         *_marks(of, timeline),
     )
     label = f"{name}, {of.side} side"
-    quota = f", quota {_range_of(quotas)}" if quotas else ", no quota in force"
+    quota = f"quota {_range_of(quotas)}" if quotas else "no quota"
+    if any(rate > top for rate in quotas):
+        quota += ", above this chart" if min(quotas) > top else ", partly above this chart"
     summary = (
-        f"throttled {show_rate(of.throttled.mean)} on average, highest {show_rate(of.throttled.highest)}{quota};"
-        f" others {show_rate(of.unthrottled.mean)}"
+        f"mean: throttled {show_rate(of.throttled.mean)} (highest {show_rate(of.throttled.highest)}),"
+        f" others {show_rate(of.unthrottled.mean)}; {quota}"
     )
     return figure(element("h4", None, f"{of.side.capitalize()} side"), label, summary, chart, timeline.axis())
 

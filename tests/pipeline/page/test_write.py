@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import UTC, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from pipeline.page.broker_charts import broker_charts
 from pipeline.page.contents import Contents
 from pipeline.page.heat_map import LEVELS, level_of
+from pipeline.page.markup import Element
 from pipeline.page.read import read_page
 from pipeline.page.timeline import Timeline
 from pipeline.page.write import page_of, summary
@@ -111,18 +113,23 @@ def test_column_of_a_broker_reads_its_rates_and_quota(past: Past) -> None:
     ]
 
 
-def _paths(past: Past, *rates: tuple[float, float] | None, limit: int) -> dict[str, str]:
+def _charts(past: Past, *rates: tuple[float, float] | None, limits: Sequence[int]) -> list[Element]:
+    """The parts of a broker's charts, with a minute of each quota."""
     past.put(BROKER_RATES, *broker_minutes(1, "leader", *rates))
-    past.put(THROTTLE_ACCURACY, quota(START, START + minutes(len(rates)), limit))
+    for number, limit in enumerate(limits):
+        past.put(THROTTLE_ACCURACY, quota(START + minutes(number), START + minutes(number + 1), limit))
     contents = read_page(past.write(), None, None, 9)
     assert contents.columns is not None
-    parts = broker_charts(contents.brokers, Timeline(contents.columns, UTC))
+    return list(broker_charts(contents.brokers, Timeline(contents.columns, UTC)))
+
+
+def _paths(parts: Iterable[Element]) -> dict[str, str]:
     return {path.attrib["class"]: path.attrib["d"] for part in parts for path in part.iter("path")}
 
 
 def test_shapes_of_a_broker_are_steps_with_gaps(past: Past) -> None:
     """Of 1000 units of height, which are 1.08 times the highest of rates and quota: 108 bytes/s."""
-    assert _paths(past, (54, 27), (27, 54), None, (0, 54), limit=100) == {
+    assert _paths(_charts(past, (54, 27), (27, 54), None, (0, 54), limits=[100] * 4)) == {
         "area throttled": "M0 1000L0 500H1V750H2V1000Z M3 1000L3 1000H4V1000Z",
         "area unthrottled": "M0 1000L0 250H1V250H2V1000Z M3 1000L3 500H4V1000Z",
         "line peak": "M0 500H1V750H2",
@@ -130,8 +137,21 @@ def test_shapes_of_a_broker_are_steps_with_gaps(past: Past) -> None:
     }
 
 
-def test_quota_far_above_the_rates_is_not_drawn(past: Past) -> None:
-    assert "line quota" not in _paths(past, (10, 10), limit=100)
+@pytest.mark.parametrize(
+    ("limits", "drawn", "text"),
+    [
+        ([100, 100], None, "quota 100 B/s, above this chart"),
+        ([40, 100], "M0 74H1", "quota 40 B/s to 100 B/s, partly above this chart"),
+        ([40, 40], "M0 74H1V74H2", "quota 40 B/s"),
+    ],
+)
+def test_quota_far_above_the_rates_is_told_and_not_drawn(
+    past: Past, limits: list[int], drawn: str | None, text: str
+) -> None:
+    parts = _charts(past, (10, 10), (10, 10), limits=limits)
+    assert _paths(parts).get("line quota") == drawn
+    readouts = [found.text for part in parts for found in part.iter("p") if found.attrib["class"] == "readout"]
+    assert readouts == [f"mean: throttled 10 B/s (highest 10 B/s), others 10 B/s; {text}"]
 
 
 def test_heat_has_a_level_for_each_doubling() -> None:
