@@ -5,6 +5,7 @@ It has no authentication of its own: it listens on loopback unless it is told ot
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
@@ -19,6 +20,9 @@ from proxy.throttle_table import ThrottleInForce
 
 MAX_BODY_BYTES = 1 << 20
 """A table of 20,000 partitions is about 200 KB."""
+
+MAX_CONNECTIONS = 100
+"""Beyond that the oldest are closed: they are descriptors that the brokers' connections need."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -58,17 +62,21 @@ class AdminServer:
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._listening: asyncio.Server | None = None
 
     async def start(self, address: Address) -> Address:
         """Listen on `address`; return the address bound (port 0 becomes a real one). OSError when it cannot be had."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, address.host, address.port)
-        await site.start()
-        host, port = self._runner.addresses[0][:2]
+        loop = asyncio.get_running_loop()
+        server: Any = self._runner.server
+        self._listening = await loop.create_server(lambda: _new_connection(server), address.host, address.port)
+        host, port = self._listening.sockets[0].getsockname()[:2]
         return Address(host, port)
 
     async def stop(self) -> None:
         """Close the listener; requests being answered have a second to end."""
+        if self._listening is not None:
+            self._listening.close()
         await self._runner.cleanup()
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -116,6 +124,15 @@ class AdminServer:
             topics=len(table.topics),
         )
         return _json(in_force.as_plain())
+
+
+def _new_connection(server: web.Server) -> asyncio.BaseProtocol:
+    """Make room first: aiohttp lets a client stay that never asks anything."""
+    connections = server.connections  # the oldest first
+    for oldest in connections[: max(0, len(connections) + 1 - MAX_CONNECTIONS)]:
+        if oldest.transport is not None:
+            oldest.transport.abort()  # it may take nothing that is sent to it either
+    return server()
 
 
 def _decoded(body: bytes) -> object:

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from proxy import admin
 from proxy.address import Address
 from proxy.admin import MAX_BODY_BYTES, AdminServer
 from proxy.config import ThrottleTable, parse_config
@@ -171,3 +172,25 @@ async def test_admin_changes_at_the_same_time_are_each_whole(client: Client) -> 
     patches = [client.call("PATCH", "/v1/throttle", {"topics": {f"t{n}": {LEADER_REPLICAS: "*"}}}) for n in range(20)]
     assert {status for status, _ in await asyncio.gather(*patches)} == {200}
     assert len(client.sidecar.throttle_in_force.table.topics) == 21
+
+
+async def test_admin_connections_beyond_the_limit_close_the_oldest_and_the_next_call_is_served(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that never ask anything keep neither descriptors nor the operator from the sidecar."""
+    monkeypatch.setattr(admin, "MAX_CONNECTIONS", 3)
+    address = Address.parse(client.base.removeprefix("http://"))
+    silent = []
+    for _ in range(5):
+        silent.append(await asyncio.open_connection(address.host, address.port))
+        await asyncio.sleep(0.01)  # each is taken before the next one comes
+    assert await client.call("GET", "/healthz") == (200, {"status": "ok"})
+    async with asyncio.timeout(5):
+        for reader, _ in silent[:3]:
+            assert await reader.read() == b""
+    for reader, writer in silent[3:]:
+        assert not reader.at_eof()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+    for _, writer in silent:
+        writer.close()
