@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from proxy.log_writer import WriterHandler
+
 FAULT_INTERVAL_SECONDS = 10.0
 """The same fault of the same peer is logged at most once in this time, with a count of those suppressed."""
 
@@ -91,11 +93,16 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(*, as_json: bool = False, level: str = "info", stream: TextIO | None = None) -> None:
-    """Send this process's logs, libraries' included, to `stream` (stderr) in one form."""
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if as_json else KeyValueFormatter())
+    """Send this process's logs, libraries' included, to `stream` in one form; without one to stderr, by a thread.
+
+    May be called again, for another form or level.
+    """
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    writers: list[logging.Handler] = [handler for handler in root.handlers if isinstance(handler, WriterHandler)]
+    if stream is not None:
+        writers = [logging.StreamHandler(stream)]
+    root.handlers[:] = writers or [WriterHandler(sys.stderr)]
+    root.handlers[0].setFormatter(JsonFormatter() if as_json else KeyValueFormatter())
     root.setLevel(level.upper())
     # Both write a line or more for what is said once, and rate-limited, by the event log.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
+from typing import TextIO
 
 import pytest
 
 from proxy import log as weir_log
-from proxy.log import EventLog, configure_logging
+from proxy.log import EventLog, JsonFormatter, KeyValueFormatter, configure_logging
+from proxy.log_writer import MAX_LINES, WriterHandler
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +110,52 @@ def test_log_flood_of_peers_does_not_grow_memory(lines: io.StringIO) -> None:
     for peer in range(weir_log._FAULTS_REMEMBERED + 50):
         log.fault("upstream_refused", peer=peer)
     assert len(log._faults) == weir_log._FAULTS_REMEMBERED
+
+
+@pytest.fixture
+def unread() -> Iterator[tuple[WriterHandler, TextIO]]:
+    """A handler that writes to a pipe, and the end of the pipe from which nothing was read yet."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as received, os.fdopen(writing, "w") as stream:
+        handler = WriterHandler(stream)
+        handler.setFormatter(KeyValueFormatter())
+        yield handler, received
+        handler.close()
+
+
+def log_numbers(handler: logging.Handler, count: int) -> None:
+    for number in range(count):
+        handler.handle(logging.LogRecord("x", logging.INFO, "", 0, f"{number} {'x' * 200}", None, None))
+
+
+def test_log_lines_that_nobody_reads_stop_no_one_and_those_dropped_are_counted(
+    unread: tuple[WriterHandler, TextIO],
+) -> None:
+    handler, received = unread
+    log_numbers(handler, 5 * MAX_LINES)
+    lines = []
+    while "event=log_lines_dropped" not in (line := received.readline()):
+        lines.append(line)
+    assert MAX_LINES <= len(lines) < 3 * MAX_LINES
+    assert [f'message="{number} ' in line for number, line in enumerate(lines)] == [True] * len(lines)
+    assert f"count={5 * MAX_LINES - len(lines)} " in line
+    log_numbers(handler, 1)
+    assert 'message="0 ' in received.readline()
+
+
+def test_log_is_written_to_its_end_when_the_handler_is_closed(unread: tuple[WriterHandler, TextIO]) -> None:
+    handler, received = unread
+    log_numbers(handler, 10)
+    handler.close()
+    assert not handler._writing.is_alive()
+    assert [f'message="{number} ' in received.readline() for number in range(10)] == [True] * 10
+
+
+def test_log_configured_again_is_written_by_the_same_thread() -> None:
+    configure_logging()
+    (handler,) = logging.getLogger().handlers
+    configure_logging(as_json=True)
+    assert logging.getLogger().handlers == [handler]
+    assert isinstance(handler, WriterHandler)
+    assert isinstance(handler.formatter, JsonFormatter)
+    handler.close()

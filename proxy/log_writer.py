@@ -1,0 +1,59 @@
+"""Writes log lines from a thread of its own: a stderr that nobody reads may not hold up the event loop."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from typing import Final, TextIO
+
+MAX_LINES: Final = 1000
+"""Lines that may wait to be written; further ones are dropped."""
+
+_END_SECONDS: Final = 1.0
+
+
+class WriterHandler(logging.Handler):
+    """Formats at once and writes later. How many lines were dropped is told in a line behind those that waited."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._lines: queue.Queue[str | None] = queue.Queue(MAX_LINES)
+        self._dropped = 0
+        self._writing = threading.Thread(target=self._write, name="log", daemon=True)
+        self._writing.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record's line, or count it where too many wait."""
+        line = self.format(record)
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Write what waits, within a second: logging does so at the end of the process."""
+        super().close()
+        with contextlib.suppress(queue.Full):
+            self._lines.put(None, timeout=_END_SECONDS)
+            self._writing.join(_END_SECONDS)
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            if self._dropped and self._lines.empty():
+                line += f"\n{self._dropped_line()}"
+            with contextlib.suppress(OSError, ValueError):  # nobody is there to be told
+                self._stream.write(f"{line}\n")
+                self._stream.flush()
+
+    def _dropped_line(self) -> str:
+        self.acquire()  # `emit` is called with it
+        try:
+            dropped, self._dropped = self._dropped, 0
+        finally:
+            self.release()
+        record = logging.LogRecord("weir", logging.WARNING, "", 0, "log_lines_dropped", None, None)
+        record.weir_fields = {"count": dropped, "reason": "what reads this log is too slow"}
+        return self.format(record)
