@@ -1,8 +1,9 @@
 """What a throttled move costs producers: `python -m bench.produce_latency`.
 
 A producer waits for acks=all of a partition that broker 2 holds in sync, while other partitions move from the same
-leader to broker 2 at a quota: both ride in the same replica fetches, through the same two sidecars. Rounds with a move
-and rounds without one take turns.
+leader to broker 2 at a quota: both ride in the same replica fetches, through the same two sidecars. Rounds with a move,
+rounds without one, and rounds with the same move to broker 3 instead take turns. The last share no fetch with what is
+produced: they show what the machine, on which all of this runs, adds by itself.
 
 The producer is aiokafka in a process of its own, which keeps every record's latency: ProducerPerformance rounds to
 milliseconds, counts its JVM's warm-up, and gives no records to pool.
@@ -17,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from bench.table import Report, parser
@@ -28,10 +29,12 @@ from lab.produce import LiveProducer, LiveRecord, fill, latency
 from lab.received import ReceivedBytes
 from lab.settings import Route
 
+IN_SYNC, OTHER = 2, 3  # the live topic's follower, and a broker that has none of it
 LIVE, MOVED = "live", "orders"
 PARTITIONS = range(20)
 WARM_UP_SECONDS = 2.0  # of each round: the producer connects, and the move begins
 SPARE_SECONDS = 3.0  # how much longer than the produce a move would take
+WARM_UP_ROUNDS = 2  # until the JVMs have compiled what runs
 STALL_SECONDS = 0.035  # TCP's delayed acknowledgement takes 0.04
 MOST_RATIO = 1.25
 LEAST_RATE = 0.9  # x quota while it is measured, or there was no move to speak of
@@ -39,9 +42,10 @@ LEAST_RATE = 0.9  # x quota while it is measured, or there was no move to speak 
 
 @dataclass(slots=True)
 class Kind:
-    """Rounds with a move, or without."""
+    """Rounds with a move to a broker, or without one."""
 
     name: str
+    to: int | None = None
     rounds: list[list[LiveRecord]] = field(default_factory=list)
 
     @property
@@ -86,53 +90,65 @@ def main() -> int:
     chosen = options.parse_args()
     properties = dict(one.split("=", 1) for one in chosen.property)
     report = Report(chosen.json)
-    still, moving = Kind("no move"), Kind("throttled move")
-    routes = {1: Route.INGRESS, 2: Route.BOTH}
-    with ZooKeeperCluster(brokers=2, routes=routes, properties=properties) as cluster, _producer() as pool:
+    still = Kind("no move")
+    moving = Kind("throttled move", to=IN_SYNC)
+    elsewhere = Kind("throttled move to another follower", to=OTHER)
+    turns = [still, moving, elsewhere]
+    routes = {1: Route.INGRESS, IN_SYNC: Route.BOTH, OTHER: Route.BOTH}
+    with ZooKeeperCluster(brokers=3, routes=routes, properties=properties) as cluster, _producer() as pool:
         _prepare(cluster, int(chosen.rate * (chosen.seconds + WARM_UP_SECONDS + SPARE_SECONDS)), chosen.rate)
         produced = (cluster.bootstrap_servers, chosen.produce_rate, chosen.seconds)
-        for number in range(chosen.rounds + 1):
-            for kind in (still, moving) if number % 2 else (moving, still):
-                with _move(cluster, chosen.rate, chosen.seconds) if kind is moving else _no_move():
+        for number in range(-WARM_UP_ROUNDS, chosen.rounds):
+            for kind in turns:
+                with _move(cluster, kind.to, chosen.rate, chosen.seconds) if kind.to else nullcontext():
                     found = pool.submit(_produce, *produced).result()
-                if number:  # the first ones warm the brokers up
+                if number >= 0:
                     kind.rounds.append(found)
                 p99 = 1000 * latency(found, 0.99)
-                print(f"round {number}, {kind.name}: p99 {p99:.2f} ms", file=sys.stderr, flush=True)
+                print(f"round {number + 1}, {kind.name}: p99 {p99:.2f} ms", file=sys.stderr, flush=True)
+            turns.append(turns.pop(0))
         # A replica that is taken back has stopped fetching a moment before its leader hears of it.
         cluster.check_logs(allow={"Shrinking ISR"})
     title = f"acks=all, {chosen.produce_rate:g} records/s of 1 KB, move at {chosen.rate / 1e6:g} MB/s"
     if chosen.property:
         title += f", {', '.join(chosen.property)}"
-    report.table(title, COLUMNS, [still.row(), moving.row()])
-    ratio = statistics.median(moving.p99s()) / statistics.median(still.p99s())
-    report.bound("median p99 with a move / without", ratio, most=MOST_RATIO)
-    pooled = latency(moving.pooled, 0.99) / latency(still.pooled, 0.99)
+    report.table(title, COLUMNS, [still.row(), moving.row(), elsewhere.row()])
+    by_median, pooled = _ratios(moving, still)
+    report.bound("median p99 with a move / without", by_median, most=MOST_RATIO)
     report.bound("pooled p99 with a move / without", pooled, most=MOST_RATIO)
+    for kind, base in ((elsewhere, still), (moving, elsewhere)):
+        by_median, pooled = _ratios(kind, base)
+        report.say(f"{kind.name} / {base.name}: median {by_median:.3f}, pooled {pooled:.3f}")
     return report.status
+
+
+def _ratios(kind: Kind, base: Kind) -> tuple[float, float]:
+    """The p99 of one kind over another's: of the medians of their rounds, and of all their records."""
+    by_median = statistics.median(kind.p99s()) / statistics.median(base.p99s())
+    return by_median, latency(kind.pooled, 0.99) / latency(base.pooled, 0.99)
 
 
 def _prepare(cluster: Cluster, size: int, rate: int) -> None:
     cluster.create_topic(MOVED, {partition: [1] for partition in PARTITIONS})
     fill(cluster.bootstrap_servers, MOVED, dict.fromkeys(PARTITIONS, size // len(PARTITIONS)))
-    cluster.create_topic(LIVE, {0: [1, 2]})
+    cluster.create_topic(LIVE, {0: [1, IN_SYNC]})
     cluster.assert_no_native_throttle()
     topic = {"leader.replication.throttled.replicas": "*"}
     cluster.sidecars[1].put_throttle({"leader.replication.throttled.rate": rate, "topics": {MOVED: topic}})
 
 
 @contextmanager
-def _move(cluster: Cluster, rate: int, seconds: float) -> Iterator[None]:
+def _move(cluster: Cluster, to: int, rate: int, seconds: float) -> Iterator[None]:
     """A move that is under way for all of the block's measured seconds; it is taken back afterwards."""
     moved = [(MOVED, partition) for partition in PARTITIONS]
-    with cluster.received_bytes(2, moved, interval=0.25) as received:
-        cluster.reassign({partition: [1, 2] for partition in moved})
+    with cluster.received_bytes(to, moved, interval=0.25) as received:
+        cluster.reassign({partition: [1, to] for partition in moved})
         yield
         received.stop()
     _check(received, rate, seconds)
     cluster.admin.wait_for_reassignments(60)
     cluster.reassign({partition: [1] for partition in moved}, seconds=60)
-    cluster.wait_for("the moved replicas' end", lambda: not any(cluster.segments(*one, 2) for one in moved), 30)
+    cluster.wait_for("the moved replicas' end", lambda: not any(cluster.segments(*one, to) for one in moved), 30)
 
 
 def _check(received: ReceivedBytes, rate: int, seconds: float) -> None:
@@ -141,11 +157,6 @@ def _check(received: ReceivedBytes, rate: int, seconds: float) -> None:
     reached = (series.total_at(end) - series.total_at(end - seconds)) / seconds
     if reached < LEAST_RATE * rate:
         raise LabError(f"The move took {reached:,.0f} bytes/s while produce was measured, not {rate:,}.")
-
-
-@contextmanager
-def _no_move() -> Iterator[None]:
-    yield
 
 
 @contextmanager
