@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
+import threading
+import time
 from collections.abc import Iterator
-from typing import TextIO
 
 import pytest
 
@@ -112,43 +112,50 @@ def test_log_flood_of_peers_does_not_grow_memory(lines: io.StringIO) -> None:
     assert len(log._faults) == weir_log._FAULTS_REMEMBERED
 
 
-@pytest.fixture
-def unread() -> Iterator[tuple[WriterHandler, TextIO]]:
-    """A handler that writes to a pipe, and the end of the pipe from which nothing was read yet."""
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as received, os.fdopen(writing, "w") as stream:
-        handler = WriterHandler(stream)
-        handler.setFormatter(KeyValueFormatter())
-        yield handler, received
-        handler.close()
+class Unread(io.StringIO):
+    """A stream that takes nothing until it is `released`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.released = threading.Event(), threading.Event()
+
+    def write(self, text: str) -> int:
+        self.reached.set()
+        assert self.released.wait(5)
+        return super().write(text)
 
 
-def log_numbers(handler: logging.Handler, count: int) -> None:
-    for number in range(count):
-        handler.handle(logging.LogRecord("x", logging.INFO, "", 0, f"{number} {'x' * 200}", None, None))
+def log_numbers(handler: logging.Handler, *numbers: int) -> None:
+    for number in numbers:
+        handler.handle(logging.LogRecord("x", logging.INFO, "", 0, f"{number}", None, None))
 
 
-def test_log_lines_that_nobody_reads_stop_no_one_and_those_dropped_are_counted(
-    unread: tuple[WriterHandler, TextIO],
-) -> None:
-    handler, received = unread
-    log_numbers(handler, 5 * MAX_LINES)
-    lines = []
-    while "event=log_lines_dropped" not in (line := received.readline()):
-        lines.append(line)
-    assert MAX_LINES <= len(lines) < 3 * MAX_LINES
-    assert [f'message="{number} ' in line for number, line in enumerate(lines)] == [True] * len(lines)
-    assert f"count={5 * MAX_LINES - len(lines)} " in line
-    log_numbers(handler, 1)
-    assert 'message="0 ' in received.readline()
-
-
-def test_log_is_written_to_its_end_when_the_handler_is_closed(unread: tuple[WriterHandler, TextIO]) -> None:
-    handler, received = unread
-    log_numbers(handler, 10)
-    handler.close()
+def test_log_lines_that_nobody_reads_stop_no_one_and_those_dropped_are_counted() -> None:
+    stream = Unread()
+    handler = WriterHandler(stream)
+    handler.setFormatter(KeyValueFormatter())
+    log_numbers(handler, 0)
+    assert stream.reached.wait(5)
+    log_numbers(handler, *range(1, MAX_LINES + 8))
+    assert stream.getvalue() == ""
+    stream.released.set()
+    handler.close()  # what waits is written
+    *lines, last = stream.getvalue().splitlines()
+    assert [line.rpartition("message=")[2] for line in lines] == [f"{number}" for number in range(MAX_LINES + 1)]
+    assert ' event=log_lines_dropped count=7 reason="what reads this log is too slow"' in last
     assert not handler._writing.is_alive()
-    assert [f'message="{number} ' in received.readline() for number in range(10)] == [True] * 10
+
+
+def test_log_handler_that_is_closed_waits_no_longer_than_two_seconds_for_a_reader() -> None:
+    stream = Unread()
+    handler = WriterHandler(stream)
+    log_numbers(handler, 1)
+    assert stream.reached.wait(5)
+    begin = time.monotonic()
+    handler.close()
+    assert 0.5 < time.monotonic() - begin < 3
+    stream.released.set()
+    handler._writing.join(5)
 
 
 def test_log_configured_again_is_written_by_the_same_thread() -> None:
