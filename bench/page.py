@@ -1,7 +1,7 @@
 """How long `weir report html` takes and how large its page is, over made-up tables.
 
 The tables are of one day: a daily rhythm, a move under a quota in its middle, and a broker that comes back. The picture
-in docs/reports.md is of `--brokers 4 --partitions 160 --keep FOLDER`.
+in docs/reports.md is of `--brokers 4 --partitions 160 --minutes 1440 --keep FOLDER`.
 """
 
 from __future__ import annotations
