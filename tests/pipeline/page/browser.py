@@ -28,12 +28,15 @@ class Browser:
             "--no-sandbox",
             "--disable-gpu",
             "--no-first-run",
+            "--no-startup-window",
             "--hide-scrollbars",
             f"--user-data-dir={profile}",
         )
         self._process = subprocess.Popen(
-            ("bash", "-c", shell, "bash", chromium, *options, "--remote-debugging-pipe", "about:blank"),
+            ("bash", "-c", shell, "bash", chromium, *options, "--remote-debugging-pipe"),
             pass_fds=for_child,
+            # It leaves files in all of these.
+            env={**os.environ, **dict.fromkeys(("HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"), str(profile))},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -45,7 +48,7 @@ class Browser:
         self._session: str | None = None
         self.requests: list[str] = []
         self.complaints: list[str] = []
-        (target,) = (found for found in self._send("Target.getTargets")["targetInfos"] if found["type"] == "page")
+        target = self._send("Target.createTarget", url="about:blank")
         attached = self._send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from pipeline.page.contents import Move, Moves, QuotaAccuracy, Replica, SlowReplica
 from pipeline.page.read import read_page
+from pipeline.page.read_spans import MOST_MOVES_OF_A_REPLICA
 from pipeline.tables import BROKER_RATES, MOVES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
 from tests.pipeline.page.past import Past, lag, minutes, move, quota
 from tests.pipeline.parquet import START, broker_rate
@@ -77,6 +78,14 @@ def test_moves_of_the_replicas_with_the_most_bytes_are_shown_as_they_began(past:
     moves = _moves(past, top=2)
     assert [(found.replica.partition, found.size) for found in moves.shown] == [(2, 16), (2, 15), (1, 30)]
     assert (moves.replicas, moves.count) == (3, 4)
+
+
+def test_replica_with_very_many_moves_has_its_largest(past: Past) -> None:
+    ends = [START + minutes(number) for number in range(1, MOST_MOVES_OF_A_REPLICA + 3)]
+    past.put(MOVES, *(move(0, end - minutes(1), end, number) for number, end in enumerate(ends)))
+    moves = _moves(past)
+    assert [found.size for found in moves.shown] == list(range(2, MOST_MOVES_OF_A_REPLICA + 2))
+    assert (moves.replicas, moves.count) == (1, MOST_MOVES_OF_A_REPLICA + 2)
 
 
 def test_moves_outside_the_range_are_not_shown(past: Past) -> None:

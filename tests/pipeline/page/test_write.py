@@ -167,6 +167,7 @@ def test_cells_of_a_partition_leave_out_what_is_0(past: Past) -> None:
         "orders-7, 2026-11-02 00:00 UTC: 3 MB/s",
         "orders-7, 2026-11-02 00:04 UTC: 5 MB/s",
     ]
+    assert page.count('class="m heat') == 2
     assert _titles(page, "gap") == ["orders-7, 2026-11-02 00:02 UTC: no samples"]
     assert 'class="m gap" x="40.000%" width="40.000%"' in page
 
