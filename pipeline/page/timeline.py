@@ -15,7 +15,7 @@ _STEPS: Final = tuple(
     timedelta(minutes=minutes) for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440)
 )
 
-AXIS_HEIGHT: Final = 20
+_AXIS_HEIGHT: Final = 20
 
 
 class Tick(NamedTuple):
@@ -45,12 +45,12 @@ class Timeline:
         return show_moment(moment, self._zone)
 
     def show_column(self, number: int) -> str:
-        """Show when a column begins, and how long it is."""
+        """Show when a column begins."""
         return self.show(self.start_of(number))
 
     def time(self, moment: datetime) -> Element:
         """Make an element of a time."""
-        return time_element(moment, self._zone)
+        return element("time", {"datetime": f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}, self.show(moment))
 
     def ticks(self) -> list[Tick]:
         """Return at most MOST_TICKS marks at round times of day in the zone, or at begins of days."""
@@ -63,7 +63,7 @@ class Timeline:
 
     def axis(self) -> Element:
         """Make the axis below a chart."""
-        axis = element("svg", {"class": "axis", "width": "100%", "height": AXIS_HEIGHT, "aria-hidden": "true"})
+        axis = element("svg", {"class": "axis", "width": "100%", "height": _AXIS_HEIGHT, "aria-hidden": "true"})
         for tick in self.ticks():
             anchor = "start" if tick.part < 0.04 else "end" if tick.part > 0.96 else "middle"
             kind = "tick day" if tick.is_day else "tick"
@@ -113,7 +113,3 @@ def show_moment(moment: datetime, zone: tzinfo) -> str:
     local = moment.astimezone(zone)
     seconds = ":%S" if local.second else ""
     return f"{local:%Y-%m-%d %H:%M{seconds} %Z}"
-
-
-def time_element(moment: datetime, zone: tzinfo) -> Element:
-    return element("time", {"datetime": f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}, show_moment(moment, zone))

@@ -168,13 +168,13 @@ def _section(name: str, heading: str, about: str, parts: Iterable[Element] | Non
 
 
 def _overview(contents: Contents) -> Element:
-    brokers, moves, slow = contents.brokers, contents.moves, contents.slow
+    brokers, accuracy, moves, slow = contents.brokers, contents.accuracy, contents.moves, contents.slow
     share = brokers.throttled_size / brokers.size if brokers.size else 0.0
     unfinished = f"{show_count(moves.unfinished)} not seen to catch up" if moves.unfinished else "all caught up"
     figures = (
         ("brokers", show_count(brokers.count), counted(contents.partitions.count, "partition")),
         ("replicated", show_size(brokers.size), f"{share:.0%} of it throttled"),
-        ("worst second", show_ratio(contents.accuracy.worst_1s), "of the quota"),
+        ("worst second", show_ratio(accuracy.worst_1s), "of the quota" if accuracy.count else "no quota in force"),
         ("moves", show_count(moves.count), unfinished if moves.count else "none"),
         ("out of sync", show_count(slow.count), f"stuck for {show_seconds(slow.stuck_seconds)}"),
     )

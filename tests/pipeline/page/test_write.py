@@ -98,6 +98,13 @@ def test_section_without_rows_says_so(past: Past) -> None:
         "No quota was in force in this range.",
         "No replica was out of sync in this range.",
     ]
+    assert re.findall("<dd>(.*?)</dd>", page) == [
+        *("1", "0 partitions"),
+        *("120 B", "50% of it throttled"),
+        *("-", "no quota in force"),
+        *("0", "none"),
+        *("0", "stuck for 0.0 s"),
+    ]
     assert summary(contents, UTC) == (
         "1 broker, 0 partitions, 0 quotas, 0 moves, 2026-11-02 00:00 UTC to 2026-11-02 00:01 UTC."
     )
