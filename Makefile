@@ -47,7 +47,7 @@ check: .venv/.installed
 	$(BIN)/lint-imports
 
 unit: .venv/.installed
-	$(BIN)/pytest -m "not integration and not spark and not slow"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not integration and not spark and not slow"
 
 spark: .venv/.installed
 	$(BIN)/pytest -m "spark and not slow"
