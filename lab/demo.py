@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from rich.table import Table
 from control.errors import ControlError
 from lab.chart import draw_rates
 from lab.cluster import Cluster
+from lab.demo_report import exported_bytes, write_page
 from lab.errors import LabError, Timeout
 from lab.modes import MODES
 from lab.produce import LiveConsumer, LiveProducer, LiveRecord, fill, latency
@@ -33,6 +35,7 @@ MOST_IN_A_SECOND: Final = 1.05  # x quota, and one message
 _MOST_SECONDS: Final = 180.0
 _REDRAW_SECONDS: Final = 0.25
 _WARM_UP_SECONDS: Final = 3.0
+_SAMPLE_SECONDS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,7 @@ class Plan:
     live_rate: float = 100
     least_mean: float = LEAST_MEAN
     chart: Path = Path("out/demo.png")
+    page: Path = Path("out/demo.html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +111,14 @@ def main(arguments: list[str]) -> int:
 
 def run(plan: Plan, console: Console) -> bool:
     """Start the brokers, make both moves and show what became of the promises; returns whether all were held."""
-    with MODE.cluster(sidecars=True) as cluster:
+    with TemporaryDirectory(prefix="weir-demo-") as folder:
+        return _run(plan, console, Path(folder))
+
+
+def _run(plan: Plan, console: Console, folder: Path) -> bool:
+    samples = folder / "samples"
+    export = {"export": {"interval_seconds": _SAMPLE_SECONDS, "directory": str(samples)}}
+    with MODE.cluster(sidecars=True, sidecar_tables=export) as cluster:
         _say(
             console,
             f"Three Kafka {MODE.kafka} brokers (KRaft) are up, a weir sidecar beside each; replicas fetch with"
@@ -135,6 +146,10 @@ def run(plan: Plan, console: Console) -> bool:
             theirs = _move(cluster, plan, "orders-native", topics["orders-native"], producer, consumer, console)
         compared = sum(cluster.compare_segments("orders", partition, 1, topics["orders"]) for partition in partitions)
         cluster.check_logs()
+        for sidecar in cluster.sidecars.values():  # what they have not written yet they write at their end
+            sidecar.stop()
+    _say(console, "The samples that the sidecars exported meanwhile go through the Spark job into a page.")
+    write_page(samples, folder / "tables", plan.page)
     moves = {"weir": ours, "Kafka's own": theirs}
     plan.chart.parent.mkdir(parents=True, exist_ok=True)
     draw_rates(plan.chart, {name: move.received for name, move in moves.items()}, plan.rate)
@@ -148,10 +163,12 @@ def run(plan: Plan, console: Console) -> bool:
         ),
         promised_fetches(ours.end, compared),
         promised_sessions(ours.early, ours.end),
+        promised_samples(exported_bytes(samples, "orders"), compared),
     ]
     for promise in promises:
         _say(console, f"  {'[green]held[/green]  ' if promise.held else '[red]BROKEN[/red]'} {promise.sentence}")
     _say(console, f"  chart  {plan.chart}")
+    _say(console, f"  page   {plan.page}")
     return all(promise.held for promise in promises)
 
 
@@ -206,6 +223,11 @@ def promised_sessions(early: Fetches, end: Fetches) -> Promise:
         f" {full or 'none'} in the {fetches:,} replica fetches after it",
         early.full > 0 and fetches > 0 and not full,
     )
+
+
+def promised_samples(exported: int, moved: int) -> Promise:
+    """The samples tell of each byte that the follower wrote, once (bytes of whole batches)."""
+    return Promise(f"{exported:,} bytes of the move in the exported samples", exported == moved)
 
 
 def counted_fetches(scrapes: Sequence[Metrics]) -> Fetches:

@@ -15,14 +15,20 @@ pytestmark = pytest.mark.integration
 
 def test_demo_of_a_smaller_move_holds_every_promise(own_temporary_folder: Path) -> None:
     shown = StringIO()
-    plan = Plan(total=30_000_000, least_mean=0.85, chart=own_temporary_folder / "charts" / "demo.png")
+    plan = Plan(
+        total=30_000_000,
+        least_mean=0.85,
+        chart=own_temporary_folder / "out" / "demo.png",
+        page=own_temporary_folder / "out" / "demo.html",
+    )
     held = run(plan, Console(file=shown, width=120))
     text = shown.getvalue()
     assert held, text
-    assert text.count("  held   ") == 6
+    assert text.count("  held   ") == 7
     assert " of v18, 0 undecoded; " in text
     assert text.count(" x quota), ") >= 1  # a line of progress
     assert plan.chart.read_bytes().startswith(b"\x89PNG")
+    assert "orders" in plan.page.read_text()
     assert processes_of(own_temporary_folder) == []
 
 

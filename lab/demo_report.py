@@ -1,0 +1,48 @@
+"""The end of the demo: what its sidecars exported, through the Spark job, as one page."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Final
+
+from lab.errors import LabError
+from quota.samples import PartitionLine, decode_line
+
+_MOST_SECONDS: Final = 180.0
+
+
+def exported_bytes(samples: Path, topic: str) -> int:
+    """The bytes in whole batches of a topic that sidecars told of as leaders, summed over their finished files."""
+    files = samples.glob("date=*/hour=*/*.jsonl.gz")
+    lines = (decode_line(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines())
+    return sum(
+        line.bytes_complete
+        for line in lines
+        if isinstance(line, PartitionLine) and (line.side, line.topic) == ("leader", topic)
+    )
+
+
+def write_page(samples: Path, tables: Path, page: Path) -> None:
+    """Build tables from all that was exported, and the page from the tables, by the commands that anybody would use."""
+    days = sorted(date.fromisoformat(folder.name.removeprefix("date=")) for folder in samples.glob("date=*"))
+    if not days:
+        raise LabError(f"The sidecars exported no samples to {samples}.")
+    until = days[-1] + timedelta(days=1)
+    _weir_report("build", "--input", samples, "--output", tables, "--from", days[0], "--to", until)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    _weir_report("html", "--input", tables, "--output", page)
+
+
+def _weir_report(*arguments: object) -> None:
+    command = [sys.executable, "-m", "cli.main", "report", *map(str, arguments)]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise LabError(f"weir report {arguments[0]} did not end within {_MOST_SECONDS:g} s.") from None
+    if ended.returncode:
+        said = ended.stderr.strip().splitlines() or [f"exit status {ended.returncode}"]
+        raise LabError(f"weir report {arguments[0]} failed: {said[-1]}")
