@@ -2,9 +2,9 @@
 #
 #   make setup   a virtual environment in .venv/, every dependency from the lock, Kafka's jars in .cache/
 #   make demo    three brokers, their sidecars, and a throttled move to watch
-#   make test    everything that CI runs: check, unit tests, integration tests on real brokers
+#   make test    everything that CI runs: check, unit tests, tests of the Spark jobs, integration tests on real brokers
 #   make check   format, lint, types, import layers
-#   make spark   the tests of the Spark jobs (minutes)
+#   make spark   the tests of the Spark jobs
 #   make bench   the long measurements
 #   make lock    writes the lock files anew from pyproject.toml
 #
@@ -38,7 +38,7 @@ $(BIN)/python:
 demo: setup
 	$(BIN)/weir demo
 
-test: setup check unit integration
+test: setup check unit spark integration
 
 check: .venv/.installed
 	$(BIN)/ruff format --check

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.rates import as_table
-from pipeline.read import SAMPLE_KEY
+from pipeline.read import SAMPLE_KEY, Lines
 from pipeline.tables import THROTTLE_ACCURACY
 
 WINDOW: Final = 10
@@ -17,7 +17,7 @@ WINDOW: Final = 10
 _QUOTA: Final = ("broker_id", "side", "quota", "start_id")
 
 
-def throttle_accuracy(lines: DataFrame) -> DataFrame:
+def throttle_accuracy(lines: Lines) -> DataFrame:
     """Return a row for each span in which a quota stayed the same without a gap in the samples.
 
     The worst windows are the most bytes in whole seconds of the monotonic clock, over what the quota allows in as many
@@ -62,12 +62,10 @@ def throttle_accuracy(lines: DataFrame) -> DataFrame:
     )
 
 
-def _spans(lines: DataFrame) -> DataFrame:
+def _spans(lines: Lines) -> DataFrame:
     """Return the quota lines with the number of their `span`, their seconds in force, and their sample's `left_out`."""
-    left_out = (
-        lines.where(F.col("kind") == "link").groupBy(*SAMPLE_KEY, "side").agg(F.sum("left_out").alias("left_out"))
-    )
-    quotas = lines.where(F.col("kind") == "quota").drop("left_out").join(left_out, [*SAMPLE_KEY, "side"], "left")
+    left_out = lines.links.groupBy(*SAMPLE_KEY, "side").agg(F.sum("left_out").alias("left_out"))
+    quotas = lines.quotas.drop("left_out").join(left_out, [*SAMPLE_KEY, "side"], "left")
     in_order = Window.partitionBy(*_QUOTA).orderBy("in_force_from_seconds", "in_force_until_seconds")
     before = {name: F.lag(name).over(in_order) for name in ("rate", "policy", "in_force_until_seconds")}
     goes_on = (

@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.read import SAMPLE_KEY
+from pipeline.read import SAMPLE_KEY, Lines
 
 OUT_OF_SYNC_SECONDS: Final = 30.0
 """`replica.lag.time.max.ms` as Kafka sets it: who is behind for longer is out of sync, and who gets nothing, stuck."""
@@ -16,7 +16,7 @@ _REPLICA: Final = ("side", "broker_id", "start_id", "topic", "partition", "peer"
 SPAN: Final = (*_REPLICA, "span")
 
 
-def behind_spans(lines: DataFrame) -> DataFrame:
+def behind_spans(lines: Lines) -> DataFrame:
     """Return a row for each span from the first sample of a replica behind to the first in which it is not.
 
     Only spans with throttled bytes or more than OUT_OF_SYNC_SECONDS of lag. A span is of one start of one sidecar and
@@ -55,9 +55,9 @@ def behind_spans(lines: DataFrame) -> DataFrame:
     )
 
 
-def _rows(lines: DataFrame) -> DataFrame:
+def _rows(lines: Lines) -> DataFrame:
     """Return the lines of replicas behind and those in which they have caught up, with `span`, `bytes` and `rate`."""
-    known = lines.where((F.col("kind") == "partition") & F.col("lag_seconds").isNotNull()).select(
+    known = lines.partitions.where(F.col("lag_seconds").isNotNull()).select(
         *_REPLICA,
         "sequence",
         "begin_seconds",
@@ -81,11 +81,7 @@ def _rows(lines: DataFrame) -> DataFrame:
         .withColumn("span", F.sum("begins").over(in_order))
         .where(F.col("behind") | F.col("was_behind"))
     )
-    quotas = (
-        lines.where(F.col("kind") == "quota")
-        .groupBy(*SAMPLE_KEY, "side")
-        .agg(F.max_by("rate", "in_force_from_seconds").alias("rate"))
-    )
+    quotas = lines.quotas.groupBy(*SAMPLE_KEY, "side").agg(F.max_by("rate", "in_force_from_seconds").alias("rate"))
     return spans.join(quotas, [*SAMPLE_KEY, "side"], "left")
 
 

@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from types import MappingProxyType
 from typing import Final
@@ -19,12 +20,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.accuracy import throttle_accuracy
+from pipeline.behind import behind_spans
+from pipeline.damaged import damaged_files
 from pipeline.errors import SPARK_ERRORS, BuildError, first_line
 from pipeline.lag import replica_lag
 from pipeline.moves import moves
 from pipeline.rates import broker_rates, partition_rates
 from pipeline.read import (
+    PARTIAL_SAMPLE,
+    by_kind,
     good_lines,
+    input_files,
     missing_samples,
     of_day,
     parse,
@@ -36,24 +42,23 @@ from pipeline.read import (
 )
 from pipeline.storage import Output
 from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
-
-TABLES: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = MappingProxyType(
-    {
-        PARTITION_RATES.name: partition_rates,
-        BROKER_RATES.name: broker_rates,
-        THROTTLE_ACCURACY.name: throttle_accuracy,
-        MOVES.name: moves,
-        REPLICA_LAG.name: replica_lag,
-    }
-)
+from quota.samples import PartitionLine, kind_of
 
 QUARANTINE: Final = "quarantine"
+TABLES: Final = (
+    *(table.name for table in (PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG)),
+    QUARANTINE,
+)
 
 _SETTINGS: Final = MappingProxyType(
     {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "false",  # a bad value is null, and its line is bad
-        # Rates are collected by partition and hour: with Spark's 128 groups it would sort everything instead.
+        # To compress what is kept takes several times as long as to keep it; what does not fit goes to disk.
+        "spark.sql.inMemoryColumnarStorage.compressed": "false",
+        # Rates are collected by partition and hour. With Spark's 128 groups it would sort everything instead, and with
+        # its larger pieces of a shuffle there are more groups than are kept in memory well.
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "20000",
     }
 )
@@ -61,7 +66,10 @@ _SETTINGS: Final = MappingProxyType(
 
 @dataclass(slots=True)
 class DayReport:
-    """What came of one day. `rows` by table, `quarantined` lines by reason; `missing` counts samples between others."""
+    """What came of one day. `rows` by table, `quarantined` lines by reason; `missing` counts samples between others.
+
+    `damaged` are files that were read up to the damage.
+    """
 
     day: date
     samples: int = 0
@@ -69,10 +77,11 @@ class DayReport:
     has_duplicates: bool = False
     rows: dict[str, int] = field(default_factory=dict)
     quarantined: dict[str, int] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
 
     def sentence(self) -> str:
         """The day in a line for people."""
-        if not self.samples and not self.quarantined:
+        if not (self.samples or self.quarantined or self.damaged):
             return f"{self.day}: no samples; the tables of this day are empty"
         parts = [f"{self.samples} samples", *(f"{rows} rows of {table}" for table, rows in self.rows.items())]
         if self.missing:
@@ -80,6 +89,7 @@ class DayReport:
         if self.has_duplicates:
             parts.append("duplicates left out")
         parts += [f"{lines} lines quarantined ({reason})" for reason, lines in sorted(self.quarantined.items())]
+        parts += [f"{path} is damaged and was read in part" for path in self.damaged]
         return f"{self.day}: {', '.join(parts)}"
 
 
@@ -110,40 +120,60 @@ def build(spark: SparkSession, source: str, output: str, first: date, until: dat
 
 
 def _build_day(spark: SparkSession, source: str, output: Output, day: date) -> DayReport:
-    # Kept before anything is asked of it: Spark would move a condition before the parsing, and parse again for it.
-    kept = parse(read_lines(spark, source, day)).persist(StorageLevel.MEMORY_AND_DISK)
-    parsed = of_day(kept, day)
-    found = samples(good_lines(parsed)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        return _write_day(parsed, found, output, day)
-    finally:
-        found.unpersist()
-        kept.unpersist()
+        return _write_day(spark, source, output, day)
+    except SPARK_ERRORS:
+        damaged = damaged_files(spark, input_files(spark, source), day)
+        if not damaged:
+            raise
+        return _write_day(spark, source, output, day, damaged)
 
 
-def _write_day(parsed: DataFrame, found: DataFrame, output: Output, day: date) -> DayReport:
-    has_partial, has_duplicates, whole = found.agg(
-        F.coalesce(F.bool_or(~F.col("whole")), F.lit(False)),
-        F.coalesce(F.bool_or("twice"), F.lit(False)),
-        F.count(F.when(F.col("whole"), 1)),
-    ).collect()[0]
-    ((missing,),) = missing_samples(found).collect()
-    report = DayReport(day, whole, missing, has_duplicates)
-    lines = good_lines(parsed)
-    # Either costs a pass over all lines, so only where there are any.
-    if has_partial:
-        lines = without_partial(lines, found)
-    if has_duplicates:
-        lines = without_duplicates(lines)
-    bad = quarantine(parsed, found)
-    report.quarantined = {
-        row["reason"]: row["n"] for row in bad.groupBy("reason").agg(F.sum("lines").alias("n")).collect()
-    }
-    for name, table in TABLES.items():
-        report.rows[name] = output.stage(name, day, table(lines))
-    output.stage(QUARANTINE, day, bad)
-    output.commit([*TABLES, QUARANTINE], day)
+def _write_day(spark: SparkSession, source: str, output: Output, day: date, damaged: Collection[str] = ()) -> DayReport:
+    with contextlib.ExitStack() as stack:
+
+        def kept(frame: DataFrame) -> DataFrame:
+            stack.callback(frame.persist(StorageLevel.MEMORY_AND_DISK_DESER).unpersist)
+            return frame
+
+        # Kept before anything is asked of it: Spark would move a condition before the parsing, and parse again for it.
+        parsed = of_day(kept(parse(read_lines(spark, source, day, damaged))), day)
+        found = kept(samples(good_lines(parsed)))
+        bad = kept(quarantine(parsed, found, damaged))
+        report = _report(day, found, bad)
+        report.damaged = list(damaged)
+        lines = good_lines(parsed)
+        # Either costs a pass over all lines, so only where there are any.
+        if report.quarantined.get(PARTIAL_SAMPLE):
+            lines = without_partial(lines, found)
+        if report.has_duplicates:
+            lines = without_duplicates(lines)
+        # Most lines are of partitions: the others are kept apart, and so are the few that tell of replicas behind.
+        few = by_kind(kept(lines.where(F.col("kind") != kind_of(PartitionLine))))
+        lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
+        spans = kept(behind_spans(lines_by_kind))
+        tables = {
+            PARTITION_RATES.name: partition_rates(lines_by_kind),
+            BROKER_RATES.name: broker_rates(lines_by_kind),
+            THROTTLE_ACCURACY.name: throttle_accuracy(lines_by_kind),
+            MOVES.name: moves(spans),
+            REPLICA_LAG.name: replica_lag(spans),
+        }
+        for name, table in tables.items():
+            report.rows[name] = output.stage(name, day, table)
+        output.stage(QUARANTINE, day, bad)
+        output.commit(TABLES, day)
     return report
+
+
+def _report(day: date, found: DataFrame, bad: DataFrame) -> DayReport:
+    """Return what is known of a day before its tables are made."""
+    ((whole, has_duplicates),) = found.agg(
+        F.count(F.when(F.col("whole"), 1)), F.coalesce(F.bool_or("twice"), F.lit(False))
+    ).collect()
+    ((missing,),) = missing_samples(found).collect()
+    reasons = bad.where(F.col("lines") > 0).groupBy("reason").agg(F.sum("lines").alias("n")).collect()
+    return DayReport(day, whole, missing, has_duplicates, quarantined={row["reason"]: row["n"] for row in reasons})
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -11,20 +11,21 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.read import Lines
 from pipeline.tables import BROKER_RATES, PARTITION_RATES, WINDOW_SECONDS, Table
 
 _MINUTE, _HOUR = WINDOW_SECONDS["minute"], WINDOW_SECONDS["hour"]
 
 
-def partition_rates(lines: DataFrame) -> DataFrame:
+def partition_rates(lines: Lines) -> DataFrame:
     """Return replication of each partition, over all brokers of a side.
 
     A partition has one leader at a time: the highest rates are the highest that any broker saw. Its followers fetch at
     the same time, so theirs are added up.
     """
     keys = ["side", "topic", "partition"]
-    seen = lines.where(F.col("kind") == "partition").withColumn("bytes", _bytes())
-    of_brokers = _broker_windows(seen, keys, coverage(lines))
+    seen = lines.partitions.withColumn("bytes", _bytes())
+    of_brokers = _broker_windows(seen, keys, coverage(lines.ends), placed_by=keys)
     whole = [F.sum(name).alias(name) for name in ("bytes", "mean")]
     peaks = [
         F.when(F.col("side") == "leader", F.max(name)).otherwise(F.sum(name)).alias(name) for name in ("max", "p95")
@@ -32,7 +33,7 @@ def partition_rates(lines: DataFrame) -> DataFrame:
     return _table(of_brokers.groupBy(*keys, "window", "window_start").agg(*whole, *peaks), PARTITION_RATES)
 
 
-def broker_rates(lines: DataFrame) -> DataFrame:
+def broker_rates(lines: Lines) -> DataFrame:
     """Return replication of each broker by side, throttled replicas apart from the others."""
     apart = F.explode(
         F.array(
@@ -40,13 +41,13 @@ def broker_rates(lines: DataFrame) -> DataFrame:
             F.struct(F.lit(False).alias("throttled"), F.col("bytes_unthrottled").alias("bytes")),
         )
     )
-    seen = lines.where(F.col("kind") == "link").drop("bytes").withColumn("apart", apart).select("*", "apart.*")
-    return _table(_broker_windows(seen, ["side", "throttled"], coverage(lines)), BROKER_RATES)
+    seen = lines.links.drop("bytes").withColumn("apart", apart).select("*", "apart.*")
+    keys = ["side", "throttled"]
+    return _table(_broker_windows(seen, keys, coverage(lines.ends), placed_by=[*keys, "broker_id"]), BROKER_RATES)
 
 
-def coverage(lines: DataFrame) -> DataFrame:
-    """Return how many `samples` of each broker ended in a window, and their `micros`; a sample's end tells of it."""
-    ends = lines.where(F.col("kind") == "interval")
+def coverage(ends: DataFrame) -> DataFrame:
+    """Return how many `samples` of each broker ended in a window, and their `micros`; samples' `ends` tell of it."""
     frames = (
         ends.groupBy("broker_id", F.lit(window).alias("window"), _start(seconds).alias("window_start")).agg(
             F.count(F.lit(1)).alias("samples"), F.sum("micros").alias("micros")
@@ -57,12 +58,16 @@ def coverage(lines: DataFrame) -> DataFrame:
     return first.union(second)
 
 
-def _broker_windows(seen: DataFrame, keys: list[str], covered: DataFrame) -> DataFrame:
+def _broker_windows(seen: DataFrame, keys: list[str], covered: DataFrame, placed_by: list[str]) -> DataFrame:
     """Return each broker's `bytes`, and `mean`, `max` and `p95` in thousandths of bytes/s, by key and window.
 
-    `seen` has a row for each key, sample and peer, with `bytes`.
+    `seen` has a row for each key, sample and peer, with `bytes`. What has the same `placed_by` is worked on together.
     """
-    by_sample = seen.groupBy(*keys, "broker_id", "start_id", "sequence", _start(_MINUTE).alias("minute")).agg(
+    # Lines change places once: what is grouped by more than these keys stays where it is.
+    placed = seen.select(
+        *keys, "broker_id", _start(_MINUTE).alias("minute"), _sample().alias("sample"), "bytes", "micros"
+    ).repartition(*placed_by)
+    by_sample = placed.groupBy(*keys, "broker_id", "minute", "sample").agg(
         F.sum("bytes").alias("bytes"), F.max("micros").alias("micros")
     )
     rate = _thousandths(F.col("bytes"), F.col("micros"))
@@ -115,10 +120,15 @@ def _bytes() -> Column:
     return F.col("bytes_throttled") + F.col("bytes_unthrottled")
 
 
+def _sample() -> Column:
+    """A number for one sample of a broker: 64 bits of hash, where the start's name would be carried along in text."""
+    return F.xxhash64("start_id", "sequence")
+
+
 def _start(seconds: int) -> Column:
     return F.col("ended") - F.col("ended") % seconds
 
 
 def _thousandths(size: Column, micros: Column) -> Column:
-    """A rate in thousandths of bytes/s."""
-    return F.round(size * 1e9 / micros).cast("long")
+    """A rate in thousandths of bytes/s, rounded. F.round would make a BigDecimal of each."""
+    return F.floor(size * 1e9 / micros + 0.5)

@@ -59,7 +59,7 @@ class Output:
         """Write a day's table where readers do not see it, and return its rows."""
         staged = self._name(_WORK, "staging", table, f"date={day}")
         frame.write.mode("overwrite").parquet(staged)
-        return frame.sparkSession.read.parquet(staged).count()
+        return frame.sparkSession.read.schema(frame.schema).parquet(staged).count()
 
     def commit(self, tables: Sequence[str], day: date) -> None:
         """Put the day's tables that were staged in their places, for those that were there."""

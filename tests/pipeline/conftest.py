@@ -12,10 +12,19 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.read import good_lines, parse, read_lines
+from pipeline.read import Lines, by_kind, good_lines, parse, read_lines
 from tests.pipeline.exported import DAY, write_lines
 
 ELSEWHERE = "Europe/Berlin"
+
+FOR_FEW_LINES: dict[str, bool | float | int | str | None] = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""To compile each query takes longer than to answer it. What runs compiled, as it is by itself: test_commands.py."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,13 +53,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = (
             SparkSession.builder.master("local[2]")
             .appName("tests")
-            .config("spark.ui.enabled", "false")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "1g")
             .config("spark.driver.extraJavaOptions", f"-Duser.timezone={ELSEWHERE} -XX:TieredStopAtLevel=1")
             .config("spark.sql.session.timeZone", ELSEWHERE)
-            .config("spark.sql.shuffle.partitions", "2")
+            .config(map=FOR_FEW_LINES)
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .getOrCreate()
         )
@@ -86,6 +94,9 @@ class Frames:
 
     def good(self, *texts: bytes) -> DataFrame:
         return good_lines(self.parsed(*texts))
+
+    def lines(self, *texts: bytes) -> Lines:
+        return by_kind(self.good(*texts))
 
 
 @pytest.fixture

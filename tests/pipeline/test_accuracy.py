@@ -27,7 +27,7 @@ def test_span_goes_on_over_samples_and_its_cut_second_is_one(frames: Frames) -> 
     second sample (9.5 s, 510 bytes) something was left out: 950 - 510.
     """
     sidecar = Sidecar()
-    lines = frames.good(
+    lines = frames.lines(
         sidecar.sample(quota(100, 1000, [100] * 10 + [60], 1000.0, 1010.5), link(0), seconds=10.5),
         sidecar.sample(quota(100, 1010, [60] + [50] * 9, 1010.5, 1020.0), link(0, left_out=3), seconds=9.5),
     )
@@ -50,7 +50,7 @@ def test_other_rate_or_a_gap_begins_another_span(frames: Frames) -> None:
     second = sidecar.sample(quota(200, 1010, [20] * 10, 1010.0, 1020.0))
     sidecar.sample()
     fourth = sidecar.sample(quota(200, 1030, [0] * 10, 1030.0, 1040.0))
-    table = throttle_accuracy(frames.good(first, second, fourth))
+    table = throttle_accuracy(frames.lines(first, second, fourth))
     assert rows(table, "start", "seconds", *FIGURES[4:]) == [
         ("2026-11-02 12:00:00", 4.0, 0.1, 0.1, 0.1, 0.0, 0),
         ("2026-11-02 12:00:04", 16.0, 700 / 3200, 2.0, 580 / 2000, 1.0, 0),
@@ -59,7 +59,7 @@ def test_other_rate_or_a_gap_begins_another_span(frames: Frames) -> None:
 
 
 def test_quota_of_zero_has_no_ratio(frames: Frames) -> None:
-    lines = frames.good(Sidecar().sample(quota(0, 1000, [5] + [0] * 9, 1000.0, 1010.0)))
+    lines = frames.lines(Sidecar().sample(quota(0, 1000, [5] + [0] * 9, 1000.0, 1010.0)))
     assert rows(throttle_accuracy(lines), "mean_over_quota", "worst_1s_over_quota", "seconds_over") == [
         (None, None, 1.0)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pipeline.behind import behind_spans
 from pipeline.lag import replica_lag
 from pipeline.moves import moves
 from pipeline.tables import MOVES, REPLICA_LAG
@@ -43,7 +44,7 @@ def test_move_from_behind_to_caught_up(frames: Frames) -> None:
         ),
         sidecar.sample(partition("t", 0, 70, lag=(0, 0.0)), steady),
     ]
-    table = moves(frames.good(*texts))
+    table = moves(behind_spans(frames.lines(*texts)))
     assert table.dtypes == types(MOVES)
     assert rows(table, "topic", "partition", "replica", "broker_id", "side", *MOVE) == [
         (
@@ -62,7 +63,7 @@ def test_move_that_did_not_end_and_second_one(frames: Frames) -> None:
         sidecar.sample(partition("t", 0, 0, throttled=400, lag=(5, 5.0), side="follower", peer=1)),
         sidecar.sample(partition("t", 0, 0, left_out=1, lag=(7, 15.0), side="follower", peer=1)),
     ]
-    assert rows(moves(frames.good(*texts)), "replica", "side", *MOVE) == [
+    assert rows(moves(behind_spans(frames.lines(*texts))), "replica", "side", *MOVE) == [
         (3, "follower", "2026-11-02 12:00:00", "2026-11-02 12:00:20", 300, 300, 15.0, None, 0.0),
         (3, "follower", "2026-11-02 12:00:25", None, 400, 400, pytest.approx(400 / 15), None, 10.0),
     ]
@@ -90,7 +91,7 @@ def test_replica_out_of_sync_and_stuck(frames: Frames) -> None:
         ),
         sidecar.sample(partition("t", 0, 10, lag=(0, 0.0))),
     ]
-    table = replica_lag(frames.good(*texts))
+    table = replica_lag(behind_spans(frames.lines(*texts)))
     assert table.dtypes == types(REPLICA_LAG)
     assert rows(
         table,
@@ -110,4 +111,4 @@ def test_restart_of_the_sidecar_ends_a_span(frames: Frames) -> None:
         before.sample(partition("t", 0, 0, throttled=100, lag=(5, 10.0))),
         after.sample(partition("t", 0, 0, throttled=100, lag=(3, 10.0))),
     ]
-    assert rows(moves(frames.good(*texts)), "bytes", "end") == [(100, None), (100, None)]
+    assert rows(moves(behind_spans(frames.lines(*texts))), "bytes", "end") == [(100, None), (100, None)]

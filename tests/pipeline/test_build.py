@@ -46,7 +46,7 @@ class Job:
     def contents(self, day: date = DAY) -> dict[str, list[Any]]:
         """All rows of a day's tables, sorted; quarantined files without their folder."""
         found = {}
-        for table in (*TABLES, QUARANTINE):
+        for table in TABLES:
             frame = self.spark.read.parquet(str(self.tables / table / f"date={day}"))
             found[table] = rows(frame, *(name for name in frame.columns if name != "file"))
         return found
@@ -84,7 +84,7 @@ def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
     job.run(NEXT_DAY)
     assert job.run() == [first]
     assert (job.contents(), job.contents(NEXT_DAY)) == before
-    assert sorted(path.name for path in job.tables.iterdir()) == sorted(["_weir", QUARANTINE, *TABLES])
+    assert sorted(path.name for path in job.tables.iterdir()) == sorted(["_weir", *TABLES])
     assert list((job.tables / "_weir").glob("[!.]*")) == []
 
 
@@ -114,17 +114,30 @@ def test_empty_range_says_so_and_writes_empty_tables(job: Job) -> None:
     far = DAY + timedelta(days=9)
     (report,) = job.run(far)
     assert report.sentence() == "2026-11-11: no samples; the tables of this day are empty"
-    assert job.contents(far) == {table: [] for table in (*TABLES, QUARANTINE)}
+    assert job.contents(far) == {table: [] for table in TABLES}
 
 
 def test_file_that_was_cut_short_gives_what_is_whole(job: Job) -> None:
-    """Two gzip members, a sample each; the second is cut, and so is its sample."""
+    """Two gzip members, a sample each; the second is cut, and so is its sample. A file beside it is no gzip at all."""
     sidecar = Sidecar()
     members = [gzip.compress(_sample(sidecar, 100)), gzip.compress(_sample(sidecar, 200))]
-    job.export(b"").write_bytes(members[0] + members[1][:-30])
+    cut = job.export(b"", "cut")
+    cut.write_bytes(members[0] + members[1][:-30])
+    no_gzip = job.export(b"", "none")
+    no_gzip.write_bytes(_sample(sidecar, 300))
+    job.export(_sample(sidecar, 400), "whole")
     (report,) = job.run()
-    assert report.samples == 1
-    assert [row[-1] for row in job.contents()["partition_rates"]] == [100, 100]
+    assert report.samples == 2
+    assert report.damaged == [f"file://{cut}", f"file://{no_gzip}"]
+    assert report.sentence().endswith(
+        f"file://{cut} is damaged and was read in part, file://{no_gzip} is damaged and was read in part"
+    )
+    assert [row[-1] for row in job.contents()["partition_rates"]] == [500, 500]
+    assert rows(job.spark.read.parquet(str(job.tables / QUARANTINE)), "reason", "file") == [
+        ("damaged_file", f"file://{cut}"),
+        ("damaged_file", f"file://{no_gzip}"),
+        ("partial_sample", None),
+    ]
 
 
 def test_unfinished_file_is_not_read(job: Job) -> None:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pipeline.rates import broker_rates, partition_rates
-from pipeline.read import without_duplicates
 from pipeline.tables import BROKER_RATES, PARTITION_RATES
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import NOON, Sidecar, link, partition, rows, types
@@ -18,7 +17,7 @@ RATES = ("mean_bytes_per_second", "max_bytes_per_second", "p95_bytes_per_second"
 def test_partition_rates_count_idle_samples_and_add_up_peers(frames: Frames) -> None:
     """12:00:10 and :20 with bytes to two followers, :30 without a line: 3000 bytes in 30 s."""
     sidecar = Sidecar()
-    lines = frames.good(
+    lines = frames.lines(
         sidecar.sample(partition("t", 0, 500), partition("t", 0, 500, peer=3)),
         sidecar.sample(partition("t", 0, 1000, throttled=1000), partition("t", 1, 7)),
         sidecar.sample(),
@@ -41,7 +40,7 @@ def test_p95_is_the_nearest_rank_with_idle_samples_among_the_ranks(frames: Frame
         sidecar.sample(*(partition("t", 0, size), partition("t", 1, size)) if size > 80 else [partition("t", 0, size)])
         for size in (100, 90, 80, *range(1, 38))
     ]
-    table = partition_rates(frames.good(b"".join(texts)))
+    table = partition_rates(frames.lines(b"".join(texts)))
     assert rows(table, "partition", "max_bytes_per_second", "p95_bytes_per_second", window="hour") == [
         (0, 10.0, 8.0),
         (1, 10.0, 0.0),
@@ -51,7 +50,7 @@ def test_p95_is_the_nearest_rank_with_idle_samples_among_the_ranks(frames: Frame
 def test_partition_rates_of_several_brokers(frames: Frames) -> None:
     """Followers fetch side by side, so their peaks add up; leaders follow upon each other, so the highest counts."""
     one, two = Sidecar(1), Sidecar(2)
-    lines = frames.good(
+    lines = frames.lines(
         one.sample(partition("t", 0, 100), partition("t", 0, 300, side="follower", peer=9)),
         one.sample(partition("t", 0, 100, side="follower", peer=9)),
         two.sample(partition("t", 0, 200, side="follower", peer=9)),
@@ -65,7 +64,7 @@ def test_partition_rates_of_several_brokers(frames: Frames) -> None:
 
 def test_broker_rates_keep_throttled_apart(frames: Frames) -> None:
     sidecar = Sidecar()
-    lines = frames.good(
+    lines = frames.lines(
         sidecar.sample(link(100, throttled=50), link(100, peer=3), link(10, side="follower")),
         sidecar.sample(link(0, throttled=150), link(0, peer=3), link(10, side="follower")),
     )
@@ -91,7 +90,7 @@ def test_hours_around_a_change_of_daylight_saving_are_apart(
     for hour in range(4):
         sidecar.now = midnight + timedelta(hours=hour)
         texts.append(sidecar.sample(partition("t", 0, 10 * (hour + 1))))
-    table = partition_rates(frames.good(b"".join(texts)))
+    table = partition_rates(frames.lines(b"".join(texts)))
     assert rows(table, "window_start", "bytes", window="hour") == [
         (f"{midnight:%Y-%m-%d} 0{hour}:00:00", 10 * (hour + 1)) for hour in range(4)
     ]
@@ -100,8 +99,8 @@ def test_hours_around_a_change_of_daylight_saving_are_apart(
 def test_restarted_sidecar_counts_from_one_again(frames: Frames) -> None:
     """The same numbers of another start are other samples; its monotonic clock may have begun again as well."""
     before, after = Sidecar(start_id="a"), Sidecar(start_id="b", now=NOON + timedelta(seconds=20), monotonic=3.0)
-    lines = frames.good(before.sample(partition("t", 0, 100)), after.sample(partition("t", 0, 300)))
-    assert rows(partition_rates(without_duplicates(lines)), *RATES, window="minute") == [(20.0, 30.0, 30.0, 400)]
+    lines = frames.lines(before.sample(partition("t", 0, 100)), after.sample(partition("t", 0, 300)))
+    assert rows(partition_rates(lines), *RATES, window="minute") == [(20.0, 30.0, 30.0, 400)]
 
 
 def test_step_of_the_clock_moves_a_sample_and_never_stretches_it(frames: Frames) -> None:
@@ -109,7 +108,7 @@ def test_step_of_the_clock_moves_a_sample_and_never_stretches_it(frames: Frames)
     sidecar = Sidecar()
     first = sidecar.sample(partition("t", 0, 100))
     sidecar.now -= timedelta(hours=1)
-    lines = frames.good(first, sidecar.sample(partition("t", 0, 200)))
+    lines = frames.lines(first, sidecar.sample(partition("t", 0, 200)))
     assert rows(partition_rates(lines), "window_start", "mean_bytes_per_second", window="hour") == [
         ("2026-11-02 11:00:00", 20.0),
         ("2026-11-02 12:00:00", 10.0),
@@ -120,7 +119,7 @@ def test_hot_topic_beside_idle_ones(frames: Frames) -> None:
     """One topic has nearly all lines: each of its partitions has its own sum."""
     sidecar = Sidecar()
     hot = [partition("hot", number, number) for number in range(500)]
-    lines = frames.good(*(sidecar.sample(*hot, partition("cold", 0, 1)) for _ in range(6)))
+    lines = frames.lines(*(sidecar.sample(*hot, partition("cold", 0, 1)) for _ in range(6)))
     table = partition_rates(lines)
     assert rows(table, "partition", "bytes", topic="hot", window="hour") == [(n, 6 * n) for n in range(500)]
     assert rows(table, "partition", "bytes", topic="cold", window="hour") == [(0, 6)]

@@ -1,0 +1,58 @@
+"""Files that end before their end, or are no gzip: found by name once a read has failed.
+
+Spark can pass over files that it cannot read, but it says of none which, and takes a disk that fails for a file that is
+damaged. So a day is read strictly. Only when that fails are its files looked into, one after the other, on the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import date, timedelta
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from pipeline.errors import BuildError, first_line
+
+DAMAGED_FILE: Final = "damaged_file"
+"""The reason against such a file."""
+
+_DAMAGE: Final = re.compile(
+    r"EOFException|ZipException|not a gzip|incorrect (data|header) check|invalid (block|distance|code)"
+)
+_FOLDER: Final = re.compile(r"/date=(\d{4}-\d\d-\d\d)/")
+
+
+def damaged_files(spark: SparkSession, paths: Iterable[str], day: date) -> list[str]:
+    """Return those of `paths` that are damaged, where folders tell of days only those about `day`.
+
+    BuildError for one that cannot be read for another reason: it is there, and may be whole.
+    """
+    about = {str(day + timedelta(days=days)) for days in (-1, 0, 1)}
+    found = []
+    for path in sorted(paths):
+        folder = _FOLDER.search(path)
+        if folder is not None and folder[1] not in about:
+            continue
+        try:
+            _read_through(spark, path)
+        except Py4JJavaError as error:
+            if not _DAMAGE.search(first_line(error)):
+                raise BuildError(f"{path} cannot be read: {first_line(error)}") from error
+            found.append(path)
+    return found
+
+
+def _read_through(spark: SparkSession, path: str) -> None:
+    jvm: Any = spark.sparkContext._jvm
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    file = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
+    stream = file.getFileSystem(configuration).open(file)
+    try:
+        codec = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(configuration).getCodec(file)
+        if codec is not None:
+            jvm.org.apache.commons.io.IOUtils.consume(codec.createInputStream(stream))
+    finally:
+        stream.close()

@@ -1,0 +1,157 @@
+"""The job as people start it, in processes of its own: by weir, by spark-submit, and killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import duckdb
+import pyspark
+import pytest
+
+from bench.spark_job import generate, independent_sums
+from pipeline.build import TABLES
+from pipeline.tables import BROKER_RATES, PARTITION_RATES
+from tests.pipeline.conftest import FOR_FEW_LINES
+from tests.pipeline.exported import DAY
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+WEIR = (sys.executable, "-m", "cli.main", "report", "build", "--master", "local[2]")
+SUBMIT = (
+    str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+    *("--master", "local[2]", "--conf", "spark.ui.enabled=false"),
+    str(ROOT / "pipeline" / "build.py"),
+)
+SECONDS = 120
+RANGE = ("--from", f"{DAY}", "--to", f"{DAY + timedelta(days=1)}")
+
+
+def _started(command: tuple[str, ...], samples: Path, tables: Path) -> subprocess.Popen[str]:
+    """Start a build, in a group of processes of its own: Spark's JVM is another process.
+
+    With settings for few lines, but for the build of the fixture `built`: that has nearly Spark's own.
+    """
+    environment = dict(os.environ)
+    environment |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    settings = tables.parent / "spark-defaults.conf"
+    if not settings.exists():
+        settings.write_text("".join(f"{name} {value}\n" for name, value in FOR_FEW_LINES.items()))
+    environment["SPARK_CONF_DIR"] = str(tables.parent)
+    words = [*command, "--input", str(samples), "--output", str(tables), *RANGE]
+    return subprocess.Popen(
+        words,
+        cwd=tables.parent,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _run(command: tuple[str, ...], samples: Path, tables: Path) -> tuple[int, list[str], list[str]]:
+    """Run a build to its end; return its status and the lines it printed on stdout and on stderr."""
+    with _started(command, samples, tables) as build:
+        try:
+            out, error = build.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(build.pid, signal.SIGKILL)
+            raise
+    return build.returncode, out.splitlines(), error.splitlines()
+
+
+def _rows(tables: Path, table: str, columns: str = "*") -> list[tuple[object, ...]]:
+    """A table's rows of the first day as DuckDB reads them, sorted."""
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        files = str(tables / table / f"date={DAY}" / "*.parquet")
+        return sorted(connection.execute(f"SELECT {columns} FROM read_parquet('{files}')").fetchall(), key=repr)  # noqa: S608 - a test's own folder
+
+
+def _contents(tables: Path) -> dict[str, list[tuple[object, ...]]]:
+    return {table: _rows(tables, table) for table in TABLES}
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of 3 brokers with 150 partitions each, for 80 s, and a line that is bad."""
+    folder = tmp_path_factory.mktemp("exported") / "samples"
+    generate(folder, brokers=3, partitions=150, samples=8, seed=2)
+    (folder / f"date={DAY}" / "hour=12" / "bad.jsonl").write_text("no sample\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
+    """The tables that weir built, and what it said."""
+    tables = tmp_path_factory.mktemp("built") / "tables"
+    (tables.parent / "spark-defaults.conf").write_text("spark.sql.shuffle.partitions 4\n")
+    status, said, errors = _run(WEIR, samples, tables)
+    assert status == 0, errors
+    yield tables, said
+
+
+def test_weir_builds_the_tables(samples: Path, built: tuple[Path, list[str]]) -> None:
+    """What it says is on stdout; the sums are those of plain Python, read by DuckDB."""
+    tables, said = built
+    (day,) = said
+    assert day.startswith("2026-11-02: 24 samples, ")
+    assert day.endswith(", 1 lines quarantined (not_json)")
+    wanted = independent_sums(samples)
+    start = "epoch(window_start)::BIGINT"
+    found = {
+        PARTITION_RATES.name: f'"window", {start}, side, partition, bytes, topic',
+        BROKER_RATES.name: f'"window", {start}, side, broker_id, throttled, bytes',
+    }
+    rates = [
+        row[:-1] for row in _rows(tables, PARTITION_RATES.name, found[PARTITION_RATES.name]) if row[-1] == "topic-0"
+    ]
+    assert {row[:-1]: row[-1] for row in rates} == wanted[PARTITION_RATES.name]
+    brokers = _rows(tables, BROKER_RATES.name, found[BROKER_RATES.name])
+    assert {row[:-1]: row[-1] for row in brokers} == wanted[BROKER_RATES.name]
+
+
+def test_spark_submit_builds_the_same_tables(samples: Path, built: tuple[Path, list[str]], tmp_path: Path) -> None:
+    status, said, errors = _run(SUBMIT, samples, tmp_path / "tables")
+    assert status == 0, errors
+    assert said == built[1]
+    assert _contents(tmp_path / "tables") == _contents(built[0])
+
+
+def test_missing_input_is_told_in_a_sentence(tmp_path: Path) -> None:
+    status, said, errors = _run(WEIR, tmp_path / "nowhere", tmp_path / "tables")
+    assert (status, said) == (1, [])
+    assert errors[-1].startswith("weir: there is no ")
+    assert not any(line.startswith(("Traceback", "\tat ")) for line in errors)
+
+
+def test_killed_while_writing_leaves_whole_tables_and_is_made_good_by_the_next_run(
+    samples: Path, built: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    """SIGKILL as soon as a staged file is there: readers see nothing of it, and the next run writes all."""
+    tables = tmp_path / "tables"
+    with _started(WEIR, samples, tables) as build:
+        try:
+            deadline = time.monotonic() + SECONDS
+            while not list((tables / "_weir" / "staging").rglob("part-*")):
+                assert build.poll() is None, build.stderr
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        finally:
+            os.killpg(build.pid, signal.SIGKILL)
+        build.communicate()
+    assert build.returncode == -signal.SIGKILL
+    assert [path.name for path in tables.iterdir()] == ["_weir"]
+    assert (tables / "_weir" / "lock").exists()
+    status, said, errors = _run(WEIR, samples, tables)
+    assert status == 0, errors
+    assert said == built[1]
+    assert _contents(tables) == _contents(built[0])
