@@ -1,13 +1,19 @@
 """Samples of a throttled move, in files and in a topic: after a clean stop they tell every byte of the move."""
 
+import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from datetime import date, timedelta
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from lab.cluster import Cluster
+from lab.jars import ensure
 from lab.modes import MODES
 from lab.produce import read_records
 from quota.samples import AnyLine, LinkLine, PartitionLine, QuotaLine
@@ -38,7 +44,7 @@ def test_samples_of_a_move_have_every_byte_of_the_followers_segments(tmp_path: P
     with MODES["kraft-4.1"].cluster(brokers=2, sidecars=True) as cluster:
         cluster.create_topic(SAMPLES, {0: [LEADER]})
         topic = filled(cluster, "orders", [LEADER], 16 * MB)
-        export_to(cluster, tmp_path)
+        export_to(cluster, tmp_path / "files")
         cluster.sidecars[LEADER].put_throttle(throttle(topic, leader=RATE))
         cluster.sidecars[FOLLOWER].put_throttle(throttle(topic, follower=RATE))
         with moving(cluster, [topic], [LEADER, FOLLOWER]) as received:
@@ -52,11 +58,32 @@ def test_samples_of_a_move_have_every_byte_of_the_followers_segments(tmp_path: P
             sidecar.send(signal.SIGTERM)
             assert sidecar.wait(30) == 0
         records = read_records(cluster.bootstrap_servers, SAMPLES, [0])
-    in_files, in_topic = lines_in(tmp_path), lines_of(record.value for record in records if record.value)
+        days = sorted(
+            {folder.name.removeprefix("date=") for folder in (tmp_path / "files").iterdir() if folder.is_dir()}
+        )
+        from_topic = built(f"kafka://{','.join(cluster.bootstrap_servers)}/{SAMPLES}", tmp_path / "of-topic", days)
+    assert from_topic == built(str(tmp_path / "files"), tmp_path / "of-files", days)
+    in_files, in_topic = lines_in(tmp_path / "files"), lines_of(record.value for record in records if record.value)
     assert Counter(in_files) == Counter(in_topic)
     assert received.series().received == moved
     for broker_id, peer, side in ((LEADER, FOLLOWER, "leader"), (FOLLOWER, LEADER, "follower")):
         assert_told(in_files, broker_id, peer, side, topic, moved)
+
+
+def built(source: str, tables: Path, days: Sequence[str]) -> list[tuple[object, ...]]:
+    """Build tables as people do, with Spark's connector for topics, and return the rows of a partition's bytes."""
+    connector = ",".join(str(jar) for jar in ensure("spark-kafka-3.5.7"))
+    environment = os.environ | {
+        "PYSPARK_SUBMIT_ARGS": f"--jars {connector} --conf spark.sql.shuffle.partitions=2 pyspark-shell",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    period = ("--from", days[0], "--to", f"{date.fromisoformat(days[-1]) + timedelta(days=1)}")
+    command = [sys.executable, "-m", "cli.main", "report", "build", "--input", source, "--output", str(tables), *period]
+    subprocess.run(command, env=environment, check=True, timeout=240)
+    with duckdb.connect(":memory:") as connection:
+        rates = f"read_parquet('{tables}/partition_rates/*/*.parquet')"
+        columns = '"window", epoch(window_start), side, topic, partition, bytes'
+        return connection.execute(f"SELECT {columns} FROM {rates} ORDER BY ALL").fetchall()  # noqa: S608 - own folder
 
 
 def assert_told(lines: Sequence[AnyLine], broker_id: int, peer: int, side: str, topic: str, moved: int) -> None:
