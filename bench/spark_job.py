@@ -23,12 +23,12 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.table import Report, parser
 from pipeline.build import DayReport, build
-from pipeline.tables import BROKER_RATES, PARTITION_RATES, WINDOW_SECONDS
+from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
 from quota.samples import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, decode_line, encode_lines
 
 DAY: Final = date(2026, 11, 2)
@@ -143,35 +143,67 @@ Sums = Counter[tuple[object, ...]]
 
 
 def independent_sums(folder: Path) -> dict[str, Sums]:
-    """Return the bytes of CHECKED_TOPIC's partitions and of all brokers by window, as plain Python adds them up."""
-    partitions, brokers = Counter[tuple[object, ...]](), Counter[tuple[object, ...]]()
+    """Return what plain Python adds up, by table.
+
+    The bytes of CHECKED_TOPIC's partitions, of all brokers and of all moves, those under each broker's quota, and the
+    most messages that a replica lagged behind.
+    """
+    sums = {table.name: Sums() for table in (PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG)}
     for path in folder.rglob("*.jsonl.gz"):
         for text in gzip.decompress(path.read_bytes()).splitlines():
             line = decode_line(text)
-            if not isinstance(line, (PartitionLine, LinkLine)):
-                continue
-            ended = int(datetime.fromisoformat(line.end_utc).timestamp())
-            for window, seconds in WINDOW_SECONDS.items():
-                start = ended // seconds * seconds
-                if isinstance(line, LinkLine):
-                    brokers[window, start, line.side, line.broker_id, True] += line.bytes_throttled
-                    brokers[window, start, line.side, line.broker_id, False] += line.bytes_unthrottled
-                elif line.topic == CHECKED_TOPIC:
+            match line:
+                case QuotaLine():
+                    sums[THROTTLE_ACCURACY.name][line.broker_id,] += line.bytes
+                case LinkLine():
+                    for window, start in _windows(line):
+                        key = (window, start, line.side, line.broker_id)
+                        sums[BROKER_RATES.name][*key, True] += line.bytes_throttled
+                        sums[BROKER_RATES.name][*key, False] += line.bytes_unthrottled
+                case PartitionLine():
                     size = line.bytes_throttled + line.bytes_unthrottled
-                    partitions[window, start, line.side, line.partition] += size
-    return {PARTITION_RATES.name: partitions, BROKER_RATES.name: brokers}
+                    if line.topic == CHECKED_TOPIC:
+                        for window, start in _windows(line):
+                            sums[PARTITION_RATES.name][window, start, line.side, line.partition] += size
+                    if line.lag_messages:
+                        replica = (line.topic, line.partition, line.peer)
+                        sums[MOVES.name][*replica, "bytes"] += size
+                        sums[MOVES.name][*replica, "bytes_throttled"] += line.bytes_throttled
+                        most = sums[REPLICA_LAG.name]
+                        most[replica] = max(most[replica], line.lag_messages)
+    return sums
+
+
+def _windows(line: Line) -> Iterator[tuple[str, int]]:
+    ended = int(datetime.fromisoformat(line.end_utc).timestamp())
+    for window, seconds in WINDOW_SECONDS.items():
+        yield window, ended // seconds * seconds
 
 
 def table_sums(spark: SparkSession, tables: Path) -> dict[str, Sums]:
     """Return the same of the tables that the job wrote."""
-    partitions = spark.read.parquet(str(tables / PARTITION_RATES.name)).where(F.col("topic") == CHECKED_TOPIC)
-    brokers = spark.read.parquet(str(tables / BROKER_RATES.name))
+
+    def table(name: str) -> DataFrame:
+        return spark.read.parquet(str(tables / name))
+
     start = F.unix_seconds("window_start")
+    under_quota = F.round(F.col("mean_over_quota") * F.col("rate_bytes_per_second") * F.col("seconds")).cast("long")
+    replica = ("topic", "partition", "replica")
+    moved = F.inline(
+        F.array(
+            *(F.struct(F.lit(name).alias("of"), F.col(name).alias("bytes")) for name in ("bytes", "bytes_throttled"))
+        )
+    )
     found = {
-        PARTITION_RATES.name: partitions.select("window", start, "side", "partition", "bytes"),
-        BROKER_RATES.name: brokers.select("window", start, "side", "broker_id", "throttled", "bytes"),
+        PARTITION_RATES.name: table(PARTITION_RATES.name)
+        .where(F.col("topic") == CHECKED_TOPIC)
+        .select("window", start, "side", "partition", "bytes"),
+        BROKER_RATES.name: table(BROKER_RATES.name).select("window", start, "side", "broker_id", "throttled", "bytes"),
+        THROTTLE_ACCURACY.name: table(THROTTLE_ACCURACY.name).groupBy("broker_id").agg(F.sum(under_quota)),
+        MOVES.name: table(MOVES.name).select(*replica, moved),
+        REPLICA_LAG.name: table(REPLICA_LAG.name).select(*replica, "max_lag_messages"),
     }
-    return {name: Counter({tuple(row)[:-1]: row[-1] for row in frame.collect()}) for name, frame in found.items()}
+    return {name: Sums({tuple(row)[:-1]: row[-1] for row in frame.collect()}) for name, frame in found.items()}
 
 
 def session(heap: str) -> SparkSession:

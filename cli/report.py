@@ -59,7 +59,7 @@ def build(
     except BuildError as error:
         raise CommandError(f"{error}.") from error
     finally:
-        spark.stop()
+        job.stop(spark)
 
 
 @app.command("html")

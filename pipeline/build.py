@@ -176,6 +176,12 @@ def _report(day: date, found: DataFrame, bad: DataFrame) -> DayReport:
     return DayReport(day, whole, missing, has_duplicates, quarantined={row["reason"]: row["n"] for row in reasons})
 
 
+def stop(spark: SparkSession) -> None:
+    """End the session, whose process may be gone already."""
+    with contextlib.suppress(*SPARK_ERRORS):
+        spark.stop()
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Build tables with the session that spark-submit gives, and return the exit status."""
     parser = argparse.ArgumentParser(prog="build.py", description="Build tables from exported samples.")
@@ -192,7 +198,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"build.py: {error}.", file=sys.stderr)
         return 1
     finally:
-        spark.stop()
+        stop(spark)
     return 0
 
 

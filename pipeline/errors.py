@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-SPARK_ERRORS = (PySparkException, Py4JJavaError)
-"""What fails within Spark or Hadoop."""
+SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
+"""What fails within Spark or Hadoop, or with their process: that may be killed for want of memory."""
 
 
 class BuildError(Exception):

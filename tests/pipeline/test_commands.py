@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -41,6 +42,7 @@ def _started(command: tuple[str, ...], samples: Path, tables: Path) -> subproces
     """
     environment = dict(os.environ)
     environment |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # to compile well does not pay for few lines
     settings = tables.parent / "spark-defaults.conf"
     if not settings.exists():
         settings.write_text("".join(f"{name} {value}\n" for name, value in FOR_FEW_LINES.items()))
@@ -140,11 +142,7 @@ def test_killed_while_writing_leaves_whole_tables_and_is_made_good_by_the_next_r
     tables = tmp_path / "tables"
     with _started(WEIR, samples, tables) as build:
         try:
-            deadline = time.monotonic() + SECONDS
-            while not list((tables / "_weir" / "staging").rglob("part-*")):
-                assert build.poll() is None, build.stderr
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            _wait_until_staging(build, tables)
         finally:
             os.killpg(build.pid, signal.SIGKILL)
         build.communicate()
@@ -155,3 +153,28 @@ def test_killed_while_writing_leaves_whole_tables_and_is_made_good_by_the_next_r
     assert status == 0, errors
     assert said == built[1]
     assert _contents(tables) == _contents(built[0])
+
+
+def test_killed_jvm_is_told_in_a_sentence(samples: Path, tmp_path: Path) -> None:
+    """As the kernel does it for want of memory: what Python still tries to ask it fails too."""
+    tables = tmp_path / "tables"
+    with _started(WEIR, samples, tables) as build:
+        try:
+            _wait_until_staging(build, tables)
+            (jvm,) = Path(f"/proc/{build.pid}/task/{build.pid}/children").read_text().split()
+            os.kill(int(jvm), signal.SIGKILL)
+            _, error = build.communicate(timeout=SECONDS)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(build.pid, signal.SIGKILL)
+    assert build.returncode == 1
+    assert error.splitlines()[-1].startswith("weir: the tables cannot be built: ")
+    assert "cli/report.py" not in error
+
+
+def _wait_until_staging(build: subprocess.Popen[str], tables: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not list((tables / "_weir" / "staging").rglob("part-*")):
+        assert build.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -18,5 +18,11 @@ def test_bytes_are_those_of_an_independent_computation(spark: SparkSession, tmp_
     (report,) = build(spark, str(samples), str(tables), DAY, DAY + timedelta(days=1))
     assert (report.samples, report.quarantined) == (32, {})
     wanted = independent_sums(samples)
-    assert {name: len(sums) for name, sums in wanted.items()} == {"partition_rates": 300, "broker_rates": 24}
+    assert {name: len(sums) for name, sums in wanted.items()} == {
+        "partition_rates": 300,
+        "broker_rates": 24,
+        "throttle_accuracy": 4,
+        "moves": 24,
+        "replica_lag": 12,
+    }
     assert table_sums(spark, tables) == wanted
