@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from pipeline.behind import behind_spans
 from pipeline.lag import replica_lag
 from pipeline.moves import moves
+from pipeline.read import by_kind, good_lines, of_day
 from pipeline.tables import MOVES, REPLICA_LAG
 from tests.pipeline.conftest import Frames
-from tests.pipeline.exported import Sidecar, partition, quota, rows, types
+from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types
 
 MOVE = (
     "start",
@@ -112,3 +115,18 @@ def test_restart_of_the_sidecar_ends_a_span(frames: Frames) -> None:
         after.sample(partition("t", 0, 0, throttled=100, lag=(3, 10.0))),
     ]
     assert rows(moves(behind_spans(frames.lines(*texts))), "bytes", "end") == [(100, None), (100, None)]
+
+
+def test_move_over_midnight_is_two_spans_that_add_up(frames: Frames) -> None:
+    """Behind since 23:59:40. The sample that ends at midnight is the next day's, and knows since when."""
+    sidecar = Sidecar(now=NOON.replace(hour=23, minute=59, second=40))
+    parsed = frames.parsed(
+        sidecar.sample(partition("t", 0, 0, throttled=100, lag=(5, 10.0))),
+        sidecar.sample(partition("t", 0, 0, throttled=200, lag=(3, 20.0))),
+        sidecar.sample(partition("t", 0, 0, throttled=300, lag=(0, 0.0))),
+    )
+    first, second = (by_kind(good_lines(of_day(parsed, DAY + timedelta(days=days)))) for days in (0, 1))
+    assert rows(moves(behind_spans(first)), "start", "end", "bytes") == [("2026-11-02 23:59:40", None, 100)]
+    assert rows(moves(behind_spans(second)), "start", "end", "bytes") == [
+        ("2026-11-02 23:59:40", "2026-11-03 00:00:10", 500)
+    ]
