@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.table import Report, parser
+from cli.report import ONE_MACHINE_SETTINGS, SPARK_SETTINGS
 from pipeline.build import DayReport, build
 from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
 from quota.samples import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, decode_line, encode_lines
@@ -211,12 +212,10 @@ def session(heap: str) -> SparkSession:
     found = (
         SparkSession.builder.master("local[2]")
         .appName("bench")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
+        .config(map=SPARK_SETTINGS | ONE_MACHINE_SETTINGS)
         .config("spark.driver.memory", heap)
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC")
         .getOrCreate()
     )
     found.sparkContext.setLogLevel("ERROR")

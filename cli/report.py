@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 100
 
+SPARK_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # an eighth faster than G1
+}
+ONE_MACHINE_SETTINGS = {
+    "spark.sql.shuffle.partitions": "16"
+}  # Spark's 200 are for clusters: few cores take turns at them
+
 app = typer.Typer(
     help="Build tables from the samples that sidecars export, and a page from the tables.", no_args_is_help=True
 )
@@ -138,14 +147,8 @@ def _session(master: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     try:
-        spark = (
-            SparkSession.builder.master(master)
-            .appName("weir report build")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC")  # an eighth faster than G1
-            .getOrCreate()
-        )
+        settings = SPARK_SETTINGS | (ONE_MACHINE_SETTINGS if master.startswith("local") else {})
+        spark = SparkSession.builder.master(master).appName("weir report build").config(map=settings).getOrCreate()
     except (PySparkException, OSError) as error:
         raise CommandError(f"Spark does not start: {str(error).splitlines()[0]}.") from error
     spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told in a sentence

@@ -42,11 +42,19 @@ class WriterHandler(logging.Handler):
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            if self._dropped and self._lines.empty():
-                line += f"\n{self._dropped_line()}"
-            with contextlib.suppress(OSError, ValueError):  # nobody is there to be told
-                self._stream.write(f"{line}\n")
-                self._stream.flush()
+            self._put(line)
+            if self._lines.empty():
+                self._tell_dropped()
+        self._tell_dropped()
+
+    def _put(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody is there to be told
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+
+    def _tell_dropped(self) -> None:
+        if self._dropped:
+            self._put(self._dropped_line())
 
     def _dropped_line(self) -> str:
         self.acquire()  # `emit` is called with it
