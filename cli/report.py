@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 100
 
-SPARK_SETTINGS = {
+SPARK_SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # an eighth faster than G1
