@@ -25,7 +25,7 @@ SPARK_SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",  # an eighth faster than G1
 }
-ONE_MACHINE_SETTINGS = {
+ONE_MACHINE_SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.sql.shuffle.partitions": "16"
 }  # Spark's 200 are for clusters: few cores take turns at them
 
