@@ -13,6 +13,7 @@ from lab.errors import LabError
 from quota.samples import PartitionLine, decode_line
 
 _MOST_SECONDS: Final = 180.0
+_MOST_SHOWN: Final = 50  # all of the demo's partitions
 
 
 def exported_bytes(samples: Path, topic: str) -> int:
@@ -34,7 +35,7 @@ def write_page(samples: Path, tables: Path, page: Path) -> None:
     until = days[-1] + timedelta(days=1)
     _weir_report("build", "--input", samples, "--output", tables, "--from", days[0], "--to", until)
     page.parent.mkdir(parents=True, exist_ok=True)
-    _weir_report("html", "--input", tables, "--output", page)
+    _weir_report("html", "--input", tables, "--output", page, "--top", _MOST_SHOWN)
 
 
 def _weir_report(*arguments: object) -> None:

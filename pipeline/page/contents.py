@@ -124,7 +124,7 @@ class SlowReplica:
 class Brokers:
     """Those with the most bytes, of `count`. `size` is what the side that saw more tells of, over all of them.
 
-    `throttled_size` is what of it was of throttled replicas.
+    `throttled_size` is the same of throttled replicas: a quota on one side leaves the other side's bytes unthrottled.
     """
 
     count: int = 0

@@ -20,8 +20,8 @@ _BROKER_TOTALS: Final = """
         SELECT side, sum(bytes) AS size, coalesce(sum(bytes) FILTER (throttled), 0) AS throttled_size
         FROM broker_windows GROUP BY side
     )
-    SELECT (SELECT count(DISTINCT broker_id) FROM broker_windows), size, throttled_size
-    FROM sides ORDER BY size DESC LIMIT 1
+    SELECT (SELECT count(DISTINCT broker_id) FROM broker_windows), max(size), max(throttled_size)
+    FROM sides
 """
 
 _TOP_BROKERS: Final = """
@@ -122,8 +122,8 @@ class RatesReader:
             )
             for broker_id, side in sorted({(broker_id, side) for broker_id, side, _ in found}, key=_leader_first)
         )
-        count, size, throttled_size = totals[0]
-        return Brokers(count, size, throttled_size, shown)
+        ((count, size, throttled_size),) = totals
+        return Brokers(count, size or 0, throttled_size or 0, shown)
 
     def partitions(self, top: int) -> Partitions:
         self._rows(_PARTITION_SIDES)

@@ -53,5 +53,5 @@ def test_commands_are_given_all_days_of_the_samples(
     write_page(samples, tmp_path / "tables", tmp_path / "out" / "page.html")
     build, html = given
     assert re.search(rf"--from {DAY} --to {DAY + timedelta(days=2)}$", build)
-    assert html == f"html --input {tmp_path / 'tables'} --output {tmp_path / 'out' / 'page.html'}"
+    assert html == f"html --input {tmp_path / 'tables'} --output {tmp_path / 'out' / 'page.html'} --top 50"
     assert (tmp_path / "out").is_dir()

@@ -38,6 +38,13 @@ def test_brokers_with_the_most_bytes_are_shown_in_order_leader_first(past: Past)
     assert (brokers.count, brokers.size, brokers.throttled_size) == (3, 60 * 63, 60 * 60)
 
 
+def test_bytes_throttled_on_the_side_that_saw_fewer_count_as_throttled(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (10, 1)))
+    past.put(BROKER_RATES, *broker_minutes(2, "follower", (0, 12)))
+    brokers = read_page(past.write(), None, None, 9).brokers
+    assert (brokers.size, brokers.throttled_size) == (60 * 12, 60 * 10)
+
+
 def test_quota_of_a_column_is_the_last_in_force_in_it(past: Past) -> None:
     past.put(BROKER_RATES, *broker_minutes(1, "leader", *[(1, 0)] * 4))
     past.put(
