@@ -91,8 +91,8 @@ class RatesReader:
             )
 
     def brokers(self, top: int) -> Brokers:
-        totals = self._rows(_BROKER_TOTALS)
-        if not totals:
+        ((count, size, throttled_size),) = self._rows(_BROKER_TOTALS)
+        if not count:
             return Brokers()
         self._rows(_TOP_BROKERS.format(top=int(top)))
         means: dict[tuple[int, str, bool], dict[int, float]] = {}
@@ -122,8 +122,7 @@ class RatesReader:
             )
             for broker_id, side in sorted({(broker_id, side) for broker_id, side, _ in found}, key=_leader_first)
         )
-        ((count, size, throttled_size),) = totals
-        return Brokers(count, size or 0, throttled_size or 0, shown)
+        return Brokers(count, size, throttled_size, shown)
 
     def partitions(self, top: int) -> Partitions:
         self._rows(_PARTITION_SIDES)
