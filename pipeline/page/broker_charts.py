@@ -8,8 +8,8 @@ from typing import Final
 
 from pipeline.page.chart import figure, legend, mark
 from pipeline.page.contents import Brokers, BrokerSide, Replication
-from pipeline.page.markup import Child, Element, behind, element, table
-from pipeline.page.texts import counted, left_out, round_up
+from pipeline.page.markup import Child, Element, behind, element, left_out_note, table
+from pipeline.page.texts import counted, round_up
 from pipeline.page.timeline import Timeline
 from quota.units import show_rate, show_size
 
@@ -40,9 +40,7 @@ def broker_charts(brokers: Brokers, timeline: Timeline) -> Iterator[Element]:
             element("div", {"class": "pair"}, *(_chart(name, side, timeline) for side in sides)),
         )
     shown = len({side.broker_id for side in brokers.shown})
-    note = left_out(shown, brokers.count, "brokers", "with the most bytes")
-    if note:
-        yield element("p", {"class": "note"}, note)
+    yield from left_out_note(shown, brokers.count, "brokers", "with the most bytes")
     yield behind(f"The rates of {counted(shown, 'broker')} as a table", _table(brokers))
 
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from pipeline.page.chart import axis_row, figure, legend, mark, row
 from pipeline.page.contents import Move, Moves
-from pipeline.page.markup import Child, Element, behind, element, table
-from pipeline.page.texts import counted, left_out, show_seconds
+from pipeline.page.markup import Child, Element, behind, left_out_note, table
+from pipeline.page.texts import counted, show_seconds
 from pipeline.page.timeline import Timeline
 from quota.units import show_rate, show_size
 
@@ -35,9 +35,7 @@ def gantt(moves: Moves, timeline: Timeline) -> Iterator[Element]:
     yield legend(("done", "caught up"), ("open", "not seen to catch up"))
     yield figure(None, "Gantt chart of moves", summary, *rows, axis_row(timeline.axis()))
     for shown, count, noun in ((len(rows), moves.replicas, "replicas"), (len(moves.shown), moves.count, "moves")):
-        note = left_out(shown, count, noun, "with the most bytes")
-        if note:
-            yield element("p", {"class": "note"}, note)
+        yield from left_out_note(shown, count, noun, "with the most bytes")
     yield behind(f"{counted(len(moves.shown), 'move')} as a table", _table(moves, timeline))
 
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from pipeline.page.chart import axis_row, figure, legend, mark, row
 from pipeline.page.contents import PartitionBytes, Partitions
-from pipeline.page.markup import Element, behind, element, table
-from pipeline.page.texts import counted, left_out, round_up
+from pipeline.page.markup import Element, behind, left_out_note, table
+from pipeline.page.texts import counted, round_up
 from pipeline.page.timeline import Timeline
 from quota.units import show_rate, show_size
 
@@ -31,9 +31,7 @@ def heat_map(partitions: Partitions, timeline: Timeline) -> Iterator[Element]:
         ("gap", "no samples"),
     )
     yield figure(None, "Heat map of partitions", summary, *rows, axis_row(timeline.axis()))
-    note = left_out(len(rows), partitions.count, "partitions", "with the most bytes in")
-    if note:
-        yield element("p", {"class": "note"}, note)
+    yield from left_out_note(len(rows), partitions.count, "partitions", "with the most bytes in")
     yield behind(f"The bytes in of {counted(len(rows), 'partition')} as a table", _table(partitions, timeline))
 
 

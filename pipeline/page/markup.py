@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 from xml.etree import ElementTree
+
+from pipeline.page.texts import left_out
 
 Element: TypeAlias = ElementTree.Element
 Child: TypeAlias = Element | str | None
@@ -72,3 +74,9 @@ def html(root: Element) -> str:
 
 def _text(value: str | int | float) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def left_out_note(shown: int, count: int, noun: str, order: str) -> Iterator[Element]:
+    """Yield a paragraph that says how many are not shown; nothing where all are."""
+    if text := left_out(shown, count, noun, order):
+        yield element("p", {"class": "note"}, text)

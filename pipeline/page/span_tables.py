@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.page.contents import Accuracy, QuotaAccuracy, SlowReplica, SlowReplicas
-from pipeline.page.markup import Child, Element, element, table
-from pipeline.page.texts import left_out, show_count, show_ratio, show_seconds
+from pipeline.page.markup import Child, Element, element, left_out_note, table
+from pipeline.page.texts import show_count, show_ratio, show_seconds
 from pipeline.page.timeline import Timeline
 from quota.units import show_rate, show_size
 
@@ -28,9 +28,7 @@ def accuracy_table(accuracy: Accuracy, timeline: Timeline) -> Iterator[Element]:
         ("to", False),
     )
     yield table(columns, (_quota(quota, timeline) for quota in accuracy.shown), "How exactly quotas were kept")
-    note = left_out(len(accuracy.shown), accuracy.count, "quotas", "with the worst second")
-    if note:
-        yield element("p", {"class": "note"}, note)
+    yield from left_out_note(len(accuracy.shown), accuracy.count, "quotas", "with the worst second")
 
 
 def _quota(of: QuotaAccuracy, timeline: Timeline) -> tuple[Child, ...]:
@@ -66,9 +64,7 @@ def slow_table(slow: SlowReplicas, timeline: Timeline) -> Iterator[Element]:
         ("stuck for", True),
     )
     yield table(columns, (_replica(replica, timeline) for replica in slow.shown), "Slowest replicas")
-    note = left_out(len(slow.shown), slow.count, "spans out of sync", "longest")
-    if note:
-        yield element("p", {"class": "note"}, note)
+    yield from left_out_note(len(slow.shown), slow.count, "spans out of sync", "longest")
 
 
 def _replica(of: SlowReplica, timeline: Timeline) -> tuple[Child, ...]:
