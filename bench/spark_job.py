@@ -70,6 +70,18 @@ def _generate_broker(hour: Path, brokers: int, partitions: int, samples: int, se
     return rows
 
 
+def _bytes(peer: int, unthrottled: int, throttled: int) -> dict[str, Any]:
+    """What lines of partitions and of links share: as the leader's side tells it, without a cut tail."""
+    return {
+        "side": "leader",
+        "peer": peer,
+        "bytes_throttled": throttled,
+        "bytes_unthrottled": unthrottled,
+        "bytes_complete": unthrottled + throttled,
+        "bytes_cut": 0,
+    }
+
+
 def _sample(broker_id: int, brokers: int, partitions: int, sequence: int, numbers: random.Random) -> Iterator[Line]:
     begin = 1000.0 + (sequence - 1) * INTERVAL + broker_id / 1000
     ended = datetime(DAY.year, DAY.month, DAY.day, 12, tzinfo=UTC) + timedelta(seconds=sequence * INTERVAL)
@@ -93,12 +105,7 @@ def _sample(broker_id: int, brokers: int, partitions: int, sequence: int, number
         lag = (size, float(sequence * INTERVAL)) if throttled else (0, 0.0)
         yield PartitionLine(
             **key,
-            side="leader",
-            peer=peer,
-            bytes_throttled=throttled,
-            bytes_unthrottled=size,
-            bytes_complete=size + throttled,
-            bytes_cut=0,
+            **_bytes(peer, size, throttled),
             left_out=0,
             topic=f"topic-{index // TOPIC_PARTITIONS}",
             partition=index % TOPIC_PARTITIONS,
@@ -109,12 +116,7 @@ def _sample(broker_id: int, brokers: int, partitions: int, sequence: int, number
     for peer, (size, throttled) in total.items():
         yield LinkLine(
             **key,
-            side="leader",
-            peer=peer,
-            bytes_throttled=throttled,
-            bytes_unthrottled=size,
-            bytes_complete=size + throttled,
-            bytes_cut=0,
+            **_bytes(peer, size, throttled),
             left_out=1,
             connections=1,
             partitions_behind=partitions // 50,
