@@ -109,10 +109,7 @@ class TopicLag:
         if known is None:
             return None
         messages, since = known
-        silence = self._silence(now)
-        if silence <= self._tracker.silence_grace_seconds:
-            silence = 0.0
-        return messages, max(now - since if messages else 0.0, silence)
+        return messages, max(now - since if messages else 0.0, self._silence_that_counts(now))
 
     def forget(self, partition: int) -> None:
         """Drop a partition that this replica no longer fetches from here; an unknown one is ignored."""
@@ -138,11 +135,14 @@ class TopicLag:
     def _silence(self, now: float) -> float:
         return now - self._fetched_at
 
+    def _silence_that_counts(self, now: float) -> float:
+        """0 within the grace: a follower that waits for new records says nothing meanwhile."""
+        silence = self._silence(now)
+        return silence if silence > self._tracker.silence_grace_seconds else 0.0
+
     def _rows(self, now: float) -> Iterator[LagRow]:
-        topic, replica, silence = self.topic, self.replica, self._silence(now)
-        stuck = silence > self._tracker.replica_lag_time_max
-        if silence <= self._tracker.silence_grace_seconds:
-            silence = 0.0
+        topic, replica, silence = self.topic, self.replica, self._silence_that_counts(now)
+        stuck = self._silence(now) > self._tracker.replica_lag_time_max
         # A copy: the caller may let fetches in between two rows. `silence` is at least 0, and so is the lag.
         for partition, (messages, since) in list(self._partitions.items()):
             lag = now - since if messages else 0.0
