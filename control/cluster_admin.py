@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaConnectionError, KafkaError
+from kafka.errors import KafkaConnectionError, KafkaError, UnknownBrokerIdError
 
 from control.errors import ControlError
 
@@ -70,16 +70,11 @@ class ClusterAdmin:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._bootstrap_servers = list(bootstrap_servers)
+        self._timeout_ms = int(timeout_seconds * 1000)
         self._clock = clock
         self._sleep = sleep
-        with _refused(f"Connecting to {', '.join(bootstrap_servers)}"):
-            self._client = KafkaAdminClient(
-                bootstrap_servers=list(bootstrap_servers),
-                client_id="weir",
-                request_timeout_ms=int(timeout_seconds * 1000),
-                bootstrap_timeout_ms=int(timeout_seconds * 1000),
-                reconnect_backoff_max_ms=1000,
-            )
+        self._client = self._connect()
 
     def __enter__(self) -> ClusterAdmin:
         return self
@@ -181,7 +176,7 @@ class ClusterAdmin:
         if not resources:
             return {}
         with _refused("Describing configs"):
-            described = self._client.describe_configs(resources, config_filter="all")
+            described = self._of_new_brokers_too(lambda client: client.describe_configs(resources, config_filter="all"))
         found = {
             f"{kind} {name}": {key: str(entry["value"]) for key, entry in entries.items()}
             for kind, by_name in described.items()
@@ -209,13 +204,32 @@ class ClusterAdmin:
         self, rates: Mapping[int, Mapping[str, int]], replicas: Mapping[str, Mapping[str, str]]
     ) -> None:
         """Set Kafka's own throttle: `rates` by broker (bytes/s by name), `replicas` by topic (lists by name)."""
-        self._alter(rates, replicas, self._client.alter_configs)
+        self._alter(rates, replicas, lambda client: client.alter_configs)
 
     def clear_native_throttle(self, brokers: Iterable[int], topics: Iterable[str]) -> None:
         """Remove Kafka's own throttle from brokers and topics."""
         rates = {broker: dict.fromkeys((LEADER_RATE, FOLLOWER_RATE)) for broker in brokers}
         lists = {topic: dict.fromkeys((LEADER_REPLICAS, FOLLOWER_REPLICAS)) for topic in topics}
-        self._alter(rates, lists, self._client.reset_configs)
+        self._alter(rates, lists, lambda client: client.reset_configs)
+
+    def _connect(self) -> KafkaAdminClient:
+        with _refused(f"Connecting to {', '.join(self._bootstrap_servers)}"):
+            return KafkaAdminClient(
+                bootstrap_servers=self._bootstrap_servers,
+                client_id="weir",
+                request_timeout_ms=self._timeout_ms,
+                bootstrap_timeout_ms=self._timeout_ms,
+                reconnect_backoff_max_ms=1000,
+            )
+
+    def _of_new_brokers_too(self, ask: Callable[[KafkaAdminClient], Any]) -> Any:
+        """Ask, and again with a new client where a broker is unknown: a client looks for new ones every 5 minutes."""
+        try:
+            return ask(self._client)
+        except UnknownBrokerIdError:
+            self._client.close()
+            self._client = self._connect()
+            return ask(self._client)
 
     def _ask_others_too(self, ask: Callable[[], Any]) -> Any:
         """Ask, and again where the broker that was asked does not answer: the client then chooses another one."""
@@ -230,7 +244,7 @@ class ClusterAdmin:
         self,
         brokers: Mapping[int, Mapping[str, object]],
         topics: Mapping[str, Mapping[str, object]],
-        call: Callable[..., Any],
+        call_of: Callable[[KafkaAdminClient], Callable[..., Any]],
     ) -> None:
         resources = [
             ConfigResource(ConfigResourceType.BROKER, str(broker), _texts(set_)) for broker, set_ in brokers.items()
@@ -239,7 +253,9 @@ class ClusterAdmin:
         action = "Changing Kafka's own throttle"
         with _refused(action):
             # Rates do not show among a broker's configs until they were set once, so the client must not look them up.
-            results = call(resources, raise_on_unknown=False, incremental=True)
+            results = self._of_new_brokers_too(
+                lambda client: call_of(client)(resources, raise_on_unknown=False, incremental=True)
+            )
         for kind, by_name in results.items():
             for name, said in by_name.items():
                 if said != "OK":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from control.cluster_admin import ClusterAdmin
 from lab.cluster import Cluster
 from lab.errors import ProcessFailed
 from lab.modes import KraftCluster, Mode, ZooKeeperCluster
@@ -81,6 +82,17 @@ def test_broker_and_sidecar_come_back_after_they_were_killed() -> None:
         assert {acked.number for acked in producer.acked} <= set(read)
         cluster.wait_for("both logs alike", lambda: cluster.compare_segments("orders", 0, 1, 2) > 0, 30)
         assert {line.sign for line in cluster.bad_signs()} <= {"Shrinking ISR", "Truncating"}
+
+
+def test_broker_that_came_after_the_admin_client_is_asked_too() -> None:
+    """As where a broker is added, or registers later than the one that the client asked first."""
+    with ZooKeeperCluster(brokers=2) as cluster:
+        cluster.kill_broker(2)
+        with ClusterAdmin(cluster.bootstrap_servers) as admin:
+            cluster.wait_for("a cluster of one", lambda: admin.brokers() == [1], 60)
+        with ClusterAdmin(cluster.bootstrap_servers) as admin:
+            cluster.start_broker(2)
+            assert admin.configs(brokers=[2])["broker 2"]["broker.id"] == "2"
 
 
 def test_broker_that_cannot_start_is_told_with_its_log_kept(tmp_path: Path) -> None:
