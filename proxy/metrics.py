@@ -28,11 +28,16 @@ from quota.topic_names import TopicNames
 SAMPLES_PER_SLICE = 100
 """About 1 ms of work: other connections wait for no more than that."""
 
+# Shown from the start, at 0: a rate needs the sample before the first event.
 KNOWN_PASSTHROUGH = (
-    *("fetch_version", "fetch_too_large", "fetch_malformed"),
+    *("fetch_version", "fetch_too_large", "fetch_malformed", "too_many_partitions"),
     *("tls", "sasl", "not_kafka", "throttle_error"),
 )
-"""Reasons that are shown from the start, at 0: a rate needs the sample before the first event."""
+KNOWN_PROTOCOL_ERRORS = (
+    *("invalid_frame_size", "frame_too_large", "malformed_frame"),
+    *("unexpected_response", "correlation_mismatch", "fetch_memory"),
+)
+KNOWN_UPSTREAM_FAILURES = ("refused", "unreachable", "timeout")
 
 
 class Family(NamedTuple):
@@ -253,14 +258,14 @@ def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "Connections closed because of a peer's bytes.",
         "kind",
         sides,
-        lambda relay: relay.protocol_errors,
+        lambda relay: {**dict.fromkeys(KNOWN_PROTOCOL_ERRORS, 0), **relay.protocol_errors},
     )
     yield _by_side_and(
         "weir_upstream_failures",
         "Connections that the upstream did not take.",
         "reason",
         sides,
-        lambda relay: relay.upstream_failures,
+        lambda relay: {**dict.fromkeys(KNOWN_UPSTREAM_FAILURES, 0), **relay.upstream_failures},
     )
     yield _by_side_and(
         "weir_internal_errors",
@@ -290,7 +295,7 @@ def _by_side_and(
     documentation: str,
     label: str,
     sides: Sequence[SideSource],
-    counts: Callable[[RelayStats], Counter[int] | Counter[str] | dict[str, int]],
+    counts: Callable[[RelayStats], Mapping[int, int] | Mapping[str, int]],
 ) -> Family:
     samples = [
         ((side.throttle.side, str(key)), count) for side in sides for key, count in list(counts(side.relay).items())

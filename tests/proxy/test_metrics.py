@@ -8,8 +8,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from protocol.errors import ProtocolError, UnsupportedVersion
 from proxy import metrics
-from proxy.metrics import ProcessStats, SideSource, content_type, families, render
+from proxy.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, content_type, families, render
 from proxy.stats import RelayStats
 from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
@@ -125,7 +126,10 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_fetch_requests_total", {"side": "leader", "api_version": "3"}, 14),
         ("weir_passthrough_total", {"reason": "tls"}, 3),
         ("weir_passthrough_total", {"reason": "fetch_version"}, 0),
+        ("weir_passthrough_total", {"reason": "too_many_partitions"}, 0),
         ("weir_protocol_errors_total", {"side": "follower", "kind": "malformed_frame"}, 3),
+        ("weir_protocol_errors_total", {"side": "leader", "kind": "fetch_memory"}, 0),
+        ("weir_upstream_failures_total", {"side": "follower", "reason": "refused"}, 0),
         ("weir_connections", {"side": "leader"}, 5),
         ("weir_build_info", {"version": "1.2.3"}, 1),
         ("weir_samples_written_total", {"sink": "file"}, 5),
@@ -136,6 +140,11 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
 )
 async def test_metrics_counted_values_are_shown(name: str, labels: dict[str, str], value: float) -> None:
     assert (await samples_of(busy_sides()))[name, frozenset(labels.items())] == value
+
+
+def test_metrics_every_protocol_error_that_closes_a_connection_is_shown_from_the_start() -> None:
+    never = {UnsupportedVersion.kind}  # whoever decodes asks first
+    assert set(KNOWN_PROTOCOL_ERRORS) - {"fetch_memory"} == {one.kind for one in ProtocolError.__subclasses__()} - never
 
 
 async def test_metrics_lag_grows_at_scrape_time_with_no_fetch_arriving() -> None:
