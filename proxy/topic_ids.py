@@ -27,7 +27,7 @@ DEFAULT_POLL_SECONDS = 5.0  # as [cluster] poll_seconds
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 10.0
 MAX_IDLE_RETRY_SECONDS = 60.0  # while no fetch has an unknown id: perhaps the servers speak TLS, and none ever will
-_CHECK_SECONDS = 1.0  # how often is looked which unknown ids are to be asked for again
+_SHORTEST_PAUSE_SECONDS = 0.05  # between questions that nobody woke it for
 _MOST_SHOWN = 5  # ids in one log line
 
 
@@ -111,8 +111,9 @@ class TopicIdResolver:
             seconds = self._retry_seconds - MAX_RETRY_SECONDS
             if seconds <= 0 or self._names.unknown_count:
                 return
-        elif self._names.unknown_count:
-            seconds = min(_CHECK_SECONDS, seconds)
+        else:
+            due = self._names.next_wanted_at() - self._clock()
+            seconds = min(max(due, _SHORTEST_PAUSE_SECONDS), seconds)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), seconds)
 

@@ -16,7 +16,7 @@ CLUSTER_METADATA_ID: Final = bytes(15) + b"\x01"
 
 MAX_IDS = 100_000
 
-FIRST_RETRY_SECONDS = 1.0
+FIRST_RETRY_SECONDS = 0.25  # twice within AWAIT_SECONDS: a broker hears of a new topic later than its leader
 MAX_RETRY_SECONDS = 60.0
 AWAIT_SECONDS = 1.0  # how long after an id is first seen its name may be on its way
 FORGET_SECONDS = 600.0  # an id without a name that nobody looked up for so long is not asked for any more
@@ -107,6 +107,10 @@ class TopicNames:
             if unnamed is not None:
                 unnamed.ask_at = now + unnamed.retry_seconds
                 unnamed.retry_seconds = min(2 * unnamed.retry_seconds, MAX_RETRY_SECONDS)
+
+    def next_wanted_at(self) -> float:
+        """When the next id is to be asked for (clock seconds); inf while every id has its name."""
+        return min((unnamed.ask_at for unnamed in self._unnamed.values()), default=math.inf)
 
     def wanted(self) -> list[bytes]:
         """Return the ids to ask for now."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from protocol.metadata import NO_ID
-from quota.topic_names import CLUSTER_METADATA_ID, FORGET_SECONDS, MAX_RETRY_SECONDS, TopicNames
+from quota.topic_names import CLUSTER_METADATA_ID, FIRST_RETRY_SECONDS, FORGET_SECONDS, MAX_RETRY_SECONDS, TopicNames
 from tests.quota.clock import ManualClock
 
 ORDERS, ORDERS_AGAIN, PAYMENTS = (bytes([number]) * 16 for number in (1, 2, 3))
@@ -76,12 +78,26 @@ def test_unknown_id_is_wanted_again_later_and_later(names: TopicNames, clock: Ma
         names.name_of(ORDERS)
         names.unknown([ORDERS])
         assert names.unknown_count == 1
-        waited = 0
-        while not names.wanted():
-            clock.now += 1
-            waited += 1
-        waits.append(waited)
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60, MAX_RETRY_SECONDS]
+        wanted_at = names.next_wanted_at()
+        waits.append(wanted_at - clock.now)
+        clock.now = wanted_at - 0.001
+        assert names.wanted() == []
+        clock.now = wanted_at
+        assert names.wanted() == [ORDERS]
+    assert waits == [0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, MAX_RETRY_SECONDS]
+
+
+def test_id_that_is_wanted_first_tells_when_to_ask_next(names: TopicNames, clock: ManualClock) -> None:
+    assert names.next_wanted_at() == math.inf
+    names.name_of(ORDERS)
+    names.unknown([ORDERS])
+    names.unknown([ORDERS])
+    names.name_of(PAYMENTS)
+    assert names.next_wanted_at() == clock.now
+    names.unknown([PAYMENTS])
+    assert names.next_wanted_at() == clock.now + FIRST_RETRY_SECONDS
+    names.learn({ORDERS: b"orders", PAYMENTS: b"payments"})
+    assert names.next_wanted_at() == math.inf
 
 
 def test_unknown_of_an_id_that_nobody_looked_up_or_that_has_a_name_changes_nothing(names: TopicNames) -> None:
