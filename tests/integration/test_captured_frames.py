@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from kafka.protocol.consumer import FetchResponse as TheirResponse
 
 from lab.cluster import Cluster, weir_run
 from lab.modes import CORNERS, Mode
+from lab.produce import LiveProducer
 from protocol.fetch import RESPONSE_ENTRY, decode_fetch_request, encode_fetch_request, fetch_version
 from protocol.fetch_session import INITIAL_EPOCH
 from protocol.response_scanner import FetchResponseScanner
@@ -67,6 +69,40 @@ def test_captured_frames_are_read_alike_by_another_codec_and_hold_no_full_fetch(
     assert not [request for request in requests if request.session_epoch == INITIAL_EPOCH]
     for request, response in fetches:
         assert_read_alike(request, response)
+
+
+def test_what_is_granted_beside_live_records_goes_along_with_one() -> None:
+    """It would be answered at once else, and the next record would wait for its answer."""
+    mode = CORNERS[1]  # the newest that has names on the wire
+    with recorded_cluster(mode) as (cluster, recorders):
+        topic = filled(cluster, "orders", [1], 10 * MB)
+        cluster.create_topic("live", {0: [1, 2]})
+        cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+        with (
+            LiveProducer(cluster.bootstrap_servers, "live", [0], rate=200) as producer,
+            moving(cluster, [topic], [1, 2]) as received,
+        ):
+            wait_for_bytes(cluster, received, RATE)
+            begun = len(list(recorders[0].fetches()))
+            wait_for_bytes(cluster, received, 4 * RATE)
+            steady = list(recorders[0].fetches())[begun:]
+        assert producer.failed == 0
+        assert_identical(cluster, [topic, "live"], 1, 2)
+        cluster.check_logs()
+    answers = [_topics_with_records(mode.fetch_version, response) for _, response in steady]
+    moved = [topics for topics in answers if b"orders" in topics]
+    assert len(moved) > 20
+    assert sum(b"live" in topics for topics in moved) > 0.8 * len(moved)
+
+
+def _topics_with_records(version: int, response: bytes) -> set[bytes]:
+    scanner = FetchResponseScanner(version, *struct.unpack_from(">i", response))
+    scanner.receive(memoryview(len(response).to_bytes(4, "big") + response))
+    return {
+        name
+        for name, headers, _, _ in scanner.topics
+        if any(size > 0 for *_, size in RESPONSE_ENTRY.iter_unpack(headers))
+    }
 
 
 def assert_read_alike(request: bytes, response: bytes) -> None:
