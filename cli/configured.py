@@ -14,7 +14,7 @@ def load(path: Path) -> Config:
     try:
         return load_config(path)
     except ConfigError as error:
-        raise CommandError(f"{error}.", WRONG_USAGE) from error
+        raise CommandError(error.sentence(), WRONG_USAGE) from error
 
 
 def run(path: Path) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cli.errors import INTERRUPTED, CommandError
+from cli.errors import FAILED, INTERRUPTED, CommandError
+
+_STDOUT = 1  # the descriptor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,19 +19,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        file = _file_to_run(words)
-        if file is not None:
-            from cli import configured
-
-            return configured.run(file)
-        from cli.app import invoke
-
-        return invoke(words)
+        status = _run(words)
+        if sys.stdout is not None:  # closed by the caller
+            sys.stdout.flush()
     except CommandError as error:
         print(f"weir: {error.sentence}", file=sys.stderr)
         return error.status
+    except (OSError, UnicodeEncodeError) as error:  # what commands do themselves ends in a CommandError
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        print(f"weir: the output cannot be written: {reason}.", file=sys.stderr)
+        _forget_output()
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+    return status
+
+
+def _run(words: Sequence[str]) -> int:
+    file = _file_to_run(words)
+    if file is not None:
+        from cli import configured
+
+        return configured.run(file)
+    from cli.app import invoke
+
+    return invoke(words)
+
+
+def _forget_output() -> None:
+    """Keep the interpreter from writing again at its end what could not be written."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), _STDOUT)
 
 
 def _file_to_run(words: Sequence[str]) -> Path | None:

@@ -20,5 +20,5 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: 
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    width = None if sys.stdout.isatty() else _UNLIMITED_WIDTH
+    width = None if sys.stdout is not None and sys.stdout.isatty() else _UNLIMITED_WIDTH
     Console(width=width, highlight=False, markup=False).print(table)

@@ -31,6 +31,7 @@ from quota.planning import (
 )
 from quota.units import show_rate
 
+MOST = 2**31 - 1  # of what is counted: Kafka counts it with 32 bits
 REPLICATION = 3
 RESPONSE_MAX_BYTES = 10 * 1024 * 1024
 WINDOW_NUM = 11
@@ -55,14 +56,17 @@ def plan(
     size: Annotated[
         str | None, typer.Option("--size", metavar="SIZE", help="Log size of each broker, as in 500GB or 2TB.")
     ] = None,
-    brokers: Annotated[int | None, typer.Option("--brokers", min=1, help="Number of brokers.")] = None,
+    brokers: Annotated[int | None, typer.Option("--brokers", min=1, max=MOST, help="Number of brokers.")] = None,
     ratio: Annotated[
         float | None, typer.Option("--move-ratio", help="Share of the partitions that is moved, as in 0.1.")
     ] = None,
     partitions_to_move: Annotated[
-        int | None, typer.Option("--partitions-to-move", min=1, help="With --partitions, instead of --move-ratio.")
+        int | None,
+        typer.Option("--partitions-to-move", min=1, max=MOST, help="With --partitions, instead of --move-ratio."),
     ] = None,
-    partitions: Annotated[int | None, typer.Option("--partitions", min=1, help="Number of all partitions.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", min=1, max=MOST, help="Number of all partitions.")
+    ] = None,
     broker: Annotated[
         int | None,
         typer.Option("--broker", metavar="ID", help="Move all data of this broker; a history is read for it alone."),
@@ -74,7 +78,8 @@ def plan(
         str | None, typer.Option("--network", metavar="RATE", help="A broker's network: 1Gb/s (bits), 125MB/s (bytes).")
     ] = None,
     replication: Annotated[
-        int | None, typer.Option("--replication", min=1, help=f"Replication factor; {REPLICATION} if not given.")
+        int | None,
+        typer.Option("--replication", min=1, max=MOST, help=f"Replication factor; {REPLICATION} if not given."),
     ] = None,
     quota: Annotated[
         str | None, typer.Option("--quota", metavar="RATE", help="How long does it take under this quota?")

@@ -29,9 +29,7 @@ ONE_MACHINE_SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.sql.shuffle.partitions": "16"
 }  # Spark's 200 are for clusters: few cores take turns at them
 
-app = typer.Typer(
-    help="Build tables from the samples that sidecars export, and a page from the tables.", no_args_is_help=True
-)
+app = typer.Typer(help="Build tables from the samples that sidecars export, and a page from the tables.")
 
 
 @app.callback()

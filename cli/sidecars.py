@@ -56,7 +56,7 @@ def admin_addresses(admin: Sequence[str] | None, config: Sequence[Path] | None) 
         try:
             addresses.append(_reachable(load_config(path).admin.listen))
         except ConfigError as error:
-            raise CommandError(f"{error}.", WRONG_USAGE) from error
+            raise CommandError(error.sentence(), WRONG_USAGE) from error
     return list(dict.fromkeys(addresses)) or [DEFAULT_ADMIN]
 
 
@@ -83,7 +83,7 @@ def ask(address: Address, method: str, path: str, body: object = None) -> Reply:
         connection.close()
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Reply(address, error=f"what answers at {address} is not a sidecar: its answer is not JSON")
     if response.status != http.HTTPStatus.OK:
         sentence = value.get("error") if isinstance(value, dict) else None

@@ -36,7 +36,7 @@ _PATH = "/v1/throttle"
 app = typer.Typer(help="Show or change the throttle of running sidecars.")
 
 _RATE_HELP = "Bytes/s, as in 5000000, 500k, 5MB or 5MiB; 'none' for no quota."
-_REPLICAS_HELP = "'*', or [partition]:[broker] pairs as in '0:1,1:2'; 'none' for no replica."
+_REPLICAS_HELP = "'*', or partition:broker pairs as in '0:1,1:2'; 'none' for no replica."
 TopicOption = Annotated[
     list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic; may be given several times.")
 ]
@@ -152,4 +152,4 @@ def _rows(reply: Reply) -> Iterator[Row]:
         yield [sidecar, name, value, sources.get(name, "")]
     for topic, replicas in sorted(table["topics"].items()):
         for name, listed in replicas.items():
-            yield [sidecar, f"{topic}: {name}", listed, sources.get(f"topics.{topic}.{name}", "")]
+            yield [sidecar, f"{topic}: {name}", str(listed), sources.get(f"topics.{topic}.{name}", "")]

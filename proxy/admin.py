@@ -18,8 +18,10 @@ from proxy.log import EventLog
 from proxy.metrics import content_type
 from proxy.throttle_table import ThrottleInForce
 
-MAX_BODY_BYTES = 1 << 20
-"""A table of 20,000 partitions is about 200 KB."""
+MAX_BODY_BYTES = 2 << 20
+"""A table of 20,000 partitions, four replicas each with ids of four digits, is about 1.1 MB."""
+
+_BACKLOG = 8  # connections accepted at a time: out of descriptors, asyncio writes a line for each that it cannot
 
 MAX_CONNECTIONS = 100
 """Beyond that the oldest are closed: they are descriptors that the brokers' connections need."""
@@ -69,7 +71,9 @@ class AdminServer:
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         server: Any = self._runner.server
-        self._listening = await loop.create_server(lambda: _new_connection(server), address.host, address.port)
+        self._listening = await loop.create_server(
+            lambda: _new_connection(server), address.host, address.port, backlog=_BACKLOG
+        )
         host, port = self._listening.sockets[0].getsockname()[:2]
         return Address(host, port)
 
@@ -105,7 +109,10 @@ class AdminServer:
 
     async def _change_throttle(self, request: web.Request) -> web.Response:
         in_force = self._administered.throttle_in_force
-        body = await request.read()
+        try:
+            body = await request.read()
+        except web.RequestPayloadError as error:  # compressed otherwise than Content-Encoding says
+            raise ConfigError("body", f"cannot be read: {error}") from error
         # No await from here on: a change is whole before the next one is read.
         if request.method == "DELETE":
             in_force.clear()
@@ -151,7 +158,7 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
     try:
         return await handler(request)
     except ConfigError as error:
-        return _json({"error": f"{error}.", "field": error.field}, status=400)
+        return _json({"error": error.sentence(), "field": error.field}, status=400)
     except web.HTTPException as error:
         if error.status < 400:
             raise

@@ -57,7 +57,7 @@ FilePath = Annotated[str, Meta(min_length=1, description="a path")]
 TopicName = Annotated[
     str,
     Meta(
-        pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$",
+        pattern=r"^(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z",
         description="a topic's name: 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'",
     ),
 ]
@@ -206,10 +206,22 @@ def parse_config(text: str) -> Config:
         raise ConfigError("", f"is not TOML: {error}") from error
     except RecursionError:
         raise ConfigError("", "is nested too deeply") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise ConfigError("", f"is not TOML: {error}") from error
     config = read_table(Config, plain)
     check_routes(config)
+    if config.cluster is not None:
+        _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
     _check_export(config.export)
     return config
+
+
+def _check_servers(field: str, servers: tuple[Address, ...]) -> None:
+    if not servers:
+        raise ConfigError(field, "is empty: name at least one broker")
+    for server in servers:
+        if server.port == 0:
+            raise ConfigError(field, f"{server} has port 0: a server's port must be given")
 
 
 def _check_export(export: Export | None) -> None:
@@ -220,6 +232,8 @@ def _check_export(export: Export | None) -> None:
     if export.max_disk_bytes < 2 * export.rotate_bytes:
         needed = f"twice rotate_bytes ({2 * export.rotate_bytes})"
         raise ConfigError("export.max_disk_bytes", f"must be at least {needed}, not {export.max_disk_bytes}")
+    if export.kafka is not None:
+        _check_servers("export.kafka.bootstrap_servers", export.kafka.bootstrap_servers)
 
 
 def throttle_settings(config: Config, table: ThrottleTable, side: Side) -> ThrottleSettings:

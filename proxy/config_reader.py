@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import types
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -13,6 +14,9 @@ Table = TypeVar("Table", bound=msgspec.Struct)
 
 _SHOWN_VALUE_LENGTH = 60
 _LEAST_SHARED_PART = 3
+
+struct_fields = functools.cache(msgspec.structs.fields)
+"""The fields of a struct type; msgspec evaluates annotations anew at each call."""
 
 
 class ConfigError(Exception):
@@ -27,6 +31,11 @@ class ConfigError(Exception):
     def __str__(self) -> str:
         return ": ".join(part for part in (self.file, self.field, self.reason) if part)
 
+    def sentence(self) -> str:
+        """Return the whole with its full stop, or the question that it ends with."""
+        text = str(self)
+        return text if text.endswith("?") else f"{text}."
+
 
 def read_table(table_type: type[Table], value: object, path: str = "") -> Table:
     """Read one table; ConfigError names the first wrong field by its path below `path`.
@@ -37,7 +46,7 @@ def read_table(table_type: type[Table], value: object, path: str = "") -> Table:
     """
     if not isinstance(value, Mapping):
         raise ConfigError(path, f"must be a table, not {shown(value)}")
-    fields = {field.encode_name: field for field in msgspec.structs.fields(table_type)}
+    fields = {field.encode_name: field for field in struct_fields(table_type)}
     for key in value:
         if key not in fields:
             raise _unknown_key(key, value[key], fields, path)
@@ -51,8 +60,9 @@ def read_table(table_type: type[Table], value: object, path: str = "") -> Table:
 
 
 def join(path: str, key: str) -> str:
-    """Return the path of `key` in the table at `path`."""
-    return f"{path}.{key}" if path else key
+    """Return the path of `key` in the table at `path`, on one line whatever the key holds."""
+    shown_key = key if key.isprintable() else repr(key)
+    return f"{path}.{shown_key}" if path else shown_key
 
 
 def shown(value: object) -> str:
@@ -65,7 +75,10 @@ def shown(value: object) -> str:
         return "a list"
     if value is None:
         return "null"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python prints
+        return "a number of thousands of digits"
     return text if len(text) <= _SHOWN_VALUE_LENGTH else f"{text[:_SHOWN_VALUE_LENGTH]}..."
 
 
@@ -145,7 +158,12 @@ def _unknown_key(key: object, value: object, known: Iterable[str], path: str) ->
     word = str(key)
     # An unquoted dotted key arrives as tables within tables: put its parts together again.
     dotted = word
-    while isinstance(value, Mapping) and len(value) == 1:
+    while isinstance(value, Mapping) and value:
+        if path and all(inner in known for inner in value):
+            name = f"{path.rpartition('.')[2]}.{dotted}"
+            return ConfigError(join(path, dotted), f'a name with dots must be quoted: "{name}"')
+        if len(value) > 1:
+            break
         inner, value = next(iter(value.items()))
         dotted = f"{dotted}.{inner}"
     if dotted in known:

@@ -16,9 +16,37 @@ from proxy.log_writer import WriterHandler
 FAULT_INTERVAL_SECONDS = 10.0
 """The same fault of the same peer is logged at most once in this time, with a count of those suppressed."""
 
-_FAULTS_REMEMBERED = 1024
+_KINDS_REMEMBERED = 1024
+_KIND_LENGTH = 60  # of a library's message: what comes behind it differs from line to line
 _BARE = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
 _FIELDS = "weir_fields"
+_SUPPRESSED = "weir_suppressed"
+
+
+class _RepeatLimit:
+    """Lets one line of a kind through in FAULT_INTERVAL_SECONDS. `clock` gives monotonic seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._logged: dict[tuple[str, object], tuple[float, int]] = {}  # (logged at, suppressed since)
+
+    def admit(self, kind: tuple[str, object]) -> int | None:
+        """Return how many lines of this kind were suppressed since the last one; None: this one is, too."""
+        now = self._clock()
+        logged_at, suppressed = self._logged.get(kind, (None, 0))
+        if logged_at is not None and now - logged_at < FAULT_INTERVAL_SECONDS:
+            self._logged[kind] = (logged_at, suppressed + 1)
+            return None
+        if len(self._logged) >= _KINDS_REMEMBERED and kind not in self._logged:
+            self._forget(now)
+        self._logged[kind] = (now, 0)
+        return suppressed
+
+    def _forget(self, now: float) -> None:
+        old = [kind for kind, (at, _) in self._logged.items() if now - at >= FAULT_INTERVAL_SECONDS]
+        # With none old enough the one that was first logged goes: memory stays bounded in any flood of peers.
+        for kind in old or [min(self._logged, key=lambda kind: self._logged[kind][0])]:
+            del self._logged[kind]
 
 
 class EventLog:
@@ -29,8 +57,7 @@ class EventLog:
 
     def __init__(self, name: str = "weir", clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logging.getLogger(name)
-        self._clock = clock
-        self._faults: dict[tuple[str, object], tuple[float, int]] = {}  # (logged at, suppressed since)
+        self._faults = _RepeatLimit(clock)
 
     def debug(self, event: str, **fields: object) -> None:
         """Log an event that only a developer wants to see."""
@@ -53,27 +80,33 @@ class EventLog:
 
         The next line carries `suppressed`, the number of those in between.
         """
-        now = self._clock()
-        key = (event, peer)
-        logged_at, suppressed = self._faults.get(key, (None, 0))
-        if logged_at is not None and now - logged_at < FAULT_INTERVAL_SECONDS:
-            self._faults[key] = (logged_at, suppressed + 1)
-            return
-        if len(self._faults) >= _FAULTS_REMEMBERED and key not in self._faults:
-            self._forget(now)
-        self._faults[key] = (now, 0)
-        counted = {"suppressed": suppressed} if suppressed else {}
-        self._write(logging.WARNING, event, {"peer": peer, **fields, **counted})
-
-    def _forget(self, now: float) -> None:
-        old = [key for key, (at, _) in self._faults.items() if now - at >= FAULT_INTERVAL_SECONDS]
-        # With none old enough the one that was first logged goes: memory stays bounded in any flood of peers.
-        for key in old or [min(self._faults, key=lambda key: self._faults[key][0])]:
-            del self._faults[key]
+        suppressed = self._faults.admit((event, peer))
+        if suppressed is not None:
+            counted = {"suppressed": suppressed} if suppressed else {}
+            self._write(logging.WARNING, event, {"peer": peer, **fields, **counted})
 
     def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
         if self._logger.isEnabledFor(level):
             self._logger.log(level, event, extra={_FIELDS: fields})
+
+
+class LibraryLimit(logging.Filter):
+    """Lets through all of our own lines, and those of libraries once in FAULT_INTERVAL_SECONDS a kind.
+
+    A client that sends garbage, or a process out of descriptors, makes them write a line each time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._limit = _RepeatLimit(clock)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is to be written."""
+        if hasattr(record, _FIELDS):
+            return True
+        suppressed = self._limit.admit((record.name, str(record.msg)[:_KIND_LENGTH]))
+        setattr(record, _SUPPRESSED, suppressed)
+        return suppressed is not None
 
 
 class KeyValueFormatter(logging.Formatter):
@@ -103,6 +136,7 @@ def configure_logging(*, as_json: bool = False, level: str = "info", stream: Tex
         writers = [logging.StreamHandler(stream)]
     root.handlers[:] = writers or [WriterHandler(sys.stderr)]
     root.handlers[0].setFormatter(JsonFormatter() if as_json else KeyValueFormatter())
+    root.handlers[0].filters[:] = [LibraryLimit()]
     root.setLevel(level.upper())
     # Both write a line or more for what is said once, and rate-limited, by the event log.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -124,6 +158,8 @@ def _record_fields(record: logging.LogRecord) -> dict[str, object]:
     own = getattr(record, _FIELDS, None)
     if own is None:
         fields |= {"event": "library", "logger": record.name, "message": record.getMessage()}
+        if suppressed := getattr(record, _SUPPRESSED, 0):
+            fields["suppressed"] = suppressed
     else:
         fields |= {"event": record.msg, **own}
     if record.exc_info and record.exc_info[1] is not None:

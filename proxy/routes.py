@@ -67,6 +67,8 @@ def _overlap(host: str, listening_host: str) -> bool:
     if host.casefold() == listening_host.casefold() or _is_wildcard(host):
         return True
     addresses = _addresses(host)
+    if any(address.is_unspecified for address in addresses):
+        return True  # another way to write 0.0.0.0, as "0": it connects to this machine
     if _is_wildcard(listening_host):
         return any(_is_local(address) for address in addresses)
     return not addresses.isdisjoint(_addresses(listening_host))

@@ -239,6 +239,7 @@ class Sidecar:
         self._polling.append(asyncio.create_task(self._topic_ids.run()))
         if self.config.cluster is None:
             return
+        self.process.cluster_polls.update(ok=0, failed=0)
         from proxy.cluster import ClusterPoller  # aiokafka costs memory that most sidecars can save
 
         self._poller = ClusterPoller(

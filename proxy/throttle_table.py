@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from proxy.config import ThrottleTable, TopicThrottle
-from proxy.config_reader import ConfigError, join, read_table, shown
+from proxy.config_reader import ConfigError, join, read_table, shown, struct_fields
 
 Source = Literal["file", "http"]
 
@@ -41,7 +41,13 @@ class ThrottleInForce:
 
     def merge(self, body: object) -> None:
         """Merge `body` into the table; null removes (PATCH, RFC 7396)."""
-        merged = _read(plain_table(self.table), body)
+        # Only topics that it names are read again: there may be thousands, and connections wait meanwhile.
+        changed = body.get("topics", {}) if isinstance(body, Mapping) else {}
+        named_topics = changed if isinstance(changed, Mapping) else self.table.topics
+        kept = {name: topic for name, topic in self.table.topics.items() if name not in named_topics}
+        rest = {name: topic for name, topic in self.table.topics.items() if name in named_topics}
+        read = _read(plain_table(msgspec.structs.replace(self.table, topics=rest)), body)
+        merged = msgspec.structs.replace(read, topics={**kept, **read.topics})
         named = dict(_parts(body)) if isinstance(body, Mapping) else {}
         before = self.sources
         self._put(merged, lambda part: "http" if part in named else before.get(part, "http"))
@@ -63,7 +69,7 @@ class ThrottleInForce:
 def plain_table(table: ThrottleTable) -> dict[str, Any]:
     """Return the table as JSON holds it: Kafka's names, absent parts left out, `topics` always there."""
     plain: dict[str, Any] = {}
-    for field in msgspec.structs.fields(ThrottleTable):
+    for field in struct_fields(ThrottleTable):
         value = getattr(table, field.name)
         if field.name != "topics" and value is not None:
             plain[field.encode_name] = value
@@ -72,7 +78,7 @@ def plain_table(table: ThrottleTable) -> dict[str, Any]:
 
 
 def _plain_topic(topic: TopicThrottle) -> dict[str, str]:
-    replicas = {field.encode_name: getattr(topic, field.name) for field in msgspec.structs.fields(TopicThrottle)}
+    replicas = {field.encode_name: getattr(topic, field.name) for field in struct_fields(TopicThrottle)}
     return {name: str(value) for name, value in replicas.items() if value}
 
 

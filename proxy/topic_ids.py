@@ -98,7 +98,12 @@ class TopicIdResolver:
         except ConnectionError as error:
             self._poll_at = self._clock()
             self._back_off()
-            self._log.fault("topic_ids_not_asked", peer=self._peers(), error=error, effect="new ids are not throttled")
+            self._log.fault(
+                "topic_ids_not_asked",
+                peer=self._peers(),
+                error=error,
+                effect="new ids are throttled for the first second only",
+            )
             return
         if self._retry_seconds:
             self._retry_seconds = 0.0
@@ -137,7 +142,7 @@ class TopicIdResolver:
                 ids=",".join(_shown(topic_ids)),
                 count=len(topic_ids),
                 reason=reason,
-                effect="not throttled",
+                effect="throttled for the first second only",
             )
 
     async def _ask(self, names: Collection[bytes], topic_ids: Collection[bytes]) -> dict[bytes, bytes]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -14,6 +18,8 @@ from cli.version import __version__
 from proxy.config import parse_config
 from tests.cli.commands import GOOD, config, failing
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+
+PROJECT = Path(__file__).parents[2]
 
 # Usage
 
@@ -28,6 +34,8 @@ def test_weir_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "weir --help"),
         (["throttle"], "weir throttle --help"),
+        (["report"], "weir report --help"),
+        (["plan", "--brokers", "9" * 400], "--brokers"),
         (["rnu"], "rnu"),
         (["run"], "--config"),
         (["check", "--confg", "x"], "--confg"),
@@ -43,6 +51,44 @@ def test_weir_wrong_usage_is_one_sentence_and_status_2(
     status, error = failing(capsys, *arguments)
     assert status == 2
     assert sentence in error
+    assert error[0] != "."
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["check", "--config", "weir.toml"]])
+def test_weir_output_that_cannot_be_written_is_one_sentence_and_status_1(tmp_path: Path, arguments: list[str]) -> None:
+    config(tmp_path)
+    with open("/dev/full", "w") as full:
+        done = weir(arguments, tmp_path, stdout=full)
+    assert done.returncode == 1
+    assert done.stderr == "weir: the output cannot be written: No space left on device.\n"
+
+
+def test_weir_output_that_the_encoding_lacks_is_one_sentence_and_status_1(tmp_path: Path) -> None:
+    Path(config(tmp_path)).rename(tmp_path / "ä.toml")
+    done = weir(["check", "--config", "ä.toml"], tmp_path, stdout=subprocess.PIPE, env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 1
+    assert re.fullmatch(r"weir: the output cannot be written: .*ascii.*\.\n", done.stderr)
+
+
+def test_weir_closed_output_is_no_failure(tmp_path: Path) -> None:
+    command = shlex.join([sys.executable, "-m", "cli.main", "check", "--config", config(tmp_path)])
+    done = subprocess.run(["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def weir(
+    arguments: list[str], folder: Path, *, stdout: int | IO[str], env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `weir` as a process in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(PROJECT), **(env or {})},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
 
 
 def test_weir_as_a_module_exits_with_the_commands_status(tmp_path: Path) -> None:

@@ -200,6 +200,13 @@ def test_config_dotted_key_without_quotes_says_to_quote_it() -> None:
     assert "must be quoted" in error.reason
 
 
+@pytest.mark.parametrize("name", ["my.orders", "my.orders.eu"])
+def test_config_topic_with_dots_and_without_quotes_says_to_quote_it(name: str) -> None:
+    error = refusal(FULL.replace("topics.orders", f"topics.{name}"))
+    assert error.reason == f'a name with dots must be quoted: "{name}"'
+    assert error.field == f"throttle.topics.{name}"
+
+
 WRONG_VALUES = [
     ("broker_id", "broker_id = 1", "broker_id = -1"),
     ("broker_id", "broker_id = 1", 'broker_id = "1"'),
@@ -217,6 +224,9 @@ WRONG_VALUES = [
     ("egress[0].peer", "peer = 2", "peer = -2"),
     ("admin.listen", '"127.0.0.1:9690"', '"nowhere"'),
     ("cluster.bootstrap_servers", '"127.0.0.1:9101"', '"127.0.0.1:9101,b2"'),
+    ("cluster.bootstrap_servers", '"127.0.0.1:9101"', '"127.0.0.1:0"'),
+    ("cluster.bootstrap_servers", '= "127.0.0.1:9101"', "= []"),
+    ("export.kafka.bootstrap_servers", '= "127.0.0.1:9101, 127.0.0.1:9102"', "= []"),
     ("export.interval_seconds", "interval_seconds = 5", "interval_seconds = 0.5"),
     ("export.interval_seconds", "interval_seconds = 5", "interval_seconds = 601"),
     ("export.directory", '"/var/lib/weir/samples"', '""'),
@@ -241,6 +251,10 @@ WRONG_VALUES = [
     ("throttle.topics.orders.leader.replication.throttled.replicas", '"*"', "[0]"),
     ("throttle.topics.or/ders", "topics.orders", 'topics."or/ders"'),
     ("throttle.topics..", "topics.orders", 'topics."."'),
+    (r"throttle.topics.'orders\n'", "topics.orders", r'topics."orders\n"'),
+    ("export.kafka.topic", '"weir-samples"', r'"weir-samples\n"'),
+    ("broker_id", "broker_id = 1", "broker_id = 0x" + "f" * 6000),
+    ("", "broker_id = 1", "broker_id = " + "9" * 5000),
 ]
 
 
@@ -302,6 +316,9 @@ LOOPS = [
     ("ingress[0].upstream", routes(ingress="localhost:9501", listen="[::]:9501")),
     ("ingress[0].upstream", routes(ingress="[::ffff:127.0.0.1]:9501")),
     ("ingress[0].upstream", routes(ingress="0.0.0.0:9201")),
+    ("ingress[0].upstream", routes(ingress="0:9501")),
+    ("ingress[0].upstream", routes(ingress="127.1:9501")),
+    ("ingress[0].upstream", routes(ingress="2130706433:9501")),
     ("ingress[0].upstream", routes(ingress="127.0.1.2:9092")),
     ("ingress[0].upstream", routes(ingress="127.0.0.1:9690")),
     ("egress[0].upstream", routes(egress="127.0.0.1:9501")),

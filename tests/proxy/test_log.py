@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy import log as weir_log
-from proxy.log import EventLog, JsonFormatter, KeyValueFormatter, configure_logging
+from proxy.log import EventLog, JsonFormatter, KeyValueFormatter, LibraryLimit, configure_logging
 from proxy.log_writer import MAX_LINES, WriterHandler
 
 
@@ -107,9 +107,34 @@ def test_log_faults_of_other_events_and_peers_are_not_suppressed(lines: io.Strin
 
 def test_log_flood_of_peers_does_not_grow_memory(lines: io.StringIO) -> None:
     log = EventLog(clock=Clock())
-    for peer in range(weir_log._FAULTS_REMEMBERED + 50):
+    for peer in range(weir_log._KINDS_REMEMBERED + 50):
         log.fault("upstream_refused", peer=peer)
-    assert len(log._faults) == weir_log._FAULTS_REMEMBERED
+    assert len(log._faults._logged) == weir_log._KINDS_REMEMBERED
+
+
+def test_log_flood_of_a_library_is_suppressed_and_counted() -> None:
+    clock = Clock()
+    limit = LibraryLimit(clock)
+    formatter = KeyValueFormatter()
+
+    def line(message: str, number: int) -> str | None:
+        record = logging.LogRecord("asyncio", logging.ERROR, "", 0, message, (number,), None)
+        return formatter.format(record) if limit.filter(record) else None
+
+    flood = [line("socket.accept() out of system resource %d", number) for number in range(100)]
+    assert (flood[0] or "").endswith('message="socket.accept() out of system resource 0"')
+    assert flood[1:] == [None] * 99
+    assert line("another thing %d", 1) is not None
+    clock.now += 10
+    assert (line("socket.accept() out of system resource %d", 7) or "").endswith(" suppressed=99")
+
+
+def test_log_of_our_own_is_never_taken_for_a_flood_of_a_library(lines: io.StringIO) -> None:
+    for _ in range(3):
+        EventLog().info("reloaded")
+        logging.getLogger("aiohttp.server").error("Error handling request")
+    assert lines.getvalue().count("event=reloaded") == 3
+    assert lines.getvalue().count("event=library") == 1
 
 
 class Unread(io.StringIO):

@@ -66,6 +66,15 @@ def test_throttle_merged_keeps_what_is_not_named(in_force: ThrottleInForce) -> N
     assert sources[f"topics.orders.{LEADER_REPLICAS}"] == "file"
 
 
+def test_throttle_merged_does_not_read_topics_again_that_are_not_named(in_force: ThrottleInForce) -> None:
+    """There may be thousands, and every connection waits meanwhile."""
+    orders = in_force.table.topics["orders"]
+    in_force.merge({LEADER_RATE: 7, "topics": {"payments": {FOLLOWER_REPLICAS: "3:1"}}})
+    assert in_force.table.topics["orders"] is orders
+    in_force.merge({"topics": {"orders": {FOLLOWER_REPLICAS: "3:1"}}})
+    assert in_force.table.topics["orders"].leader_replicas == orders.leader_replicas
+
+
 @pytest.mark.parametrize(
     ("patch", "left"),
     [
