@@ -52,6 +52,10 @@ class TopicCounts(dict[int, int]):
         """Count fetches that a partition was left out of."""
         self[partition * _FIELDS + _LEFT_OUT] += times
 
+    def touch(self, partition: int) -> None:
+        """Count nothing, but let a partition have a line: its lag changed."""
+        self[partition * _FIELDS] += 0
+
     def partitions(self) -> Iterator[tuple[int, PartitionCounts]]:
         """Each partition that changed, one at a time: a topic may have tens of thousands."""
         done: set[int] = set()

@@ -147,6 +147,10 @@ def _moved(
         replica.advance(fetch_offset)
     if replica.high_watermark != UNKNOWN_OFFSET:
         topic.lag.update(replica.partition, fetch_offset, replica.high_watermark, now)
+        interval = link.throttle.stats.interval
+        if interval is not None and topic.name is not None and fetch_offset >= replica.high_watermark:
+            # Its last bytes may have come in an interval before: without a line it would be behind there for good.
+            interval.link(link.peer).topics[topic.name].touch(replica.partition)
 
 
 def _appeared(

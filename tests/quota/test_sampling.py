@@ -83,6 +83,10 @@ def test_sample_has_only_the_partitions_that_changed() -> None:
     talk.exchange()
     (line,) = of_kind(sample(throttle, clock), PartitionLine)
     assert (line.partition, line.bytes_throttled, line.batches) == (0, BATCH, 1)
+    assert line.lag_messages == 1  # its follower has them, but has not asked for what comes after them yet
+    talk.exchange()
+    (line,) = of_kind(sample(throttle, clock), PartitionLine)
+    assert (line.partition, line.bytes_complete, line.left_out, line.lag_messages) == (0, 0, 0, 0)
     talk.exchange()
     assert of_kind(sample(throttle, clock), PartitionLine) == []
 
