@@ -59,7 +59,7 @@ class _Bytes(Line, frozen=True, kw_only=True):
 
 
 class PartitionLine(_Bytes, frozen=True, kw_only=True, tag="partition"):
-    """One partition that moved bytes or was left out in the interval, with one peer on one side."""
+    """One partition that moved bytes, was left out or caught up in the interval, with one peer on one side."""
 
     topic: Annotated[str, Meta(description="its name; what goes by an id of unknown name is in its link's line alone")]
     partition: Annotated[int, Meta(description="its id")]
