@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from bench.table import Report, parser
 from lab.cluster import Cluster
 from lab.errors import LabError
-from lab.modes import ZooKeeperCluster
+from lab.modes import MODES
 from lab.produce import LiveProducer, LiveRecord, fill, latency
 from lab.received import ReceivedBytes
 from lab.settings import Route
@@ -82,6 +82,7 @@ COLUMNS = {
 def main() -> int:
     """Measure and print; 1 when a move costs more than it may."""
     options = parser("bench.produce_latency", "Measure acks=all produce beside a throttled move.")
+    options.add_argument("--mode", choices=MODES, default="zookeeper-0.10.1", help="of the cluster (zookeeper-0.10.1)")
     options.add_argument("--rounds", type=int, default=6, help="of each kind (6)")
     options.add_argument("--seconds", type=float, default=10.0, help="measured in each round (10)")
     options.add_argument("--rate", type=int, default=5_000_000, help="the move's quota, bytes/s (5,000,000)")
@@ -95,7 +96,8 @@ def main() -> int:
     elsewhere = Kind("throttled move to another follower", to=OTHER)
     turns = [still, moving, elsewhere]
     routes = {1: Route.INGRESS, IN_SYNC: Route.BOTH, OTHER: Route.BOTH}
-    with ZooKeeperCluster(brokers=3, routes=routes, properties=properties) as cluster, _producer() as pool:
+    mode = MODES[chosen.mode]
+    with mode.cluster(3, routes=routes, properties=properties) as cluster, _producer() as pool:
         _prepare(cluster, int(chosen.rate * (chosen.seconds + WARM_UP_SECONDS + SPARE_SECONDS)), chosen.rate)
         produced = (cluster.bootstrap_servers, chosen.produce_rate, chosen.seconds)
         for number in range(-WARM_UP_ROUNDS, chosen.rounds):
@@ -109,7 +111,8 @@ def main() -> int:
             turns.append(turns.pop(0))
         # A replica that is taken back has stopped fetching a moment before its leader hears of it.
         cluster.check_logs(allow={"Shrinking ISR"})
-    title = f"acks=all, {chosen.produce_rate:g} records/s of 1 KB, move at {chosen.rate / 1e6:g} MB/s"
+    produce = f"{chosen.produce_rate:g} records/s of 1 KB with acks=all"
+    title = f"{mode.name} (Fetch v{mode.fetch_version}): {produce}, move at {chosen.rate / 1e6:g} MB/s"
     if chosen.property:
         title += f", {', '.join(chosen.property)}"
     report.table(title, COLUMNS, [still.row(), moving.row(), elsewhere.row()])
