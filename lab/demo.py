@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -91,16 +92,36 @@ class Promise:
     held: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Both moves by the name of their throttle, and what became of the promises."""
+
+    moves: Mapping[str, Move]
+    promises: Sequence[Promise]
+
+    @property
+    def held(self) -> bool:
+        """Whether every promise was."""
+        return all(promise.held for promise in self.promises)
+
+
 def main(arguments: list[str]) -> int:
-    """Run the demo; returns 0 only if every promise held."""
-    console = Console()
-    if arguments:
+    """Run the demo; returns 0 only if every promise held. With `--json`, stdout has what came of it, and no more."""
+    as_json = arguments == ["--json"]
+    console = Console(stderr=as_json)
+    if arguments and not as_json:
         _say(
-            console, "weir demo takes no options: it moves 200 MB between three brokers on this machine, in 2 minutes."
+            console,
+            "weir demo takes no options but --json: it moves 200 MB between three brokers on this machine, in two"
+            " minutes.",
         )
         return 0 if arguments == ["--help"] else 2
+    plan = Plan()
     try:
-        return 0 if run(Plan(), console) else 1
+        outcome = run(plan, console)
+        if as_json:
+            print(json.dumps(_plain(outcome, plan)))
+        return 0 if outcome.held else 1
     except (LabError, ControlError) as error:
         _say(console, f"[red]The demo failed:[/red] {escape(str(error))}")
         return 1
@@ -109,13 +130,13 @@ def main(arguments: list[str]) -> int:
         raise
 
 
-def run(plan: Plan, console: Console) -> bool:
-    """Start the brokers, make both moves and show what became of the promises; returns whether all were held."""
+def run(plan: Plan, console: Console) -> Outcome:
+    """Start the brokers, make both moves and show what became of the promises."""
     with TemporaryDirectory(prefix="weir-demo-") as folder:
         return _run(plan, console, Path(folder))
 
 
-def _run(plan: Plan, console: Console, folder: Path) -> bool:
+def _run(plan: Plan, console: Console, folder: Path) -> Outcome:
     samples = folder / "samples"
     export = {"export": {"interval_seconds": _SAMPLE_SECONDS, "directory": str(samples)}}
     with MODE.cluster(sidecars=True, sidecar_tables=export) as cluster:
@@ -169,7 +190,7 @@ def _run(plan: Plan, console: Console, folder: Path) -> bool:
         _say(console, f"  {'[green]held[/green]  ' if promise.held else '[red]BROKEN[/red]'} {promise.sentence}")
     _say(console, f"  chart  {plan.chart}")
     _say(console, f"  page   {plan.page}")
-    return all(promise.held for promise in promises)
+    return Outcome(moves, promises)
 
 
 def promised_mean(received: Series, quota: int, least: float = LEAST_MEAN) -> Promise:
@@ -305,13 +326,31 @@ def _move(
     return Move(received=received.series(), p99=p99(), early=early or end, end=end)
 
 
+def _figures(move: Move, quota: int) -> dict[str, float]:
+    begin, end = move.received.span
+    worst, _ = move.received.worst_window()
+    return {
+        "mean_over_quota": move.received.mean_rate() / quota,
+        "worst_second_over_quota": worst / quota,
+        "seconds": end - begin,
+        "live_p99_ms": move.p99 * 1000,
+    }
+
+
+def _plain(outcome: Outcome, plan: Plan) -> dict[str, object]:
+    return {
+        "throttles": [{"throttle": name, **_figures(move, plan.rate)} for name, move in outcome.moves.items()],
+        "promises": [asdict(promise) for promise in outcome.promises],
+        "chart": str(plan.chart),
+        "page": str(plan.page),
+    }
+
+
 def _summary(moves: Mapping[str, Move], quota: int) -> Table:
     table = Table("throttle", "mean / quota", "worst second / quota", "seconds", "live p99, ms")
     for name, move in moves.items():
-        begin, end = move.received.span
-        worst, _ = move.received.worst_window()
-        figures = (move.received.mean_rate() / quota, worst / quota)
-        table.add_row(name, *(f"{figure:.3f}" for figure in figures), f"{end - begin:.1f}", f"{move.p99 * 1000:.0f}")
+        mean, worst, seconds, p99 = _figures(move, quota).values()
+        table.add_row(name, f"{mean:.3f}", f"{worst:.3f}", f"{seconds:.1f}", f"{p99:.0f}")
     return table
 
 

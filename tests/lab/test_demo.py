@@ -1,10 +1,15 @@
+import json
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from lab import demo
 from lab.demo import (
     Fetches,
+    Move,
+    Outcome,
+    Promise,
     counted_fetches,
     main,
     promised_delivery,
@@ -115,7 +120,7 @@ def test_fetches_are_counted_over_all_sidecars() -> None:
     )
 
 
-def test_demo_takes_no_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_takes_no_options_but_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert main(["--fast"]) == 2
     assert capsys.readouterr().out.count("weir demo takes no options") == 2
@@ -125,8 +130,27 @@ def test_demo_takes_no_options(capsys: pytest.CaptureFixture[str]) -> None:
 def test_demo_succeeds_only_when_every_promise_was_held(
     monkeypatch: pytest.MonkeyPatch, held: bool, status: int
 ) -> None:
-    monkeypatch.setattr(demo, "run", lambda plan, console: held)
+    monkeypatch.setattr(demo, "run", lambda plan, console: Outcome({}, [Promise("one", True), Promise("other", held)]))
     assert main([]) == status
+
+
+def test_demo_json_has_the_figures_and_promises_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    move = Move(received=steady(4_000_000, 4.0), p99=0.014, early=FETCHES, end=FETCHES)
+
+    def run(plan: object, console: Console) -> Outcome:
+        console.print("Three brokers are up.")
+        return Outcome({"weir": move}, [Promise("one", True)])
+
+    monkeypatch.setattr(demo, "run", run)
+    assert main(["--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    (throttle,) = shown["throttles"]
+    assert (throttle["throttle"], throttle["seconds"], throttle["live_p99_ms"]) == ("weir", 4.0, 14.0)
+    assert throttle["mean_over_quota"] == pytest.approx(0.8)
+    assert shown["promises"] == [{"sentence": "one", "held": True}]
+    assert (shown["chart"], shown["page"]) == ("out/demo.png", "out/demo.html")
 
 
 def test_demo_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,9 +21,9 @@ def test_demo_of_a_smaller_move_holds_every_promise(own_temporary_folder: Path) 
         chart=own_temporary_folder / "out" / "demo.png",
         page=own_temporary_folder / "out" / "demo.html",
     )
-    held = run(plan, Console(file=shown, width=120))
+    outcome = run(plan, Console(file=shown, width=120))
     text = shown.getvalue()
-    assert held, text
+    assert outcome.held, text
     assert text.count("  held   ") == 7
     assert " of v18, 0 undecoded; " in text
     assert text.count(" x quota), ") >= 1  # a line of progress
