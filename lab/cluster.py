@@ -200,7 +200,7 @@ class Cluster(ABC):
             found.update(self.admin.native_throttles())
             return True
 
-        self.wait_for("an answer on every topic, new ones too", answered, 10)
+        self.wait_for("an answer on every topic, new ones too", answered, 30)
         if found:
             raise LabError(f"Kafka's own throttle is set: {found}.")
 

@@ -62,7 +62,7 @@ def moving(cluster: Cluster, topics: Sequence[str], to: Sequence[int], seconds: 
         cluster.admin.wait_for_reassignments(seconds, poll_seconds=0.1)
 
 
-def wait_for_bytes(cluster: Cluster, received: ReceivedBytes, size: int, seconds: float = 20) -> float:
+def wait_for_bytes(cluster: Cluster, received: ReceivedBytes, size: int, seconds: float = 40) -> float:
     """Wait until more than `size` bytes are there; returns how long it took (s)."""
     return cluster.wait_for(f"more than {size} bytes", lambda: received.total > size, seconds)
 
@@ -87,7 +87,7 @@ def lead_from(cluster: Cluster, topics: Sequence[str], replicas: Sequence[int]) 
     cluster.reassign(dict.fromkeys(partitions, replicas))
     cluster.admin.elect_preferred_leaders(partitions)
     states = cluster.admin.partitions
-    cluster.wait_for("new leaders", lambda: {s.leader for s in states(topics).values()} == {replicas[0]}, 10)
+    cluster.wait_for("new leaders", lambda: {s.leader for s in states(topics).values()} == {replicas[0]}, 30)
 
 
 def assert_identical(cluster: Cluster, topics: Sequence[str], first: int, second: int) -> int:
@@ -115,7 +115,7 @@ def assert_read_once(cluster: Cluster, topic: str, producer: LiveProducer) -> No
         return {acked.number: read[acked.number] for acked in producer.acked if read[acked.number] != 1}
 
     # A leader that was elected a moment ago shows its last records only when its follower has fetched from it.
-    deadline = monotonic() + 10
+    deadline = monotonic() + 30
     while wrong() and monotonic() < deadline:
         sleep(0.2)
     assert wrong() == {}

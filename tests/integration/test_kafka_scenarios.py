@@ -75,11 +75,11 @@ def take_over(cluster: Cluster, old: int, new: int) -> None:
         return True
 
     if isinstance(cluster, KraftCluster):  # the controller does it, as it does not hear of `old` any more
-        cluster.wait_for("a new leader", leads, 20)
+        cluster.wait_for("a new leader", leads, 40)
     else:
         lead_from(cluster, ["orders"], [new, old])
-        cluster.wait_for("a new leader", leads, 20)
-        cluster.wait_for("an ISR of one", lambda: isr_of(cluster, new) == {new}, 20)
+        cluster.wait_for("a new leader", leads, 40)
+        cluster.wait_for("an ISR of one", lambda: isr_of(cluster, new) == {new}, 40)
 
 
 def test_old_segments_are_throttled(cluster: Cluster) -> None:
@@ -103,7 +103,7 @@ def test_rest_of_a_move_is_not_throttled_when_the_throttle_is_removed(cluster: C
         wait_for_bytes(cluster, received, 4 * MB)
         assert received.series().mean_rate() < 1.2 * RATE
         cluster.sidecars[1].delete_throttle()
-        assert cluster.wait_for(f"{topic} in sync", lambda: cluster.is_in_sync(topic), 10) < 2  # by the throttle: 8 s
+        assert cluster.wait_for(f"{topic} in sync", lambda: cluster.is_in_sync(topic), 10) < 4  # by the throttle: 8 s
     assert_identical(cluster, [topic], 1, 2)
     assert_throttled(cluster, 1, "leader")
 
@@ -164,10 +164,10 @@ def test_replica_is_throttled_whenever_it_is_out_of_the_isr_and_never_in_it(mode
         for _ in range(2):
             cluster.kill_sidecar(follower)
             append_to(cluster.places[leader].direct_address, topic, 0, [bytes(10_240)] * 600)
-            cluster.wait_for("an ISR of one", lambda: isr_of(cluster, leader) == {leader}, 20)
+            cluster.wait_for("an ISR of one", lambda: isr_of(cluster, leader) == {leader}, 40)
             with cluster.received_bytes(follower, [(topic, 0)]) as received:
                 cluster.start_sidecar(follower)
-                cluster.wait_for("an ISR of two", lambda: isr_of(cluster, leader) == {leader, follower}, 20)
+                cluster.wait_for("an ISR of two", lambda: isr_of(cluster, leader) == {leader, follower}, 40)
             assert_keeps(received.series(), RATE, least=0.85)  # what it took in sync is paid back first
             sidecar.patch_throttle({"leader.replication.throttled.rate": RATE // 10})
             begun = monotonic()

@@ -52,7 +52,7 @@ def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves(mode: M
         for broker_id in (leader, peer):
             cluster.sidecars[broker_id].put_throttle(throttle(topic, leader=0))
         with moving(cluster, [topic], [peer, leader, follower]) as received:
-            cluster.wait_for("fetches of all", lambda: fetched_by(cluster, follower, leader) == len(partitions), 10)
+            cluster.wait_for("fetches of all", lambda: fetched_by(cluster, follower, leader) == len(partitions), 30)
             cluster.kill_sidecar(follower)
             cluster.admin.elect_preferred_leaders(partitions)
             log = cluster.brokers[follower].log
@@ -75,8 +75,8 @@ def test_rate_zero_on_both_sides_lets_one_batch_through_with_each_question(mode:
         for sidecar in cluster.sidecars.values():
             sidecar.put_throttle(throttle(topic, leader=0, follower=0))
         with moving(cluster, [topic], [1, 2]) as received:
-            cluster.wait_for("a first question", lambda: questions_to(cluster, 1) == 1, 5)
-            cluster.wait_for("a second one", lambda: questions_to(cluster, 1) == 2, QUESTION_SECONDS + 2)
+            cluster.wait_for("a first question", lambda: questions_to(cluster, 1) == 1, 20)
+            cluster.wait_for("a second one", lambda: questions_to(cluster, 1) == 2, QUESTION_SECONDS + 5)
             sleep(1)
             assert (questions_to(cluster, 1), 0 < received.total <= 2 * BATCH_BYTES) == (2, True)
             assert_throttled(cluster, 2, "follower")
