@@ -90,20 +90,17 @@ class ClusterAdmin:
 
     def brokers(self) -> list[int]:
         """Return the ids of the brokers that are registered now and not fenced."""
-        with _refused("Asking for the brokers"):
-            brokers = self._client.describe_cluster()["brokers"]
+        brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
         return sorted(int(broker["broker_id"]) for broker in brokers if not broker.get("is_fenced"))
 
     def controller(self) -> int:
         """Return the id of the broker that is the controller, -1 while there is none (KRaft: of any broker)."""
-        with _refused("Asking for the controller"):
-            return int(self._client.describe_cluster()["controller_id"])
+        return int(self._ask("Asking for the controller", lambda client: client.describe_cluster())["controller_id"])
 
     def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
         """Return the state of every partition of `topics` (None: of all)."""
         names = None if topics is None else list(topics)
-        with _refused("Asking for topics"):
-            described = self._ask_others_too(lambda: self._client.describe_topics(names))
+        described = self._ask("Asking for topics", lambda client: self._describe_topics(client, names))
         found = {}
         for topic in described:
             _check(f"Describing topic {topic['name']}", topic["error_code"])
@@ -123,19 +120,18 @@ class ClusterAdmin:
             "assignments": {p: list(replicas) for p, replicas in assignment.items()},
             "configs": dict(configs or {}),
         }
-        with _refused(f"Creating topic {topic}"):
-            self._client.create_topics({topic: wanted}, wait_for_metadata=True)
+        self._ask(
+            f"Creating topic {topic}", lambda client: client.create_topics({topic: wanted}, wait_for_metadata=True)
+        )
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
-        with _refused(f"Deleting topic {topic}"):
-            self._client.delete_topics([topic])
+        self._ask(f"Deleting topic {topic}", lambda client: client.delete_topics([topic]))
 
     def reassign(self, moves: Mapping[Partition, Sequence[int] | None]) -> None:
         """Start moving partitions to new replica lists; None cancels the move of that partition."""
         wanted = {TopicPartition(*partition): replicas for partition, replicas in moves.items()}
-        with _refused("Starting the move"):
-            results = self._client.alter_partition_reassignments(wanted)
+        results = self._ask("Starting the move", lambda client: client.alter_partition_reassignments(wanted))
         for partition, error in results.items():
             if error is not None:
                 raise ControlError(f"Moving {partition.topic}-{partition.partition}", str(error().description))
@@ -145,13 +141,11 @@ class ClusterAdmin:
         wanted: dict[str, list[int]] = {}
         for topic, partition in partitions:
             wanted.setdefault(topic, []).append(partition)
-        with _refused("Electing the preferred leaders"):
-            self._client.elect_leaders(_PREFERRED, wanted)
+        self._ask("Electing the preferred leaders", lambda client: client.elect_leaders(_PREFERRED, wanted))
 
     def reassignments(self) -> dict[Partition, Reassignment]:
         """Return the moves that are under way."""
-        with _refused("Listing moves"):
-            listed = self._client.list_partition_reassignments()
+        listed = self._ask("Listing moves", lambda client: client.list_partition_reassignments())
         return {
             Partition(partition.topic, partition.partition): Reassignment(
                 tuple(move["replicas"]), tuple(move["adding_replicas"]), tuple(move["removing_replicas"])
@@ -175,8 +169,9 @@ class ClusterAdmin:
         resources += [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
         if not resources:
             return {}
-        with _refused("Describing configs"):
-            described = self._of_new_brokers_too(lambda client: client.describe_configs(resources, config_filter="all"))
+        described = self._ask(
+            "Describing configs", lambda client: client.describe_configs(resources, config_filter="all")
+        )
         found = {
             f"{kind} {name}": {key: str(entry["value"]) for key, entry in entries.items()}
             for kind, by_name in described.items()
@@ -222,23 +217,27 @@ class ClusterAdmin:
                 reconnect_backoff_max_ms=1000,
             )
 
-    def _of_new_brokers_too(self, ask: Callable[[KafkaAdminClient], Any]) -> Any:
-        """Ask, and again with a new client where a broker is unknown: a client looks for new ones every 5 minutes."""
-        try:
-            return ask(self._client)
-        except UnknownBrokerIdError:
-            self._client.close()
-            self._client = self._connect()
-            return ask(self._client)
+    def _ask(self, action: str, ask: Callable[[KafkaAdminClient], Any]) -> Any:
+        """Ask, and again with a new client where a broker is unknown: a client looks for new ones every 5 minutes.
 
-    def _ask_others_too(self, ask: Callable[[], Any]) -> Any:
-        """Ask, and again where the broker that was asked does not answer: the client then chooses another one."""
+        Nothing was sent then. ControlError names `action` where it fails.
+        """
+        with _refused(action):
+            try:
+                return ask(self._client)
+            except UnknownBrokerIdError:
+                self._client.close()
+                self._client = self._connect()
+                return ask(self._client)
+
+    def _describe_topics(self, client: KafkaAdminClient, names: list[str] | None) -> Any:
+        """Ask for topics, again where the broker that was asked does not answer: the client then chooses another."""
         for _ in range(_MORE_TRIES):
             try:
-                return ask()
+                return client.describe_topics(names)
             except KafkaConnectionError:
                 self._sleep(_RETRY_SECONDS)
-        return ask()
+        return client.describe_topics(names)
 
     def _alter(
         self,
@@ -251,11 +250,8 @@ class ClusterAdmin:
         ]
         resources += [ConfigResource(ConfigResourceType.TOPIC, topic, _texts(set_)) for topic, set_ in topics.items()]
         action = "Changing Kafka's own throttle"
-        with _refused(action):
-            # Rates do not show among a broker's configs until they were set once, so the client must not look them up.
-            results = self._of_new_brokers_too(
-                lambda client: call_of(client)(resources, raise_on_unknown=False, incremental=True)
-            )
+        # Rates do not show among a broker's configs until they were set once, so the client must not look them up.
+        results = self._ask(action, lambda client: call_of(client)(resources, raise_on_unknown=False, incremental=True))
         for kind, by_name in results.items():
             for name, said in by_name.items():
                 if said != "OK":

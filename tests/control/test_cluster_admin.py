@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import BrokerResponseError, KafkaConnectionError
+from kafka.errors import BrokerResponseError, KafkaConnectionError, UnknownBrokerIdError
 
 from control import cluster_admin
 from control.cluster_admin import ClusterAdmin, Partition, PartitionState, Reassignment
@@ -82,6 +82,15 @@ def test_topics_are_asked_for_again_where_a_broker_does_not_answer(admin: Cluste
     client(admin).answers["describe_topics"] = describe
     assert admin.partitions(["orders"]) == {}
     assert admin._clock() == 1.0  # five waits of 0.2 s
+
+
+def test_new_client_asks_again_where_the_old_one_does_not_know_a_broker(admin: ClusterAdmin) -> None:
+    """It asks for the cluster's brokers every five minutes only; one that was added since is unknown until then."""
+    old = client(admin)
+    old.answers["delete_topics"] = UnknownBrokerIdError(2)
+    admin.delete_topic("orders")
+    assert old.asked == [("delete_topics", (["orders"],), {}), ("close", (), {})]
+    assert client(admin).asked == [("delete_topics", (["orders"],), {})]
 
 
 def test_topics_that_no_broker_tells_of_are_an_error_after_six_tries(admin: ClusterAdmin) -> None:
