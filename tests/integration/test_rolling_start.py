@@ -1,0 +1,89 @@
+"""A cluster that runs already gets sidecars in two rolling restarts, as docs/running.md tells, while it is used."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.broker import Broker
+from lab.cluster import Cluster
+from lab.modes import CORNERS
+from lab.produce import LiveProducer
+from tests.integration.moves import (
+    MB,
+    assert_identical,
+    assert_keeps,
+    assert_read_once,
+    assert_throttled,
+    filled,
+    moving,
+    throttle,
+)
+
+pytestmark = pytest.mark.integration
+
+RATE = 3 * MB
+REPLICATION = "REPL"  # the listener for brokers alone
+OF_LISTENERS = ("listeners", "advertised.listeners", "listener.security.protocol.map")
+
+
+def properties(broker: Broker) -> dict[str, str]:
+    """The lab's, but that only the listener for brokers goes by the name that leads to a sidecar."""
+    text = (broker.data.parent / "server.properties").read_text()
+    return dict(line.split("=", 1) for line in text.replace("CLIENT://localhost", "CLIENT://127.0.0.1").splitlines())
+
+
+def write(broker: Broker, changed: dict[str, str]) -> None:
+    text = "".join(f"{key}={value}\n" for key, value in changed.items())
+    (broker.data.parent / "server.properties").write_text(text)
+
+
+def without_replication(after: dict[str, str]) -> dict[str, str]:
+    """The properties of a broker that never heard of weir: its peers come to the listener that its clients use."""
+    before = dict(after)
+    for key in OF_LISTENERS:
+        before[key] = ",".join(one for one in after[key].split(",") if not one.startswith(f"{REPLICATION}:"))
+    return {**before, "inter.broker.listener.name": "CLIENT"}
+
+
+def restart_with(cluster: Cluster, broker_id: int, changed: dict[str, str]) -> None:
+    cluster.stop_broker(broker_id)
+    write(cluster.brokers[broker_id], changed)
+    cluster.start_broker(broker_id)
+    cluster.wait_for("live in sync", lambda: cluster.is_in_sync("live"), 60)
+
+
+def test_running_cluster_gets_sidecars_in_two_rolling_restarts_while_it_is_used() -> None:
+    with CORNERS[-1].cluster(2, sidecars=True) as cluster:
+        after = {broker_id: properties(broker) for broker_id, broker in cluster.brokers.items()}
+        before = {broker_id: without_replication(one) for broker_id, one in after.items()}
+        for broker_id in (2, 1):
+            cluster.stop_broker(broker_id)
+            write(cluster.brokers[broker_id], before[broker_id])
+        for broker_id in (1, 2):
+            cluster.start_broker(broker_id)
+        topic = filled(cluster, "orders", [1], 20 * MB)
+        cluster.create_topic("live", {0: [1, 2]})
+        with LiveProducer(cluster.bootstrap_servers, "live", [0], rate=50) as producer:
+            for broker_id in (2, 1):
+                own = {key: after[broker_id][key] for key in OF_LISTENERS}
+                restart_with(cluster, broker_id, {**before[broker_id], **own})
+            assert fetches(cluster) == {1: 0, 2: 0}
+            for broker_id in (2, 1):
+                restart_with(cluster, broker_id, after[broker_id])
+            cluster.wait_for("fetches through every sidecar", lambda: all(fetches(cluster).values()), 20)
+            cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+            with moving(cluster, [topic], [1, 2]) as received:
+                pass
+        assert_keeps(received.series(), RATE)
+        assert_identical(cluster, [topic, "live"], 1, 2)
+        assert_read_once(cluster, "live", producer)
+        assert_throttled(cluster, 1, "leader")
+        cluster.check_logs(allow={"Shrinking ISR", "Truncating"})
+
+
+def fetches(cluster: Cluster) -> dict[int, float]:
+    """Replica fetches that each sidecar has seen, on both sides."""
+    return {
+        broker_id: sidecar.metrics().value("weir_fetch_requests_total")
+        for broker_id, sidecar in cluster.sidecars.items()
+    }
