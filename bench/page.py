@@ -85,6 +85,7 @@ _ACCURACY: Final = """
            1.0 + (hash(broker_id, side) % 30) / 1000.0 AS worst_1s_over_quota,
            0.995 + (hash(broker_id, side) % 9) / 1000.0 AS worst_10s_over_quota,
            hash(broker_id, side) % 14 AS seconds_over,
+           60.0 * (ends - begins) AS seconds_left_out,
            CAST(hash(side, broker_id) % 90000000 AS BIGINT) AS bytes_left_out
     FROM range(1, $brokers + 1) AS b(broker_id), (VALUES ('leader'), ('follower')) AS s(side),
          (VALUES ($first, $last), ($back, $back + 71)) AS f(begins, ends)

@@ -154,10 +154,10 @@ def accuracy_of(figures: Figures, past: History | None, policy: str) -> tuple[fl
         of_mean = of_worst = f"default: the history has no throttle of policy {policy} that left anything out"
     else:
         seen = past.accuracy
-        delivered, worst_second = min(1.0, seen.mean), max(1.0, seen.worst_second)
+        delivered, worst_second = seen.mean, max(1.0, seen.worst_second)
         count = f"{seen.throttles} {policy} throttle{'s' if seen.throttles > 1 else ''}"
         source = f"{count} in {show_duration(seen.seconds)} (throttle_accuracy)"
-        of_mean = f"history: mean / quota, at most 1, {source}"
+        of_mean = f"history: mean / quota while partitions were left out, {source}"
         of_worst = f"history: worst second / quota, at least 1, {source}"
     figures.add("delivered", delivered, "ratio", of_mean)
     figures.add("worst_second", worst_second, "ratio", of_worst)

@@ -21,8 +21,9 @@ def throttle_accuracy(lines: Lines) -> DataFrame:
     """Return a row for each span in which a quota stayed the same without a gap in the samples.
 
     The worst windows are the most bytes in whole seconds of the monotonic clock, over what the quota allows in as many
-    seconds; a span of fewer than 10 seconds has none of 10, so all of it is compared. `bytes_left_out` is by how much
-    those samples in which partitions were left out stayed below the quota, added up; 0 where nothing was left out.
+    seconds; a span of fewer than 10 seconds has none of 10, so all of it is compared. `seconds_left_out` are those of
+    the samples in which partitions were left out, and `bytes_left_out` is by how much these stayed below the quota,
+    added up; 0 where nothing was left out.
     """
     spans = _spans(lines)
     span = [*_QUOTA, "span"]
@@ -35,6 +36,7 @@ def throttle_accuracy(lines: Lines) -> DataFrame:
         F.max(_utc("in_force_until_seconds")).alias("end"),
         F.sum("micros_in_force").alias("micros"),
         F.sum("bytes").alias("bytes"),
+        F.sum(F.when(starved, F.col("micros_in_force")).otherwise(0)).alias("starved_micros"),
         F.sum(F.when(starved, F.floor(allowed) - F.col("bytes")).otherwise(0)).alias("unused"),
     )
     joined = of_span.join(_worst(spans, span), span)
@@ -56,6 +58,7 @@ def throttle_accuracy(lines: Lines) -> DataFrame:
                 "worst_10s_over_quota"
             ),
             "seconds_over",
+            (F.col("starved_micros") / 1e6).alias("seconds_left_out"),
             F.greatest(F.col("unused"), F.lit(0)).alias("bytes_left_out"),
         ),
         THROTTLE_ACCURACY,

@@ -27,7 +27,11 @@ class Busiest:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What throttles that left something out did: their count and seconds, mean rate and worst second over quota."""
+    """What throttles that left something out did: their count, mean rate and worst second over quota.
+
+    The mean is that of `seconds`, in which partitions were left out: at other times there was less to move than the
+    quota allows.
+    """
 
     throttles: int
     seconds: float
@@ -106,10 +110,13 @@ _BUSIEST = f"SELECT * FROM ({_BYTES_IN}) ORDER BY rate DESC, start_us, broker_id
 
 _TOGETHER = f"SELECT start_us, sum(rate) FROM ({_BYTES_IN}) GROUP BY start_us"  # noqa: S608 - constants
 
+# One under which next to nothing passed (1 byte/s) tells of what was broken, not of the quota.
 _ACCURACY = """
-    SELECT count(*), sum(seconds), sum(mean_over_quota * seconds) / sum(seconds), max(worst_1s_over_quota)
+    SELECT count(*), sum(seconds_left_out), 1 - sum(bytes_left_out / rate_bytes_per_second) / sum(seconds_left_out),
+           max(worst_1s_over_quota)
     FROM throttle_accuracy
-    WHERE bytes_left_out > 0 AND seconds > 0 AND mean_over_quota > 0 AND policy = $policy
+    WHERE seconds_left_out > 0 AND policy = $policy
+          AND rate_bytes_per_second * seconds_left_out - bytes_left_out >= seconds_left_out
           AND epoch_us("end") >= $since AND broker_id IN (SELECT unnest($brokers))
 """
 

@@ -75,7 +75,8 @@ THROTTLE_ACCURACY: Final = Table(
             "worst_1s_over_quota": "double",
             "worst_10s_over_quota": "double",
             "seconds_over": "double",
-            "bytes_left_out": "long",
+            "seconds_left_out": "double",  # of the samples in which partitions were left out
+            "bytes_left_out": "long",  # by how much those samples stayed below the quota
         }
     ),
 )

@@ -71,23 +71,27 @@ def throttle(
     *,
     broker_id: int = 1,
     policy: str = "strict",
-    left_out: int = 1,
+    left_out_seconds: float | None = None,
     end: datetime = START,
 ) -> Row:
+    """A throttle with this `mean` / quota while partitions were left out: all the time, and else nothing passed."""
+    rate = 1_000_000
+    starved = seconds if left_out_seconds is None else left_out_seconds
     return {
         "quota_id": "q",
         "broker_id": broker_id,
         "side": "leader",
-        "rate_bytes_per_second": 1_000_000,
+        "rate_bytes_per_second": rate,
         "policy": policy,
         "start": (end - timedelta(seconds=seconds)).isoformat(),
         "end": end.isoformat(),
         "seconds": seconds,
-        "mean_over_quota": mean,
+        "mean_over_quota": mean * starved / seconds,
         "worst_1s_over_quota": worst,
         "worst_10s_over_quota": worst,
         "seconds_over": 0.0,
-        "bytes_left_out": left_out,
+        "seconds_left_out": starved,
+        "bytes_left_out": max(0, round((1 - mean) * rate * starved)),
     }
 
 

@@ -16,6 +16,7 @@ FIGURES = (
     "worst_1s_over_quota",
     "worst_10s_over_quota",
     "seconds_over",
+    "seconds_left_out",
     "bytes_left_out",
 )
 
@@ -36,7 +37,7 @@ def test_span_goes_on_over_samples_and_its_cut_second_is_one(frames: Frames) -> 
     assert rows(table, "quota_id", "broker_id", "side", "policy", *FIGURES) == [
         (
             *("leader.replication.throttled.rate", 1, "leader", "strict", 100),
-            *("2026-11-02 12:00:00", "2026-11-02 12:00:20", 20.0, 1570 / 2000, 1.2, 1.02, 1.0, 440),
+            *("2026-11-02 12:00:00", "2026-11-02 12:00:20", 20.0, 1570 / 2000, 1.2, 1.02, 1.0, 9.5, 440),
         )
     ]
 
@@ -52,9 +53,9 @@ def test_other_rate_or_a_gap_begins_another_span(frames: Frames) -> None:
     fourth = sidecar.sample(quota(200, 1030, [0] * 10, 1030.0, 1040.0))
     table = throttle_accuracy(frames.lines(first, second, fourth))
     assert rows(table, "start", "seconds", *FIGURES[4:]) == [
-        ("2026-11-02 12:00:00", 4.0, 0.1, 0.1, 0.1, 0.0, 0),
-        ("2026-11-02 12:00:04", 16.0, 700 / 3200, 2.0, 580 / 2000, 1.0, 0),
-        ("2026-11-02 12:00:30", 10.0, 0.0, 0.0, 0.0, 0.0, 0),
+        ("2026-11-02 12:00:00", 4.0, 0.1, 0.1, 0.1, 0.0, 0.0, 0),
+        ("2026-11-02 12:00:04", 16.0, 700 / 3200, 2.0, 580 / 2000, 1.0, 0.0, 0),
+        ("2026-11-02 12:00:30", 10.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0),
     ]
 
 

@@ -85,7 +85,7 @@ def test_only_the_last_of_the_history_is_looked_at(tmp_path: Path) -> None:
     seen = read(tmp_path, last_seconds=7200)
     assert seen.busiest == Busiest(1, START + 2 * HOUR, "hour", 45)
     assert (seen.since, seen.until) == (START + HOUR, START + 3 * HOUR)
-    assert seen.accuracy == Accuracy(1, 60, 0.9, 1.1)
+    assert seen.accuracy == Accuracy(1, 60, about(0.9), 1.1)
 
 
 def test_growth_is_that_of_the_brokers_together(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_log_size_of_a_longer_retention_than_was_seen_is_not_known(tmp_path: Pat
 
 
 def test_accuracy_is_that_of_throttles_that_left_something_out(tmp_path: Path) -> None:
-    """A mean by seconds; other policies, other brokers and throttles that had nothing to do say nothing."""
+    """A mean by seconds. Other policies, other brokers, and throttles with nothing to do or a stuck one say nothing."""
     write_rates(tmp_path, [*two_sides(1, 10, 20), *two_sides(2, 10, 20)])
     write_throttles(
         tmp_path,
@@ -121,16 +121,24 @@ def test_accuracy_is_that_of_throttles_that_left_something_out(tmp_path: Path) -
             throttle(0.9, 1.1, 300),
             throttle(0.5, 1.0, 100),
             throttle(0.1, 9.0, policy="kip73"),
-            throttle(0.1, 9.0, left_out=0),
+            throttle(0.1, 9.0, left_out_seconds=0),
+            throttle(0.0, 9.0),
             throttle(0.7, 1.4, 400, broker_id=2),
         ],
     )
     assert read(tmp_path, broker=1).accuracy == Accuracy(2, 400, about(0.8), 1.1)
     assert read(tmp_path).accuracy == Accuracy(3, 800, about(0.75), 1.4)
-    assert read(tmp_path, policy="kip73").accuracy == Accuracy(1, 60, 0.1, 9.0)
+    assert read(tmp_path, policy="kip73").accuracy == Accuracy(1, 60, about(0.1), 9.0)
 
 
-@pytest.mark.parametrize("throttles", [[], [throttle(0.9, 1.1, left_out=0)]])
+def test_time_in_which_nothing_was_left_out_says_nothing_of_accuracy(tmp_path: Path) -> None:
+    """A quota for a day with a move of an hour at 0.9 of it, and one that was kept to the byte."""
+    write_rates(tmp_path, two_sides(1, 10, 20))
+    write_throttles(tmp_path, [throttle(0.9, 1.1, DAY, left_out_seconds=3600), throttle(1.0, 1.0, 3600)])
+    assert read(tmp_path).accuracy == Accuracy(2, 7200, about(0.95), 1.1)
+
+
+@pytest.mark.parametrize("throttles", [[], [throttle(0.9, 1.1, left_out_seconds=0)]])
 def test_accuracy_is_not_known_without_such_a_throttle(tmp_path: Path, throttles: list[Any]) -> None:
     write_rates(tmp_path, two_sides(1, 10, 20))
     if throttles:

@@ -125,6 +125,7 @@ def quota(start: datetime, end: datetime, rate: int = 1000, *, mean: float | Non
         "worst_1s_over_quota": None if mean is None else 1.02,
         "worst_10s_over_quota": None if mean is None else 1.0,
         "seconds_over": 2.0,
+        "seconds_left_out": 30.0,
         "bytes_left_out": 3000,
     }
     return {**row, **other}
