@@ -92,7 +92,7 @@ def bytes_of(
     log_size: float | None = parsed("--size", parse_size, size)
     source = "--size"
     if log_size is None and past is not None:
-        log_size, source = past.log_size, "history: bytes in during --retention (broker_rates)"
+        log_size, source = past.log_size, "history: mean bytes in of a broker during --retention (broker_rates)"
     if log_size is None:
         raise CommandError("--size is missing: give it, or --history with --retention.", WRONG_USAGE)
     if log_size <= 0:
@@ -135,10 +135,15 @@ def bytes_in_of(figures: Figures, given: str | None, past: History | None, path:
     figures.add(name, busiest.rate, "bytes/s", f"history: broker {busiest.broker_id} at {at} (broker_rates)")
     grown = 1.0
     if past.growth is None:
-        figures.add("growth", None, "ratio", "history: no two whole days in a row (broker_rates)")
+        figures.add("growth", None, "ratio", "history: no broker with two whole days in a row (broker_rates)")
     else:
         period = "week on week" if past.growth.period == 7 * DAY else "day on day"
-        figures.add("growth", past.growth.ratio, "ratio", f"history: mean bytes in, {period} (broker_rates)")
+        figures.add(
+            "growth",
+            past.growth.ratio,
+            "ratio",
+            f"history: mean bytes in, {period}, of brokers with both (broker_rates)",
+        )
         grown = max(1.0, past.growth.ratio)
     source = f"computed: busiest {busiest.window} x growth where it is above 1, for max(BytesInPerSec)"
     figures.add("bytes_in", busiest.rate * grown, "bytes/s", source)

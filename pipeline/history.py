@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.open_tables import OpenTables, TablesError
 from pipeline.tables import BROKER_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS
-from quota.planning import Growth, bytes_in_weights, covers, growth
+from quota.planning import COVERAGE, GROWTH_PERIODS, Growth, bytes_in_weights, growth_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class History:
 
     `brokers` is the number of brokers in the tables; `throttled_share` the share of replication bytes that was of
     throttled replicas, which are not counted as bytes in: most are the catch-up of earlier moves. `busiest` is None
-    where nothing else was seen. `log_size` is what came into a broker, in bytes, within the retention asked for.
+    where nothing else was seen. `log_size` is what came into a broker, in bytes, within the retention asked for: the
+    mean of those that were seen for long enough.
     """
 
     since: datetime
@@ -108,7 +109,7 @@ _BYTES_IN = """
 
 _BUSIEST = f"SELECT * FROM ({_BYTES_IN}) ORDER BY rate DESC, start_us, broker_id LIMIT 1"  # noqa: S608 - constants
 
-_TOGETHER = f"SELECT start_us, sum(rate) FROM ({_BYTES_IN}) GROUP BY start_us"  # noqa: S608 - constants
+_MEANS = f"SELECT broker_id, count(*), avg(rate) FROM ({_BYTES_IN}) WHERE start_us < $until GROUP BY broker_id"  # noqa: S608
 
 # One under which next to nothing passed (1 byte/s) tells of what was broken, not of the quota.
 _ACCURACY = """
@@ -154,7 +155,7 @@ class _Reader:
             brokers=self._broker_count,
             throttled_share=share[0][0],
             busiest=self._busiest(since),
-            growth=growth(self._together(), WINDOW_SECONDS[self._coarse]),
+            growth=self._growth(),
             accuracy=None if policy is None else self._accuracy(since, policy),
             log_size=None if retention_seconds is None else self._log_size(retention_seconds),
         )
@@ -165,30 +166,44 @@ class _Reader:
             return Busiest(broker_id, _time(start_us), self._fine, rate)
         return None
 
-    def _together(self) -> dict[int, float]:
-        """Return the bytes in of the brokers together, by the second that a window starts."""
-        first, _ = self._spans[self._coarse]
-        return {start_us // 1_000_000: rate for start_us, rate in self._bytes_in(_TOGETHER, self._coarse, first)}
+    def _growth(self) -> Growth | None:
+        """Return the growth over the longest period that is known."""
+        for period in GROWTH_PERIODS:
+            later, earlier = (self._means(period, before)[0] for before in (0, period))
+            ratio = growth_ratio(earlier, later)
+            if ratio is not None:
+                return Growth(ratio, period)
+        return None
 
     def _log_size(self, retention_seconds: float) -> float:
         """Return what came into a broker within the retention, in bytes; TablesError where the tables are shorter."""
-        seconds = WINDOW_SECONDS[self._coarse]
-        end = self._spans[self._coarse][1] // 1_000_000
-        rates = {start: rate for start, rate in self._together().items() if start >= end - retention_seconds}
-        if not covers(len(rates), seconds, retention_seconds):
-            hours = len(rates) * seconds / 3600
+        means, longest = self._means(retention_seconds)
+        if not means:
             raise TablesError(
-                f"{self._path} knows {hours:.4g} of the {retention_seconds / 3600:.4g} h of the retention"
+                f"{self._path} knows {longest / 3600:.4g} of the {retention_seconds / 3600:.4g} h of the retention"
             )
-        return sum(rates.values()) / len(rates) * retention_seconds / len(self._brokers)
+        return sum(means.values()) / len(means) * retention_seconds
+
+    def _means(self, period: float, before: float = 0) -> tuple[dict[int, float], float]:
+        """Return the mean bytes in of each broker over a period that ended so many seconds before the tables do.
+
+        Of those brokers alone that were seen for long enough (`COVERAGE`); and the seconds of the longest seen.
+        """
+        seconds = WINDOW_SECONDS[self._coarse]
+        until = self._spans[self._coarse][1] - int(before * 1_000_000)
+        since = until - int(period * 1_000_000)
+        rows = self._bytes_in(_MEANS, self._coarse, since, until=until)
+        means = {broker: mean for broker, windows, mean in rows if windows * seconds >= COVERAGE * period}
+        return means, max((windows * seconds for _, windows, _ in rows), default=0)
 
     def _accuracy(self, since: int, policy: str) -> Accuracy | None:
         ((count, seconds, mean, worst),) = self._rows(_ACCURACY, since=since, brokers=self._brokers, policy=policy)
         return Accuracy(count, seconds, mean, worst) if count else None
 
-    def _bytes_in(self, query: str, window: str, since: int) -> list[Any]:
+    def _bytes_in(self, query: str, window: str, since: int, **more: int) -> list[Any]:
         leader, follower = self._weights["leader"], self._weights["follower"]
-        return self._rows(query, window=window, since=since, brokers=self._brokers, leader=leader, follower=follower)
+        named = {"window": window, "since": since, "brokers": self._brokers, "leader": leader, "follower": follower}
+        return self._rows(query, **named, **more)
 
 
 def _time(microseconds: int) -> datetime:

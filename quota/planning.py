@@ -221,26 +221,18 @@ def bytes_in_weights(sides: Collection[str], replication_factor: int) -> Mapping
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The mean of the last period / that of the period before; `period` in seconds."""
+    """The mean of the last period / that of the period before, of the same brokers; `period` in seconds."""
 
     ratio: float
     period: int
 
 
-def growth(rates: Mapping[int, float], window_seconds: int) -> Growth | None:
-    """Return how bytes in grew, from the mean rate of each window by its start (seconds); None where too few are known.
+def growth_ratio(earlier: Mapping[int, float], later: Mapping[int, float]) -> float | None:
+    """Return how the bytes in grew of those brokers that were seen in both periods, from their mean rates by id.
 
-    Both periods must have been seen (`COVERAGE`), and the earlier one must not have been idle.
+    None where there are none, or where they were idle. A broker that was seen in one period alone has not grown: it,
+    or its sidecar, came or went.
     """
-    end = max(rates, default=0) + window_seconds
-    for period in GROWTH_PERIODS:
-        later = [rate for start, rate in rates.items() if start >= end - period]
-        earlier = [rate for start, rate in rates.items() if end - 2 * period <= start < end - period]
-        if all(covers(len(seen), window_seconds, period) for seen in (later, earlier)) and sum(earlier) > 0:
-            return Growth((sum(later) / len(later)) / (sum(earlier) / len(earlier)), period)
-    return None
-
-
-def covers(windows: int, window_seconds: int, period: float) -> bool:
-    """Say whether that many windows are enough of a period (seconds) to stand for it."""
-    return windows * window_seconds >= COVERAGE * period
+    both = earlier.keys() & later.keys()
+    before = sum(earlier[broker] for broker in both)
+    return sum(later[broker] for broker in both) / before if before > 0 else None

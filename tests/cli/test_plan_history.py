@@ -41,14 +41,17 @@ def test_history_answers_which_quota_moves_a_brokers_data_in_time(
         "history_from": ("2026-11-02 00:00:00+00:00", f"{history}, --last 28d"),
         "history_until": ("2026-11-04 00:00:00+00:00", str(history)),
         "brokers": (2, "history: broker ids in broker_rates"),
-        "log_size_per_broker": (pytest.approx(to_move), "history: bytes in during --retention (broker_rates)"),
+        "log_size_per_broker": (
+            pytest.approx(to_move),
+            "history: mean bytes in of a broker during --retention (broker_rates)",
+        ),
         "bytes_to_move": (pytest.approx(to_move), "computed: the whole log of --broker 3"),
         "throttled_share": (
             0,
             "history: bytes of throttled replicas / all bytes (broker_rates); not counted as bytes in",
         ),
         "busiest_hour": (pytest.approx(30 * MB), "history: broker 3 at 2026-11-03 00:00 UTC (broker_rates)"),
-        "growth": (pytest.approx(1.5), "history: mean bytes in, day on day (broker_rates)"),
+        "growth": (pytest.approx(1.5), "history: mean bytes in, day on day, of brokers with both (broker_rates)"),
         "bytes_in": (
             pytest.approx(45 * MB),
             "computed: busiest hour x growth where it is above 1, for max(BytesInPerSec)",
@@ -114,7 +117,7 @@ def test_what_a_short_history_does_not_tell_is_said(capsys: pytest.CaptureFixtur
     assert found["figures"]["growth"] == {
         "value": None,
         "unit": "ratio",
-        "source": "history: no two whole days in a row (broker_rates)",
+        "source": "history: no broker with two whole days in a row (broker_rates)",
     }
     assert found["figures"]["delivered"] == {
         "value": 1,

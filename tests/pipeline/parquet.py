@@ -55,10 +55,10 @@ def broker_rate(
     }
 
 
-def hours(broker_id: int, *rates: float) -> list[Row]:
+def hours(broker_id: int, *rates: float, start: datetime = START) -> list[Row]:
     """Successive hours of a broker that leads for a third of `rates` (bytes in), with two followers for each."""
     return [
-        broker_rate(broker_id, side, rate * 2 / 3, START + number * HOUR, window="hour")
+        broker_rate(broker_id, side, rate * 2 / 3, start + number * HOUR, window="hour")
         for number, rate in enumerate(rates)
         for side in ("leader", "follower")
     ]

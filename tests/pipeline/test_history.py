@@ -94,6 +94,27 @@ def test_growth_is_that_of_the_brokers_together(tmp_path: Path) -> None:
     assert read(tmp_path, broker=1).growth == Growth(about(2.0), DAY)
 
 
+def test_growth_is_week_on_week_where_there_are_two(tmp_path: Path) -> None:
+    write_rates(tmp_path, hours(1, *[99] * 24, *[10] * 168, *[12] * 168))
+    assert read(tmp_path).growth == Growth(about(1.2), 7 * DAY)
+
+
+@pytest.mark.parametrize("missing", [2, 3])
+@pytest.mark.parametrize("day", [0, 1])
+def test_growth_needs_nine_tenths_of_both_days(tmp_path: Path, missing: int, day: int) -> None:
+    rows = hours(1, *[10] * 48)
+    gap = 2 * 24 * day  # a row for each side
+    write_rates(tmp_path, rows[:gap] + rows[gap + 2 * missing :])
+    assert (read(tmp_path).growth is not None) is (missing == 2)
+
+
+def test_broker_that_was_sampled_later_than_others_is_no_growth(tmp_path: Path) -> None:
+    """Sidecars came to brokers 2 and 3 a day after broker 1."""
+    later = [hours(broker, *[30] * 24, start=START + timedelta(days=1)) for broker in (2, 3)]
+    write_rates(tmp_path, [*hours(1, *[20] * 48), *later[0], *later[1]])
+    assert read(tmp_path).growth == Growth(about(1.0), DAY)
+
+
 def test_growth_is_not_known_from_a_day(tmp_path: Path) -> None:
     write_rates(tmp_path, hours(1, *[30] * 24))
     assert read(tmp_path).growth is None
@@ -104,6 +125,13 @@ def test_log_size_is_what_came_into_a_broker_during_the_retention(tmp_path: Path
     assert read(tmp_path, retention_seconds=36_000).log_size == about(45 * 36_000)
     assert read(tmp_path, retention_seconds=36_000, broker=2).log_size == about(60 * 36_000)
     assert read(tmp_path).log_size is None
+
+
+def test_brokers_that_were_sampled_for_a_part_of_the_retention_do_not_make_logs_smaller(tmp_path: Path) -> None:
+    write_rates(tmp_path, [*hours(1, *[30] * 48), *hours(2, *[30] * 4, start=START + 44 * HOUR)])
+    assert read(tmp_path, retention_seconds=2 * DAY).log_size == about(30 * 2 * DAY)
+    with pytest.raises(TablesError, match=r"knows 4 of the 48 h of the retention$"):
+        read(tmp_path, retention_seconds=2 * DAY, broker=2)
 
 
 def test_log_size_of_a_longer_retention_than_was_seen_is_not_known(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.planning import (
-    DAY,
-    Growth,
     Move,
     NoQuota,
     QuotaBounds,
@@ -22,7 +20,7 @@ from quota.planning import (
     bytes_in_weights,
     bytes_to_move,
     fastest,
-    growth,
+    growth_ratio,
     move_ratio,
     move_seconds,
     quota_bounds,
@@ -117,31 +115,16 @@ def test_bytes_in_cannot_be_told_without_replicas() -> None:
         bytes_in_weights({"leader"}, 1)
 
 
-def hours(*rates: float) -> dict[int, float]:
-    """Rates of successive hours."""
-    return {1_700_000_000 + HOUR * hour: rate for hour, rate in enumerate(rates)}
+def test_growth_is_that_of_the_same_brokers() -> None:
+    """Broker 3 came in between, and broker 4 went."""
+    assert growth_ratio({1: 10, 2: 30, 4: 99}, {1: 20, 2: 40, 3: 99}) == 1.5
 
 
-def test_growth_is_week_on_week() -> None:
-    assert growth(hours(*[99.0] * 24, *[10.0] * 168, *[12.0] * 168), HOUR) == Growth(1.2, 7 * DAY)
-
-
-def test_growth_is_day_on_day_where_there_are_no_two_weeks() -> None:
-    assert growth(hours(*[99.0] * 100, *[10.0] * 24, *[8.0] * 24), HOUR) == Growth(0.8, DAY)
-
-
-@pytest.mark.parametrize("seen", [hours(), hours(*[1.0] * 24), hours(*[0.0] * 24, *[1.0] * 24)])
-def test_growth_is_not_known_from_a_day_or_after_nothing(seen: dict[int, float]) -> None:
-    assert growth(seen, HOUR) is None
-
-
-@pytest.mark.parametrize(("missing", "known"), [(2, True), (3, False)])
-def test_growth_needs_nine_tenths_of_both_days(missing: int, known: bool) -> None:
-    for first in (0, 24):
-        seen = hours(*[10.0] * 48)
-        for start in sorted(seen)[first : first + missing]:
-            del seen[start]
-        assert (growth(seen, HOUR) is not None) is known
+@pytest.mark.parametrize(("earlier", "later"), [({}, {}), ({1: 1.0}, {2: 1.0}), ({1: 0.0}, {1: 1.0})])
+def test_growth_is_not_known_of_other_brokers_or_after_nothing(
+    earlier: dict[int, float], later: dict[int, float]
+) -> None:
+    assert growth_ratio(earlier, later) is None
 
 
 # What would do when it cannot be done
