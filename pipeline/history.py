@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.open_tables import OpenTables, TablesError
 from pipeline.tables import BROKER_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS
-from quota.planning import COVERAGE, GROWTH_PERIODS, Growth, bytes_in_weights, growth_ratio
+from quota.planning import COVERAGE, GROWTH_PERIODS, Growth, Side, bytes_in_weights, growth_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ _SPAN = """
 
 _BROKERS = "SELECT DISTINCT broker_id FROM broker_rates ORDER BY broker_id"
 
-_SIDES = "SELECT DISTINCT side FROM broker_rates"
+_SIDES = "SELECT broker_id, list(DISTINCT side) FROM broker_rates GROUP BY broker_id"
 
 _THROTTLED_SHARE = """
     SELECT coalesce(sum(bytes) FILTER (throttled) / nullif(sum(bytes), 0), 0) FROM broker_rates
@@ -100,10 +100,11 @@ _THROTTLED_SHARE = """
 
 _BYTES_IN = """
     SELECT broker_id, epoch_us(window_start) AS start_us,
-           sum(mean_bytes_per_second * CASE side WHEN 'leader' THEN $leader ELSE $follower END) AS rate
-    FROM broker_rates
+           sum(mean_bytes_per_second * CASE side WHEN 'leader' THEN leader ELSE follower END) AS rate
+    FROM broker_rates JOIN (
+        SELECT unnest($brokers) AS broker_id, unnest($leader) AS leader, unnest($follower) AS follower
+    ) USING (broker_id)
     WHERE "window" = $window AND NOT throttled AND epoch_us(window_start) >= $since
-          AND broker_id IN (SELECT unnest($brokers))
     GROUP BY ALL
 """
 
@@ -141,7 +142,8 @@ class _Reader:
             raise TablesError(f"{self._path} has nothing of broker {broker}, only of {known}")
         self._broker_count = len(all_brokers)
         self._brokers = all_brokers if broker is None else [broker]
-        self._weights = bytes_in_weights([side for (side,) in self._rows(_SIDES)], replication_factor)
+        sides = dict(self._rows(_SIDES))
+        self._weights = [bytes_in_weights(sides[broker_id], replication_factor) for broker_id in self._brokers]
         self._fine = "minute" if "minute" in self._spans else "hour"
         self._coarse = "hour" if "hour" in self._spans else "minute"
 
@@ -201,9 +203,9 @@ class _Reader:
         return Accuracy(count, seconds, mean, worst) if count else None
 
     def _bytes_in(self, query: str, window: str, since: int, **more: int) -> list[Any]:
-        leader, follower = self._weights["leader"], self._weights["follower"]
-        named = {"window": window, "since": since, "brokers": self._brokers, "leader": leader, "follower": follower}
-        return self._rows(query, **named, **more)
+        sides: tuple[Side, Side] = ("leader", "follower")
+        weights = {side: [of_broker[side] for of_broker in self._weights] for side in sides}
+        return self._rows(query, window=window, since=since, brokers=self._brokers, **weights, **more)
 
 
 def _time(microseconds: int) -> datetime:

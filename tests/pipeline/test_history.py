@@ -53,6 +53,14 @@ def test_bytes_in_are_those_of_the_busiest_minute_of_the_busiest_broker(tmp_path
     assert read(tmp_path, replication_factor=2).busiest == Busiest(2, START + MINUTE, "minute", 50)
 
 
+def test_side_that_one_broker_lacks_is_made_up_for_it_alone(tmp_path: Path) -> None:
+    """R = 3. Broker 2 has rows of its leader's side alone: 60 went out twice, and what it leads is a third of IN."""
+    write_rates(tmp_path, [*two_sides(1, 10, 20), broker_rate(2, "leader", 60)])
+    assert read(tmp_path).busiest == Busiest(2, START, "minute", 90)
+    assert read(tmp_path, broker=2).busiest == Busiest(2, START, "minute", 90)
+    assert read(tmp_path, broker=1).busiest == Busiest(1, START, "minute", 25)
+
+
 def test_bytes_of_throttled_replicas_are_no_bytes_in(tmp_path: Path) -> None:
     write_rates(tmp_path, [*two_sides(1, 10, 20), broker_rate(1, "follower", 90, throttled=True)])
     seen = read(tmp_path)
