@@ -104,6 +104,7 @@ def refusal(
                 " takes, so the move would never end",
                 f"more than {show_exactly(math.floor(error.above))} would do",
                 {"quota_above": error.above},
+                error.needed,
             )
         case QuotaTooHigh():
             return _with_fastest(
@@ -111,29 +112,37 @@ def refusal(
                 f"a quota of {show_rate(quota)} leaves clients no room on a network of {network}",
                 f"less than {show_exactly(math.ceil(error.below))} would do",
                 {"quota_below": error.below},
+                error.needed,
             )
         case TooSlow():
             return Refusal(
                 f"under {show_rate(quota)} the move takes {show_duration(error.seconds)}, and not"
                 f" {show_duration(seconds or 0)}",
-                f"{show_exactly(error.needed)} would do",
-                {"quota": error.needed},
+                *_in_time(error.needed),
             )
         case TooSoon():
-            enough = rounded_up(error.seconds)
+            enough, movable = rounded_up(error.seconds), _rounded_down(error.movable)
             end = "" if start is None else f" (by {show_moment(start + timedelta(seconds=enough))})"
+            under = "" if quota is None else f" under {show_exactly(error.quota)}"
             return Refusal(
                 f"to move {show_size(move.to_move)} within {show_duration(seconds or 0)} takes a quota of"
                 f" {show_rate(error.needed)}, and the network has room for less than"
                 f" {show_rate(quota_bounds(move).below)}",
-                f"{show_duration(enough)}{end} would do, or moving {show_size(_rounded_down(error.movable))} at most",
-                {"seconds": enough, "bytes_to_move": _rounded_down(error.movable)},
+                f"{show_duration(enough)}{end}{under} would do, or moving {show_size(movable)} at most",
+                {"quota": error.quota, "seconds": enough, "bytes_to_move": movable},
             )
     raise AssertionError(error)  # every kind of impossible move has its sentence above
 
 
-def _with_fastest(move: Move, why: str, would_do: str, values: dict[str, float]) -> Refusal:
-    """Add the shortest time there is room for, where the network is known."""
+def _in_time(needed: int) -> tuple[str, dict[str, float]]:
+    """Say which quota is enough for the time that was asked for."""
+    return f"{show_exactly(needed)} would do", {"quota": needed}
+
+
+def _with_fastest(move: Move, why: str, would_do: str, values: dict[str, float], needed: int | None) -> Refusal:
+    """Add the shortest time there is room for, where the network is known; or say what is `needed` for a time."""
+    if needed is not None:
+        return Refusal(why, *_in_time(needed))
     best = fastest(move)
     if best is None:
         return Refusal(why, would_do, values)

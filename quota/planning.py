@@ -63,19 +63,21 @@ class NoQuota(ImpossibleMove):
 
 
 class QuotaTooLow(ImpossibleMove):
-    """Bytes in take all that the quota lets through; more than `above` bytes/s would do."""
+    """Bytes in take all that the quota lets through; more than `above` bytes/s would do, in time `needed`."""
 
-    def __init__(self, above: float) -> None:
-        super().__init__(above)
+    def __init__(self, above: float, needed: int | None = None) -> None:
+        super().__init__(above, needed)
         self.above = above
+        self.needed = needed
 
 
 class QuotaTooHigh(ImpossibleMove):
-    """The network has no room for the quota beside what clients send; less than `below` bytes/s would do."""
+    """The network has no room for the quota beside what clients send; less than `below` would do, in time `needed`."""
 
-    def __init__(self, below: float) -> None:
-        super().__init__(below)
+    def __init__(self, below: float, needed: int | None = None) -> None:
+        super().__init__(below, needed)
         self.below = below
+        self.needed = needed
 
 
 class TooSlow(ImpossibleMove):
@@ -163,9 +165,17 @@ def quota_within(move: Move, seconds: float) -> Answer:
 
 
 def time_under_within(move: Move, quota: int, seconds: float) -> Answer:
-    """Hold a quota to a time: as `time_under`, and TooSlow, or TooSoon where no quota would do."""
-    found = time_under(move, quota)
+    """Hold a quota to a time: NoQuota or TooSoon where none would do; else as `time_under`, and TooSlow.
+
+    Where this quota would not do, the error names one that would.
+    """
     needed = quota_within(move, seconds).quota
+    try:
+        found = time_under(move, quota)
+    except QuotaTooLow as error:
+        raise QuotaTooLow(error.above, needed) from None
+    except QuotaTooHigh as error:
+        raise QuotaTooHigh(error.below, needed) from None
     if needed > quota:
         raise TooSlow(found.seconds, needed)
     return found

@@ -169,6 +169,24 @@ def test_move_of_ages_is_done_after_the_calendar(capsys: pytest.CaptureFixture[s
             "under 50 MB/s the move takes 18 h 32 min, and not 8 h; 89444445 bytes/s (89.44 MB/s) would do.",
         ),
         (
+            f"{ASK} --quota 20MB --within 8h",
+            "a quota of 20 MB/s is not above the 20 MB/s that keeping up with bytes in takes, so the move would never"
+            " end; 89444445 bytes/s (89.44 MB/s) would do.",
+        ),
+        (
+            f"{ASK} --quota 200MB --within 8h",
+            "a quota of 200 MB/s leaves clients no room on a network of 125 MB/s; 89444445 bytes/s (89.44 MB/s) would"
+            " do.",
+        ),
+        *(
+            (
+                f"{ASK} --quota {quota} --within 1h",
+                "to move 2 TB within 1 h takes a quota of 575.6 MB/s, and the network has room for less than"
+                " 118.3 MB/s; 5 h 39 min under 118333333 bytes/s (118.3 MB/s) would do, or moving 353.9 GB at most.",
+            )
+            for quota in ("20MB", "50MB", "200MB")
+        ),
+        (
             f"{ASK} --within 1h",
             "to move 2 TB within 1 h takes a quota of 575.6 MB/s, and the network has room for less than 118.3 MB/s;"
             " 5 h 39 min would do, or moving 353.9 GB at most.",
@@ -195,6 +213,8 @@ def test_impossible_ask_says_why_and_what_would_do(capsys: pytest.CaptureFixture
         f"{ASK} --quota 20000001",
         f"{ASK} --quota 118333333",
         f"{ASK} --quota 89444445 --within 8h",
+        f"{ASK} --quota 118333333 --within '5 h 39 min'",
+        "plan --size 353.9GB --brokers 1 --move-ratio 1 --in 20MB --network 1Gb/s --quota 118333333 --within 1h",
         f"{ASK} --within '5 h 39 min'",
         f"{ASK} --by '2026-11-22 03:39+01:00'",
         "plan --size 353.9GB --brokers 1 --move-ratio 1 --in 20MB --network 1Gb/s --within 1h",
@@ -211,7 +231,11 @@ def test_impossible_ask_in_json_has_reasons_and_figures(capsys: pytest.CaptureFi
     assert found["possible"] is False
     assert found["why"].startswith("to move 2 TB within 1 h")
     assert found["would_do"].startswith("5 h 39 min")
-    assert found["would_do_values"] == {"seconds": 339 * 60, "bytes_to_move": 353_900_000_000}
+    assert found["would_do_values"] == {
+        "quota": 118_333_333,
+        "seconds": 339 * 60,
+        "bytes_to_move": 353_900_000_000,
+    }
     assert values(found)["quota_below"] == pytest.approx(118_333_333.3)
 
 

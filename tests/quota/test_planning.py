@@ -149,6 +149,19 @@ def test_quota_too_slow_for_the_time_says_which_would_do() -> None:
     assert time_under_within(move, 21_000_278, HOUR - 1).seconds <= HOUR - 1
 
 
+@pytest.mark.parametrize(("quota", "wrong"), [(20 * MB, QuotaTooLow), (95 * MB, QuotaTooHigh)])
+def test_quota_out_of_bounds_for_the_time_says_which_would_do(
+    quota: int, wrong: type[QuotaTooLow] | type[QuotaTooHigh]
+) -> None:
+    move = Move(to_move=3600 * MB, bytes_in=20 * MB, network=100 * MB)
+    with pytest.raises(wrong) as raised:
+        time_under_within(move, quota, HOUR)
+    assert raised.value.args[1] == 21 * MB
+    assert time_under_within(move, 21 * MB, HOUR).seconds == HOUR
+    with pytest.raises(TooSoon):
+        time_under_within(move, quota, 1)
+
+
 def test_next_to_nothing_to_move_still_takes_more_than_bytes_in() -> None:
     """1e-9 bytes/s more than 20 MB/s is 20 MB/s to a float."""
     assert quota_within(Move(to_move=1, bytes_in=20 * MB), 1e9).quota == 20 * MB + 1
