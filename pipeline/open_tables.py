@@ -15,7 +15,11 @@ class TablesError(Exception):
 
 
 class OpenTables:
-    """The tables in a folder; each is a view once it is open. TablesError says why one cannot be read."""
+    """The tables in a folder; each is a view once it is open. TablesError says why one cannot be read.
+
+    It says, too, that a job replaces them: what was read in between may be of two runs. That is looked for before and
+    after the `with` block, and wherever a table cannot be read.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
@@ -25,17 +29,21 @@ class OpenTables:
         self.path = path
         # What is read is all there: never fetch anything for it.
         self._connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, "TimeZone": "UTC"})
+        self._opened: dict[str, list[Path]] = {}
 
     def __enter__(self) -> Self:
+        self._check_whole()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._connection.close()
+        if error is None or isinstance(error, TablesError):
+            self._check_whole()
 
     def has(self, table: Table) -> bool:
-        return bool(self._files(table))
+        return bool(self._files(table.name))
 
     def open(self, table: Table, first: date | None = None, until: date | None = None, *, by_day: bool = False) -> None:
         """Open a table: at least what its folders of the days from `first` to before `until` have.
@@ -44,7 +52,8 @@ class OpenTables:
         """
         import duckdb
 
-        files = self._files(table)
+        files = self._files(table.name)
+        self._opened[table.name] = files
         folder = self.path / table.name
         if not files:
             raise TablesError(f"{self.path} has no table {table.name}: no {table.name}/*.parquet")
@@ -69,11 +78,23 @@ class OpenTables:
         except duckdb.Error as error:
             raise TablesError(f"{self.path} cannot be read: {_first_line(error)}") from error
 
-    def _files(self, table: Table) -> list[Path]:
+    def _check_whole(self) -> None:
+        """TablesError while a job puts tables in their places, after one was killed at it, or where one has done it."""
+        for marker in sorted(self.path.glob("_weir/ready-*")):
+            day = marker.name.removeprefix("ready-")
+            raise TablesError(
+                f"the tables of {day} in {self.path} are being replaced: wait for weir report build, or run it again if"
+                " it was killed"
+            )
+        for name, files in self._opened.items():
+            if self._files(name) != files:
+                raise TablesError(f"{self.path}/{name} was replaced while it was read: read it again")
+
+    def _files(self, name: str) -> list[Path]:
         # Below _temporary is what a job has not finished.
         return sorted(
             file
-            for file in (*self.path.glob(f"{table.name}.parquet"), *(self.path / table.name).rglob("*.parquet"))
+            for file in (*self.path.glob(f"{name}.parquet"), *(self.path / name).rglob("*.parquet"))
             if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(self.path).parts)
         )
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from pipeline.open_tables import OpenTables, TablesError
+from pipeline.open_tables import OpenTables
 from pipeline.page.contents import Columns, Contents
 from pipeline.page.moments import moment
 from pipeline.page.read_rates import RatesReader
@@ -34,7 +34,6 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
 
     Of brokers, partitions, quotas and replicas the first `top` each. TablesError says what cannot be read.
     """
-    _check_whole(path)
     with OpenTables(path) as tables:
         first = None if since is None else since.astimezone(UTC).date()
         last = None if until is None else until.astimezone(UTC).date()
@@ -88,13 +87,3 @@ def _range(
     if until is None:
         until = data[1] if data[1] > since else since + day
     return since, until
-
-
-def _check_whole(path: Path) -> None:
-    """TablesError while a run of the job puts tables in their places, or where one was killed while it did."""
-    for marker in sorted(path.glob("_weir/ready-*")):
-        day = marker.name.removeprefix("ready-")
-        raise TablesError(
-            f"the tables of {day} in {path} are being replaced: wait for weir report build, or run it again if it was"
-            " killed"
-        )

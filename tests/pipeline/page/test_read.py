@@ -116,14 +116,6 @@ def test_table_that_is_half_written_is_said_in_one_line(past: Past) -> None:
         read_page(past.folder, None, None, 9)
 
 
-def test_tables_that_are_being_replaced_are_not_mixed(past: Past) -> None:
-    marker = past.write() / "_weir" / "ready-2026-11-02"
-    marker.parent.mkdir()
-    marker.touch()
-    with pytest.raises(TablesError, match=r"the tables of 2026-11-02 in .* are being replaced: wait"):
-        read_page(past.folder, None, None, 9)
-
-
 def test_folder_without_days_is_said(tmp_path: Path) -> None:
     for table in TABLES:
         write(tmp_path, table, [])
