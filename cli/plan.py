@@ -93,9 +93,12 @@ def plan(
     response_max_bytes: Annotated[
         str | None, typer.Option("--response-max-bytes", metavar="SIZE", help="replica.fetch.response.max.bytes.")
     ] = None,
-    window_num: Annotated[int | None, typer.Option("--window-num", min=1, help="replication.quota.window.num.")] = None,
+    window_num: Annotated[
+        int | None, typer.Option("--window-num", min=1, max=MOST, help="replication.quota.window.num.")
+    ] = None,
     window_size_seconds: Annotated[
-        int | None, typer.Option("--window-size-seconds", min=1, help="replication.quota.window.size.seconds.")
+        int | None,
+        typer.Option("--window-size-seconds", min=1, max=MOST, help="replication.quota.window.size.seconds."),
     ] = None,
     history: Annotated[
         Path | None, typer.Option("--history", metavar="PATH", help="Folder of the tables that the jobs wrote.")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST_SHOWN = 100
+FIRST_YEAR, LAST_YEAR = 1971, 2999
+"""Of times that a page can be asked for: others are slips, and near its ends the calendar has no room for an axis."""
 
 SPARK_SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.ui.enabled": "false",
@@ -132,11 +134,11 @@ def _moment(option: str, text: str | None, zone: tzinfo) -> datetime | None:
         return None
     try:
         moment = datetime.fromisoformat(text)
-        if not 1970 < moment.year < 9999:
-            raise ValueError(text)
     except ValueError as error:
         sentence = f"{option}: {text!r} is not a time: give it as in 2026-11-02 or 2026-11-02T06:00."
         raise CommandError(sentence, WRONG_USAGE) from error
+    if not FIRST_YEAR <= moment.year <= LAST_YEAR:
+        raise CommandError(f"{option}: {text!r} is not in the years {FIRST_YEAR} to {LAST_YEAR}.", WRONG_USAGE)
     return moment if moment.tzinfo else moment.replace(tzinfo=zone)
 
 

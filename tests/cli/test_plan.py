@@ -265,6 +265,8 @@ def test_impossible_ask_in_json_has_reasons_and_figures(capsys: pytest.CaptureFi
         (f"{ASK} --policy loose", "--policy: 'loose' is not"),
         (f"{ASK} --history /nowhere/at/all", "--history: /nowhere/at/all is no folder"),
         (f"{ASK} --brokers 0", "--brokers"),
+        (f"{ASK} --quota 50MB --window-num 1{'0' * 400}", "--window-num"),
+        (f"{ASK} --quota 50MB --window-size-seconds 1{'0' * 400}", "--window-size-seconds"),
     ],
 )
 def test_wrong_usage_is_one_sentence(capsys: pytest.CaptureFixture[str], command: str, sentence: str) -> None:

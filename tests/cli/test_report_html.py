@@ -62,7 +62,8 @@ def test_empty_range_is_a_page_too(tables: Path, capsys: pytest.CaptureFixture[s
         (("--timezone", "../x"), "--timezone: '../x' is not a time zone: give it as in UTC or Europe/Berlin."),
         (("--timezone", "Europe"), "--timezone: 'Europe' is not a time zone: give it as in UTC or Europe/Berlin."),
         (("--from", "soon"), "--from: 'soon' is not a time: give it as in 2026-11-02 or 2026-11-02T06:00."),
-        (("--to", "0001-01-01"), "--to: '0001-01-01' is not a time: give it as in 2026-11-02 or 2026-11-02T06:00."),
+        (("--to", "0001-01-01"), "--to: '0001-01-01' is not in the years 1971 to 2999."),
+        (("--to", "9998-12-31"), "--to: '9998-12-31' is not in the years 1971 to 2999."),
         (
             ("--from", "2026-11-03", "--to", "2026-11-03"),
             "--to: there is nothing from 2026-11-03 to before 2026-11-03.",
@@ -73,6 +74,13 @@ def test_option_of_another_form_is_wrong_usage(
     tables: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], sentence: str
 ) -> None:
     assert failing(capsys, *_html(tables, *more)) == (2, sentence)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Pacific/Niue"])
+def test_longest_range_is_a_page(tables: Path, zone: str) -> None:
+    for since, until in (("1971-01-01", "2999-12-31T23:59"), ("2999-12-31", None), (None, "1971-01-01")):
+        given = [("--from", since)] * (since is not None) + [("--to", until)] * (until is not None)
+        assert main(_html(tables, *(word for pair in given for word in pair if word), "--timezone", zone)) == 0
 
 
 @pytest.mark.parametrize("top", ["0", "101", "all"])
