@@ -61,6 +61,7 @@ def build(
         days = job.parse_day(first), job.parse_day(until)
     except BuildError as error:
         raise CommandError(f"{error}.", WRONG_USAGE) from error
+    _check_order(first, until, is_empty=days[1] <= days[0])
     spark = _session(master)
     try:
         for report in job.build(spark, source, output, *days):
@@ -91,8 +92,7 @@ def html(
         raise CommandError(f"--output: {output} is no file in a folder that exists.", WRONG_USAGE)
     zone = _zone(timezone)
     first, last = _moment("--from", since, zone), _moment("--to", until, zone)
-    if first is not None and last is not None and last <= first:
-        raise CommandError(f"--to: there is nothing from {since} to before {until}.", WRONG_USAGE)
+    _check_order(since, until, is_empty=first is not None and last is not None and last <= first)
     from pipeline.open_tables import TablesError
     from pipeline.page.read import read_page
     from pipeline.page.write import page_of, summary
@@ -103,6 +103,11 @@ def html(
         raise CommandError(f"{error}.") from error
     _write(output, page_of(contents, zone))
     typer.echo(f"{output}: {summary(contents, zone)}")
+
+
+def _check_order(since: str | None, until: str | None, *, is_empty: bool) -> None:
+    if is_empty:
+        raise CommandError(f"--to: there is nothing from {since} to before {until}.", WRONG_USAGE)
 
 
 def _write(file: Path, page: str) -> None:

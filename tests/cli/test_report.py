@@ -29,6 +29,19 @@ def test_report_without_pyspark_says_what_to_install(
     assert sentence.endswith("is not installed): pip install 'kafka-weir[pipeline]'.")
 
 
+@pytest.mark.parametrize("until", ["2026-11-02", "2026-11-01"])
+def test_range_without_a_day_is_wrong_usage_before_spark_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, until: str
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr("cli.report._session", started.append)
+    assert failing(capsys, *_build(tmp_path, "--from", "2026-11-02", "--to", until)) == (
+        2,
+        f"--to: there is nothing from 2026-11-02 to before {until}.",
+    )
+    assert started == []
+
+
 def test_report_of_no_day_is_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert failing(capsys, *_build(tmp_path, "--from", "yesterday", "--to", "2026-11-03")) == (
         2,
