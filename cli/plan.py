@@ -120,7 +120,7 @@ def plan(
     figures.add("replication_factor", factor, "count", source)
     past = read_past(figures, history, factor, last, policy, broker, retention)
     broker_count = count_brokers(figures, brokers, past)
-    share = ratio_of(figures, ratio, partitions_to_move, partitions)
+    share = ratio_of(figures, ratio, partitions_to_move, partitions, broker)
     to_move = bytes_of(figures, size, past, broker_count, share, broker)
     in_rate = bytes_in_of(figures, bytes_in, past, history)
     network_rate = parsed("--network", parse_network, network)

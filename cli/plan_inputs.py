@@ -61,8 +61,14 @@ def count_brokers(figures: Figures, given: int | None, past: History | None) -> 
 
 
 def ratio_of(
-    figures: Figures, given: float | None, partitions_to_move: int | None, partitions: int | None
+    figures: Figures, given: float | None, partitions_to_move: int | None, partitions: int | None, broker: int | None
 ) -> float | None:
+    if broker is not None and (given is not None or partitions_to_move is not None or partitions is not None):
+        raise CommandError(
+            "give --broker, which moves all data of that broker, or a share of the whole cluster's (--move-ratio,"
+            " --partitions-to-move with --partitions), not both.",
+            WRONG_USAGE,
+        )
     if (partitions_to_move is None) != (partitions is None):
         raise CommandError("--partitions-to-move and --partitions go together.", WRONG_USAGE)
     if partitions_to_move is not None and partitions is not None:
