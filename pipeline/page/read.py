@@ -51,7 +51,7 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
             return Contents()
         columns = columns_of(since, until, WINDOW_SECONDS[finest])
         window = "hour" if columns.seconds >= _HOUR and "hour" in windows else finest
-        rates = RatesReader(tables, columns, window)
+        rates = RatesReader(tables, columns, window, finest)
         spans = SpansReader(tables, since, until, min(until, data[1]) if data else until)
         return Contents(
             columns,

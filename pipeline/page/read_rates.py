@@ -7,12 +7,18 @@ from typing import Any, Final
 from pipeline.open_tables import OpenTables
 from pipeline.page.contents import Brokers, BrokerSide, Columns, PartitionBytes, Partitions, Replication
 from pipeline.page.moments import micros
+from pipeline.tables import WINDOW_SECONDS
 
+# What lies in the range as a whole, and the fine windows of its ends: of those, the one that it cuts counts whole.
 _WINDOWS: Final = """
     CREATE VIEW {name} AS
-    SELECT *, CAST((epoch_us(window_start) - {first}) // {width} AS INTEGER) AS number
+    SELECT *, CAST((epoch_us(window_start) - {first}) // {width} AS INTEGER) AS number,
+           CASE "window" WHEN '{window}' THEN {seconds} ELSE {finest_seconds} END AS seconds
     FROM {table}
-    WHERE "window" = '{window}' AND epoch_us(window_start) >= {since} AND epoch_us(window_start) < {until}
+    WHERE "window" = '{window}' AND epoch_us(window_start) >= {whole_since} AND epoch_us(window_start) < {whole_until}
+       OR "window" = '{finest}' AND epoch_us(window_start) > {since} - {finest_width}
+          AND epoch_us(window_start) < {until}
+          AND NOT (epoch_us(window_start) >= {whole_since} AND epoch_us(window_start) < {whole_until})
 """
 
 _BROKER_TOTALS: Final = """
@@ -30,13 +36,15 @@ _TOP_BROKERS: Final = """
 """
 
 _BROKERS: Final = """
-    SELECT broker_id, side, throttled, sum(bytes), avg(mean_bytes_per_second), max(max_bytes_per_second)
+    SELECT broker_id, side, throttled, sum(bytes), sum(mean_bytes_per_second * seconds) / sum(seconds),
+           max(max_bytes_per_second)
     FROM broker_windows SEMI JOIN top_brokers USING (broker_id)
     GROUP BY ALL ORDER BY ALL
 """
 
 _BROKER_COLUMNS: Final = """
-    SELECT broker_id, side, throttled, number, avg(mean_bytes_per_second), max(max_bytes_per_second)
+    SELECT broker_id, side, throttled, number, sum(mean_bytes_per_second * seconds) / sum(seconds),
+           max(max_bytes_per_second)
     FROM broker_windows SEMI JOIN top_brokers USING (broker_id)
     GROUP BY ALL
 """
@@ -62,31 +70,43 @@ _PARTITIONS: Final = "SELECT * FROM partition_sides ORDER BY size DESC, topic, p
 _PARTITION_TOTALS: Final = "SELECT count(*), coalesce(sum(size), 0) FROM partition_sides"
 
 _PARTITION_COLUMNS: Final = """
-    SELECT topic, partition, number, sum(mean_bytes_per_second) FROM partition_windows
+    SELECT topic, partition, number, sum(mean_bytes_per_second * seconds) FROM partition_windows
     SEMI JOIN (SELECT * FROM partition_sides ORDER BY size DESC, topic, partition LIMIT $top)
       USING (topic, partition, side)
     GROUP BY ALL
 """
 
-_SAMPLED_WINDOWS: Final = "SELECT number, count(DISTINCT window_start) FROM broker_windows GROUP BY number"
+_SAMPLED_SECONDS: Final = """
+    SELECT number, sum(seconds) FROM (SELECT DISTINCT number, window_start, seconds FROM broker_windows) GROUP BY number
+"""
 
 
 class RatesReader:
-    """Asks the open tables about the range of the columns, by minutes or hours (`window`)."""
+    """Asks the open tables about the range of the columns, by minutes or hours (`window`), its ends by the `finest`."""
 
-    def __init__(self, tables: OpenTables, columns: Columns, window: str) -> None:
+    def __init__(self, tables: OpenTables, columns: Columns, window: str, finest: str) -> None:
         self._rows = tables.rows
         self._columns = columns
+        since, until = micros(columns.since), micros(columns.until)
+        width = WINDOW_SECONDS[window] * 1_000_000
+        # In the finest windows all is read that the range touches.
+        whole = (-(-since // width) * width, until // width * width) if window != finest else (0, 0)
         for name, table in (("broker_windows", "broker_rates"), ("partition_windows", "partition_rates")):
             tables.rows(
                 _WINDOWS.format(
                     name=name,
                     table=table,
                     window=window,
+                    seconds=WINDOW_SECONDS[window],
+                    finest=finest,
+                    finest_seconds=WINDOW_SECONDS[finest],
+                    finest_width=WINDOW_SECONDS[finest] * 1_000_000,
                     first=micros(columns.first),
                     width=columns.seconds * 1_000_000,
-                    since=micros(columns.since),
-                    until=micros(columns.until),
+                    since=since,
+                    until=until,
+                    whole_since=whole[0],
+                    whole_until=whole[1],
                 )
             )
 
@@ -128,10 +148,10 @@ class RatesReader:
         self._rows(_PARTITION_SIDES)
         ((count, size),) = self._rows(_PARTITION_TOTALS)
         # A partition without a row in a window that was sampled has moved nothing in it.
-        sampled = dict(self._rows(_SAMPLED_WINDOWS))
+        sampled = dict(self._rows(_SAMPLED_SECONDS))
         rates: dict[tuple[str, int], dict[int, float]] = {}
-        for topic, partition, number, rate in self._rows(_PARTITION_COLUMNS, top=top):
-            rates.setdefault((topic, partition), dict.fromkeys(sampled, 0.0))[number] = rate / sampled.get(number, 1)
+        for topic, partition, number, moved in self._rows(_PARTITION_COLUMNS, top=top):
+            rates.setdefault((topic, partition), dict.fromkeys(sampled, 0.0))[number] = moved / sampled.get(number, 1)
         shown = tuple(
             PartitionBytes(topic, partition, side, of_it, highest, self._series(rates[topic, partition]))
             for topic, partition, side, of_it, highest in self._rows(_PARTITIONS, top=top)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from pipeline.page.contents import BrokerSide, PartitionBytes, Replication
 from pipeline.page.read import read_page
-from pipeline.tables import BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY
+from pipeline.tables import BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS
 from tests.pipeline.page.past import Past, broker_minutes, minutes, partition_rate, quota
-from tests.pipeline.parquet import START, broker_rate
+from tests.pipeline.parquet import HOUR, MINUTE, START, broker_rate
 
 
 def test_broker_has_a_mean_and_a_peak_for_each_column_and_gaps(past: Past) -> None:
@@ -70,6 +72,53 @@ def test_long_range_is_read_by_hours(past: Past) -> None:
     assert (contents.columns.seconds, contents.columns.count) == (7200, 49)
     assert contents.brokers.shown[0].unthrottled.means[:2] == (100.5, 102.5)
     assert contents.partitions.shown[0].means[:2] == (100.5, 102.5)
+
+
+def test_ends_of_a_range_within_an_hour_are_read_by_minutes(past: Past) -> None:
+    """From 18:30 on day 1 to 18:30 on day 6, as days are in India: 10 bytes/s, and 1000 in the half hours outside."""
+    days, count = timedelta(days=1), 6
+    since = START + timedelta(hours=18, minutes=30)
+    until = since + (count - 1) * days
+    for day in (START + number * days for number in range(count)):
+        for hour in range(24):
+            start = day + timedelta(hours=hour)
+            is_cut = start < since < start + HOUR or start < until < start + HOUR
+            past.put(BROKER_RATES, broker_rate(1, "leader", 505 if is_cut else 10, start, window="hour"), day=day)
+            past.put(PARTITION_RATES, partition_rate(0, 505 if is_cut else 10, start, window="hour"), day=day)
+            if is_cut:
+                for minute in (start + number * MINUTE for number in range(60)):
+                    rate = 10 if since <= minute < until else 1000
+                    past.put(BROKER_RATES, broker_rate(1, "leader", rate, minute), day=day)
+                    past.put(PARTITION_RATES, partition_rate(0, rate, minute), day=day)
+    contents = read_page(past.write(), since, until, 9)
+    assert contents.columns is not None
+    assert (contents.columns.seconds, contents.columns.count) == (7200, 61)
+    seen = contents.brokers.shown[0].unthrottled
+    assert (seen.size, seen.mean, seen.highest) == (10 * 5 * 86_400, 10, 10)
+    assert seen.means == contents.partitions.shown[0].means == (10,) * 61
+
+
+def test_hour_that_is_read_in_part_counts_for_as_long(past: Past) -> None:
+    """100 bytes/s in the last half of the first hour, and 10 in the second one: 40 in the column of both."""
+    past.put(BROKER_RATES, *(broker_rate(1, "leader", 100, START + minutes(30 + number)) for number in range(30)))
+    past.put(BROKER_RATES, broker_rate(1, "leader", 70, START, window="hour"))
+    for hour in range(1, 97):
+        past.put(BROKER_RATES, broker_rate(1, "leader", 10, START + hour * HOUR, window="hour"))
+    past.put(BROKER_RATES, broker_rate(1, "leader", 10, START + 96 * HOUR + minutes(59)))
+    seen = read_page(past.write(), START + minutes(30), None, 9).brokers.shown[0].unthrottled
+    assert seen.means[:2] == (40, 10)
+
+
+@pytest.mark.parametrize("window", ["minute", "hour"])
+def test_range_within_one_window_has_that_window(past: Past, window: str) -> None:
+    past.put(BROKER_RATES, broker_rate(1, "leader", 10, window=window))
+    second = timedelta(seconds=1)
+    folder = past.write()
+    seen = read_page(folder, START + 10 * second, START + 20 * second, 9)
+    assert seen.brokers.shown[0].unthrottled.means == (10,)
+    seconds = WINDOW_SECONDS[window] * second
+    assert read_page(folder, START + seconds, START + 2 * seconds, 9).is_empty
+    assert read_page(folder, START - seconds, START, 9).is_empty
 
 
 def test_partition_is_told_by_the_side_that_saw_more(past: Past) -> None:
