@@ -52,6 +52,9 @@ class SampleSink(Protocol):
     def offer(self, sample: Sample) -> None:
         """Take a sample over, or drop and count it; at once, whatever state the sink is in."""
 
+    def count_failed(self) -> None:
+        """Count a sample as dropped that could not be made."""
+
     async def close(self, seconds: float) -> None:
         """Write what was taken, in at most `seconds`; count what was not written as dropped."""
 
@@ -117,7 +120,12 @@ class Exporter:
             ended_at = datetime.fromtimestamp(utc, UTC)
             end_utc = f"{ended_at:%Y-%m-%dT%H:%M:%S}.{ended_at.microsecond // 1000:03}Z"
             key = SampleKey(self._broker_id, self._start_id, self._sequence, begin, now, end_utc)
-            sample = Sample(key, ended_at, await self._encoded(key, cut))
+            try:
+                sample = Sample(key, ended_at, await self._encoded(key, cut))
+            except Exception:
+                for sink in self._sinks:
+                    sink.count_failed()
+                raise
             for sink in self._sinks:
                 sink.offer(sample)
 

@@ -282,6 +282,9 @@ class FileSink:
         self._waiting += 1
         self._queue.put(sample)
 
+    def count_failed(self) -> None:
+        self._stats.dropped["file", "failed"] += 1
+
     async def close(self, seconds: float) -> None:
         """Have everything written and the open file finished, in at most `seconds`."""
         self._queue.put(None)

@@ -54,6 +54,9 @@ class KafkaSink:
         self._empty.clear()
         self._offered.set()
 
+    def count_failed(self) -> None:
+        self._stats.dropped["kafka", "failed"] += 1
+
     async def close(self, seconds: float) -> None:
         """Have everything sent, in at most `seconds`."""
         with contextlib.suppress(TimeoutError):  # nothing to wait for where all were dropped

@@ -9,12 +9,13 @@ from typing import Literal
 Sink = Literal["file", "kafka"]
 
 DROP_REASONS: dict[Sink, tuple[str, ...]] = {
-    "file": ("write_failed", "busy", "disk_bound", "closed"),
-    "kafka": ("buffer_full", "refused", "closed"),
+    "file": ("failed", "write_failed", "busy", "disk_bound", "closed"),
+    "kafka": ("failed", "buffer_full", "refused", "closed"),
 }
 """All that there are, shown from the start at 0: a rate needs the sample before the first event.
 
-`write_failed`: the file system refused it (full, no permission). `busy`: it still has not taken the ones before.
+`failed`: it could not be made, for a bug. `write_failed`: the file system refused it (full, no permission). `busy`: it
+still has not taken the ones before.
 `disk_bound`: written long ago, and dropped for newer ones. `buffer_full`: dropped for newer ones before the topic took
 it. `refused`: the brokers will never take it. `closed`: not out when the sidecar ended.
 """

@@ -26,6 +26,7 @@ class KeptSamples:
     def __init__(self) -> None:
         self.samples: list[Sample] = []
         self.closed_after = -1
+        self.failed = 0
 
     @property
     def lines(self) -> list[AnyLine]:
@@ -33,6 +34,9 @@ class KeptSamples:
 
     def offer(self, sample: Sample) -> None:
         self.samples.append(sample)
+
+    def count_failed(self) -> None:
+        self.failed += 1
 
     async def close(self, seconds: float) -> None:
         self.closed_after = len(self.samples)
@@ -160,17 +164,17 @@ async def test_samples_missed_while_the_process_stood_still_are_not_made_up() ->
     assert 1 < len(exporting.sink.samples) <= 5
 
 
-async def test_sample_that_fails_is_logged_and_the_next_is_taken(
+async def test_sample_that_fails_is_counted_and_logged_and_the_next_is_taken(
     exporting: Exporting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     exporting.exporter._interval_seconds = 0.001
-    offered = KeptSamples.offer
+    encoded = exporting.exporter._encoded
 
-    def fail_once(sink: KeptSamples, sample: Sample) -> None:
-        monkeypatch.setattr(KeptSamples, "offer", offered)
+    async def fail_once(*_: object) -> list[bytes]:
+        monkeypatch.setattr(exporting.exporter, "_encoded", encoded)
         raise ValueError("a bug")
 
-    monkeypatch.setattr(KeptSamples, "offer", fail_once)
+    monkeypatch.setattr(exporting.exporter, "_encoded", fail_once)
     exporting.exporter.start()
 
     def taken() -> bool:
@@ -180,6 +184,8 @@ async def test_sample_that_fails_is_logged_and_the_next_is_taken(
     await until(taken)
     await exporting.exporter.close()
     assert "sample_failed" in caplog.text
+    assert exporting.sink.failed == 1
+    assert exporting.sink.samples[0].key.sequence == 2
 
 
 async def test_sample_of_20000_partitions_never_holds_the_loop_for_long(exporting: Exporting) -> None:

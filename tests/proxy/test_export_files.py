@@ -335,8 +335,9 @@ async def test_sink_on_a_disk_that_hangs_drops_without_waiting(tmp_path: Path, m
     for sequence in range(MOST_WAITING + 2):
         sink.offer(sample(sequence))
     assert counted(stats) == {("file", "busy"): 2}
+    sink.count_failed()
     await sink.close(0.05)
-    assert counted(stats) == {("file", "busy"): 2, ("file", "closed"): MOST_WAITING}
+    assert counted(stats) == {("file", "busy"): 2, ("file", "failed"): 1, ("file", "closed"): MOST_WAITING}
     answers.set()
     await asyncio.sleep(0)
 

@@ -98,10 +98,11 @@ async def test_dead_topic_keeps_what_fits_and_drops_the_oldest(caplog: pytest.Lo
     sink, stats = sink_of(free_port(), max_buffer_bytes=3 * SIZE + 100)
     offer(sink, *range(1, 10))
     assert counted(stats) == {("kafka", "buffer_full"): 6}
+    sink.count_failed()
     await until(lambda: "samples_not_sent" in caplog.text)
     async with asyncio.timeout(2):
         await sink.close(0.1)
-    assert counted(stats) == {("kafka", "buffer_full"): 6, ("kafka", "closed"): 3}
+    assert counted(stats) == {("kafka", "buffer_full"): 6, ("kafka", "failed"): 1, ("kafka", "closed"): 3}
     assert "samples_lost" in caplog.text
 
 
