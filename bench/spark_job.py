@@ -231,9 +231,11 @@ def _build(spark: SparkSession, folder: Path) -> tuple[float, DayReport]:
 
 
 def _live_heap(spark: SparkSession) -> float:
-    """MB that the JVM keeps when the garbage is gone."""
+    """MB that the JVM keeps when the garbage is gone, and what Spark gives back once it sees that it is garbage."""
     gc.collect()
     runtime: Any = spark.sparkContext._jvm.java.lang.Runtime.getRuntime()  # type: ignore[union-attr]
+    runtime.gc()
+    time.sleep(2)
     runtime.gc()
     return float(runtime.totalMemory() - runtime.freeMemory()) / 1e6
 

@@ -108,5 +108,5 @@ def _worst(spans: DataFrame, span: list[str]) -> DataFrame:
 def _utc(monotonic: str) -> Column:
     """The time of day of a time on the monotonic clock, as the sample's end tells it."""
     return F.timestamp_micros(
-        F.unix_micros("ended_at") - F.round((F.col("end_seconds") - F.col(monotonic)) * 1e6).cast("long")
+        F.col("ended_micros") - F.round((F.col("end_seconds") - F.col(monotonic)) * 1e6).cast("long")
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.read import SAMPLE_KEY, Lines
@@ -16,15 +16,23 @@ _REPLICA: Final = ("side", "broker_id", "start_id", "topic", "partition", "peer"
 SPAN: Final = (*_REPLICA, "span")
 
 
-def behind_spans(lines: Lines) -> DataFrame:
+def replicas_behind(lines: Lines) -> DataFrame:
+    """Return the replicas of which a span may tell. Most are never behind for long: their lines need no work."""
+    behind = F.col("lag_seconds") > 0
+    counts = behind & ((F.col("bytes_throttled") > 0) | (F.col("lag_seconds") > OUT_OF_SYNC_SECONDS))
+    return lines.partitions.where(counts).select(*_REPLICA).distinct()
+
+
+def behind_spans(lines: Lines, replicas: DataFrame) -> DataFrame:
     """Return a row for each span from the first sample of a replica behind to the first in which it is not.
 
-    Only spans with throttled bytes or more than OUT_OF_SYNC_SECONDS of lag. A span is of one start of one sidecar and
-    ends with the day; `start` is since when the replica was not caught up, so it may be before. `end` is null where
-    the samples do not tell of one. A stall is a time without bytes within the span: samples without a line count too.
+    Only of `replicas`, as `replicas_behind` gives them, and only spans with throttled bytes or more than
+    OUT_OF_SYNC_SECONDS of lag. A span is of one start of one sidecar and ends with the day; `start` is since when the
+    replica was not caught up, so it may be before. `end` is null where the samples do not tell of one. A stall is a
+    time without bytes within the span: samples without a line count too.
     """
     in_order = Window.partitionBy(*SPAN).orderBy("sequence")
-    rows = _rows(lines)
+    rows = _rows(lines, replicas)
     # Where the samples tell of bytes, the span begins at the latest with the first sample that does.
     since = F.greatest("begin_seconds", F.col("end_seconds") - F.col("lag_seconds"))
     moved = F.when(F.col("bytes") > 0, F.col("end_seconds"))
@@ -32,13 +40,14 @@ def behind_spans(lines: Lines) -> DataFrame:
     began = F.first(since).over(in_order)
     reached = F.when(F.col("bytes") > 0, F.col("begin_seconds")).otherwise(F.col("end_seconds"))
     stalls = rows.withColumn("stall", reached - F.coalesce(moved_before, began)).withColumn("began", began)
+    since_micros = F.col("ended_micros") - F.round(F.col("lag_seconds") * 1e6).cast("long")
     is_stuck = (F.col("stall") > OUT_OF_SYNC_SECONDS) & F.col("stall_over")
     return (
         stalls.withColumn("stall_over", (F.col("bytes") > 0) | F.lead("sequence").over(in_order).isNull())
         .groupBy(*SPAN)
         .agg(
-            F.min_by(_micros() - F.round(F.col("lag_seconds") * 1e6).cast("long"), "sequence").alias("start"),
-            F.max(F.when(~F.col("behind"), _micros())).alias("end"),
+            F.min_by(since_micros, "sequence").alias("start"),
+            F.max(F.when(~F.col("behind"), F.col("ended_micros"))).alias("end"),
             F.sum("bytes").alias("bytes"),
             F.sum("bytes_throttled").alias("bytes_throttled"),
             (F.max("end_seconds") - F.min("began")).alias("seconds"),
@@ -55,27 +64,24 @@ def behind_spans(lines: Lines) -> DataFrame:
     )
 
 
-def _rows(lines: Lines) -> DataFrame:
+def _rows(lines: Lines, replicas: DataFrame) -> DataFrame:
     """Return the lines of replicas behind and those in which they have caught up, with `span`, `bytes` and `rate`."""
     known = lines.partitions.where(F.col("lag_seconds").isNotNull()).select(
         *_REPLICA,
         "sequence",
         "begin_seconds",
         "end_seconds",
-        "ended_at",
+        "ended_micros",
         "lag_seconds",
         "lag_messages",
         "bytes_throttled",
         (F.col("bytes_throttled") + F.col("bytes_unthrottled")).alias("bytes"),
         (F.col("lag_seconds") > 0).alias("behind"),
     )
-    # Most replicas are never behind for long; the rest of the work is for those that are.
-    counts = F.col("behind") & ((F.col("bytes_throttled") > 0) | (F.col("lag_seconds") > OUT_OF_SYNC_SECONDS))
-    concerned = known.where(counts).select(*_REPLICA).distinct()
     in_order = Window.partitionBy(*_REPLICA).orderBy("sequence")
     was_behind = F.coalesce(F.lag("behind").over(in_order), F.lit(False))
     spans = (
-        known.join(concerned, [*_REPLICA], "left_semi")
+        known.join(replicas, [*_REPLICA], "left_semi")
         .withColumn("was_behind", was_behind)
         .withColumn("begins", F.when(F.col("behind") & ~F.col("was_behind"), 1).otherwise(0))
         .withColumn("span", F.sum("begins").over(in_order))
@@ -83,7 +89,3 @@ def _rows(lines: Lines) -> DataFrame:
     )
     quotas = lines.quotas.groupBy(*SAMPLE_KEY, "side").agg(F.max_by("rate", "in_force_from_seconds").alias("rate"))
     return spans.join(quotas, [*SAMPLE_KEY, "side"], "left")
-
-
-def _micros() -> Column:
-    return F.unix_micros("ended_at")

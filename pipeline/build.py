@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.accuracy import throttle_accuracy
-from pipeline.behind import behind_spans
+from pipeline.behind import behind_spans, replicas_behind
 from pipeline.damaged import damaged_files
 from pipeline.errors import SPARK_ERRORS, BuildError, first_line
 from pipeline.lag import replica_lag
@@ -54,12 +54,9 @@ _SETTINGS: Final = MappingProxyType(
     {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "false",  # a bad value is null, and its line is bad
-        # To compress what is kept takes several times as long as to keep it; what does not fit goes to disk.
-        "spark.sql.inMemoryColumnarStorage.compressed": "false",
-        # Rates are collected by partition and hour. With Spark's 128 groups it would sort everything instead, and with
-        # its larger pieces of a shuffle there are more groups than are kept in memory well.
-        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
-        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "20000",
+        # What is sorted by its groups is grouped in one pass. By itself Spark makes two tables of the groups in memory,
+        # one before and one behind a shuffle, even where there is no shuffle.
+        "spark.sql.execution.replaceHashWithSortAgg": "true",
     }
 )
 
@@ -133,11 +130,12 @@ def _write_day(spark: SparkSession, source: str, output: Output, day: date, dama
     with contextlib.ExitStack() as stack:
 
         def kept(frame: DataFrame) -> DataFrame:
-            stack.callback(frame.persist(StorageLevel.MEMORY_AND_DISK_DESER).unpersist)
+            stack.callback(frame.persist(StorageLevel.MEMORY_AND_DISK_DESER).unpersist, blocking=True)
             return frame
 
         # Kept before anything is asked of it: Spark would move a condition before the parsing, and parse again for it.
-        parsed = of_day(kept(parse(read_lines(spark, source, day, damaged))), day)
+        # In files, of which each question reads the columns that it needs; in memory there is no room for all lines.
+        parsed = of_day(stack.enter_context(output.kept("lines", parse(read_lines(spark, source, day, damaged)))), day)
         found = kept(samples(good_lines(parsed)))
         bad = kept(quarantine(parsed, found, damaged))
         report = _report(day, found, bad)
@@ -147,11 +145,13 @@ def _write_day(spark: SparkSession, source: str, output: Output, day: date, dama
         if report.quarantined.get(PARTIAL_SAMPLE):
             lines = without_partial(lines, found)
         if report.has_duplicates:
-            lines = without_duplicates(lines)
+            lines = stack.enter_context(output.kept("lines-once", without_duplicates(lines)))
         # Most lines are of partitions: the others are kept apart, and so are the few that tell of replicas behind.
         few = by_kind(kept(lines.where(F.col("kind") != kind_of(PartitionLine))))
         lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
-        spans = kept(behind_spans(lines_by_kind))
+        replicas = kept(replicas_behind(lines_by_kind))
+        replicas.count()  # when Spark knows how few they are, it gives them to all tasks, and shuffles no other lines
+        spans = kept(behind_spans(lines_by_kind, replicas))
         tables = {
             PARTITION_RATES.name: partition_rates(lines_by_kind),
             BROKER_RATES.name: broker_rates(lines_by_kind),

@@ -8,7 +8,7 @@ moved nothing in it: that is a rate of 0, and counts for the mean and the p95. A
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
 from pipeline.read import Lines
@@ -63,21 +63,33 @@ def _broker_windows(seen: DataFrame, keys: list[str], covered: DataFrame, placed
 
     `seen` has a row for each key, sample and peer, with `bytes`. What has the same `placed_by` is worked on together.
     """
-    # Lines change places once: what is grouped by more than these keys stays where it is.
-    placed = seen.select(
-        *keys, "broker_id", _start(_MINUTE).alias("minute"), _sample().alias("sample"), "bytes", "micros"
-    ).repartition(*placed_by)
-    by_sample = placed.groupBy(*keys, "broker_id", "minute", "sample").agg(
-        F.sum("bytes").alias("bytes"), F.max("micros").alias("micros")
+    # Lines change places once, since what is grouped by more than `placed_by` stays where it is, and are sorted once.
+    # What comes first in the order is a number: that decides most comparisons.
+    group = ["hash", *keys, "broker_id", "hour"]
+    placed = (
+        seen.select(*keys, "broker_id", "ended", _sample().alias("sample"), "bytes", "micros")
+        .repartition(*placed_by)
+        .select(
+            F.xxhash64(*keys, "broker_id").alias("hash"),
+            *keys,
+            "broker_id",
+            _start(_HOUR).alias("hour"),
+            _start(_MINUTE).alias("minute"),
+            "sample",
+            "bytes",
+            "micros",
+        )
+    )
+    by_sample = _in_order(placed, *group, "minute", "sample").agg(
+        F.sum("bytes").alias("bytes"),
+        F.first("micros").alias("micros"),  # all have the same; with `max` Spark would drop the order as of no use
     )
     rate = _thousandths(F.col("bytes"), F.col("micros"))
-    by_minute = by_sample.groupBy(*keys, "broker_id", "minute").agg(
+    by_minute = _in_order(by_sample, *group, "minute").agg(
         F.sum("bytes").alias("bytes"), F.collect_list(rate).alias("rates")
     )
     minute = F.struct(F.lit("minute").alias("window"), F.col("minute").alias("window_start"), "bytes", "rates")
-    by_hour = by_minute.groupBy(*keys, "broker_id", (F.col("minute") - F.col("minute") % _HOUR).alias("hour")).agg(
-        F.sum("bytes").alias("bytes"), F.collect_list(minute).alias("minutes")
-    )
+    by_hour = _in_order(by_minute, *group).agg(F.sum("bytes").alias("bytes"), F.collect_list(minute).alias("minutes"))
     hour = F.struct(
         F.lit("hour").alias("window"),
         F.col("hour").alias("window_start"),
@@ -95,6 +107,14 @@ def _broker_windows(seen: DataFrame, keys: list[str], covered: DataFrame, placed
         F.array_max("rates").alias("max"),
         _p95().alias("p95"),
     )
+
+
+def _in_order(frame: DataFrame, *names: str) -> GroupedData:
+    """Group what lies in one place by sorting it: in one pass, and without a table of all groups in memory.
+
+    Spark does not sort what is in this order already.
+    """
+    return frame.sortWithinPartitions(*names).groupBy(*names)
 
 
 def _p95() -> Column:

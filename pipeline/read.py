@@ -1,9 +1,9 @@
 """Exported samples as a DataFrame: reading, quarantine of bad lines, duplicates, samples that are not whole.
 
 The schema is that of `quota.samples`; here all kinds of lines are rows of one frame, with null where a kind has no such
-field, and without the fields that no table is made of. Added are `ended` (whole seconds since 1970, UTC) and `micros`
-(the interval's length). The end is by the time of day, lengths are by the monotonic clock: a step of the clock moves
-samples, and never stretches them.
+field, and without the fields that no table is made of. Added are `ended_micros` and `ended` (micro- and whole seconds
+since 1970, UTC), and `micros` (the interval's length). The end is by the time of day, lengths are by the monotonic
+clock: a step of the clock moves samples, and never stretches them.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ _TEXTS: Final = [name for name, kind in _FIELDS.items() if isinstance(kind, T.St
 _SCHEMA: Final = T.StructType(
     [T.StructField(name, kind) for name, kind in {**_FIELDS, _CORRUPT: T.StringType()}.items()]
 )
+_OF_BAD_LINES: Final = ("reason", "text", "file", "folder_day", "schema", "end_utc")
 _JSON: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 
 
@@ -150,25 +151,28 @@ def _read_kafka(spark: SparkSession, source: str, day: date) -> DataFrame:
 
 
 def parse(lines: DataFrame) -> DataFrame:
-    """Return every line with `ended`, `ended_at`, `micros`, and `reason`: why it is bad, or null where it is good.
+    """Return every line with `ended_micros`, `ended`, `micros`, and `reason`: why it is bad; null where it is good.
 
-    `line` and `file` are those of bad lines alone; `line` is as it came, or what could be read of it.
+    Null in good lines are `schema`, `end_utc`, `file`, and `text`: the line as it came where it could not be read.
     """
     is_bad = F.col("reason").isNotNull()
-    known = F.to_json(F.struct(*_FIELDS))
+    of_bad = {name: F.when(is_bad, F.col(name)).alias(name) for name in ("schema", "end_utc", "file")}
+    # All of it is compiled by Spark, into one loop over the lines: to_json, which it does not compile, waits for
+    # `quarantine`.
     return (
         lines.withColumn("ended_at", _utc("end_utc"))
+        .withColumn("ended_micros", F.unix_micros("ended_at"))
         .withColumn("ended", F.unix_seconds("ended_at"))
         .withColumn("micros", _micros(F.col("end_seconds") - F.col("begin_seconds")))
         .withColumn("reason", _reason())
         .select(
             "reason",
-            F.when(is_bad, F.substring(F.coalesce(_CORRUPT, known), 1, MAX_CHARACTERS)).alias("line"),
-            F.when(is_bad, F.col("file")).alias("file"),
+            F.when(is_bad, F.substring(_CORRUPT, 1, MAX_CHARACTERS)).alias("text"),
+            of_bad["file"],
             "folder_day",
-            *(name for name in _FIELDS if name not in ("schema", "end_utc")),
+            *(of_bad.get(name, F.col(name)) for name in _FIELDS),
+            "ended_micros",
             "ended",
-            "ended_at",
             "micros",
         )
     )
@@ -215,7 +219,7 @@ def of_day(parsed: DataFrame, day: date) -> DataFrame:
 
 def good_lines(parsed: DataFrame) -> DataFrame:
     """Return the lines without a reason against them, as they were exported."""
-    return parsed.where(F.col("reason").isNull()).drop("reason", "line", "file", "folder_day")
+    return parsed.where(F.col("reason").isNull()).drop(*_OF_BAD_LINES)
 
 
 def by_kind(lines: DataFrame) -> Lines:
@@ -273,7 +277,8 @@ def quarantine(parsed: DataFrame, found: DataFrame, damaged: Collection[str] = (
 
     The columns are `reason`, `file`, `line` and `lines`: how many the row is for, of a file none.
     """
-    bad = parsed.where(F.col("reason").isNotNull()).select("reason", "file", "line", F.lit(1).cast("long"))
+    line = F.substring(F.coalesce("text", F.to_json(F.struct(*_FIELDS))), 1, MAX_CHARACTERS)
+    bad = parsed.where(F.col("reason").isNotNull()).select("reason", "file", line, F.lit(1).cast("long"))
     partial = found.where(~F.col("whole")).select(
         F.lit(PARTIAL_SAMPLE), F.lit(None).cast("string"), F.to_json(F.struct(*SAMPLE_KEY)), "lines"
     )

@@ -28,6 +28,7 @@ DEAD_AFTER_SECONDS: Final = 60.0
 
 _WORK: Final = "_weir"
 _READY: Final = "ready-"
+_KEPT: Final = "kept-"
 
 
 class Output:
@@ -54,6 +55,16 @@ class Output:
             over.set()
             signs.join()
             self._files.delete(self._lock, False)
+
+    @contextlib.contextmanager
+    def kept(self, name: str, frame: DataFrame) -> Iterator[DataFrame]:
+        """Work `frame` out once, and keep its rows in files until the block ends: so they take no memory."""
+        path = self._name(_WORK, _KEPT + name)
+        try:
+            frame.write.mode("overwrite").parquet(path)
+            yield frame.sparkSession.read.schema(frame.schema).parquet(path)
+        finally:
+            self._files.delete(self._hadoop_path(_WORK, _KEPT + name), True)
 
     def stage(self, table: str, day: date, frame: DataFrame) -> int:
         """Write a day's table where readers do not see it, and return its rows."""
@@ -84,6 +95,8 @@ class Output:
         staging = self._hadoop_path(_WORK, "staging")
         for status in self._files.listStatus(self._hadoop_path(_WORK)):
             name = status.getPath().getName()
+            if name.startswith(_KEPT):
+                self._files.delete(status.getPath(), True)
             if name.startswith(_READY):
                 tables = [table.getPath().getName() for table in self._files.listStatus(staging)]
                 self._move(tables, date.fromisoformat(name.removeprefix(_READY)))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from pyspark.sql import DataFrame
 
-from pipeline.behind import behind_spans
+from pipeline.behind import behind_spans, replicas_behind
 from pipeline.lag import replica_lag
 from pipeline.moves import moves
-from pipeline.read import by_kind, good_lines, of_day
+from pipeline.read import Lines, by_kind, good_lines, of_day
 from pipeline.tables import MOVES, REPLICA_LAG
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types
@@ -23,6 +24,10 @@ MOVE = (
     "quota_bytes_per_second",
     "longest_stall_seconds",
 )
+
+
+def _spans(lines: Lines) -> DataFrame:
+    return behind_spans(lines, replicas_behind(lines))
 
 
 def test_move_from_behind_to_caught_up(frames: Frames) -> None:
@@ -47,7 +52,7 @@ def test_move_from_behind_to_caught_up(frames: Frames) -> None:
         ),
         sidecar.sample(partition("t", 0, 70, lag=(0, 0.0)), steady),
     ]
-    table = moves(behind_spans(frames.lines(*texts)))
+    table = moves(_spans(frames.lines(*texts)))
     assert table.dtypes == types(MOVES)
     assert rows(table, "topic", "partition", "replica", "broker_id", "side", *MOVE) == [
         (
@@ -66,7 +71,7 @@ def test_move_that_did_not_end_and_second_one(frames: Frames) -> None:
         sidecar.sample(partition("t", 0, 0, throttled=400, lag=(5, 5.0), side="follower", peer=1)),
         sidecar.sample(partition("t", 0, 0, left_out=1, lag=(7, 15.0), side="follower", peer=1)),
     ]
-    assert rows(moves(behind_spans(frames.lines(*texts))), "replica", "side", *MOVE) == [
+    assert rows(moves(_spans(frames.lines(*texts))), "replica", "side", *MOVE) == [
         (3, "follower", "2026-11-02 12:00:00", "2026-11-02 12:00:20", 300, 300, 15.0, None, 0.0),
         (3, "follower", "2026-11-02 12:00:25", None, 400, 400, pytest.approx(400 / 15), None, 10.0),
     ]
@@ -94,7 +99,7 @@ def test_replica_out_of_sync_and_stuck(frames: Frames) -> None:
         ),
         sidecar.sample(partition("t", 0, 10, lag=(0, 0.0))),
     ]
-    table = replica_lag(behind_spans(frames.lines(*texts)))
+    table = replica_lag(_spans(frames.lines(*texts)))
     assert table.dtypes == types(REPLICA_LAG)
     assert rows(
         table,
@@ -114,7 +119,7 @@ def test_restart_of_the_sidecar_ends_a_span(frames: Frames) -> None:
         before.sample(partition("t", 0, 0, throttled=100, lag=(5, 10.0))),
         after.sample(partition("t", 0, 0, throttled=100, lag=(3, 10.0))),
     ]
-    assert rows(moves(behind_spans(frames.lines(*texts))), "bytes", "end") == [(100, None), (100, None)]
+    assert rows(moves(_spans(frames.lines(*texts))), "bytes", "end") == [(100, None), (100, None)]
 
 
 def test_move_over_midnight_is_two_spans_that_add_up(frames: Frames) -> None:
@@ -126,7 +131,5 @@ def test_move_over_midnight_is_two_spans_that_add_up(frames: Frames) -> None:
         sidecar.sample(partition("t", 0, 0, throttled=300, lag=(0, 0.0))),
     )
     first, second = (by_kind(good_lines(of_day(parsed, DAY + timedelta(days=days)))) for days in (0, 1))
-    assert rows(moves(behind_spans(first)), "start", "end", "bytes") == [("2026-11-02 23:59:40", None, 100)]
-    assert rows(moves(behind_spans(second)), "start", "end", "bytes") == [
-        ("2026-11-02 23:59:40", "2026-11-03 00:00:10", 500)
-    ]
+    assert rows(moves(_spans(first)), "start", "end", "bytes") == [("2026-11-02 23:59:40", None, 100)]
+    assert rows(moves(_spans(second)), "start", "end", "bytes") == [("2026-11-02 23:59:40", "2026-11-03 00:00:10", 500)]

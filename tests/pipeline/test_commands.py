@@ -32,6 +32,7 @@ SUBMIT = (
     str(ROOT / "pipeline" / "build.py"),
 )
 SECONDS = 120
+OWN_JAVA_OPTION = "-Dmine=kept"
 RANGE = ("--from", f"{DAY}", "--to", f"{DAY + timedelta(days=1)}")
 
 
@@ -45,7 +46,8 @@ def _started(command: tuple[str, ...], samples: Path, tables: Path) -> subproces
     environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # to compile well does not pay for few lines
     settings = tables.parent / "spark-defaults.conf"
     if not settings.exists():
-        settings.write_text("".join(f"{name} {value}\n" for name, value in FOR_FEW_LINES.items()))
+        wanted = FOR_FEW_LINES | {"spark.driver.extraJavaOptions": OWN_JAVA_OPTION}
+        settings.write_text("".join(f"{name} {value}\n" for name, value in wanted.items()))
     environment["SPARK_CONF_DIR"] = str(tables.parent)
     words = [*command, "--input", str(samples), "--output", str(tables), *RANGE]
     return subprocess.Popen(
@@ -153,20 +155,26 @@ def test_killed_while_writing_leaves_whole_tables_and_is_made_good_by_the_next_r
     assert status == 0, errors
     assert said == built[1]
     assert _contents(tables) == _contents(built[0])
+    assert list((tables / "_weir").glob("[!.]*")) == []
 
 
 def test_killed_jvm_is_told_in_a_sentence(samples: Path, tmp_path: Path) -> None:
-    """As the kernel does it for want of memory: what Python still tries to ask it fails too."""
+    """As the kernel does it for want of memory: what Python still tries to ask it fails too.
+
+    It was started with the user's own options and weir's.
+    """
     tables = tmp_path / "tables"
     with _started(WEIR, samples, tables) as build:
         try:
             _wait_until_staging(build, tables)
             (jvm,) = Path(f"/proc/{build.pid}/task/{build.pid}/children").read_text().split()
+            options = Path(f"/proc/{jvm}/cmdline").read_text().split("\0")
             os.kill(int(jvm), signal.SIGKILL)
             _, error = build.communicate(timeout=SECONDS)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(build.pid, signal.SIGKILL)
+    assert {OWN_JAVA_OPTION, "-XX:+UseParallelGC"} <= set(options)
     assert build.returncode == 1
     assert error.splitlines()[-1].startswith("weir: the tables cannot be built: ")
     assert "cli/report.py" not in error
