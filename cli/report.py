@@ -25,9 +25,10 @@ FIRST_YEAR, LAST_YEAR = 1971, 2999
 SPARK_SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.sql.codegen.cache.maxEntries": "1000",  # the job has more than Spark's 100; the next day uses them again
     "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",  # faster than G1; the user's extraJavaOptions follow it
 }
-# For few cores: of Spark's 200 partitions there would be many turns, and of few large files unlike shares.
+# For few cores. Of Spark's 200 partitions there would be many turns, and of few large files unlike shares.
 ONE_MACHINE_SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.files.minPartitionNum": "16",
