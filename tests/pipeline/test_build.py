@@ -230,10 +230,15 @@ def test_table_that_another_run_is_writing_is_refused(job: Job) -> None:
 
 
 def test_lock_of_a_killed_run_is_taken_over(job: Job) -> None:
-    """It names a process of this machine that is gone, or one elsewhere that has been silent for long."""
+    """It names a process of this machine that is gone, or one elsewhere that has been silent for long.
+
+    The lines that the first had kept are deleted.
+    """
     job.export(_sample(Sidecar(), 100))
-    job.lock(host=socket.gethostname(), pid=2**22 + 1)  # more than Linux gives
+    left = job.lock(host=socket.gethostname(), pid=2**22 + 1).parent / "kept-lines-once"  # more than Linux gives
+    left.mkdir()
     assert job.run()[0].samples == 1
+    assert not left.exists()
     lock = job.lock(host="elsewhere", pid=7)
     long_ago = time.time() - 2 * DEAD_AFTER_SECONDS
     os.utime(lock, (long_ago, long_ago))
