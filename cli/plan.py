@@ -157,9 +157,10 @@ def plan(
 
 def _add_bounds(figures: Figures, move: Move, *, accuracy_known: bool) -> None:
     bounds = quota_bounds(move)
-    above, below = "IN < T", "T < N - IN/R"
+    above, below = "bytes in < quota", "quota < network - bytes in / replication factor"
     if accuracy_known:
-        above, below = "IN < T x delivered", "T x worst second < N - IN/R"
+        above = "bytes in < quota x delivered"
+        below = "quota x worst second < network - bytes in / replication factor"
     figures.add("quota_above", bounds.above, "bytes/s", f"computed: {above} (KIP-73, Q&A 4)")
     source = f"{below}: give --network" if bounds.below is None else f"computed: {below} (KIP-73, Q&A 4)"
     figures.add("quota_below", bounds.below, "bytes/s", source)

@@ -92,8 +92,8 @@ def refusal(
     match error:
         case NoQuota():
             return Refusal(
-                f"bytes in of {show_rate(move.bytes_in)} leave no room for any quota on a network of {network}: none is"
-                " both above IN and below N - IN/R",
+                f"bytes in of {show_rate(move.bytes_in)} leave no room for any quota on a network of {network}: none"
+                " both keeps up with them and leaves clients room",
                 f"a network of more than {show_exactly(math.ceil(error.network))} would do",
                 {"network_above": error.network},
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 
 from cli.rates import parse_rate
@@ -70,15 +70,23 @@ def parse_deadline(text: str, now: datetime) -> datetime:
     else:
         if clock.tzinfo is None and len(text) > len("06"):
             today = now.astimezone().date()
-            moments = (datetime.combine(today + timedelta(days=days), clock).astimezone() for days in (0, 1))
+            moments = (_here(datetime.combine(today + timedelta(days=days), clock)) for days in (0, 1))
             return next(moment for moment in moments if moment > now)
     try:
-        deadline = datetime.fromisoformat(text).astimezone()
+        deadline = _here(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is not a time: give it as in 06:00 or '2026-11-22 06:00'") from None
     if deadline <= now:
         raise ValueError(f"{text!r} is over")
     return deadline
+
+
+def _here(moment: datetime) -> datetime:
+    """Return a time with the local zone, which it is in where it names none.
+
+    Where the clocks skip it, as long after midnight as it would have been: `astimezone` alone would go back.
+    """
+    return datetime.fromtimestamp(moment.timestamp(), UTC).astimezone()
 
 
 def show_exactly(rate: int) -> str:

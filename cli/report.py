@@ -47,11 +47,11 @@ def build(
     source: Annotated[str, typer.Option("--input", help="Hadoop path of the samples, or kafka://host:port/topic.")],
     output: Annotated[str, typer.Option("--output", help="Hadoop path of the tables.")],
     first: Annotated[str, typer.Option("--from", help="First day (UTC), as 2026-11-02.")],
-    until: Annotated[str, typer.Option("--to", help="The day behind the last one.")],
+    until: Annotated[str, typer.Option("--to", help="The day after the last one.")],
     master: Annotated[str, typer.Option("--master", help="Spark's master.")] = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
-    """Replace the tables of the days from --from to before --to, as Parquet. Needs Java 17."""
+    """Replace the tables of the days from --from to before --to, as Parquet. Needs Java (17 is tested)."""
     try:
         job = importlib.import_module("pipeline.build")
     except ModuleNotFoundError as error:
@@ -82,7 +82,7 @@ def html(
     since: Annotated[
         str | None, typer.Option("--from", help="First day or time, as 2026-11-02 or 2026-11-02T06:00; else all.")
     ] = None,
-    until: Annotated[str | None, typer.Option("--to", help="The day or time behind the last.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="The day or time after the last.")] = None,
     timezone: Annotated[str, typer.Option("--timezone", help="Zone of all times, as Europe/Berlin.")] = "UTC",
     top: Annotated[
         int, typer.Option(min=1, max=MOST_SHOWN, help="How many brokers, partitions, quotas, replicas.")

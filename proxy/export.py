@@ -168,7 +168,7 @@ class Exporter:
 
 
 def new_start_id(utc_seconds: float) -> str:
-    """An id for one start of a process: later ones sort behind it, and no other process has the same."""
+    """An id for one start of a process: later ones sort after it, and no other process has the same."""
     return f"{datetime.fromtimestamp(utc_seconds, UTC):%Y%m%dT%H%M%SZ}-{os.urandom(4).hex()}"
 
 

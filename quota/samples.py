@@ -37,7 +37,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     schema: Annotated[int, Meta(description="version of this schema")] = SCHEMA_VERSION
     broker_id: Annotated[int, Meta(description="the broker beside the sidecar")]
-    start_id: Annotated[str, Meta(description="one start of the sidecar's process; later ones sort behind it")]
+    start_id: Annotated[str, Meta(description="one start of the sidecar's process; later ones sort after it")]
     sequence: Annotated[int, Meta(description="number of the sample in its process, from 1 on without gaps")]
     begin_seconds: Annotated[float, Meta(description="where the interval begins, on the process's monotonic clock")]
     end_seconds: Annotated[float, Meta(description="where it ends: there the next one begins")]

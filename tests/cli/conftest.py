@@ -41,8 +41,18 @@ def nobody() -> str:
 @pytest.fixture
 def hour_east_of_utc() -> Iterator[None]:
     """Local time an hour ahead of UTC, without summer time."""
+    yield from _in_zone("CET-1")
+
+
+@pytest.fixture
+def berlin() -> Iterator[None]:
+    """Local time with summer time, which begins and ends on the last Sundays of March and October."""
+    yield from _in_zone("CET-1CEST,M3.5.0,M10.5.0/3")
+
+
+def _in_zone(zone: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TZ", "CET-1")
+        patch.setenv("TZ", zone)
         time.tzset()
         yield
     time.tzset()

@@ -37,8 +37,12 @@ def test_quota_gives_the_time_and_every_figure_its_source(capsys: pytest.Capture
         ["bytes to move", "2 TB", "computed: move ratio x log size per broker x brokers (KIP-73, Q&A 1)"],
         ["bytes in", "20 MB/s", "--in"],
         ["network", "125 MB/s", "--network 1Gb/s"],
-        ["quota above", "20 MB/s", "computed: IN < T (KIP-73, Q&A 4)"],
-        ["quota below", "118.3 MB/s", "computed: T < N - IN/R (KIP-73, Q&A 4)"],
+        ["quota above", "20 MB/s", "computed: bytes in < quota (KIP-73, Q&A 4)"],
+        [
+            "quota below",
+            "118.3 MB/s",
+            "computed: quota < network - bytes in / replication factor (KIP-73, Q&A 4)",
+        ],
         ["quota", "50000000 bytes/s (50 MB/s)", "--quota"],
         ["move time", "18 h 32 min", "computed: bytes to move / (quota - bytes in) (KIP-73, Q&A 1)"],
         ["done at", "2026-11-22 16:32+01:00", "computed: now + move time"],
@@ -85,7 +89,7 @@ def test_neither_without_a_network_gives_the_bounds_and_asks_for_more(capsys: py
     assert found["figures"]["quota_below"] == {
         "value": None,
         "unit": "bytes/s",
-        "source": "T < N - IN/R: give --network",
+        "source": "quota < network - bytes in / replication factor: give --network",
     }
     assert "--quota" in found["notes"][0]
     assert "quota" not in found["figures"]
@@ -198,8 +202,8 @@ def test_move_of_ages_is_done_after_the_calendar(capsys: pytest.CaptureFixture[s
         ),
         (
             f"{NO_NETWORK} --network 26MB/s --within 1h",
-            "bytes in of 20 MB/s leave no room for any quota on a network of 26 MB/s: none is both above IN and below"
-            " N - IN/R; a network of more than 26666668 bytes/s (26.67 MB/s) would do.",
+            "bytes in of 20 MB/s leave no room for any quota on a network of 26 MB/s: none both keeps up with them and"
+            " leaves clients room; a network of more than 26666668 bytes/s (26.67 MB/s) would do.",
         ),
     ],
 )

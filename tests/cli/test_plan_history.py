@@ -59,10 +59,10 @@ def test_history_answers_which_quota_moves_a_brokers_data_in_time(
         "network": (1250 * MB, "--network 10Gb/s"),
         "delivered": (0.9, f"history: mean / quota while partitions were left out, {throttles}"),
         "worst_second": (1.1, f"history: worst second / quota, at least 1, {throttles}"),
-        "quota_above": (pytest.approx(50 * MB), "computed: IN < T x delivered (KIP-73, Q&A 4)"),
+        "quota_above": (pytest.approx(50 * MB), "computed: bytes in < quota x delivered (KIP-73, Q&A 4)"),
         "quota_below": (
             pytest.approx((1250 - 15) * MB / 1.1),
-            "computed: T x worst second < N - IN/R (KIP-73, Q&A 4)",
+            "computed: quota x worst second < network - bytes in / replication factor (KIP-73, Q&A 4)",
         ),
         "deadline": ("2026-11-22 06:00+01:00", "--by 06:00"),
         "time_allowed": (28_800, "computed: deadline - now, 22:00:00"),

@@ -121,6 +121,20 @@ def test_deadline_is_the_next_such_time_here(text: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("02:30", "2026-03-29 03:30+02:00"),  # the clocks went from 02:00 to 03:00
+        ("2026-03-29 02:30", "2026-03-29 03:30+02:00"),
+        ("03:00", "2026-03-29 03:00+02:00"),
+        ("2026-10-25 02:30", "2026-10-25 02:30+02:00"),  # and from 03:00 back to 02:00
+    ],
+)
+@pytest.mark.usefixtures("berlin")
+def test_deadline_that_the_clocks_skip_is_later_and_one_that_comes_twice_is_the_first(text: str, shown: str) -> None:
+    assert show_moment(parse_deadline(text, datetime(2026, 3, 28, 23, 30, tzinfo=UTC))) == shown
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [("soon", "is not a time"), ("06", "is not a time"), ("25:00", "is not a time"), ("2026-11-21 17:00", "is over")],
 )
