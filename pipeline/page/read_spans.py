@@ -53,8 +53,13 @@ _SPANS: Final = """
 
 _MOVE_SUMS: Final = """
     sum(bytes) AS size, sum(bytes_throttled) AS throttled_size,
-    sum(bytes) / nullif(sum(bytes / nullif(mean_bytes_per_second, 0)), 0) AS rate,
+    sum(bytes) / nullif(sum(coalesce(bytes / nullif(mean_bytes_per_second, 0), {idle_seconds})), 0) AS rate,
     arg_max(quota_bytes_per_second, day_us) AS quota, max(longest_stall_seconds) AS longest_stall
+"""
+
+# A row without bytes does not tell its own seconds: those of its day from the span's begin on.
+_IDLE_SECONDS: Final = """
+    greatest(0, least(coalesce(end_us, day_us + {day}), {known_until}) - greatest(start_us, day_us)) / 1e6
 """
 
 _LAG_SUMS: Final = """
@@ -109,11 +114,11 @@ class SpansReader:
     def __init__(self, tables: OpenTables, since: datetime, until: datetime, known_until: datetime) -> None:
         self._rows = tables.rows
         limits = {"since": micros(since), "until": micros(until)}
+        days = {"day": _DAY_MICROS, "known_until": micros(known_until)}
+        idle_seconds = _IDLE_SECONDS.format(**days)
         for name, table, sums in (("move_spans", "moves", _MOVE_SUMS), ("lag_spans", "replica_lag", _LAG_SUMS)):
             self._rows(
-                _SPANS.format(
-                    name=name, table=table, sums=sums, day=_DAY_MICROS, known_until=micros(known_until), **limits
-                )
+                _SPANS.format(name=name, table=table, sums=sums.format(idle_seconds=idle_seconds), **days, **limits)
             )
         self._rows(_QUOTAS.format(**limits))
 

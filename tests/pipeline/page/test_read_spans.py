@@ -52,6 +52,16 @@ def test_move_over_midnight_is_one(past: Past) -> None:
     assert (found.start, found.end, found.seen_until, found.size, found.rate) == (LATE, end, end, 6000, 100)
 
 
+def test_day_without_bytes_counts_for_the_rate_of_a_move(past: Past) -> None:
+    """An hour at 100 bytes/s, a day of nothing, and an hour at 100 bytes/s."""
+    end = START + 2 * DAY + minutes(60)
+    past.put(MOVES, move(7, LATE, None, 360_000))
+    past.put(MOVES, {**move(7, LATE, None, 0), "mean_bytes_per_second": 0.0}, day=START + DAY)
+    past.put(MOVES, move(7, LATE, end, 360_000), day=START + 2 * DAY)
+    (found,) = _moves(past, days=3).shown
+    assert (found.size, found.rate) == (720_000, 720_000 / 93_600)
+
+
 def test_move_that_began_after_midnight_is_another(past: Past) -> None:
     second = START + DAY + minutes(1)
     past.put(MOVES, move(7, LATE, None))
