@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
@@ -118,7 +119,7 @@ class Output:
         host, pid = owner.get("host", "an unknown host"), owner.get("pid")
         if host == socket.gethostname() and isinstance(pid, int):
             # In containers the process that was killed may have had the same number.
-            is_dead = age > DEAD_AFTER_SECONDS if pid == os.getpid() else not _lives(pid)
+            is_dead = age > DEAD_AFTER_SECONDS if pid == os.getpid() else not _lives(pid, owner.get("started"))
         else:
             is_dead = age > DEAD_AFTER_SECONDS
         if not is_dead:
@@ -140,7 +141,8 @@ class Output:
 
     def _sign(self) -> None:
         stream = self._files.create(self._lock, True)
-        stream.write(bytearray(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode()))
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
+        stream.write(bytearray(json.dumps(owner).encode()))
         stream.close()
 
     def _give_signs(self, over: threading.Event) -> None:
@@ -155,11 +157,23 @@ class Output:
         return self._jvm.org.apache.hadoop.fs.Path(self._name(*parts))
 
 
-def _lives(pid: int) -> bool:
+def _lives(pid: int, started: object) -> bool:
+    """Whether there is a process with this number which started then, where both are known; numbers are used again."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    return True
+    now_there = _started(pid)
+    return started is None or now_there is None or now_there == started
+
+
+def _started(pid: int) -> str | None:
+    """Return when a process started, in ticks of which boot of the machine; None where there is no /proc."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # The second field is its name, which may have spaces and brackets in it.
+        return f"{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]} {boot}"
+    except (OSError, IndexError):
+        return None

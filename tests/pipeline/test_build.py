@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.build import QUARANTINE, TABLES, DayReport, build, parse_day
 from pipeline.errors import BuildError
-from pipeline.storage import DEAD_AFTER_SECONDS, Output
+from pipeline.storage import DEAD_AFTER_SECONDS, Output, _started
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
 
 NEXT_DAY = DAY + timedelta(days=1)
@@ -219,11 +219,13 @@ def test_run_killed_before_all_tables_are_there_changes_nothing(job: Job, monkey
 def test_table_that_another_run_is_writing_is_refused(job: Job) -> None:
     """By a process of this machine that lives, however long it was silent, or by one elsewhere that was heard of."""
     job.export(_sample(Sidecar(), 100))
-    lock = job.lock(host=socket.gethostname(), pid=os.getppid())
-    long_ago = time.time() - 2 * DEAD_AFTER_SECONDS
-    os.utime(lock, (long_ago, long_ago))
-    with pytest.raises(BuildError, match=f"another run is writing .*: process {os.getppid()} on"):
-        job.run()
+    pid = os.getppid()
+    for started in ({}, {"started": _started(pid)}):
+        lock = job.lock(host=socket.gethostname(), pid=pid, **started)
+        long_ago = time.time() - 2 * DEAD_AFTER_SECONDS
+        os.utime(lock, (long_ago, long_ago))
+        with pytest.raises(BuildError, match=f"another run is writing .*: process {pid} on"):
+            job.run()
     job.lock(host="elsewhere", pid=7)
     with pytest.raises(BuildError, match=r"process 7 on elsewhere, which gave a sign of life [0-9] s ago"):
         job.run()
@@ -232,13 +234,15 @@ def test_table_that_another_run_is_writing_is_refused(job: Job) -> None:
 def test_lock_of_a_killed_run_is_taken_over(job: Job) -> None:
     """It names a process of this machine that is gone, or one elsewhere that has been silent for long.
 
-    The lines that the first had kept are deleted.
+    Another process of this machine may have its number. The lines that the first had kept are deleted.
     """
     job.export(_sample(Sidecar(), 100))
     left = job.lock(host=socket.gethostname(), pid=2**22 + 1).parent / "kept-lines-once"  # more than Linux gives
     left.mkdir()
     assert job.run()[0].samples == 1
     assert not left.exists()
+    job.lock(host=socket.gethostname(), pid=os.getppid(), started=_started(os.getpid()))
+    assert job.run()[0].samples == 1
     lock = job.lock(host="elsewhere", pid=7)
     long_ago = time.time() - 2 * DEAD_AFTER_SECONDS
     os.utime(lock, (long_ago, long_ago))
