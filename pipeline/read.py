@@ -137,11 +137,10 @@ def _read_kafka(spark: SparkSession, source: str, day: date) -> DataFrame:
         .option("kafka.bootstrap.servers", servers)
         .option("subscribe", topic)
         .option("startingTimestamp", str((_seconds(day) - 3600) * 1000))
-        .option("endingTimestamp", str((_seconds(day + timedelta(days=1)) + 3600) * 1000))
         .option("startingOffsetsByTimestampStrategy", "latest")
         .load()
     )
-    # A record may hold several lines.
+    # Up to the topic's end: what waited for hours has the time at which it was sent. A record may hold several lines.
     lines = found.select(F.explode(F.split(F.col("value").cast("string"), "\n")).alias("line"), "timestamp")
     return (
         lines.where(F.trim("line") != "")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pipeline.read import (
     MAX_CHARACTERS,
@@ -14,13 +17,27 @@ from pipeline.read import (
     good_lines,
     missing_samples,
     quarantine,
+    read_lines,
     samples,
     without_duplicates,
     without_partial,
 )
 from quota.samples import KINDS, columns, kind_of
 from tests.pipeline.conftest import Frames
-from tests.pipeline.exported import Sidecar, link, partition, quota, rows
+from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows
+
+
+def test_topic_is_read_to_its_end(spark: SparkSession) -> None:
+    """A record may have the time of a day long after that of its samples."""
+    reader = MagicMock()
+    reader.option.return_value = reader
+    session = MagicMock()
+    session.read.format.return_value = reader
+    read_lines(session, "kafka://localhost:1/samples", DAY)
+    options = dict(call.args for call in reader.option.call_args_list)
+    assert options["startingTimestamp"] == str(int((NOON - timedelta(hours=13)).timestamp()) * 1000)
+    assert not [name for name in options if name.startswith("ending")]
+
 
 NOT_KEPT = {*UNUSED, "schema", "end_utc"}
 
