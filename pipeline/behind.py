@@ -33,8 +33,8 @@ def behind_spans(lines: Lines, replicas: DataFrame) -> DataFrame:
     """
     in_order = Window.partitionBy(*SPAN).orderBy("sequence")
     rows = _rows(lines, replicas)
-    # Where the samples tell of bytes, the span begins at the latest with the first sample that does.
-    since = F.greatest("begin_seconds", F.col("end_seconds") - F.col("lag_seconds"))
+    # Whoever is away has no lines: the first one after that tells since when. Samples tell of no bytes before theirs.
+    since = F.greatest("first_begin", F.col("end_seconds") - F.col("lag_seconds"))
     moved = F.when(F.col("bytes") > 0, F.col("end_seconds"))
     moved_before = F.last(moved, ignorenulls=True).over(in_order.rowsBetween(Window.unboundedPreceding, -1))
     began = F.first(since).over(in_order)
@@ -65,7 +65,10 @@ def behind_spans(lines: Lines, replicas: DataFrame) -> DataFrame:
 
 
 def _rows(lines: Lines, replicas: DataFrame) -> DataFrame:
-    """Return the lines of replicas behind and those in which they have caught up, with `span`, `bytes` and `rate`."""
+    """Return the lines of replicas behind and those in which they have caught up, with `span`, `bytes` and `rate`.
+
+    `first_begin` is where the first sample of the process begins.
+    """
     known = lines.partitions.where(F.col("lag_seconds").isNotNull()).select(
         *_REPLICA,
         "sequence",
@@ -88,4 +91,6 @@ def _rows(lines: Lines, replicas: DataFrame) -> DataFrame:
         .where(F.col("behind") | F.col("was_behind"))
     )
     quotas = lines.quotas.groupBy(*SAMPLE_KEY, "side").agg(F.max_by("rate", "in_force_from_seconds").alias("rate"))
-    return spans.join(quotas, [*SAMPLE_KEY, "side"], "left")
+    process = ["broker_id", "start_id"]
+    begins = lines.ends.groupBy(*process).agg(F.min("begin_seconds").alias("first_begin"))
+    return spans.join(quotas, [*SAMPLE_KEY, "side"], "left").join(F.broadcast(begins), process)

@@ -111,6 +111,25 @@ def test_replica_out_of_sync_and_stuck(frames: Frames) -> None:
     ]
 
 
+def test_replica_that_was_away_was_stuck_meanwhile(frames: Frames) -> None:
+    """Its broker is away from 12:00:20 to 12:01:20, in which no line tells of it; 500 bytes come in the next 10 s.
+
+    Behind since 12:00:15: 600 bytes in 85 s. Nothing came for 65 s until the sample that begins at 12:01:20.
+    """
+    sidecar = Sidecar()
+    texts = [
+        *(sidecar.sample(partition("t", 0, 10, lag=(0, 0.0))) for _ in range(2)),
+        *(sidecar.sample() for _ in range(6)),
+        sidecar.sample(partition("t", 0, 500, lag=(100, 75.0))),
+        sidecar.sample(partition("t", 0, 100, lag=(0, 0.0))),
+    ]
+    spans = _spans(frames.lines(*texts))
+    assert rows(moves(spans), *MOVE) == [
+        ("2026-11-02 12:00:15", "2026-11-02 12:01:40", 600, 0, pytest.approx(600 / 85), None, 65.0)
+    ]
+    assert rows(replica_lag(spans), "stuck_spans", "stuck_seconds") == [(1, 65.0)]
+
+
 def test_restart_of_the_sidecar_ends_a_span(frames: Frames) -> None:
     """The new process counts from 1 again and does not know since when: its span is one of its own."""
     before, after = Sidecar(start_id="a"), Sidecar(start_id="b", monotonic=5.0)
