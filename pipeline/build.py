@@ -188,7 +188,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--input", required=True, help="Hadoop path, or kafka://host:port/topic")
     parser.add_argument("--output", required=True, help="Hadoop path of the tables")
     parser.add_argument("--from", required=True, dest="first", help="first day, UTC")
-    parser.add_argument("--to", required=True, dest="until", help="day behind the last, UTC")
+    parser.add_argument("--to", required=True, dest="until", help="day after the last, UTC")
     asked = parser.parse_args(words)
     spark = SparkSession.builder.appName("weir report build").getOrCreate()
     try:
