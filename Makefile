@@ -50,7 +50,7 @@ unit: .venv/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "not integration and not spark and not slow"
 
 spark: .venv/.installed
-	$(BIN)/pytest -m "spark and not slow"
+	$(BIN)/pytest -n 2 --dist loadfile -m "spark and not slow"
 
 integration: setup
 	$(BIN)/pytest -m "integration and not slow"
