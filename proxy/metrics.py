@@ -249,23 +249,25 @@ def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         sides,
         lambda relay: relay.fetch_requests,
     )
-    passed: Counter[str] = Counter(dict.fromkeys(KNOWN_PASSTHROUGH, 0))
+    passed: Counter[str] = Counter()
     for side in sides:
         passed.update(side.relay.passthrough)
-    yield _counted("weir_passthrough", "What passed undecoded, by reason.", "reason", passed)
+    yield _counted("weir_passthrough", "What passed undecoded, by reason.", "reason", passed, KNOWN_PASSTHROUGH)
     yield _by_side_and(
         "weir_protocol_errors",
         "Connections closed because of a peer's bytes.",
         "kind",
         sides,
-        lambda relay: {**dict.fromkeys(KNOWN_PROTOCOL_ERRORS, 0), **relay.protocol_errors},
+        lambda relay: relay.protocol_errors,
+        KNOWN_PROTOCOL_ERRORS,
     )
     yield _by_side_and(
         "weir_upstream_failures",
         "Connections that the upstream did not take.",
         "reason",
         sides,
-        lambda relay: {**dict.fromkeys(KNOWN_UPSTREAM_FAILURES, 0), **relay.upstream_failures},
+        lambda relay: relay.upstream_failures,
+        KNOWN_UPSTREAM_FAILURES,
     )
     yield _by_side_and(
         "weir_internal_errors",
@@ -296,10 +298,12 @@ def _by_side_and(
     label: str,
     sides: Sequence[SideSource],
     counts: Callable[[RelayStats], Mapping[int, int] | Mapping[str, int]],
+    known: Iterable[str] = (),
 ) -> Family:
-    samples = [
-        ((side.throttle.side, str(key)), count) for side in sides for key, count in list(counts(side.relay).items())
-    ]
+    samples = []
+    for side in sides:
+        shown = dict.fromkeys(known, 0) | {str(key): count for key, count in counts(side.relay).items()}
+        samples += [((side.throttle.side, key), count) for key, count in shown.items()]
     return Family(name, "counter", documentation, ("side", label), samples)
 
 

@@ -358,6 +358,7 @@ async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(
             assert not side.throttle.in_isr(b"orders", 0, 3)
         assert under == {"leader": {(b"orders", 0)}, "follower": {(b"orders", 0)}}
         assert await weir.metric('weir_cluster_polls_total{result="ok"}') == 1
+        assert await weir.metric('weir_cluster_polls_total{result="failed"}') == 0
 
 
 async def test_sidecar_names_of_throttled_topics_reach_both_throttles(
