@@ -26,6 +26,11 @@ class Broker(Process):
         self.data = data
         self.ended_at = float("-inf")  # monotonic seconds
 
+    @property
+    def properties(self) -> Path:
+        """Its server.properties, which it reads at each start."""
+        return self.data.parent / "server.properties"
+
     def wait_until_up(self, seconds: float) -> None:
         """Wait until the broker says that it has started. Raises ProcessFailed (PortTaken) or Timeout."""
         self.wait_for_line(_UP, seconds)

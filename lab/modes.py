@@ -72,7 +72,7 @@ class KraftCluster(Cluster):
                     )
                 )
         level = ["--release-version", self._metadata_version] if self._metadata_version else []
-        properties = str(self.brokers[self.controller].data.parent / "server.properties")
+        properties = str(self.brokers[self.controller].properties)
         self.java_tool(
             "format", "kafka.tools.StorageTool", ["format", "-t", self._cluster_id, "-c", properties, *level]
         )

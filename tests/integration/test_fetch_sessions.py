@@ -106,7 +106,7 @@ def test_brokers_are_restarted_one_by_one_from_names_to_topic_ids_while_a_move_i
             for broker_id in (2, 1):
                 wait_for_bytes(cluster, received, received.total + MB)
                 cluster.stop_broker(broker_id)
-                properties = cluster.brokers[broker_id].data.parent / "server.properties"
+                properties = cluster.brokers[broker_id].properties
                 text = properties.read_text()
                 assert "inter.broker.protocol.version=2.8" in text
                 properties.write_text(

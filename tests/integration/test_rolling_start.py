@@ -27,13 +27,13 @@ OF_LISTENERS = ("listeners", "advertised.listeners", "listener.security.protocol
 
 def properties(broker: Broker) -> dict[str, str]:
     """The lab's, but that only the listener for brokers goes by the name that leads to a sidecar."""
-    text = (broker.data.parent / "server.properties").read_text()
+    text = broker.properties.read_text()
     return dict(line.split("=", 1) for line in text.replace("CLIENT://localhost", "CLIENT://127.0.0.1").splitlines())
 
 
 def write(broker: Broker, changed: dict[str, str]) -> None:
     text = "".join(f"{key}={value}\n" for key, value in changed.items())
-    (broker.data.parent / "server.properties").write_text(text)
+    broker.properties.write_text(text)
 
 
 def without_replication(after: dict[str, str]) -> dict[str, str]:
