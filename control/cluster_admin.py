@@ -226,9 +226,10 @@ class ClusterAdmin:
             try:
                 return ask(self._client)
             except UnknownBrokerIdError:
+                new = self._connect()  # where that fails, the old one stays of use
                 self._client.close()
-                self._client = self._connect()
-                return ask(self._client)
+                self._client = new
+                return ask(new)
 
     def _describe_topics(self, client: KafkaAdminClient, names: list[str] | None) -> Any:
         """Ask for topics, again where the broker that was asked does not answer: the client then chooses another."""

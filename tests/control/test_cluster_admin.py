@@ -93,6 +93,19 @@ def test_new_client_asks_again_where_the_old_one_does_not_know_a_broker(admin: C
     assert client(admin).asked == [("delete_topics", (["orders"],), {})]
 
 
+def test_old_client_stays_where_a_new_one_cannot_connect(admin: ClusterAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(**config: Any) -> FakeClient:
+        raise KafkaConnectionError("nobody there")
+
+    monkeypatch.setattr(cluster_admin, "KafkaAdminClient", nobody)
+    old = client(admin)
+    old.answers["delete_topics"] = UnknownBrokerIdError(2)
+    with pytest.raises(ControlError, match="nobody there"):
+        admin.delete_topic("orders")
+    assert client(admin) is old
+    assert old.asked == [("delete_topics", (["orders"],), {})]
+
+
 def test_topics_that_no_broker_tells_of_are_an_error_after_six_tries(admin: ClusterAdmin) -> None:
     client(admin).answers["describe_topics"] = KafkaConnectionError("nobody there")
     with pytest.raises(ControlError, match=r"Asking for topics failed: .*nobody there"):
