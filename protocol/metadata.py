@@ -1,4 +1,4 @@
-"""ApiVersions v0 and Metadata v10 to v12, as far as the ids of topics need them (KIP-516).
+"""ApiVersions v0 and Metadata v10 to v12, as far as ids of topics (KIP-516) and assigned replicas need them.
 
 Frames that are encoded here carry their size prefix; those that are decoded do not.
 """
@@ -19,12 +19,18 @@ FIRST_METADATA_BY_ID: Final = 12
 LAST_METADATA: Final = 12
 
 ID_SIZE: Final = 16
+NO_ERROR: Final = 0
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+REPLICA_NOT_AVAILABLE: Final = 9
+"""A broker with a replica is down: the partition is described all the same."""
+
 NO_ID: Final = bytes(ID_SIZE)
 """What stands where a topic has no id (Uuid.ZERO_UUID)."""
 
 _API: Final = struct.Struct(">hhh")  # api_key, min_version, max_version
 _NO_AUTHORIZED_OPERATIONS_OF_CLUSTER_AND_TOPICS: Final = b"\x00\x00"
 _PARTITION_HEAD: Final = 14  # error_code, partition_index, leader_id, leader_epoch
+_PARTITION: Final = struct.Struct(">hi")  # the first two of these
 _SMALLEST_PARTITION: Final = _PARTITION_HEAD + 4  # replica_nodes, isr_nodes, offline_replicas, tags
 _SMALLEST_TOPIC: Final = 2 + 1 + ID_SIZE + 1 + 1 + 4 + 1
 _SMALLEST_BROKER: Final = 4 + 1 + 4 + 1 + 1
@@ -36,6 +42,19 @@ class MetadataTopic(NamedTuple):
     error_code: int
     name: bytes | None
     topic_id: bytes
+
+
+class AssignedReplicas(NamedTuple):
+    """What a Metadata response says of one partition; a topic that it describes none of has one with number -1.
+
+    `replicas` are broker ids: in a reassignment (KIP-455) those that are added and those that are removed too.
+    """
+
+    topic_error: int
+    topic: bytes | None
+    error_code: int
+    partition: int
+    replicas: frozenset[int]
 
 
 def encode_api_versions_request(correlation_id: int, client_id: bytes) -> bytes:
@@ -82,25 +101,37 @@ def decode_metadata(frame: bytes, version: int, correlation_id: int) -> Iterator
 
     Raises MalformedFrame and CorrelationMismatch, the first where it comes to it: perhaps after some topics.
     """
-    at = _after_tags(frame, _after_correlation_id(frame, correlation_id)) + 4  # throttle_time_ms
-    count, at = COMPACT.read_count(frame, at, _SMALLEST_BROKER)
+    _, count, at = _read_head(frame, correlation_id)
     for _ in range(count):
-        _, at = COMPACT.read_string(frame, at + 4)
-        _, at = _read_nullable_string(frame, at + 4)
-        at = _after_tags(frame, at)
-    _, at = _read_nullable_string(frame, at)  # cluster_id
-    count, at = COMPACT.read_count(frame, at + 4, _SMALLEST_TOPIC)  # behind controller_id
+        topic, at = _read_topic(frame, at)
+        at = _after_topic(frame, _after_partitions(frame, at))
+        yield topic
+    _check_end(frame, version, at)
+
+
+def decode_assigned_replicas(frame: bytes, version: int, correlation_id: int) -> Iterator[AssignedReplicas]:
+    """Read a Metadata response (v10 to v12) partition by partition, as an answer may be large.
+
+    There are none where the answer names no broker: in ZooKeeper mode a broker that starts knows neither brokers nor
+    topics before the controller tells it. Raises as `decode_metadata` does.
+    """
+    brokers, count, at = _read_head(frame, correlation_id)
+    if not brokers:
+        return
     for _ in range(count):
-        error_code = int.from_bytes(frame[at : at + 2], signed=True)
-        name, at = _read_nullable_string(frame, at + 2)
-        topic_id = frame[at : at + ID_SIZE]
-        at = _after_partitions(frame, at + ID_SIZE + 1)  # is_internal
-        at = _after_tags(frame, at + 4)  # topic_authorized_operations
-        yield MetadataTopic(error_code, name, topic_id)
-    if version <= 10:
-        at += 4  # cluster_authorized_operations
-    if _after_tags(frame, at) != len(frame):
-        raise MalformedFrame("bytes are left behind the last field", at)
+        topic, at = _read_topic(frame, at)
+        partitions, at = COMPACT.read_count(frame, at, _SMALLEST_PARTITION)
+        if not partitions:
+            yield AssignedReplicas(topic.error_code, topic.name, NO_ERROR, -1, frozenset())
+        for _ in range(partitions):
+            error_code, partition = _PARTITION.unpack_from(frame, at)  # there is room for it, as for all that follow
+            replicas, at = _read_node_ids(frame, at + _PARTITION_HEAD)
+            for _array in range(2):  # isr_nodes, offline_replicas
+                _, at = _read_node_ids(frame, at)
+            at = _after_tags(frame, at)
+            yield AssignedReplicas(topic.error_code, topic.name, error_code, partition, frozenset(replicas))
+        at = _after_topic(frame, at)
+    _check_end(frame, version, at)
 
 
 def _framed(request: bytes) -> bytes:
@@ -118,6 +149,42 @@ def _after_correlation_id(frame: bytes, expected: int) -> int:
 
 def _read_nullable_string(frame: bytes, at: int) -> tuple[bytes | None, int]:
     return (None, at + 1) if frame[at : at + 1] == b"\x00" else COMPACT.read_string(frame, at)
+
+
+def _read_head(frame: bytes, correlation_id: int) -> tuple[int, int, int]:
+    """Return how many brokers there are, how many topics, and where the first of these begins."""
+    at = _after_tags(frame, _after_correlation_id(frame, correlation_id)) + 4  # throttle_time_ms
+    brokers, at = COMPACT.read_count(frame, at, _SMALLEST_BROKER)
+    for _ in range(brokers):
+        _, at = COMPACT.read_string(frame, at + 4)
+        _, at = _read_nullable_string(frame, at + 4)
+        at = _after_tags(frame, at)
+    _, at = _read_nullable_string(frame, at)  # cluster_id
+    topics, at = COMPACT.read_count(frame, at + 4, _SMALLEST_TOPIC)  # behind controller_id
+    return brokers, topics, at
+
+
+def _read_topic(frame: bytes, at: int) -> tuple[MetadataTopic, int]:
+    """Read what stands before the topic's partitions."""
+    error_code = int.from_bytes(frame[at : at + 2], signed=True)
+    name, at = _read_nullable_string(frame, at + 2)
+    return MetadataTopic(error_code, name, frame[at : at + ID_SIZE]), at + ID_SIZE + 1  # is_internal
+
+
+def _after_topic(frame: bytes, at: int) -> int:
+    return _after_tags(frame, at + 4)  # topic_authorized_operations
+
+
+def _check_end(frame: bytes, version: int, at: int) -> None:
+    if version <= 10:
+        at += 4  # cluster_authorized_operations
+    if _after_tags(frame, at) != len(frame):
+        raise MalformedFrame("bytes are left behind the last field", at)
+
+
+def _read_node_ids(frame: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    count, at = COMPACT.read_count(frame, at, 4)
+    return struct.unpack_from(f">{count}i", frame, at), at + 4 * count
 
 
 def _after_partitions(frame: bytes, at: int) -> int:

@@ -1,9 +1,9 @@
-"""Asks one broker for the ids and names of topics, over a connection of its own."""
+"""Asks one broker for the ids and names of topics, and for their replicas, over a connection of its own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from protocol.errors import FrameTooLarge, InvalidFrameSize
 from protocol.header import SIZE
@@ -12,19 +12,24 @@ from protocol.metadata import (
     FIRST_METADATA_WITH_IDS,
     LAST_METADATA,
     METADATA,
+    NO_ERROR,
+    REPLICA_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_OR_PARTITION,
     decode_api_versions,
+    decode_assigned_replicas,
     decode_metadata,
     encode_api_versions_request,
     encode_metadata_request,
 )
 from proxy.address import Address
 from proxy.connect import connect
+from quota.unassigned import Assignment
 
 MAX_ANSWER_BYTES = 32 * 2**20
 CLIENT_ID = b"weir"
 
 _TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms; other connections wait for no more than that
-_NO_ERROR = 0
+_PARTITIONS_PER_SLICE = 200  # the same
 
 
 class NoTopicIds(Exception):
@@ -80,9 +85,28 @@ class MetadataConnection:
         wanted_names, wanted_ids = frozenset(names), frozenset(topic_ids)
         for number, topic in enumerate(decode_metadata(answer, self._version, self._correlation_id), start=1):
             wanted = topic.name in wanted_names or topic.topic_id in wanted_ids
-            if topic.error_code == _NO_ERROR and wanted and topic.name:
+            if topic.error_code == NO_ERROR and wanted and topic.name:
                 found[topic.topic_id] = topic.name
             if number % _TOPICS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        return found
+
+    async def assignments(self, names: Collection[bytes]) -> Mapping[bytes, Assignment]:
+        """Ask for the replicas of topics by name (UTF-8); returns those that the broker can tell of.
+
+        A topic that does not exist has no partitions; a partition that the broker has an error for has None.
+        """
+        self._correlation_id += 1
+        answer = await self._ask(encode_metadata_request(self._version, self._correlation_id, CLIENT_ID, names))
+        found: dict[bytes, dict[int, frozenset[int] | None]] = {}
+        rows = decode_assigned_replicas(answer, self._version, self._correlation_id)
+        for number, row in enumerate(rows, start=1):
+            if row.topic and row.topic_error == UNKNOWN_TOPIC_OR_PARTITION:
+                found[row.topic] = {}
+            elif row.topic and row.topic_error == NO_ERROR and row.partition >= 0:
+                is_told = row.error_code in (NO_ERROR, REPLICA_NOT_AVAILABLE)
+                found.setdefault(row.topic, {})[row.partition] = row.replicas if is_told else None
+            if number % _PARTITIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         return found
 

@@ -27,6 +27,7 @@ from proxy.topic_ids import DEFAULT_POLL_SECONDS, TopicIdResolver, metadata_serv
 from proxy.upstream_probe import UpstreamProbe
 from quota.throttle import Side, Throttle
 from quota.topic_names import TopicNames
+from quota.unassigned import UnassignedReplicas
 
 if TYPE_CHECKING:
     from proxy.cluster import ClusterPoller, InSyncReplicas
@@ -81,6 +82,7 @@ class Sidecar:
             metadata_servers(config),
             topics=self._throttled_topics,
             changed=self._apply_topic_names,
+            unassigned=UnassignedReplicas([side.throttle for side in self.sides]),
             log=self.log,
             poll_seconds=DEFAULT_POLL_SECONDS if config.cluster is None else config.cluster.poll_seconds,
             clock=clock,

@@ -1,5 +1,7 @@
 """Learns the names of topic ids from the cluster's metadata: throttled topics in advance, others when they are seen.
 
+By the way it asks whether replicas that are silent are assigned at all (quota.unassigned).
+
 Nothing on the data path waits for it: after a moment (quota.topic_names.AWAIT_SECONDS) an id without a name is not
 throttled until its name is known.
 """
@@ -10,8 +12,9 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from itertools import islice
+from typing import TypeVar
 
 from protocol.errors import ProtocolError
 from proxy.address import Address
@@ -19,6 +22,9 @@ from proxy.config import Config
 from proxy.log import EventLog, innermost_frame, os_error_reason
 from proxy.metadata import MetadataConnection, NoTopicIds
 from quota.topic_names import TopicNames, printed_id
+from quota.unassigned import UnassignedReplicas
+
+_Answer = TypeVar("_Answer")
 
 QUESTION_TIMEOUT_SECONDS = 5.0
 TOPICS_PER_QUESTION = 1000
@@ -34,8 +40,8 @@ _MOST_SHOWN = 5  # ids in one log line
 class TopicIdResolver:
     """Asks `servers`, one after the other until one answers, and puts what they know into `names`.
 
-    The topics that `topics()` names are asked for every `poll_seconds`, the ids that `names` wants at once. `changed`
-    is called when there were new names. `clock` gives monotonic seconds.
+    The topics that `topics()` names and those of `unassigned` are asked for every `poll_seconds`, the ids that `names`
+    wants at once. `changed` is called when there were new names. `clock` gives monotonic seconds.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class TopicIdResolver:
         servers: Sequence[Address],
         topics: Callable[[], Collection[str]],
         changed: Callable[[], None],
+        unassigned: UnassignedReplicas,
         log: EventLog,
         poll_seconds: float = DEFAULT_POLL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -52,12 +59,14 @@ class TopicIdResolver:
         self._servers = deque(servers)
         self._topics = topics
         self._changed = changed
+        self._unassigned = unassigned
         self._log = log
         self._poll_seconds = poll_seconds
         self._clock = clock
         self._poll_at = clock()
         self._has_ids = True
         self._retry_seconds = 0.0  # 0 unless the last question failed
+        self._failing = False  # until one is answered; there may be nothing to ask for long
         self._connection: MetadataConnection | None = None
         self._wake = asyncio.Event()
         names.on_miss = self._wake.set
@@ -86,12 +95,16 @@ class TopicIdResolver:
         """Ask once for what is due; what fails is logged, and asked again."""
         wanted = self._names.wanted()
         by_name: list[bytes] = []
+        silent: list[bytes] = []
         if self._has_ids and self._clock() >= self._poll_at:
             by_name = sorted(topic.encode() for topic in self._topics())
+            silent = self._unassigned.topics()
             self._poll_at = self._clock() + self._poll_seconds
         try:
             for topic_ids, names in _questions(wanted, by_name):
-                self._learn(await self._ask(names, topic_ids), topic_ids)
+                self._learn(await self._names_of(names, topic_ids), topic_ids)
+            if silent:
+                await self._forget_unassigned(silent)
         except NoTopicIds:
             self._has_ids = False  # asked again when an id is seen: then some broker has them
             self._unknown(wanted, "the broker is older than topic ids")
@@ -102,11 +115,12 @@ class TopicIdResolver:
                 "topic_ids_not_asked",
                 peer=self._peers(),
                 error=error,
-                effect="new ids are throttled for the first second only",
+                effect="new ids are throttled for the first second only, and what was moved away counts as lag",
             )
             return
-        if self._retry_seconds:
-            self._retry_seconds = 0.0
+        self._retry_seconds = 0.0
+        if self._failing and (wanted or by_name or silent):
+            self._failing = False
             self._log.info("topic_ids_recovered", peer=self._servers[0])
 
     async def _pause(self) -> None:
@@ -123,6 +137,7 @@ class TopicIdResolver:
             await asyncio.wait_for(self._wake.wait(), seconds)
 
     def _back_off(self) -> None:
+        self._failing = True
         self._retry_seconds = min(max(2 * self._retry_seconds, FIRST_RETRY_SECONDS), MAX_IDLE_RETRY_SECONDS)
 
     def _learn(self, found: dict[bytes, bytes], topic_ids: Collection[bytes]) -> None:
@@ -145,7 +160,18 @@ class TopicIdResolver:
                 effect="throttled for the first second only",
             )
 
-    async def _ask(self, names: Collection[bytes], topic_ids: Collection[bytes]) -> dict[bytes, bytes]:
+    async def _names_of(self, names: Collection[bytes], topic_ids: Collection[bytes]) -> dict[bytes, bytes]:
+        return await self._ask(lambda connection: connection.topic_names(names, topic_ids))
+
+    async def _forget_unassigned(self, topics: Collection[bytes]) -> None:
+        forgotten = 0
+        for count in self._unassigned.take(await self._ask(lambda connection: connection.assignments(topics))):
+            forgotten += count
+            await asyncio.sleep(0)
+        if forgotten:
+            self._log.info("replicas_not_assigned", partitions=forgotten, effect="their lag is forgotten")
+
+    async def _ask(self, question: Callable[[MetadataConnection], Awaitable[_Answer]]) -> _Answer:
         """Ask one server after the other: the one that answered comes first next time.
 
         Raises ConnectionError, which names every server, or NoTopicIds when one could only say that.
@@ -155,7 +181,7 @@ class TopicIdResolver:
         for _ in range(len(self._servers)):
             try:
                 async with asyncio.timeout(QUESTION_TIMEOUT_SECONDS):
-                    return await self._ask_first(names, topic_ids)
+                    return await question(await self._connected())
             except NoTopicIds:
                 without_ids = True
             except TimeoutError:
@@ -172,11 +198,11 @@ class TopicIdResolver:
             raise NoTopicIds
         raise ConnectionError("; ".join(failures))
 
-    async def _ask_first(self, names: Collection[bytes], topic_ids: Collection[bytes]) -> dict[bytes, bytes]:
+    async def _connected(self) -> MetadataConnection:
         if self._connection is None or self._connection.closed:
             self._disconnect()
             self._connection = await MetadataConnection.open(self._servers[0])
-        return await self._connection.topic_names(names, topic_ids)
+        return self._connection
 
     def _disconnect(self) -> None:
         if self._connection is not None:

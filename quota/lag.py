@@ -7,7 +7,7 @@ offset, which no Fetch carries: what the leader has beyond the high watermark is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 SILENCE_GRACE_SECONDS: Final = 2.0
@@ -47,21 +47,26 @@ class TopicLag:
         "_fetched_at",
         "_partitions",
         "_returned_at",
+        "_returning",
         "_silent_since",
         "_tracker",
         "lag_messages",
+        "names_topic",
         "replica",
         "topic",
     )
 
-    def __init__(self, tracker: LagTracker, replica: int, topic: bytes, now: float) -> None:
+    def __init__(self, tracker: LagTracker, replica: int, topic: bytes, now: float, names_topic: bool) -> None:
         self._tracker = tracker
         self.replica = replica
         self.topic = topic
+        self.names_topic = names_topic
+        """Whether `topic` is the topic's name, and not its id."""
         self.lag_messages = 0
         """Sum over the partitions, as of their last update."""
         # By partition: (messages behind, lag_begin), or (0, when it was last seen caught up).
         self._partitions: dict[int, tuple[int, float]] = {}
+        self._returning: dict[int, tuple[int, float]] = {}  # those of `leave_out`
         self._fetched_at = now
         # The last silence that was more than a long poll, from its last fetch before to its first fetch after.
         self._silent_since = now
@@ -77,6 +82,8 @@ class TopicLag:
             self._silent_since = self._fetched_at
             self._returned_at = now
             self._tracker._keep(self)
+            self._take(self._returning)
+            self._returning = {}
         self._fetched_at = now
 
     def update(self, partition: int, fetch_offset: int, high_watermark: int, now: float) -> None:
@@ -111,13 +118,42 @@ class TopicLag:
         messages, since = known
         return messages, max(now - since if messages else 0.0, self._silence_that_counts(now))
 
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that are known."""
+        return list(self._partitions)
+
+    def is_overdue(self, now: float, silent_seconds: float) -> bool:
+        """Whether no fetch of the topic came for so long, or a partition lags for `replica.lag.time.max.ms`."""
+        if not self._partitions or self._silence(now) > silent_seconds:
+            return bool(self._partitions)
+        since = now - self._tracker.replica_lag_time_max
+        return self.lag_messages > 0 and any(behind and begin < since for behind, begin in self._partitions.values())
+
     def forget(self, partition: int) -> None:
         """Drop a partition that this replica no longer fetches from here; an unknown one is ignored."""
         self.lag_messages -= self._partitions.pop(partition, (0, 0.0))[0]
 
+    def leave_out(self, partition: int, *, may_return: bool) -> None:
+        """Forget a partition that is not assigned to the replica.
+
+        Where a silent connection still asks for it, it `may_return`: when that fetches again. Nothing else would tell
+        of a partition at rest.
+        """
+        if may_return:
+            self._returning[partition] = self._partitions[partition]
+        self.forget(partition)
+
+    def closed(self) -> None:
+        """A connection that fetched the topic is gone: what was left out will not return as it was."""
+        self._returning = {}
+
     def take_over(self, other: TopicLag) -> None:
         """Take what `other` has seen of the same partitions, later than this one."""
-        for partition, (messages, since) in other._partitions.items():
+        self._take(other._partitions)
+
+    def _take(self, partitions: Mapping[int, tuple[int, float]]) -> None:
+        for partition, (messages, since) in partitions.items():
             self.forget(partition)
             self._partitions[partition] = (messages, since)
             self.lag_messages += messages
@@ -181,13 +217,16 @@ class LagTracker:
         self.silence_grace_seconds = min(SILENCE_GRACE_SECONDS, seconds / 2)
         self.expire_seconds = max(EXPIRE_SECONDS, 10 * seconds)
 
-    def topic(self, replica: int, topic: bytes) -> TopicLag:
-        """Return the lag of this replica (its broker id) on this topic: the same object on every connection."""
+    def topic(self, replica: int, topic: bytes, names_topic: bool = True) -> TopicLag:
+        """Return the lag of this replica (its broker id) on this topic: the same object on every connection.
+
+        `names_topic` is False where `topic` is the topic's id as Kafka prints it.
+        """
         found = self._topics.get((replica, topic))
         if found is None:
             now = self._clock()
             self._expire(now)
-            found = self._topics[replica, topic] = TopicLag(self, replica, topic, now)
+            found = self._topics[replica, topic] = TopicLag(self, replica, topic, now, names_topic)
         return found
 
     def rename(self, topic_lag: TopicLag, topic: bytes) -> TopicLag:
@@ -202,6 +241,10 @@ class LagTracker:
     def known(self, replica: int, topic: bytes) -> TopicLag | None:
         """Return the lag of this replica on this topic, None where it is not known; nothing is made."""
         return self._topics.get((replica, topic))
+
+    def topics(self) -> Iterator[TopicLag]:
+        """Iterate over the lag of every replica on every topic."""
+        return iter(self._topics.values())
 
     def rows(self) -> Iterator[LagRow]:
         """Iterate over every partition of every replica, each with its lag at the moment it is read.

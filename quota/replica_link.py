@@ -178,6 +178,8 @@ class ReplicaLink:
         """The connection is gone."""
         self.abandon()
         self._count_all_left_out()
+        for topic in self.topics.values():
+            topic.lag.closed()
         self.throttle.turns.leave(self)
         self.throttle.links.discard(self)
 
@@ -215,7 +217,8 @@ class ReplicaLink:
         if topic is None:
             throttle = self.throttle
             name = throttle.topic_names.name_of(key) if is_id else key
-            lag = throttle.lag.topic(self.replica_id, printed_id(key).encode() if name is None else name)
+            shown = printed_id(key).encode() if name is None else name
+            lag = throttle.lag.topic(self.replica_id, shown, names_topic=name is not None)
             topic = self.topics[key] = ReplicaTopic(key, name, lag, throttle.throttled_partitions(name, key))
         return topic
 

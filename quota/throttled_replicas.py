@@ -14,6 +14,7 @@ _ENTRY = re.compile(r"([0-9]+):([0-9]+)")
 # Java's String.trim, which Kafka applies: every character up to and including the space, and no other kind of blank.
 _BLANKS = "".join(map(chr, range(0x21)))
 _INT32_MAX = 2**31 - 1
+_INT32_DIGITS = len(str(_INT32_MAX))
 
 
 class InvalidThrottledReplicas(ValueError):
@@ -84,8 +85,11 @@ def _read_entry(entry: str) -> tuple[int, int]:
     match = _ENTRY.fullmatch(entry)
     if match is None:
         raise InvalidThrottledReplicas(entry, "is neither '*' nor two numbers, [partition]:[broker]")
+    partition, broker_id = match.groups()
+    if len(partition) < _INT32_DIGITS and len(broker_id) < _INT32_DIGITS:
+        return int(partition), int(broker_id)
     # Compared by length first: int() refuses thousands of digits with an error of its own.
     ids = [digits.lstrip("0") or "0" for digits in match.groups()]
-    if any(len(digits) > 10 or int(digits) > _INT32_MAX for digits in ids):
+    if any(len(digits) > _INT32_DIGITS or int(digits) > _INT32_MAX for digits in ids):
         raise InvalidThrottledReplicas(entry, f"has an id greater than {_INT32_MAX}")
     return int(ids[0]), int(ids[1])

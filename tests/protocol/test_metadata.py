@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,8 +13,10 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, Met
 
 from protocol.errors import CorrelationMismatch, MalformedFrame
 from protocol.metadata import (
+    AssignedReplicas,
     MetadataTopic,
     decode_api_versions,
+    decode_assigned_replicas,
     decode_metadata,
     encode_api_versions_request,
     encode_metadata_request,
@@ -85,6 +88,25 @@ def test_response_of_kafka_python_is_read(
     ]
 
 
+@given(version=versions, brokers=st.lists(brokers, min_size=1, max_size=3), found=st.lists(topics, max_size=3))
+def test_replicas_in_a_response_of_kafka_python_are_read(
+    version: int, brokers: list[object], found: list[tuple[int, str | None, bytes, list[Any]]]
+) -> None:
+    if version < 12:
+        found = [(error, name or "", topic_id, partitions) for error, name, topic_id, partitions in found]
+    expected: list[AssignedReplicas] = []
+    for error, name, _, partitions in found:
+        topic = None if name is None else name.encode()
+        if not partitions:
+            expected.append(AssignedReplicas(error, topic, 0, -1, frozenset()))
+        expected += [
+            AssignedReplicas(error, topic, one.error_code, one.partition_index, frozenset(one.replica_nodes))
+            for one in partitions
+        ]
+    assert list(decode_assigned_replicas(response(version, found, brokers), version, 7)) == expected
+    assert list(decode_assigned_replicas(response(version, found), version, 7)) == []  # a broker that has just begun
+
+
 def some_response() -> bytes:
     partition = Partition(replica_nodes=[1, 2], isr_nodes=[1], offline_replicas=[])
     return response(12, [(0, "orders", b"o" * 16, [partition] * 2), (100, None, b"x" * 16, [])], [Broker(host="h")])
@@ -92,11 +114,12 @@ def some_response() -> bytes:
 
 def test_response_cut_anywhere_or_with_more_behind_it_is_malformed() -> None:
     whole = some_response()
-    for size in range(len(whole)):
+    for decode in (decode_metadata, decode_assigned_replicas):
+        for size in range(len(whole)):
+            with pytest.raises(MalformedFrame):
+                list(decode(whole[:size], 12, 7))
         with pytest.raises(MalformedFrame):
-            list(decode_metadata(whole[:size], 12, 7))
-    with pytest.raises(MalformedFrame):
-        list(decode_metadata(whole + b"\x00", 12, 7))
+            list(decode(whole + b"\x00", 12, 7))
 
 
 @given(st.data())
@@ -104,8 +127,9 @@ def test_response_with_any_bytes_changed_is_read_or_malformed(data: st.DataObjec
     altered = bytearray(some_response())
     for at in data.draw(st.lists(st.integers(4, len(altered) - 1), min_size=1, max_size=4)):
         altered[at] = data.draw(st.integers(0, 255))
-    with contextlib.suppress(MalformedFrame):
-        list(decode_metadata(bytes(altered), 12, 7))
+    for decode in (decode_metadata, decode_assigned_replicas):
+        with contextlib.suppress(MalformedFrame):
+            list(decode(bytes(altered), 12, 7))
 
 
 def test_response_with_null_arrays_in_a_partition_is_read() -> None:

@@ -14,7 +14,9 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, Metada
 from proxy.address import Address
 from tests.proxy.servers import serving
 
+Broker = MetadataResponse.MetadataResponseBroker
 Topic = MetadataResponse.MetadataResponseTopic
+Partition = Topic.MetadataResponsePartition
 Api = ApiVersionsResponse.ApiVersion
 NO_UUID = UUID(int=0)
 
@@ -44,6 +46,10 @@ class MetadataBroker:
     topics: dict[str, bytes] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     """What is answered for a topic in place of success."""
+    replicas: dict[str, dict[int, list[int]]] = field(default_factory=dict)
+    """Of topics' partitions."""
+    partition_errors: dict[int, int] = field(default_factory=dict)
+    knows_brokers: bool = True
     newest_metadata: int = 13
     silent: bool = False
     """Reads, and answers nothing."""
@@ -108,7 +114,8 @@ class MetadataBroker:
         await self.released.wait()
         by_name = [] if ids else self.topics if named is None else named  # as KafkaApis: ids alone, where there are any
         found = list(self._found(by_name, ids))
-        whole = MetadataResponse(version=version, brokers=[], topics=found)
+        brokers = [Broker(node_id=1, host="127.0.0.1", port=self.port)] if self.knows_brokers else []
+        whole = MetadataResponse(version=version, brokers=brokers, topics=found)
         return frame[4:8] + b"\x00" + bytes(whole.encode(version=version))
 
     def _found(self, names: Iterable[str], topic_ids: Iterable[bytes]) -> Iterable[object]:
@@ -116,11 +123,24 @@ class MetadataBroker:
             topic_id = self.topics.get(name)
             error = UNKNOWN_TOPIC_OR_PARTITION if topic_id is None else self.errors.get(name, 0)
             uuid = NO_UUID if topic_id is None else UUID(bytes=topic_id)
-            yield Topic(error_code=error, name=name, topic_id=uuid, partitions=[])
+            partitions = [] if error else [self._partition(*of) for of in self.replicas.get(name, {}).items()]
+            yield Topic(error_code=error, name=name, topic_id=uuid, partitions=partitions)
         by_id = {topic_id: name for name, topic_id in self.topics.items()}
         for topic_id in topic_ids:
             error = 0 if topic_id in by_id else UNKNOWN_TOPIC_ID
             yield Topic(error_code=error, name=by_id.get(topic_id), topic_id=UUID(bytes=topic_id), partitions=[])
+
+    def _partition(self, partition: int, replicas: list[int]) -> object:
+        error = self.partition_errors.get(partition, 0)
+        return Partition(
+            error_code=error,
+            partition_index=partition,
+            leader_id=1,
+            leader_epoch=0,
+            replica_nodes=replicas,
+            isr_nodes=replicas[:1],
+            offline_replicas=[],
+        )
 
 
 @asynccontextmanager

@@ -12,7 +12,9 @@ import pytest
 from proxy.address import Address
 from proxy.log import EventLog
 from proxy.topic_ids import TopicIdResolver
+from quota.throttle import Throttle
 from quota.topic_names import TopicNames
+from quota.unassigned import UnassignedReplicas
 from tests.quota.clock import ManualClock
 
 ORDERS, ORDERS_AGAIN, PAYMENTS, STRANGER = (bytes([number]) * 16 for number in (1, 2, 3, 0xFF))
@@ -26,6 +28,7 @@ class Resolving:
     def __init__(self, *servers: Address) -> None:
         self.clock = ManualClock()
         self.names = TopicNames(self.clock)
+        self.throttle = Throttle("leader", 1, self.clock, topic_names=self.names)
         self.throttled = {"orders"}
         self.changes = 0
         self.changed = asyncio.Event()
@@ -34,6 +37,7 @@ class Resolving:
             servers,
             lambda: self.throttled,
             self.on_change,
+            UnassignedReplicas([self.throttle]),
             EventLog(clock=self.clock),
             POLL_SECONDS,
             self.clock,

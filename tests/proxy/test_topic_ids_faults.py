@@ -35,6 +35,20 @@ async def test_resolver_of_a_broker_that_answers_garbage_goes_on_and_recovers(
     await resolving.asked_at(0)
     assert resolving.names.name_of(ORDERS) == b"orders"
     assert events(caplog) == ["topic_ids_not_asked", "topic_ids_recovered"]
+
+
+async def test_resolver_with_nothing_to_ask_has_not_recovered(
+    naming_broker: MetadataBroker, resolving: Resolving, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "weir")
+    naming_broker.garbage = bytes.fromhex("ffffffff")
+    await resolving.asked_at(0)
+    resolving.throttled = set()
+    await resolving.asked_at(0)
+    assert events(caplog) == ["topic_ids_not_asked"]
+    resolving.throttled, naming_broker.garbage = {"orders"}, None
+    await resolving.asked_at(POLL_SECONDS)
+    assert events(caplog) == ["topic_ids_not_asked", "topic_ids_recovered"]
     assert naming_broker.connections == 2
 
 

@@ -1,0 +1,124 @@
+"""Asking the cluster by the way whether silent replicas are assigned at all."""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+import pytest
+from kafka.protocol.metadata import MetadataResponse
+
+from proxy.metadata import MetadataConnection
+from tests.proxy.loop_gaps import longest_gaps
+from tests.proxy.metadata_broker import Broker, MetadataBroker, Partition, Question, Topic
+from tests.proxy.resolving import POLL_SECONDS, Resolving, events, fields
+
+FOLLOWER = 2
+
+
+def fetched(resolving: Resolving, *topics: bytes) -> None:
+    """A follower is caught up on partition 0 of these, and fetches no more."""
+    for topic in topics:
+        lag = resolving.throttle.lag.topic(FOLLOWER, topic)
+        lag.fetched(resolving.clock())
+        lag.update(0, 10, 10, resolving.clock())
+
+
+def forgotten(resolving: Resolving) -> bool:
+    return not list(resolving.throttle.lag.rows())
+
+
+async def test_replica_that_was_moved_away_is_forgotten_by_the_poll_of_topic_ids(
+    naming_broker: MetadataBroker, resolving: Resolving, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "weir")
+    naming_broker.replicas = {"payments": {0: [1, FOLLOWER]}}
+    fetched(resolving, b"payments")
+    await resolving.asked_at(0)
+    assert [question.names for question in naming_broker.asked] == [["orders"]]
+    await resolving.asked_at(POLL_SECONDS)
+    assert naming_broker.asked[1:] == [
+        Question(["orders"], [], may_create=False, version=12),
+        Question(["payments"], [], may_create=False, version=12),
+    ]
+    naming_broker.replicas = {"payments": {0: [1, 3]}}
+    await resolving.asked_at(2 * POLL_SECONDS)
+    await resolving.asked_at(3 * POLL_SECONDS - 1)
+    assert not forgotten(resolving)
+    assert len(naming_broker.asked) == 5  # it is not asked more often for that
+    await resolving.asked_at(3 * POLL_SECONDS)
+    assert forgotten(resolving)
+    assert events(caplog) == ["replicas_not_assigned"]
+    assert fields(caplog, "replicas_not_assigned")["partitions"] == 1
+    await resolving.asked_at(4 * POLL_SECONDS)
+    assert naming_broker.asked[-1].names == ["orders"]
+
+
+async def test_replica_of_a_deleted_topic_is_forgotten_though_nothing_is_throttled(
+    naming_broker: MetadataBroker, resolving: Resolving
+) -> None:
+    resolving.throttled = set()
+    fetched(resolving, b"deleted")
+    for polls in range(3):
+        await resolving.asked_at(polls * POLL_SECONDS)
+    assert [question.names for question in naming_broker.asked] == [["deleted"]] * 2
+    assert forgotten(resolving)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"replicas": {"payments": {0: [1, FOLLOWER]}}},
+        {"errors": {"payments": 29}},  # TOPIC_AUTHORIZATION_FAILED
+        {"errors": {"payments": 5}},  # LEADER_NOT_AVAILABLE
+        {"partition_errors": {0: 5}, "replicas": {"payments": {0: [1]}}},
+        {"topics": {}, "knows_brokers": False},  # in ZooKeeper mode, before the controller told it anything
+        {"replicas": {}},  # a topic without partitions is none
+        {"hangs_up": True},
+        {"newest_metadata": 9},
+    ],
+)
+async def test_replica_is_kept_where_the_broker_does_not_say_that_it_is_gone(
+    naming_broker: MetadataBroker, resolving: Resolving, how: dict[str, object]
+) -> None:
+    for name, value in how.items():
+        setattr(naming_broker, name, value)
+    fetched(resolving, b"payments")
+    for polls in range(10):
+        await resolving.asked_at(polls * POLL_SECONDS)
+    assert not forgotten(resolving)
+
+
+async def test_replica_of_a_broker_that_is_down_is_not_assigned_where_another_has_its_place(
+    naming_broker: MetadataBroker, resolving: Resolving
+) -> None:
+    """REPLICA_NOT_AVAILABLE, of older brokers, is no reason to doubt the answer."""
+    naming_broker.partition_errors, naming_broker.replicas = {0: 9}, {"payments": {0: [1, 3]}}
+    fetched(resolving, b"payments")
+    for polls in range(3):
+        await resolving.asked_at(polls * POLL_SECONDS)
+    assert forgotten(resolving)
+
+
+class Answered(MetadataConnection):
+    """Each question has the same answer, at once."""
+
+    def __init__(self, answer: MetadataResponse) -> None:
+        self._correlation_id, self._version = 0, 12
+        self._answer = bytes(answer.encode(version=12))
+
+    async def _ask(self, question: bytes) -> bytes:
+        return self._correlation_id.to_bytes(4) + b"\x00" + self._answer
+
+
+async def test_assignments_of_20000_partitions_never_hold_the_loop_for_long() -> None:
+    partitions = [
+        Partition(partition_index=number, replica_nodes=[1, 2, 3], isr_nodes=[1, 2], offline_replicas=[])
+        for number in range(20_000)
+    ]
+    topic = Topic(name="large", topic_id=UUID(int=1), partitions=partitions)
+    connection = Answered(MetadataResponse(brokers=[Broker(host="h")], topics=[topic]))
+    found = [await longest_gaps(connection.assignments([b"large"])) for _ in range(3)]
+    assert all(answer == {b"large": dict.fromkeys(range(20_000), frozenset({1, 2, 3}))} for answer, _ in found)
+    # The best of three, for a machine that does other work too.
+    assert min(gaps[0] for _, gaps in found) < 0.005

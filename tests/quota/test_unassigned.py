@@ -1,0 +1,277 @@
+"""Replicas that the cluster's metadata no longer shows are forgotten, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from protocol.metadata import NO_ID
+from quota.lag import LagRow
+from quota.replica_link import ReplicaLink
+from quota.throttle import Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from quota.topic_names import CLUSTER_METADATA_ID
+from quota.unassigned import SILENT_SECONDS, Assignment, UnassignedReplicas
+from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
+from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+
+FOLLOWER = 2
+DELETED: Assignment = {}
+ON_BOTH, MOVED_AWAY = {0: frozenset({1, FOLLOWER})}, {0: frozenset({1})}
+POLL_SECONDS = 5.0
+
+
+class Side:
+    """The leader's side of broker 1, its poll of the metadata, and followers' connections."""
+
+    def __init__(self, settings: ThrottleSettings | None = None, most_topics: int = 500) -> None:
+        self.clock = MovedClock()
+        self.throttle = Throttle("leader", 1, self.clock, settings)
+        self.unassigned = UnassignedReplicas([self.throttle], most_topics)
+
+    def fetched(self, *partitions: tuple[bytes, int], replica: int = FOLLOWER, behind: int = 0) -> ReplicaLink:
+        """A connection that has fetched these partitions, and is open still."""
+        leader = Leader({key: Log([100] * (behind + 1), high_watermark=1 + behind) for key in partitions})
+        link = self.throttle.link(replica)
+        follower = Follower(dict.fromkeys(partitions, 1), replica)
+        Conversation(self.clock, link, leader, follower).exchange()
+        return link
+
+    def closed(self, *partitions: tuple[bytes, int], replica: int = FOLLOWER, behind: int = 0) -> None:
+        """The same, closed."""
+        self.fetched(*partitions, replica=replica, behind=behind).close()
+
+    def poll(self, **assignments: Assignment) -> int:
+        """Ask once and answer; returns how many partitions are forgotten."""
+        asked = {name.decode() for name in self.unassigned.topics()}
+        answered = {name.encode(): assignment for name, assignment in assignments.items() if name in asked}
+        return sum(self.unassigned.take(answered))
+
+    def polled_for(self, seconds: float, **assignments: Assignment) -> int:
+        """Poll as often as a sidecar does for so long."""
+        forgotten = 0
+        for _ in range(round(seconds / POLL_SECONDS)):
+            self.clock.move(POLL_SECONDS)
+            forgotten += self.poll(**assignments)
+        return forgotten
+
+    @property
+    def rows(self) -> list[tuple[bytes, int, int]]:
+        return [(row.topic, row.partition, row.replica) for row in self.throttle.lag.rows()]
+
+    @property
+    def row(self) -> LagRow:
+        (row,) = self.throttle.lag.rows()
+        return row
+
+
+@pytest.mark.parametrize("assignment", [MOVED_AWAY, DELETED, {1: frozenset({FOLLOWER})}])
+def test_replica_that_is_gone_is_forgotten_before_it_counts_as_out_of_sync(assignment: Assignment) -> None:
+    """Moved away; its topic deleted; and its partition alone, as in a topic that was made anew with fewer."""
+    side = Side()
+    side.closed((b"orders", 0), behind=3)
+    assert side.throttle.lag.sum_messages() == 3
+    assert side.polled_for(30, orders=assignment) == 1
+    assert side.rows == []
+    assert side.throttle.lag.sum_messages() == 0
+
+
+def test_replica_that_is_assigned_is_kept_while_its_broker_is_down() -> None:
+    side = Side()
+    side.closed((b"orders", 0))
+    assert side.polled_for(3000, orders=ON_BOTH) == 0
+    assert side.row.stuck
+    assert side.row.lag_seconds > 2999
+
+
+@pytest.mark.parametrize("assignment", [None, {0: None}])
+def test_replica_of_which_the_cluster_tells_nothing_is_kept(assignment: Assignment | None) -> None:
+    """The topic or the partition has an error, or the broker does not answer."""
+    side = Side()
+    side.closed((b"orders", 0))
+    assert side.polled_for(300, **({} if assignment is None else {"orders": assignment})) == 0
+    assert side.row.stuck
+
+
+def test_replica_in_a_reassignment_is_kept_until_it_is_removed() -> None:
+    """Metadata shows the replicas that are added and those that are removed until the move is over."""
+    side = Side()
+    side.closed((b"orders", 0))
+    side.closed((b"orders", 0), replica=3)
+    assert side.polled_for(60, orders={0: frozenset({1, 2, 3})}) == 0
+    side.polled_for(60, orders={0: frozenset({1, 3})})
+    assert side.rows == [(b"orders", 0, 3)]
+
+
+def test_replica_that_was_silent_for_a_moment_is_not_asked_for() -> None:
+    side = Side()
+    side.closed((b"orders", 0))
+    side.clock.move(SILENT_SECONDS - 1)
+    assert side.unassigned.topics() == []
+    side.clock.move(2)
+    assert side.unassigned.topics() == [b"orders"]
+
+
+def test_replica_that_old_metadata_leaves_out_is_kept() -> None:
+    """An answer from before the replica was added, and then the true one: again and again nothing is forgotten."""
+    side = Side()
+    side.closed((b"orders", 0))
+    for _ in range(100):
+        assert side.polled_for(2 * POLL_SECONDS, orders=MOVED_AWAY) == 0
+        assert side.polled_for(POLL_SECONDS, orders=ON_BOTH) == 0
+    assert len(side.rows) == 1
+
+
+def test_replica_that_fetches_between_two_answers_that_leave_it_out_is_kept() -> None:
+    side = Side()
+    side.closed((b"orders", 0))
+    for _ in range(10):
+        assert side.polled_for(2 * POLL_SECONDS + POLL_SECONDS, orders=MOVED_AWAY) == 0
+        side.closed((b"orders", 0))
+        side.poll(orders=MOVED_AWAY)
+    assert len(side.rows) == 1
+
+
+def test_replica_that_fetches_while_the_answer_is_on_its_way_is_kept() -> None:
+    side = Side()
+    side.closed((b"orders", 0))
+    side.polled_for(15, orders=MOVED_AWAY)
+    side.clock.move(10)
+    assert side.unassigned.topics() == [b"orders"]
+    side.closed((b"orders", 0))
+    assert sum(side.unassigned.take({b"orders": MOVED_AWAY})) == 0
+    assert len(side.rows) == 1
+
+
+def test_replica_that_fetches_while_the_answer_is_taken_is_kept() -> None:
+    side = Side()
+    for name in (b"a", b"b"):
+        side.closed((name, 0))
+    side.polled_for(15, a=DELETED, b=DELETED)
+    side.clock.move(10)
+    side.unassigned.topics()
+    taking = side.unassigned.take({b"a": DELETED, b"b": DELETED})
+    assert next(taking) == 1
+    side.closed((b"b", 0))
+    assert sum(taking) == 0
+    assert side.rows == [(b"b", 0, FOLLOWER)]
+
+
+def test_replica_that_comes_back_has_its_row_with_its_first_answer() -> None:
+    side = Side()
+    side.closed((b"orders", 0))
+    side.polled_for(60, orders=MOVED_AWAY)
+    assert side.rows == []
+    side.fetched((b"orders", 0), behind=5)
+    assert (side.row.lag_messages, side.row.stuck, side.row.lag_seconds < 1) == (5, False, True)
+
+
+@pytest.mark.parametrize("version", [3, 12])
+def test_idle_replica_that_is_silent_on_an_open_connection_comes_back_with_its_next_fetch(version: int) -> None:
+    """Kafka 4.1 keeps the connection when the last replica was moved away; and a broker may have hung."""
+    side = Side()
+    link = side.throttle.link(FOLLOWER)
+    logs = Leader({(b"orders", 0): Log([100])})
+    exchange: Callable[[], object]
+    if version == 3:
+        exchange = Conversation(side.clock, link, logs, Follower({(b"orders", 0): 1}, FOLLOWER)).exchange
+    else:
+        hop = Hop(side.clock, link, SessionLeader(side.clock, logs))
+        exchange = SessionFollower(side.clock, hop, {(b"orders", 0): 1}, version, FOLLOWER).fetch
+    exchange()
+    exchange()
+    assert len(side.rows) == 1
+    assert side.polled_for(60, orders=MOVED_AWAY) == 1
+    assert side.rows == []
+    exchange()
+    assert (side.row.lag_messages, side.row.lag_seconds, side.row.stuck) == (0, 0, False)
+
+
+def test_replica_that_was_forgotten_does_not_come_back_by_another_connection_of_its_topic() -> None:
+    side = Side()
+    link = side.fetched((b"orders", 0))
+    side.polled_for(60, orders={0: frozenset({1}), 1: frozenset({1, FOLLOWER})})
+    link.close()
+    side.fetched((b"orders", 1))
+    assert side.rows == [(b"orders", 1, FOLLOWER)]
+
+
+def test_partition_that_lags_alone_is_forgotten_beside_others_of_its_topic() -> None:
+    """A move that was cancelled, with a fetcher of its own: the topic is not silent, the partition lags for ever."""
+    side = Side()
+    side.fetched((b"orders", 0), behind=3)  # the connection is open
+    leader = Leader({(b"orders", partition): Log([100] * 9, high_watermark=9) for partition in (1, 2)})
+    follower = Follower({(b"orders", 1): 9, (b"orders", 2): 9}, FOLLOWER)
+    fetching = Conversation(side.clock, side.throttle.link(FOLLOWER), leader, follower)
+    fetching.exchange()
+    follower.offsets[b"orders", 2] = 5
+    both = frozenset({1, FOLLOWER})
+    forgotten = 0
+    for answered in range(30):
+        for _ in range(4):
+            leader.logs[b"orders", 2].high_watermark = 10 + answered  # never caught up
+            fetching.link.plan(follower.request())
+            fetching.link.settle(leader.answer(follower.request()))
+            side.clock.move(1)
+        forgotten += side.poll(orders={0: frozenset({1}), 1: both})  # and a stale answer for partition 2
+    assert forgotten == 1
+    assert side.rows == [(b"orders", 1, FOLLOWER), (b"orders", 2, FOLLOWER)]
+    assert side.throttle.lag.sum_messages() > 0
+
+
+def test_partitions_of_a_topic_are_forgotten_one_by_one() -> None:
+    side = Side()
+    side.closed((b"orders", 0), (b"orders", 1), (b"payments", 0))
+    both = frozenset({1, FOLLOWER})
+    assert side.polled_for(60, orders={0: frozenset({1}), 1: both}, payments={0: both}) == 1
+    assert side.rows == [(b"orders", 1, FOLLOWER), (b"payments", 0, FOLLOWER)]
+
+
+def test_bytes_of_a_topic_are_counted_on_after_its_replicas_were_forgotten() -> None:
+    """Prometheus may not have read the last of them yet; they go when the topic has been silent for an hour."""
+    side = Side()
+    side.closed((b"orders", 0))
+    side.throttle.stats.partition_bytes[b"orders"][0] = 100
+    assert side.polled_for(60, orders=DELETED) == 1
+    assert side.throttle.stats.partition_bytes[b"orders"][0] == 100
+    side.clock.move(3600)
+    assert (side.rows, dict(side.throttle.stats.partition_bytes)) == ([], {})
+
+
+def test_topics_are_asked_for_in_turn_where_they_are_many() -> None:
+    side = Side(most_topics=2)
+    side.closed(*((name, 0) for name in (b"a", b"b", b"c")))
+    side.clock.move(SILENT_SECONDS + 1)
+    asked = [side.unassigned.topics() for _ in range(4)]
+    assert asked == [[b"a", b"b"], [b"c", b"a"], [b"b", b"c"], [b"a", b"b"]]
+
+
+def test_topics_that_metadata_does_not_know_by_name_are_not_asked_for() -> None:
+    """The cluster's own log, and a topic whose id has no name (yet): both would count as deleted."""
+    side = Side()
+    side.closed((b"__cluster_metadata", 0))
+    for topic_id in (CLUSTER_METADATA_ID, b"\x07" * 16, NO_ID):
+        side.throttle.link(FOLLOWER).topic(topic_id, is_id=True).lag.update(0, 1, 1, side.clock())
+    side.clock.move(60)
+    assert len(side.rows) == 4
+    assert side.unassigned.topics() == []
+
+
+def test_short_replica_lag_time_max_shortens_what_is_waited() -> None:
+    side = Side(ThrottleSettings(replica_lag_time_max_ms=3000))
+    side.closed((b"orders", 0))
+    forgotten = []
+    for _ in range(3):
+        side.clock.move(1.0)
+        forgotten.append(side.poll(orders=DELETED))
+    assert forgotten == [0, 1, 0]
+
+
+def test_throttled_replica_that_is_gone_leaves_no_lag_for_its_move() -> None:
+    """What WeirMoveStuck looks at: the messages behind, while a throttle is left in force."""
+    side = Side(ThrottleSettings(rate=0, replicas={"orders": ALL_REPLICAS}))
+    side.closed((b"orders", 0), behind=3)
+    assert side.throttle.lag.sum_messages() == 3
+    side.polled_for(30, orders=MOVED_AWAY)
+    assert side.throttle.lag.sum_messages() == 0
