@@ -27,8 +27,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.table import Report, parser
-from cli.report import ONE_MACHINE_SETTINGS, SPARK_SETTINGS
+from cli.report import LAUNCH_SETTINGS
 from pipeline.build import DayReport, build
+from pipeline.session import open_session
 from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
 from quota.samples import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, decode_line, encode_lines
 
@@ -211,15 +212,12 @@ def table_sums(spark: SparkSession, tables: Path) -> dict[str, Sums]:
 
 def session(heap: str) -> SparkSession:
     """Return a session on local[2] whose JVM, driver and executor in one, has so much heap."""
-    found = (
-        SparkSession.builder.master("local[2]")
-        .appName("bench")
-        .config(map=SPARK_SETTINGS | ONE_MACHINE_SETTINGS)
-        .config("spark.driver.memory", heap)
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
+    own = {
+        "spark.driver.memory": heap,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+    }
+    found = open_session("local[2]", LAUNCH_SETTINGS | own)
     found.sparkContext.setLogLevel("ERROR")
     return found
 

@@ -40,6 +40,7 @@ from pipeline.read import (
     without_duplicates,
     without_partial,
 )
+from pipeline.session import open_session
 from pipeline.storage import Output
 from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
 from quota.samples import PartitionLine, kind_of
@@ -190,15 +191,17 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", required=True, dest="first", help="first day, UTC")
     parser.add_argument("--to", required=True, dest="until", help="day after the last, UTC")
     asked = parser.parse_args(words)
-    spark = SparkSession.builder.appName("weir report build").getOrCreate()
     try:
-        for report in build(spark, asked.input, asked.output, parse_day(asked.first), parse_day(asked.until)):
-            print(report.sentence(), flush=True)
+        days = parse_day(asked.first), parse_day(asked.until)
+        spark = open_session()
+        try:
+            for report in build(spark, asked.input, asked.output, *days):
+                print(report.sentence(), flush=True)
+        finally:
+            stop(spark)
     except BuildError as error:
         print(f"build.py: {error}.", file=sys.stderr)
         return 1
-    finally:
-        stop(spark)
     return 0
 
 

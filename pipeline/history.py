@@ -85,6 +85,8 @@ def read_history(
         )
 
 
+_MOST_NAMED = 10  # brokers in one sentence
+
 _SPAN = """
     SELECT "window", min(epoch_us(window_start)), max(epoch_us(window_start)) FROM broker_rates GROUP BY "window"
 """
@@ -138,8 +140,9 @@ class _Reader:
             raise TablesError(f"{self._path}/{BROKER_RATES.name} has no rows by {' or '.join(WINDOW_SECONDS)}")
         all_brokers = [broker_id for (broker_id,) in self._rows(_BROKERS)]
         if broker is not None and broker not in all_brokers:
-            known = ", ".join(map(str, all_brokers))
-            raise TablesError(f"{self._path} has nothing of broker {broker}, only of {known}")
+            known = ", ".join(map(str, all_brokers[:_MOST_NAMED]))
+            more = f" and {len(all_brokers) - _MOST_NAMED} more" if len(all_brokers) > _MOST_NAMED else ""
+            raise TablesError(f"{self._path} has nothing of broker {broker}, only of {known}{more}")
         self._broker_count = len(all_brokers)
         self._brokers = all_brokers if broker is None else [broker]
         sides = dict(self._rows(_SIDES))

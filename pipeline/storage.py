@@ -3,6 +3,10 @@
 A day's tables are written below `_weir/`, which readers skip. When all are there, a marker says so, and they are moved
 to their places. A run that is killed before the marker changed nothing; one that is killed behind it is carried on by
 the next run, before it does anything else.
+
+A file system may be a store of objects, such as S3: there a folder is renamed by copying its files and then deleting
+them, and a file is not created exclusively. So the marker lists the files, which tells a folder that was moved in part;
+and a lock is only held by who still finds its own name in it, when it has been written and before tables are moved.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -26,10 +31,14 @@ from pipeline.errors import BuildError
 SIGN_OF_LIFE_SECONDS: Final = 10.0
 DEAD_AFTER_SECONDS: Final = 60.0
 """A writer that has given no sign of life for this long is gone. One of this machine is looked up."""
+SETTLE_SECONDS: Final = 3.0
+"""Of two that have written a lock, where both can, the later one has it: for this long the earlier one looks on."""
 
 _WORK: Final = "_weir"
 _READY: Final = "ready-"
 _KEPT: Final = "kept-"
+_CLOCK: Final = "clock-"
+_CREATE_EXCLUSIVELY: Final = frozenset({"file", "hdfs"})
 
 
 class Output:
@@ -41,6 +50,8 @@ class Output:
         configuration = spark.sparkContext._jsc.hadoopConfiguration()
         self._files: Any = self._hadoop_path().getFileSystem(configuration)
         self._lock = self._hadoop_path(_WORK, "lock")
+        self._run = uuid.uuid4().hex
+        self._signing = threading.Lock()  # while it is written, a lock may be empty
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -55,7 +66,8 @@ class Output:
         finally:
             over.set()
             signs.join()
-            self._files.delete(self._lock, False)
+            if self._is_own():
+                self._files.delete(self._lock, False)
 
     @contextlib.contextmanager
     def kept(self, name: str, frame: DataFrame) -> Iterator[DataFrame]:
@@ -74,15 +86,23 @@ class Output:
         return frame.sparkSession.read.schema(frame.schema).parquet(staged).count()
 
     def commit(self, tables: Sequence[str], day: date) -> None:
-        """Put the day's tables that were staged in their places, for those that were there."""
-        self._files.create(self._hadoop_path(_WORK, f"{_READY}{day}"), True).close()
-        self._move(tables, day)
+        """Put the day's tables that were staged in their places. BuildError when another run has taken over."""
+        if not self._is_own():
+            raise BuildError(f"another run has taken over {self._path}: this one gave no sign of life for too long")
+        files = {table: self._names(self._staged(table, day)) for table in tables}
+        self._write(self._hadoop_path(_WORK, f"{_READY}{day}"), files)
+        self._move(files, day)
 
-    def _move(self, tables: Sequence[str], day: date) -> None:
-        for table in tables:
-            staged = self._hadoop_path(_WORK, "staging", table, f"date={day}")
-            if self._files.exists(staged):  # else a run before had moved it
-                self._replace(staged, self._hadoop_path(table, f"date={day}"))
+    def _move(self, files: Mapping[str, Sequence[str]], day: date) -> None:
+        """Move `files` of tables, of which a run before may have moved some."""
+        for table, names in files.items():
+            staged, target = self._staged(table, day), self._hadoop_path(table, f"date={day}")
+            left = self._names(staged)
+            if left and left == names:
+                self._replace(staged, target)
+            else:  # what is not there is in its place already
+                for name in left:
+                    self._replace(self._child(staged, name), self._child(target, name))
         self._files.delete(self._hadoop_path(_WORK, f"{_READY}{day}"), False)
         self._files.delete(self._hadoop_path(_WORK, "staging"), True)
 
@@ -93,29 +113,40 @@ class Output:
             raise BuildError(f"{staged} cannot be moved to {target}")
 
     def _recover(self) -> None:
-        staging = self._hadoop_path(_WORK, "staging")
         for status in self._files.listStatus(self._hadoop_path(_WORK)):
-            name = status.getPath().getName()
-            if name.startswith(_KEPT):
-                self._files.delete(status.getPath(), True)
-            if name.startswith(_READY):
-                tables = [table.getPath().getName() for table in self._files.listStatus(staging)]
-                self._move(tables, date.fromisoformat(name.removeprefix(_READY)))
-        self._files.delete(staging, True)
+            path = status.getPath()
+            if path.getName().startswith((_KEPT, _CLOCK)):
+                self._files.delete(path, True)
+            if path.getName().startswith(_READY):
+                # One that was killed while it wrote the marker had moved nothing.
+                self._move(self._read(path), date.fromisoformat(path.getName().removeprefix(_READY)))
+        self._files.delete(self._hadoop_path(_WORK, "staging"), True)
 
     def _take_lock(self) -> None:
         self._files.mkdirs(self._hadoop_path(_WORK))
-        if not self._files.createNewFile(self._lock):
+        if not self._create_lock():
             self._check_dead()
             self._files.delete(self._lock, False)
-            if not self._files.createNewFile(self._lock):
+            if not self._create_lock():
                 raise BuildError(f"another run is writing {self._path}")
-        self._sign()
+        self._write_lock()
+        if self._files.getScheme() not in _CREATE_EXCLUSIVELY:
+            time.sleep(SETTLE_SECONDS)
+        if not self._is_own():
+            raise BuildError(f"another run is writing {self._path}")
+
+    def _create_lock(self) -> bool:
+        try:
+            return bool(self._files.createNewFile(self._lock))
+        except Py4JJavaError:
+            if self._files.exists(self._lock):  # since it was looked for
+                return False
+            raise
 
     def _check_dead(self) -> None:
         """Raise BuildError unless whoever wrote the lock is gone."""
-        age = time.time() - self._files.getFileStatus(self._lock).getModificationTime() / 1000
-        owner = self._owner()
+        age = self._silence()
+        owner = self._read(self._lock)
         host, pid = owner.get("host", "an unknown host"), owner.get("pid")
         if host == socket.gethostname() and isinstance(pid, int):
             # In containers the process that was killed may have had the same number.
@@ -128,8 +159,37 @@ class Output:
                 f" {max(age, 0):.0f} s ago"
             )
 
-    def _owner(self) -> dict[str, Any]:
-        stream = self._files.open(self._lock)
+    def _silence(self) -> float:
+        """Seconds since the lock was signed, by the file system's clock: this machine's may differ."""
+        probe = self._hadoop_path(_WORK, f"{_CLOCK}{self._run}")
+        self._files.create(probe, True).close()
+        try:
+            now, signed = (self._files.getFileStatus(path).getModificationTime() for path in (probe, self._lock))
+        finally:
+            self._files.delete(probe, False)
+        return float(now - signed) / 1000
+
+    def _is_own(self) -> bool:
+        """Whether this run has the lock: if it was silent for too long, another may have taken it."""
+        with self._signing:
+            return bool(self._read(self._lock).get("run") == self._run)
+
+    def _write_lock(self) -> None:
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid()), "run": self._run}
+        with self._signing:
+            self._write(self._lock, owner)
+
+    def _give_signs(self, over: threading.Event) -> None:
+        while not over.wait(SIGN_OF_LIFE_SECONDS):
+            with contextlib.suppress(Py4JJavaError):  # the next sign may come through
+                if self._is_own():
+                    self._write_lock()
+
+    def _read(self, path: Any) -> dict[str, Any]:
+        """Return what `_write` has written; nothing where there is no file, or its writer was killed."""
+        if not self._files.exists(path):
+            return {}
+        stream = self._files.open(path)
         try:
             text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
         finally:
@@ -137,18 +197,24 @@ class Output:
         with contextlib.suppress(ValueError):
             found = json.loads(text)
             return found if isinstance(found, dict) else {}
-        return {}  # killed before it wrote who it is
+        return {}
 
-    def _sign(self) -> None:
-        stream = self._files.create(self._lock, True)
-        owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())}
-        stream.write(bytearray(json.dumps(owner).encode()))
+    def _write(self, path: Any, contents: Mapping[str, Any]) -> None:
+        stream = self._files.create(path, True)
+        stream.write(bytearray(json.dumps(contents).encode()))
         stream.close()
 
-    def _give_signs(self, over: threading.Event) -> None:
-        while not over.wait(SIGN_OF_LIFE_SECONDS):
-            with contextlib.suppress(Py4JJavaError):  # the next sign may come through
-                self._sign()
+    def _names(self, folder: Any) -> list[str]:
+        """Return the names of a folder's files, sorted; none where there is no folder."""
+        if not self._files.exists(folder):
+            return []
+        return sorted(status.getPath().getName() for status in self._files.listStatus(folder))
+
+    def _staged(self, table: str, day: date) -> Any:
+        return self._hadoop_path(_WORK, "staging", table, f"date={day}")
+
+    def _child(self, folder: Any, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(folder, name)
 
     def _name(self, *parts: str) -> str:
         return "/".join([self._path, *parts])

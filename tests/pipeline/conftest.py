@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from bench.spark_job import generate
 from pipeline.read import Lines, by_kind, good_lines, parse, read_lines
 from tests.pipeline.exported import DAY, write_lines
 
@@ -79,6 +80,15 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if before is None:
         monkeypatch.delenv("TZ")
     time.tzset()
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of 3 brokers with 150 partitions each, for 80 s, and a line that is bad."""
+    folder = tmp_path_factory.mktemp("exported") / "samples"
+    generate(folder, brokers=3, partitions=150, samples=8, seed=2)
+    (folder / f"date={DAY}" / "hour=12" / "bad.jsonl").write_text("no sample\n")
+    return folder
 
 
 class Frames:

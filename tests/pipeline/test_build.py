@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import socket
 import time
 from datetime import date, timedelta
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from pipeline import storage
 from pipeline.build import QUARANTINE, TABLES, DayReport, build, parse_day
 from pipeline.errors import BuildError
-from pipeline.storage import DEAD_AFTER_SECONDS, Output, _started
+from pipeline.storage import DEAD_AFTER_SECONDS, SETTLE_SECONDS, Output, _started
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
 
 NEXT_DAY = DAY + timedelta(days=1)
@@ -55,6 +57,7 @@ class Job:
         path = self.tables / "_weir" / "lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(owner))
+        path.with_name(".lock.crc").unlink(missing_ok=True)  # Hadoop's, of the lock that was there
         return path
 
 
@@ -198,6 +201,44 @@ def test_run_killed_while_tables_are_moved_is_carried_on_by_the_next(job: Job, m
     assert job.contents() == carried_on
 
 
+def test_run_killed_in_the_middle_of_a_folder_is_carried_on_by_the_next(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a store of objects a folder is renamed file by file: what had been moved counts, and so does what was left."""
+    job.export(_sample(Sidecar(), 100))
+    job.run()
+    before = job.contents()
+
+    def killed(self: Output, staged: Any, target: Any) -> None:
+        place = Path(target.toUri().getPath())
+        shutil.rmtree(place)
+        place.mkdir()
+        for file in Path(staged.toUri().getPath()).glob("part-*"):
+            file.rename(place / file.name)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Output, "_replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            job.run()
+    job.run(NEXT_DAY)
+    assert job.contents() == before
+    assert (job.tables / TABLES[0] / f"date={DAY}" / "_SUCCESS").exists()
+
+
+def test_marker_that_was_not_written_to_its_end_moves_nothing(job: Job) -> None:
+    job.export(_sample(Sidecar(), 100))
+    job.run()
+    before = job.contents()
+    work = job.tables / "_weir"
+    (work / "staging" / TABLES[0] / f"date={DAY}").mkdir(parents=True)
+    (work / "staging" / TABLES[0] / f"date={DAY}" / "part-0").touch()
+    (work / f"ready-{DAY}").touch()
+    job.run(NEXT_DAY)
+    assert job.contents() == before
+    assert list(work.glob("[!.]*")) == []
+
+
 def test_run_killed_before_all_tables_are_there_changes_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     sidecar = Sidecar()
     job.export(_sample(sidecar, 100))
@@ -248,3 +289,48 @@ def test_lock_of_a_killed_run_is_taken_over(job: Job) -> None:
     os.utime(lock, (long_ago, long_ago))
     assert job.run()[0].samples == 1
     assert not lock.exists()
+
+
+def test_silence_is_measured_by_the_clock_of_the_file_system(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of this machine is ahead by an hour; of what was looked at nothing is left."""
+    job.lock(host="elsewhere", pid=7)
+    an_hour_ahead = time.time() + 3600
+    monkeypatch.setattr(time, "time", lambda: an_hour_ahead)
+    with pytest.raises(BuildError, match="process 7 on elsewhere"):
+        job.run()
+    assert [path.name for path in (job.tables / "_weir").glob("[!.]*")] == ["lock"]
+
+
+def test_run_that_another_has_taken_over_moves_no_tables(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was silent for too long: the lock is the other's, and stays."""
+    job.export(_sample(Sidecar(), 100))
+    job.run()
+    before = job.contents()
+    job.export(_sample(Sidecar(), 200), "late")
+    stage = Output.stage
+
+    def taken_over(self: Output, table: str, day: date, frame: DataFrame) -> int:
+        job.lock(host="elsewhere", pid=7, run="another")
+        return stage(self, table, day, frame)
+
+    monkeypatch.setattr(Output, "stage", taken_over)
+    with pytest.raises(BuildError, match="another run has taken over"):
+        job.run()
+    assert job.contents() == before
+    assert json.loads((job.tables / "_weir" / "lock").read_text())["run"] == "another"
+
+
+def test_of_two_that_create_the_lock_one_writes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a store of objects, where both succeed: who finds the other's name in it is refused."""
+    settled = []
+
+    def both(seconds: float) -> None:
+        settled.append(seconds)
+        job.lock(host="elsewhere", pid=7, run="another")
+
+    monkeypatch.setattr(storage, "_CREATE_EXCLUSIVELY", frozenset({"hdfs"}))
+    monkeypatch.setattr(time, "sleep", both)
+    with pytest.raises(BuildError, match="another run is writing"):
+        job.run()
+    assert settled == [SETTLE_SECONDS]
+    assert json.loads((job.tables / "_weir" / "lock").read_text())["run"] == "another"

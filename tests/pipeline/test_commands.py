@@ -16,7 +16,7 @@ import duckdb
 import pyspark
 import pytest
 
-from bench.spark_job import generate, independent_sums
+from bench.spark_job import independent_sums
 from pipeline.build import TABLES
 from pipeline.tables import BROKER_RATES, PARTITION_RATES
 from tests.pipeline.conftest import FOR_FEW_LINES
@@ -82,15 +82,6 @@ def _rows(tables: Path, table: str, columns: str = "*") -> list[tuple[object, ..
 
 def _contents(tables: Path) -> dict[str, list[tuple[object, ...]]]:
     return {table: _rows(tables, table) for table in TABLES}
-
-
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of 3 brokers with 150 partitions each, for 80 s, and a line that is bad."""
-    folder = tmp_path_factory.mktemp("exported") / "samples"
-    generate(folder, brokers=3, partitions=150, samples=8, seed=2)
-    (folder / f"date={DAY}" / "hour=12" / "bad.jsonl").write_text("no sample\n")
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -244,6 +244,12 @@ def test_unknown_broker_is_told_which_are_known(tmp_path: Path) -> None:
         read(tmp_path, broker=3)
 
 
+def test_of_many_known_brokers_the_first_are_told(tmp_path: Path) -> None:
+    write_rates(tmp_path, [rate for broker_id in range(30) for rate in two_sides(broker_id, 10, 20)])
+    with pytest.raises(TablesError, match=r"only of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 20 more$"):
+        read(tmp_path, broker=99)
+
+
 def test_replication_factor_of_one_leaves_no_trace(tmp_path: Path) -> None:
     write_rates(tmp_path, two_sides(1, 10, 20))
     with pytest.raises(TablesError, match="replication factor of 1"):

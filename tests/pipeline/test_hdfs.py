@@ -1,0 +1,177 @@
+"""The job with its input and its tables on HDFS: a name node and a data node of Hadoop's own, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyspark
+import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+from lab.errors import LabError
+from lab.jars import ensure
+from lab.java import find_java
+from pipeline.build import TABLES
+from tests.pipeline.conftest import FOR_FEW_LINES
+from tests.pipeline.exported import DAY
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+JARS = Path(pyspark.__file__).parent / "jars"
+SECONDS = 120
+RANGE = ("--from", f"{DAY}", "--to", f"{DAY + timedelta(days=1)}")
+
+
+class Hdfs:
+    """A file system with one data node, which ends with this process at the latest."""
+
+    def __init__(self, classpath: list[Path], folder: Path) -> None:
+        port, self._process = launch_gateway(
+            jarpath=str(next(JARS.glob("py4j-*.jar"))),
+            classpath=os.pathsep.join(str(jar) for jar in [*classpath, *JARS.glob("*.jar")]),
+            javaopts=["-Xmx512m", "-XX:TieredStopAtLevel=1", f"-Dtest.build.data={folder}"],
+            java_path=str(find_java()),
+            die_on_exit=True,
+            return_proc=True,
+        )
+        self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+        self._hadoop: Any = self._gateway.jvm.org.apache.hadoop
+        settings = self._hadoop.conf.Configuration()
+        settings.set("hdfs.minidfs.basedir", str(folder / "dfs"))
+        self._cluster = self._hadoop.hdfs.MiniDFSCluster.Builder(settings).numDataNodes(1).build()
+        self._cluster.waitActive()
+        self.address = str(self._cluster.getURI().toString())
+        self.files = self._cluster.getFileSystem()
+
+    def path(self, name: str) -> Any:
+        return self._hadoop.fs.Path(f"{self.address}/{name}")
+
+    def put(self, local: Path, name: str) -> None:
+        self.files.copyFromLocalFile(False, True, self._hadoop.fs.Path(str(local)), self.path(name))
+
+    def get(self, name: str, local: Path) -> Path:
+        self.files.copyToLocalFile(False, self.path(name), self._hadoop.fs.Path(str(local)))
+        return local
+
+    def names(self, name: str) -> list[str]:
+        return [status.getPath().getName() for status in self.files.listStatus(self.path(name))]
+
+    def stop(self) -> None:
+        with contextlib.suppress(Exception):
+            self._cluster.shutdown()
+        self._gateway.shutdown()
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    try:
+        jars = ensure("hadoop-minicluster-3.3.4")
+    except LabError as error:
+        pytest.skip(f"Hadoop's HDFS is not there: {error}")
+    if not list(JARS.glob("hadoop-client-api-3.3.4.jar")):
+        pytest.skip("this Spark comes with another Hadoop than 3.3.4")
+    running = Hdfs(jars, tmp_path_factory.mktemp("hdfs"))
+    yield running
+    running.stop()
+
+
+def _started(folder: Path, source: str, tables: str) -> subprocess.Popen[str]:
+    """With Spark's adaptive execution, as it is by itself: its last stages wait for hosts of files."""
+    wanted = FOR_FEW_LINES | {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "16"}
+    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in wanted.items()))
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "SPARK_CONF_DIR": str(folder),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+    }
+    weir = (sys.executable, "-m", "cli.main", "report", "build", "--master", "local[2]")
+    return subprocess.Popen(
+        [*weir, "--input", source, "--output", tables, *RANGE],
+        env=os.environ | environment,
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _run(folder: Path, source: str, tables: str) -> tuple[int, list[str], list[str]]:
+    with _started(folder, source, tables) as build:
+        try:
+            out, error = build.communicate(timeout=SECONDS)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(build.pid, signal.SIGKILL)
+    return build.returncode, out.splitlines(), error.splitlines()
+
+
+def _contents(tables: Path) -> dict[str, list[tuple[object, ...]]]:
+    """All rows, sorted; quarantined lines without the address of their file."""
+    found = {}
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for table in TABLES:
+            columns = "* EXCLUDE (file)" if table == "quarantine" else "*"
+            query = f"SELECT {columns} FROM read_parquet('{tables / table}/*/*.parquet')"  # noqa: S608 - a test's own folder
+            found[table] = sorted(connection.execute(query).fetchall(), key=repr)
+    return found
+
+
+def test_tables_on_hdfs_are_those_of_a_local_folder(hdfs: Hdfs, samples: Path, tmp_path: Path) -> None:
+    """Built locally, and on HDFS: by a run that is killed amid writing, by one beside it, and twice more."""
+    status, said, errors = _run(tmp_path, str(samples), str(tmp_path / "local"))
+    assert status == 0, errors
+    wanted = _contents(tmp_path / "local")
+    hdfs.put(samples, "samples")
+    on_hdfs = (tmp_path, f"{hdfs.address}/samples", f"{hdfs.address}/tables")
+    with _started(*on_hdfs) as killed:
+        try:
+            _wait_for(hdfs, "staging", killed)
+            status, _, errors = _run(*on_hdfs)
+            assert (status, errors[-1].split(":")[:2]) == (
+                1,
+                ["weir", f" another run is writing {hdfs.address.split(':')[0]}"],
+            )
+        finally:
+            os.killpg(killed.pid, signal.SIGKILL)
+    assert hdfs.names("tables") == ["_weir"]
+    for number in range(2):
+        status, again, errors = _run(*on_hdfs)
+        assert status == 0, errors
+        assert again == said
+        assert _contents(hdfs.get("tables", tmp_path / f"got-{number}")) == wanted
+        assert hdfs.names("tables/_weir") == []
+
+
+def test_file_on_hdfs_that_was_cut_short_is_named(hdfs: Hdfs, samples: Path, tmp_path: Path) -> None:
+    folder = samples / f"date={DAY}" / "hour=12"
+    file = next(folder.glob("broker-1-*"))
+    (tmp_path / file.name).write_bytes(file.read_bytes()[:15_000])
+    hdfs.put(tmp_path / file.name, f"cut/date={DAY}/hour=12/{file.name}")
+    status, (said,), errors = _run(tmp_path, f"{hdfs.address}/cut", f"{hdfs.address}/of-cut")
+    assert status == 0, errors
+    assert said.endswith(f"{hdfs.address}/cut/date={DAY}/hour=12/{file.name} is damaged and was read in part")
+
+
+def _wait_for(hdfs: Hdfs, name: str, build: subprocess.Popen[str]) -> None:
+    """Wait until there is this in the work folder of `tables`."""
+    deadline = time.monotonic() + SECONDS
+    while not hdfs.files.exists(hdfs.path(f"tables/_weir/{name}")):
+        assert build.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -1,0 +1,54 @@
+"""Which settings a session has, in processes of its own: by weir's way, and by spark-submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+ASKED = ("spark.sql.codegen.cache.maxEntries", "spark.sql.shuffle.partitions", "spark.locality.wait", "spark.master")
+PRINT = f"""
+import json
+from pipeline.session import open_session
+spark = open_session({{master}})
+print(json.dumps([spark.sparkContext.getConf().get(name) for name in {ASKED}]))
+spark.stop()
+"""
+
+
+def _settings(command: list[str], **environment: str) -> list[str | None]:
+    own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    said = subprocess.run(command, env=os.environ | own | environment, stdout=subprocess.PIPE, check=True, timeout=120)
+    found: list[str | None] = json.loads(said.stdout)
+    return found
+
+
+def test_settings_of_the_job_are_those_that_the_user_has_not_made() -> None:
+    arguments = "--conf spark.sql.shuffle.partitions=3 --conf spark.ui.enabled=false pyspark-shell"
+    found = _settings([sys.executable, "-c", PRINT.format(master='"local[2]"')], PYSPARK_SUBMIT_ARGS=arguments)
+    assert found == ["1000", "3", "0s", "local[2]"]
+
+
+def test_session_of_spark_submit_has_them_too(tmp_path: Path) -> None:
+    """Static ones too, which no session takes that is there already; and those of one machine on a local master."""
+    script = tmp_path / "script.py"
+    script.write_text(PRINT.format(master=""))
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--conf", "spark.ui.enabled=false"]
+    own = ["--master", "local[3]", "--conf", "spark.locality.wait=1s"]
+    assert _settings([*submit, *own, str(script)]) == ["1000", "16", "1s", "local[3]"]
+
+
+def test_master_that_is_none_is_told_in_a_sentence() -> None:
+    build = ("report", "build", "--input", "i", "--output", "o", "--from", "2026-11-02", "--to", "2026-11-03")
+    command = [sys.executable, "-m", "cli.main", *build, "--master", "nowhere"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert said.returncode == 1
+    assert said.stderr.splitlines()[-1].startswith("weir: Spark does not start: org.apache.spark.SparkException: ")
