@@ -113,13 +113,12 @@ class AdminServer:
             body = await request.read()
         except web.RequestPayloadError as error:  # compressed otherwise than Content-Encoding says
             raise ConfigError("body", f"cannot be read: {error}") from error
-        # No await from here on: a change is whole before the next one is read.
         if request.method == "DELETE":
             in_force.clear()
         elif request.method == "PUT":
-            in_force.replace(_decoded(body))
+            await in_force.replace(_decoded(body))
         else:
-            in_force.merge(_decoded(body))
+            await in_force.merge(_decoded(body))
         table = in_force.table
         self._log.info(
             "throttle_changed",

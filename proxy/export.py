@@ -53,7 +53,7 @@ class SampleSink(Protocol):
         """Take a sample over, or drop and count it; at once, whatever state the sink is in."""
 
     def count_failed(self) -> None:
-        """Count a sample as dropped that could not be made."""
+        """Count a sample as dropped that could not be made, or that `offer` raised on."""
 
     async def close(self, seconds: float) -> None:
         """Write what was taken, in at most `seconds`; count what was not written as dropped."""
@@ -127,7 +127,7 @@ class Exporter:
                     sink.count_failed()
                 raise
             for sink in self._sinks:
-                sink.offer(sample)
+                self._offer(sink, sample)
 
     async def _run(self) -> None:
         due = self._began_at
@@ -142,7 +142,17 @@ class Exporter:
         try:
             await self.take()
         except Exception as error:  # noqa: BLE001 - a bug in one sample may not end all later ones
-            self._log.error("sample_failed", error=repr(error), at=innermost_frame(error))
+            self._log_failed(error)
+
+    def _offer(self, sink: SampleSink, sample: Sample) -> None:
+        try:
+            sink.offer(sample)
+        except Exception as error:  # noqa: BLE001 - a bug in one sink may not cost the others their samples
+            sink.count_failed()
+            self._log_failed(error)
+
+    def _log_failed(self, error: Exception) -> None:
+        self._log.error("sample_failed", error=repr(error), at=innermost_frame(error))
 
     async def _encoded(self, key: SampleKey, cut: Sequence[tuple[Throttle, IntervalCounts]]) -> list[bytes]:
         for _ in _slices(chain.from_iterable(count_left_out(throttle, counts) for throttle, counts in cut)):

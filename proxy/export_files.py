@@ -137,10 +137,11 @@ class Folder:
         """Drop the oldest files so that `size` bytes more keep to the bound."""
         while self._finished and self.size + size > self._max_disk_bytes:
             oldest = self._finished[0]
-            oldest.path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # whoever collects samples took it away
+                oldest.path.unlink()
+                self.dropped += oldest.samples
             self._finished.popleft()
             self._finished_bytes -= oldest.size
-            self.dropped += oldest.samples
             with contextlib.suppress(OSError):  # others are in it
                 oldest.path.parent.rmdir()
                 oldest.path.parent.parent.rmdir()

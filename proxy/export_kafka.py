@@ -143,5 +143,8 @@ async def _stop(producer: Any) -> None:
         async with asyncio.timeout(_STOP_SECONDS):
             await producer.stop()
     except TimeoutError:
-        await producer._sender.close()
+        # Its sender waits for the answers that are due, for up to the request timeout, unless it is cancelled twice.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_SECONDS):
+                await producer._sender.close()
         await producer.client.close()

@@ -14,8 +14,8 @@ DROP_REASONS: dict[Sink, tuple[str, ...]] = {
 }
 """All that there are, shown from the start at 0: a rate needs the sample before the first event.
 
-`failed`: it could not be made, for a bug. `write_failed`: the file system refused it (full, no permission). `busy`: it
-still has not taken the ones before.
+`failed`: it could not be made or taken over, for a bug. `write_failed`: the file system refused it (full, no
+permission). `busy`: it still has not taken the ones before.
 `disk_bound`: written long ago, and dropped for newer ones. `buffer_full`: dropped for newer ones before the topic took
 it. `refused`: the brokers will never take it. `closed`: not out when the sidecar ended.
 """

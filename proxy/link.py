@@ -218,8 +218,7 @@ class Link:
                 self._fetches.take(event)
             case Undecoded(reason, api_version, replica_id):
                 stats = self._relay.stats
-                stats.fetch_requests[api_version] += 1
-                stats.passthrough[reason] += 1
+                stats.count_undecoded(api_version, reason)
                 self._relay.log.fault(
                     "fetch_not_throttled",
                     self.client_host,

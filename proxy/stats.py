@@ -2,10 +2,14 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Side = Literal["leader", "follower"]
 """Whose quota a listener serves: ingress listeners the leader's, egress listeners the follower's."""
+
+
+MOST_VERSIONS: Final = 100
+"""Versions that are counted apart: whoever makes versions up gets no label for each."""
 
 
 @dataclass(slots=True)
@@ -37,3 +41,9 @@ class RelayStats:
     """Unexpected exceptions inside the relay itself (bugs): each closed one connection."""
     accept_errors: int = 0
     """Times that accepting paused because the process or the machine was out of descriptors or memory."""
+
+    def count_undecoded(self, api_version: int, reason: str) -> None:
+        """Count a Fetch request that passes undecoded."""
+        self.passthrough[reason] += 1
+        if api_version in self.fetch_requests or len(self.fetch_requests) < MOST_VERSIONS:
+            self.fetch_requests[api_version] += 1

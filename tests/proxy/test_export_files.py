@@ -133,6 +133,16 @@ def test_emptied_folders_are_removed(tmp_path: Path) -> None:
     assert not (tmp_path / HOUR).parent.exists()
 
 
+def test_files_that_were_collected_are_not_counted_as_dropped(tmp_path: Path) -> None:
+    written = folder(tmp_path, max_disk_bytes=4_000, rotate_bytes=2_000)
+    for sequence in range(1, 9):
+        written.write(sample(sequence, padding=1_000))
+        for file in finished_files(tmp_path):
+            file.unlink()
+    assert written.dropped == 0
+    assert written.size <= 4_000
+
+
 def test_bound_counts_the_files_of_earlier_starts(tmp_path: Path) -> None:
     earlier = folder(tmp_path, start_id="20260130T000000Z-00000000")
     earlier.write(sample(1, padding=2_000))

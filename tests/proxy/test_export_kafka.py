@@ -30,6 +30,10 @@ class Connections:
         Producer.closed += 1
 
 
+class Sender(Connections):
+    """What sends on them."""
+
+
 class Producer:
     """As much of an AIOKafkaProducer as the sink uses; `fail` returns the errors of samples that are not taken."""
 
@@ -42,7 +46,7 @@ class Producer:
     def __init__(self, **options: Any) -> None:
         assert options["enable_idempotence"] is True
         Producer.made += 1
-        self._sender = self.client = Connections()
+        self._sender, self.client = Sender(), Connections()
 
     async def start(self) -> None:
         pass
@@ -160,6 +164,25 @@ async def test_producer_that_cannot_stop_is_cut_off(producer: type[Producer]) ->
     async with asyncio.timeout(3):
         await sink.close(5)
     assert producer.closed == 2
+    assert counted(stats) == {"kafka": 1}
+
+
+async def test_producer_whose_sender_waits_for_an_answer_is_cut_off(
+    producer: type[Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As aiokafka's does when it is cancelled: until the request's timeout."""
+
+    async def close(sender: Connections) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Producer, "stop_hangs", True)
+    monkeypatch.setattr(export_kafka, "_STOP_SECONDS", 0.01)
+    monkeypatch.setattr(Sender, "close", close)
+    sink, stats = sink_of()
+    offer(sink, 1)
+    async with asyncio.timeout(3):
+        await sink.close(5)
+    assert producer.closed == 1
     assert counted(stats) == {"kafka": 1}
 
 

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from proxy.stats import MOST_VERSIONS
 from tests.protocol.wire import CONSUMER, fetch, fetch_response, frame, produce, request, response, string
 from tests.proxy.relaying import Peer, Relaying, relaying, round_trip
 
@@ -148,6 +149,17 @@ async def test_a_fetch_in_an_unknown_version_passes_and_is_counted_by_version() 
         assert relay.stats.passthrough == {"fetch_version": 2}
         assert relay.throttle.calls == []
         assert [line["api_version"] for line in relay.log.of("fetch_not_throttled")] == [19]  # then rate-limited
+
+
+async def test_made_up_versions_are_counted_together_and_known_ones_apart_all_the_same() -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        data = b"".join(fetch(version, 2, version=version) for version in range(19, 1019)) + fetch(1, 2)
+        await client.send(data)
+        await broker.expect(data)
+        assert relay.stats.passthrough == {"fetch_version": 1000}
+        assert len(relay.stats.fetch_requests) == MOST_VERSIONS + 1
+        assert relay.stats.fetch_requests[3] == 1
 
 
 async def test_a_half_close_is_passed_on_and_the_other_direction_flows_on() -> None:

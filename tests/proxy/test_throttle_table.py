@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
+
 import pytest
 
 from proxy.config import ThrottleTable, parse_config
 from proxy.config_reader import ConfigError
-from proxy.throttle_table import ThrottleInForce
+from proxy.throttle_table import TOPICS_PER_SLICE, ThrottleInForce, plain_table
 from tests.proxy.test_config import FULL
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
@@ -47,14 +50,14 @@ def test_throttle_of_the_file_is_shown_with_its_source(in_force: ThrottleInForce
     }
 
 
-def test_throttle_replaced_is_the_new_table_alone(in_force: ThrottleInForce, applied: Applied) -> None:
-    in_force.replace({LEADER_RATE: 7})
+async def test_throttle_replaced_is_the_new_table_alone(in_force: ThrottleInForce, applied: Applied) -> None:
+    await in_force.replace({LEADER_RATE: 7})
     assert in_force.as_plain() == {LEADER_RATE: 7, "topics": {}, "sources": {LEADER_RATE: "http"}}
     assert [table.leader_rate for table in applied] == [7]
 
 
-def test_throttle_merged_keeps_what_is_not_named(in_force: ThrottleInForce) -> None:
-    in_force.merge({LEADER_RATE: 7, "topics": {"payments": {FOLLOWER_REPLICAS: "3:1"}}})
+async def test_throttle_merged_keeps_what_is_not_named(in_force: ThrottleInForce) -> None:
+    await in_force.merge({LEADER_RATE: 7, "topics": {"payments": {FOLLOWER_REPLICAS: "3:1"}}})
     assert shown(in_force) == {
         **FROM_FILE,
         LEADER_RATE: 7,
@@ -66,12 +69,12 @@ def test_throttle_merged_keeps_what_is_not_named(in_force: ThrottleInForce) -> N
     assert sources[f"topics.orders.{LEADER_REPLICAS}"] == "file"
 
 
-def test_throttle_merged_does_not_read_topics_again_that_are_not_named(in_force: ThrottleInForce) -> None:
+async def test_throttle_merged_does_not_read_topics_again_that_are_not_named(in_force: ThrottleInForce) -> None:
     """There may be thousands, and every connection waits meanwhile."""
     orders = in_force.table.topics["orders"]
-    in_force.merge({LEADER_RATE: 7, "topics": {"payments": {FOLLOWER_REPLICAS: "3:1"}}})
+    await in_force.merge({LEADER_RATE: 7, "topics": {"payments": {FOLLOWER_REPLICAS: "3:1"}}})
     assert in_force.table.topics["orders"] is orders
-    in_force.merge({"topics": {"orders": {FOLLOWER_REPLICAS: "3:1"}}})
+    await in_force.merge({"topics": {"orders": {FOLLOWER_REPLICAS: "3:1"}}})
     assert in_force.table.topics["orders"].leader_replicas == orders.leader_replicas
 
 
@@ -86,10 +89,10 @@ def test_throttle_merged_does_not_read_topics_again_that_are_not_named(in_force:
         ({}, FROM_FILE),
     ],
 )
-def test_throttle_merged_null_removes(
+async def test_throttle_merged_null_removes(
     in_force: ThrottleInForce, patch: dict[str, object], left: dict[str, object]
 ) -> None:
-    in_force.merge(patch)
+    await in_force.merge(patch)
     assert shown(in_force) == left
 
 
@@ -111,18 +114,18 @@ def test_throttle_cleared_is_empty(in_force: ThrottleInForce, applied: Applied) 
         ({}, []),
     ],
 )
-def test_throttle_loaded_from_the_file_undoes_what_http_did_and_names_it(
+async def test_throttle_loaded_from_the_file_undoes_what_http_did_and_names_it(
     in_force: ThrottleInForce, patch: dict[str, object], undone: list[str]
 ) -> None:
-    in_force.merge(patch)
+    await in_force.merge(patch)
     assert in_force.load(parse_config(FULL.replace("6000000", "8")).throttle) == undone
     assert shown(in_force) == {**FROM_FILE, FOLLOWER_RATE: 8}
     assert set(in_force.as_plain()["sources"].values()) == {"file"}
     assert in_force.load(parse_config(FULL).throttle) == []  # it was the file that changed
 
 
-def test_throttle_as_it_is_shown_may_be_put_back(in_force: ThrottleInForce) -> None:
-    in_force.replace(in_force.as_plain())
+async def test_throttle_as_it_is_shown_may_be_put_back(in_force: ThrottleInForce) -> None:
+    await in_force.replace(in_force.as_plain())
     assert shown(in_force) == FROM_FILE
 
 
@@ -146,12 +149,55 @@ def test_throttle_as_it_is_shown_may_be_put_back(in_force: ThrottleInForce) -> N
     ],
 )
 @pytest.mark.parametrize("change", [ThrottleInForce.replace, ThrottleInForce.merge])
-def test_throttle_bad_change_names_the_field_and_changes_nothing(
+async def test_throttle_bad_change_names_the_field_and_changes_nothing(
     in_force: ThrottleInForce, applied: Applied, change: object, body: object, field: str
 ) -> None:
     before = in_force.as_plain()
     with pytest.raises(ConfigError) as caught:
-        change(in_force, body)  # type: ignore[operator]
+        await change(in_force, body)  # type: ignore[operator]
     assert caught.value.field == field
     assert in_force.as_plain() == before
     assert applied == []
+
+
+def many_topics(prefix: str) -> dict[str, object]:
+    return {"topics": {f"{prefix}{number}": {LEADER_REPLICAS: f"{number}:1"} for number in range(3 * TOPICS_PER_SLICE)}}
+
+
+@pytest.mark.parametrize("change", [ThrottleInForce.replace, ThrottleInForce.merge])
+async def test_throttle_of_many_topics_is_read_while_others_run_and_put_in_force_at_once(
+    in_force: ThrottleInForce,
+    applied: Applied,
+    change: Callable[[ThrottleInForce, object], Coroutine[None, None, None]],
+) -> None:
+    changing = asyncio.create_task(change(in_force, many_topics("t")))
+    turns = 0
+    while not changing.done():
+        assert shown(in_force) == FROM_FILE
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 3
+    (table,) = applied
+    assert len(table.topics) == 3 * TOPICS_PER_SLICE + (change is ThrottleInForce.merge)
+
+
+async def test_throttle_bad_topic_in_the_last_slice_changes_nothing(
+    in_force: ThrottleInForce, applied: Applied
+) -> None:
+    body = many_topics("t")
+    body["topics"]["bad"] = {LEADER_REPLICAS: "1"}  # type: ignore[index]
+    with pytest.raises(ConfigError, match=r"topics\.bad"):
+        await in_force.replace(body)
+    assert applied == []
+    assert shown(in_force) == FROM_FILE
+
+
+async def test_throttle_merged_keeps_what_another_change_set_while_it_was_read(in_force: ThrottleInForce) -> None:
+    await asyncio.gather(
+        in_force.merge(many_topics("a")),
+        in_force.merge({LEADER_RATE: 7, "topics": {"orders": None}}),
+        in_force.merge(many_topics("b")),
+    )
+    assert len(in_force.table.topics) == 6 * TOPICS_PER_SLICE
+    assert in_force.table.leader_rate == 7
+    assert in_force.as_plain() == {**plain_table(in_force.table), "sources": in_force.sources}
