@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from cli.errors import FAILED, INTERRUPTED, CommandError
+from cli.output import OutputError, told_outputs
 
 _STDOUT = 1  # the descriptor
 
@@ -19,20 +22,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = _run(words)
-        if sys.stdout is not None:  # closed by the caller
-            sys.stdout.flush()
+        with told_outputs():
+            status = _run(words)
+            if sys.stdout is not None:  # closed by the caller
+                sys.stdout.flush()
     except CommandError as error:
-        print(f"weir: {error.sentence}", file=sys.stderr)
+        _say(error.sentence)
         return error.status
-    except (OSError, UnicodeEncodeError) as error:  # what commands do themselves ends in a CommandError
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        print(f"weir: the output cannot be written: {reason}.", file=sys.stderr)
+    except OutputError as error:
+        _say(f"the output cannot be written: {error}.")
         _forget_output()
+        return FAILED
+    except OSError as error:  # what commands reckon with ends in a CommandError
+        _say(f"{_what_failed(error, words)}: {error.strerror or error}.")
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
+
+
+def _say(sentence: str) -> None:
+    if sys.stderr is None:  # closed by the caller
+        return
+    with contextlib.suppress(OSError):  # then the status alone tells
+        print(f"weir: {sentence}", file=sys.stderr)
+
+
+def _what_failed(error: OSError, words: Sequence[str]) -> str:
+    """Name the file where the system does, else the command."""
+    if error.filename is not None:
+        return os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
+    command = " ".join(takewhile(lambda word: not word.startswith("-"), words))
+    return f"{command or 'it'} failed"
 
 
 def _run(words: Sequence[str]) -> int:

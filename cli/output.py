@@ -1,11 +1,63 @@
-"""Tables on stdout."""
+"""Tables on stdout, and what is told of an output that cannot be written."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TextIO, cast
 
 _UNLIMITED_WIDTH = 10_000
+
+
+class OutputError(OSError):
+    """A write to stdout or stderr that failed, told apart from all other errors of the system."""
+
+    def __init__(self, error: OSError | UnicodeEncodeError) -> None:
+        number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (None, None)
+        super().__init__(number, reason or str(error))
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+@contextlib.contextmanager
+def told_outputs() -> Iterator[None]:
+    """Have failed writes to `sys.stdout` and `sys.stderr` raise OutputError."""
+    before = sys.stdout, sys.stderr
+    # None where the caller closed it.
+    told = [None if stream is None else cast(TextIO, _Told(stream)) for stream in before]
+    sys.stdout, sys.stderr = told
+    try:
+        yield
+    finally:
+        # Typer puts others there, which are to stay: after a broken pipe, one that lets the last flush fail.
+        if sys.stdout is told[0]:
+            sys.stdout = before[0]
+        if sys.stderr is told[1]:
+            sys.stderr = before[1]
+
+
+class _Told:
+    """A text stream whose write errors are OutputErrors; in all else the stream itself."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except (OSError, UnicodeEncodeError) as error:
+            raise OutputError(error) from error
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise OutputError(error) from error
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[str] = ()) -> None:

@@ -69,7 +69,13 @@ def plan(
     ] = None,
     broker: Annotated[
         int | None,
-        typer.Option("--broker", metavar="ID", help="Move all data of this broker; a history is read for it alone."),
+        typer.Option(
+            "--broker",
+            metavar="ID",
+            min=0,
+            max=MOST,
+            help="Move all data of this broker; a history is read for it alone.",
+        ),
     ] = None,
     bytes_in: Annotated[
         str | None, typer.Option("--in", metavar="RATE", help="The most bytes/s that come into a broker, as in 20MB/s.")

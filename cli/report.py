@@ -22,17 +22,12 @@ MOST_SHOWN = 100
 FIRST_YEAR, LAST_YEAR = 1971, 2999
 """Of times that a page can be asked for: others are slips, and near its ends the calendar has no room for an axis."""
 
-SPARK_SETTINGS: dict[str, bool | float | int | str | None] = {
+LAUNCH_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.codegen.cache.maxEntries": "1000",  # the job has more than Spark's 100; the next day uses them again
     "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",  # faster than G1; the user's extraJavaOptions follow it
 }
-# For few cores. Of Spark's 200 partitions there would be many turns, and of few large files unlike shares.
-ONE_MACHINE_SETTINGS: dict[str, bool | float | int | str | None] = {
-    "spark.sql.shuffle.partitions": "16",
-    "spark.sql.files.minPartitionNum": "16",
-}
+"""Of a Spark that weir starts for itself."""
 
 app = typer.Typer(help="Build tables from the samples that sidecars export, and a page from the tables.")
 
@@ -151,13 +146,12 @@ def _moment(option: str, text: str | None, zone: tzinfo) -> datetime | None:
 
 
 def _session(master: str) -> SparkSession:
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
+    from pipeline.errors import BuildError
+    from pipeline.session import open_session
 
     try:
-        settings = SPARK_SETTINGS | (ONE_MACHINE_SETTINGS if master.startswith("local") else {})
-        spark = SparkSession.builder.master(master).appName("weir report build").config(map=settings).getOrCreate()
-    except (PySparkException, OSError) as error:
-        raise CommandError(f"Spark does not start: {str(error).splitlines()[0]}.") from error
+        spark = open_session(master, LAUNCH_SETTINGS)
+    except BuildError as error:
+        raise CommandError(f"{error}.") from error
     spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told in a sentence
     return spark

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -74,6 +75,35 @@ def test_weir_closed_output_is_no_failure(tmp_path: Path) -> None:
     command = shlex.join([sys.executable, "-m", "cli.main", "check", "--config", config(tmp_path)])
     done = subprocess.run(["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_weir_error_that_cannot_be_told_is_its_status_alone(tmp_path: Path, redirection: str) -> None:
+    command = shlex.join([sys.executable, "-m", "cli.main", "check", "--config", str(tmp_path / "none.toml")])
+    done = subprocess.run(["sh", "-c", f"{command} {redirection}"], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "run failed: Too many open files."),
+        (OSError(errno.EIO, "Input/output error", b"/lib/module.py"), "/lib/module.py: Input/output error."),
+        (OSError("no words of the system"), "run failed: no words of the system."),
+    ],
+)
+def test_weir_error_of_the_system_names_what_failed_and_not_the_output(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    error: OSError,
+    sentence: str,
+) -> None:
+    def run_sidecar(*arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr("proxy.server.run_sidecar", run_sidecar)
+    assert failing(capsys, "run", "--config", config(tmp_path)) == (1, sentence)
 
 
 def weir(

@@ -271,6 +271,7 @@ def test_impossible_ask_in_json_has_reasons_and_figures(capsys: pytest.CaptureFi
         (f"{ASK} --broker 3", "give --broker, which moves all data of that broker, or a share"),
         ("plan --size 1TB --broker 3 --in 1 --partitions-to-move 1 --partitions 8", "give --broker, which moves"),
         (f"{ASK} --brokers 0", "--brokers"),
+        ("plan --size 1TB --broker -1 --in 1", "--broker"),
         (f"{ASK} --quota 50MB --window-num 1{'0' * 400}", "--window-num"),
         (f"{ASK} --quota 50MB --window-size-seconds 1{'0' * 400}", "--window-size-seconds"),
     ],
