@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bench.table import Report, parser
 from lab.errors import LabError
-from lab.modes import ZooKeeperCluster
+from lab.modes import MODES, Mode
 from lab.produce import fill
 from lab.settings import Route
 
@@ -52,15 +52,21 @@ def main() -> int:
     options = parser("bench.memory", "Measure sidecars' memory while large replica fetches pass.")
     options.add_argument("--rounds", type=int, default=3, help="moves of each response size (3)")
     options.add_argument("--bytes", type=int, default=300_000_000, help="moved each time (300,000,000)")
+    options.add_argument("--mode", choices=MODES, default="zookeeper-0.10.1", help="of the cluster (zookeeper-0.10.1)")
     chosen = options.parse_args()
     report = Report(chosen.json)
+    mode = MODES[chosen.mode]
     rows = [
         row
         for number in range(chosen.rounds)
         for limit in ((SMALL, LARGE), (LARGE, SMALL))[number % 2]
-        for row in _move(limit, chosen.bytes)
+        for row in _move(mode, limit, chosen.bytes)
     ]
-    report.table(f"{chosen.bytes / MB:,.0f} MB replicated without a throttle, two hops, Fetch v3", COLUMNS, rows)
+    report.table(
+        f"{chosen.bytes / MB:,.0f} MB replicated without a throttle, two hops, Fetch v{mode.fetch_version}",
+        COLUMNS,
+        rows,
+    )
     for side in SIDES.values():
         peaks = {
             limit: [row.peak for row in rows if (row.sidecar, row.limit) == (side, limit / MB)]
@@ -72,10 +78,10 @@ def main() -> int:
     return report.status
 
 
-def _move(limit: int, size: int) -> list[Row]:
+def _move(mode: Mode, limit: int, size: int) -> list[Row]:
     """Move a topic to broker 2 on a cluster of its own, with responses of at most `limit` bytes."""
     properties = {"replica.fetch.response.max.bytes": limit}
-    with ZooKeeperCluster(brokers=2, routes={1: Route.INGRESS, 2: Route.EGRESS}, properties=properties) as cluster:
+    with mode.cluster(2, routes={1: Route.INGRESS, 2: Route.EGRESS}, properties=properties) as cluster:
         cluster.create_topic(TOPIC, {partition: [1] for partition in PARTITIONS})
         fill(cluster.bootstrap_servers, TOPIC, dict.fromkeys(PARTITIONS, size // len(PARTITIONS)))
         cluster.assert_no_native_throttle()
@@ -90,7 +96,7 @@ def _move(limit: int, size: int) -> list[Row]:
         rows = []
         for broker, side in SIDES.items():
             metrics = cluster.sidecars[broker].metrics()
-            fetches = metrics.value("weir_fetch_requests_total", side=side, api_version=3)
+            fetches = metrics.value("weir_fetch_requests_total", side=side, api_version=mode.fetch_version)
             mean = metrics.value("weir_replication_bytes_total", side=side) / fetches
             if mean < LEAST_OF_SIZE * limit:
                 raise LabError(f"Responses had {mean:,.0f} bytes on average: that shows nothing of {limit:,}.")

@@ -168,7 +168,7 @@ def test_replica_is_throttled_whenever_it_is_out_of_the_isr_and_never_in_it(mode
             with cluster.received_bytes(follower, [(topic, 0)]) as received:
                 cluster.start_sidecar(follower)
                 cluster.wait_for("an ISR of two", lambda: isr_of(cluster, leader) == {leader, follower}, 40)
-            assert_keeps(received.series(), RATE, least=0.85)  # what it took in sync is paid back first
+            assert_keeps(received.series(), RATE, least=0.75)  # what it took in sync is paid back first
             sidecar.patch_throttle({"leader.replication.throttled.rate": RATE // 10})
             begun = monotonic()
             fill(cluster.bootstrap_servers, topic, {0: 4 * MB}, batch_bytes=BATCH_BYTES)  # acked by both
