@@ -19,8 +19,10 @@ from pipeline.errors import BuildError, first_line
 DAMAGED_FILE: Final = "damaged_file"
 """The reason against such a file."""
 
+# As Hadoop's decompressors say it: a connection to HDFS that ends is an EOFException too.
 _DAMAGE: Final = re.compile(
-    r"EOFException|ZipException|not a gzip|incorrect (data|header) check|invalid (block|distance|code)"
+    r"EOFException: Unexpected end of input stream|ZipException|not a gzip"
+    r"|incorrect (data|header) check|invalid (block|distance|code)"
 )
 _FOLDER: Final = re.compile(r"/date=(\d{4}-\d\d-\d\d)/")
 

@@ -106,7 +106,9 @@ def read_lines(spark: SparkSession, source: str, day: date, damaged: Collection[
         return _read_files(spark, source, day, *whole).union(cut) if whole else cut
     except SPARK_ERRORS as error:
         if isinstance(error, AnalysisException) and error.getErrorClass() == "PATH_NOT_FOUND":
-            raise BuildError(f"there is no {source}") from error
+            # Hadoop's own configuration may put a path without a scheme on another file system than this machine's.
+            path = (error.getMessageParameters() or {}).get("path", source)
+            raise BuildError(f"there is no {source if path.startswith('file:') else path}") from error
         raise BuildError(f"{source} cannot be read: {first_line(error)}") from error
 
 

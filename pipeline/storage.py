@@ -16,11 +16,11 @@ import json
 import os
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from time import sleep
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
@@ -131,7 +131,7 @@ class Output:
                 raise BuildError(f"another run is writing {self._path}")
         self._write_lock()
         if self._files.getScheme() not in _CREATE_EXCLUSIVELY:
-            time.sleep(SETTLE_SECONDS)
+            sleep(SETTLE_SECONDS)
         if not self._is_own():
             raise BuildError(f"another run is writing {self._path}")
 

@@ -30,7 +30,7 @@ NO_ID: Final = bytes(ID_SIZE)
 _API: Final = struct.Struct(">hhh")  # api_key, min_version, max_version
 _NO_AUTHORIZED_OPERATIONS_OF_CLUSTER_AND_TOPICS: Final = b"\x00\x00"
 _PARTITION_HEAD: Final = 14  # error_code, partition_index, leader_id, leader_epoch
-_PARTITION: Final = struct.Struct(">hi")  # the first two of these
+_PARTITION: Final = struct.Struct(">hii")  # the first three of these
 _SMALLEST_PARTITION: Final = _PARTITION_HEAD + 4  # replica_nodes, isr_nodes, offline_replicas, tags
 _SMALLEST_TOPIC: Final = 2 + 1 + ID_SIZE + 1 + 1 + 4 + 1
 _SMALLEST_BROKER: Final = 4 + 1 + 4 + 1 + 1
@@ -44,17 +44,18 @@ class MetadataTopic(NamedTuple):
     topic_id: bytes
 
 
-class AssignedReplicas(NamedTuple):
+class AssignedFollowers(NamedTuple):
     """What a Metadata response says of one partition; a topic that it describes none of has one with number -1.
 
-    `replicas` are broker ids: in a reassignment (KIP-455) those that are added and those that are removed too.
+    `followers` are the broker ids of all replicas but the leader: in a reassignment (KIP-455) those that are added and
+    those that are removed too.
     """
 
     topic_error: int
     topic: bytes | None
     error_code: int
     partition: int
-    replicas: frozenset[int]
+    followers: frozenset[int]
 
 
 def encode_api_versions_request(correlation_id: int, client_id: bytes) -> bytes:
@@ -109,7 +110,7 @@ def decode_metadata(frame: bytes, version: int, correlation_id: int) -> Iterator
     _check_end(frame, version, at)
 
 
-def decode_assigned_replicas(frame: bytes, version: int, correlation_id: int) -> Iterator[AssignedReplicas]:
+def decode_assigned_followers(frame: bytes, version: int, correlation_id: int) -> Iterator[AssignedFollowers]:
     """Read a Metadata response (v10 to v12) partition by partition, as an answer may be large.
 
     There are none where the answer names no broker: in ZooKeeper mode a broker that starts knows neither brokers nor
@@ -122,14 +123,16 @@ def decode_assigned_replicas(frame: bytes, version: int, correlation_id: int) ->
         topic, at = _read_topic(frame, at)
         partitions, at = COMPACT.read_count(frame, at, _SMALLEST_PARTITION)
         if not partitions:
-            yield AssignedReplicas(topic.error_code, topic.name, NO_ERROR, -1, frozenset())
+            yield AssignedFollowers(topic.error_code, topic.name, NO_ERROR, -1, frozenset())
         for _ in range(partitions):
-            error_code, partition = _PARTITION.unpack_from(frame, at)  # there is room for it, as for all that follow
+            if at + _PARTITION_HEAD > len(frame):
+                raise MalformedFrame("the frame ends within a partition", len(frame))
+            error_code, partition, leader = _PARTITION.unpack_from(frame, at)
             replicas, at = _read_node_ids(frame, at + _PARTITION_HEAD)
             for _array in range(2):  # isr_nodes, offline_replicas
                 _, at = _read_node_ids(frame, at)
             at = _after_tags(frame, at)
-            yield AssignedReplicas(topic.error_code, topic.name, error_code, partition, frozenset(replicas))
+            yield AssignedFollowers(topic.error_code, topic.name, error_code, partition, frozenset(replicas) - {leader})
         at = _after_topic(frame, at)
     _check_end(frame, version, at)
 

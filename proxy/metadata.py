@@ -16,7 +16,7 @@ from protocol.metadata import (
     REPLICA_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
     decode_api_versions,
-    decode_assigned_replicas,
+    decode_assigned_followers,
     decode_metadata,
     encode_api_versions_request,
     encode_metadata_request,
@@ -92,20 +92,20 @@ class MetadataConnection:
         return found
 
     async def assignments(self, names: Collection[bytes]) -> Mapping[bytes, Assignment]:
-        """Ask for the replicas of topics by name (UTF-8); returns those that the broker can tell of.
+        """Ask for the followers of topics by name (UTF-8); returns those that the broker can tell of.
 
         A topic that does not exist has no partitions; a partition that the broker has an error for has None.
         """
         self._correlation_id += 1
         answer = await self._ask(encode_metadata_request(self._version, self._correlation_id, CLIENT_ID, names))
         found: dict[bytes, dict[int, frozenset[int] | None]] = {}
-        rows = decode_assigned_replicas(answer, self._version, self._correlation_id)
+        rows = decode_assigned_followers(answer, self._version, self._correlation_id)
         for number, row in enumerate(rows, start=1):
             if row.topic and row.topic_error == UNKNOWN_TOPIC_OR_PARTITION:
                 found[row.topic] = {}
             elif row.topic and row.topic_error == NO_ERROR and row.partition >= 0:
                 is_told = row.error_code in (NO_ERROR, REPLICA_NOT_AVAILABLE)
-                found.setdefault(row.topic, {})[row.partition] = row.replicas if is_told else None
+                found.setdefault(row.topic, {})[row.partition] = row.followers if is_told else None
             if number % _PARTITIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         return found

@@ -1,4 +1,4 @@
-"""Forgets the lag of replicas that were moved away, or whose topic or partition was deleted.
+"""Forgets the lag of replicas that follow no more: moved away, deleted, or made the leader.
 
 A follower that has nothing more to fetch from a leader falls silent, or closes the connection. On the wire that is a
 broker that hangs or died; the cluster's metadata alone knows better.
@@ -14,7 +14,7 @@ from quota.lag import TopicLag
 from quota.throttle import CLUSTER_METADATA_TOPIC, Throttle
 
 Assignment = Mapping[int, frozenset[int] | None]
-"""The replicas' broker ids by partition, None where the cluster does not tell them now. A partition that is not in it
+"""The followers' broker ids by partition, None where the cluster does not tell them now. A partition that is not in it
 does not exist."""
 
 SILENT_SECONDS: Final = 10.0
@@ -111,5 +111,5 @@ def _is_overdue(throttle: Throttle, lag: TopicLag) -> bool:
 
 
 def _may_have(assignment: Assignment, partition: int, replica: int) -> bool:
-    replicas = assignment.get(partition, frozenset())
-    return replicas is None or replica in replicas
+    followers = assignment.get(partition, frozenset())
+    return followers is None or replica in followers

@@ -28,6 +28,8 @@ _WINDOWS: Final = """
     SELECT "window", min(epoch_us(window_start)), max(epoch_us(window_start)) FROM broker_rates GROUP BY "window"
 """
 
+_QUOTAS: Final = 'SELECT epoch_us(min(start)), epoch_us(max("end")) FROM throttle_accuracy'
+
 
 def read_page(path: Path, since: datetime | None, until: datetime | None, top: int) -> Contents:
     """Read the range from `since` to before `until`, each as far as the tables go where it is None.
@@ -46,7 +48,8 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
         }
         finest = "hour" if "minute" not in windows and "hour" in windows else "minute"
         data = windows.get(finest)
-        since, until = _range(data, since, until)
+        # Where nothing was fetched, quotas that were in force are all there is.
+        since, until = _range(data or _quotas_range(tables), since, until)
         if since is None or until is None:
             return Contents()
         columns = columns_of(since, until, WINDOW_SECONDS[finest])
@@ -73,6 +76,11 @@ def columns_of(since: datetime, until: datetime, least: int = _MINUTE) -> Column
         if count <= MOST_COLUMNS:
             break
     return Columns(since, until, datetime.fromtimestamp(first, UTC), seconds, count)
+
+
+def _quotas_range(tables: OpenTables) -> tuple[datetime, datetime] | None:
+    start, end = tables.rows(_QUOTAS)[0]
+    return None if start is None else (moment(start), moment(end))
 
 
 def _range(

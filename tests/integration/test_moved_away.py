@@ -8,7 +8,7 @@ import pytest
 
 from lab.cluster import Cluster
 from lab.modes import MODES
-from tests.integration.moves import MB, filled
+from tests.integration.moves import MB, filled, lead_from
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +22,7 @@ def replicas(cluster: Cluster, broker_id: int, side: str) -> set[tuple[str, str]
     return {(sample.labels["topic"], sample.labels["replica"]) for sample in samples}
 
 
-def test_lag_of_replicas_that_were_moved_away_or_deleted_goes_and_of_an_assigned_one_stays() -> None:
+def test_lag_of_replicas_that_were_moved_away_or_deleted_or_lead_goes_and_of_a_follower_stays() -> None:
     tables = {
         "cluster": {"poll_seconds": POLL_SECONDS},
         "quota": {"replica_lag_time_max_ms": round(LAG_TIME_MAX_SECONDS * 1000)},
@@ -30,16 +30,19 @@ def test_lag_of_replicas_that_were_moved_away_or_deleted_goes_and_of_an_assigned
     with MODES["kraft-4.1"].cluster(2, sidecars=True, poll_isr=True, sidecar_tables=tables) as cluster:
         moved = filled(cluster, "moved", [1, 2], MB // 10, partitions=2)
         cluster.create_topic("deleted", {0: [1, 2]})
-        everything = {(moved, "2"), ("deleted", "2")}
+        led = filled(cluster, "led", [1, 2], MB // 10, partitions=1)
+        everything = {(moved, "2"), ("deleted", "2"), (led, "2")}
         cluster.wait_for("all of them fetched", lambda: replicas(cluster, 1, "leader") == everything, 10)
         cluster.admin.delete_topic("deleted")
         cluster.reassign({(moved, partition): [1] for partition in range(2)}, 10)
+        lead_from(cluster, [led], [2, 1])
         cluster.wait_for(
             "the rows of broker 2 are gone",
             lambda: not replicas(cluster, 1, "leader") and not replicas(cluster, 2, "follower"),
             # Silent for a third of it, left out by an answer then, and a third later again.
             LAG_TIME_MAX_SECONDS * 2 / 3 + 2 * POLL_SECONDS + 1,
         )
+        assert replicas(cluster, 2, "leader") == {(led, "1")}
         cluster.reassign({(moved, 0): [1, 2]}, 10)
         cluster.wait_for("it is back", lambda: replicas(cluster, 1, "leader") == {(moved, "2")}, 2)
         cluster.kill_sidecar(2)  # nothing that broker 2 fetches goes through any more

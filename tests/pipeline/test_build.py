@@ -329,7 +329,7 @@ def test_of_two_that_create_the_lock_one_writes(job: Job, monkeypatch: pytest.Mo
         job.lock(host="elsewhere", pid=7, run="another")
 
     monkeypatch.setattr(storage, "_CREATE_EXCLUSIVELY", frozenset({"hdfs"}))
-    monkeypatch.setattr(time, "sleep", both)
+    monkeypatch.setattr(storage, "sleep", both)
     with pytest.raises(BuildError, match="another run is writing"):
         job.run()
     assert settled == [SETTLE_SECONDS]

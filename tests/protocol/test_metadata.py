@@ -13,10 +13,10 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, Met
 
 from protocol.errors import CorrelationMismatch, MalformedFrame
 from protocol.metadata import (
-    AssignedReplicas,
+    AssignedFollowers,
     MetadataTopic,
     decode_api_versions,
-    decode_assigned_replicas,
+    decode_assigned_followers,
     decode_metadata,
     encode_api_versions_request,
     encode_metadata_request,
@@ -30,12 +30,12 @@ Partition = Topic.MetadataResponsePartition
 versions = st.integers(10, 12)
 names = st.text("abc-.", min_size=1, max_size=12)
 ids = st.integers(1, 2**128 - 1).map(lambda value: value.to_bytes(16))
-nodes = st.lists(int32, max_size=3) | st.just([1] * 200)  # a count that takes two bytes
+nodes = st.lists(int32 | st.just(1), max_size=3) | st.just([1] * 200)  # a count that takes two bytes
 partitions = st.builds(
     Partition,
     error_code=int16,
     partition_index=int32,
-    leader_id=int32,
+    leader_id=int32 | st.just(1),
     leader_epoch=int32,
     replica_nodes=nodes,
     isr_nodes=nodes,
@@ -94,27 +94,29 @@ def test_replicas_in_a_response_of_kafka_python_are_read(
 ) -> None:
     if version < 12:
         found = [(error, name or "", topic_id, partitions) for error, name, topic_id, partitions in found]
-    expected: list[AssignedReplicas] = []
+    expected: list[AssignedFollowers] = []
     for error, name, _, partitions in found:
         topic = None if name is None else name.encode()
         if not partitions:
-            expected.append(AssignedReplicas(error, topic, 0, -1, frozenset()))
+            expected.append(AssignedFollowers(error, topic, 0, -1, frozenset()))
         expected += [
-            AssignedReplicas(error, topic, one.error_code, one.partition_index, frozenset(one.replica_nodes))
+            AssignedFollowers(
+                error, topic, one.error_code, one.partition_index, frozenset(one.replica_nodes) - {one.leader_id}
+            )
             for one in partitions
         ]
-    assert list(decode_assigned_replicas(response(version, found, brokers), version, 7)) == expected
-    assert list(decode_assigned_replicas(response(version, found), version, 7)) == []  # a broker that has just begun
+    assert list(decode_assigned_followers(response(version, found, brokers), version, 7)) == expected
+    assert list(decode_assigned_followers(response(version, found), version, 7)) == []  # a broker that has just begun
 
 
 def some_response() -> bytes:
-    partition = Partition(replica_nodes=[1, 2], isr_nodes=[1], offline_replicas=[])
+    partition = Partition(replica_nodes=[1, 2, 3, 4], isr_nodes=[1], offline_replicas=[])
     return response(12, [(0, "orders", b"o" * 16, [partition] * 2), (100, None, b"x" * 16, [])], [Broker(host="h")])
 
 
 def test_response_cut_anywhere_or_with_more_behind_it_is_malformed() -> None:
     whole = some_response()
-    for decode in (decode_metadata, decode_assigned_replicas):
+    for decode in (decode_metadata, decode_assigned_followers):
         for size in range(len(whole)):
             with pytest.raises(MalformedFrame):
                 list(decode(whole[:size], 12, 7))
@@ -127,7 +129,7 @@ def test_response_with_any_bytes_changed_is_read_or_malformed(data: st.DataObjec
     altered = bytearray(some_response())
     for at in data.draw(st.lists(st.integers(4, len(altered) - 1), min_size=1, max_size=4)):
         altered[at] = data.draw(st.integers(0, 255))
-    for decode in (decode_metadata, decode_assigned_replicas):
+    for decode in (decode_metadata, decode_assigned_followers):
         with contextlib.suppress(MalformedFrame):
             list(decode(bytes(altered), 12, 7))
 

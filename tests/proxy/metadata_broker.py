@@ -49,6 +49,8 @@ class MetadataBroker:
     replicas: dict[str, dict[int, list[int]]] = field(default_factory=dict)
     """Of topics' partitions."""
     partition_errors: dict[int, int] = field(default_factory=dict)
+    leader: int = 1
+    """Of every partition."""
     knows_brokers: bool = True
     newest_metadata: int = 13
     silent: bool = False
@@ -135,7 +137,7 @@ class MetadataBroker:
         return Partition(
             error_code=error,
             partition_index=partition,
-            leader_id=1,
+            leader_id=self.leader,
             leader_epoch=0,
             replica_nodes=replicas,
             isr_nodes=replicas[:1],

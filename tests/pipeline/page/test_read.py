@@ -11,8 +11,9 @@ import pytest
 from pipeline.open_tables import TablesError
 from pipeline.page.contents import Columns, Contents
 from pipeline.page.read import MOST_COLUMNS, columns_of, read_page
-from pipeline.tables import BROKER_RATES, MOVES
-from tests.pipeline.page.past import TABLES, Past, broker_minutes, minutes, move
+from pipeline.page.write import page_of
+from pipeline.tables import BROKER_RATES, MOVES, THROTTLE_ACCURACY
+from tests.pipeline.page.past import TABLES, Past, broker_minutes, minutes, move, quota
 from tests.pipeline.parquet import START, broker_rate, write
 
 
@@ -50,6 +51,15 @@ def test_tables_without_rows_have_no_range(past: Past) -> None:
     folder = past.write()
     assert read_page(folder, None, None, 9) == Contents()
     assert _range(read_page(folder, START, None, 9)) == (START, START + timedelta(days=1))
+
+
+def test_quotas_alone_have_a_range(past: Past) -> None:
+    """A quota was in force, and nothing was fetched."""
+    past.put(THROTTLE_ACCURACY, quota(START + minutes(1), START + minutes(4), mean=None))
+    contents = read_page(past.write(), None, None, 9)
+    assert _range(contents) == (START + minutes(1), START + minutes(4))
+    assert (contents.accuracy.count, contents.brokers.count) == (1, 0)
+    assert "The tables have no rows." not in page_of(contents, UTC)
 
 
 @pytest.mark.parametrize(
