@@ -88,9 +88,13 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
     running.stop()
 
 
-def _started(folder: Path, source: str, tables: str) -> subprocess.Popen[str]:
-    """With Spark's adaptive execution, as it is by itself: its last stages wait for hosts of files."""
-    wanted = FOR_FEW_LINES | {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "16"}
+def _started(folder: Path, source: str, tables: str, **settings: str) -> subprocess.Popen[str]:
+    """With Spark's adaptive execution, as it is by itself: its last stages wait for hosts of files.
+
+    `settings` are Hadoop's, with _ for each dot.
+    """
+    wanted = FOR_FEW_LINES | {f"spark.hadoop.{name.replace('_', '.')}": value for name, value in settings.items()}
+    wanted |= {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": "16"}
     (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in wanted.items()))
     environment = {
         "PYTHONPATH": str(ROOT),
@@ -110,8 +114,8 @@ def _started(folder: Path, source: str, tables: str) -> subprocess.Popen[str]:
     )
 
 
-def _run(folder: Path, source: str, tables: str) -> tuple[int, list[str], list[str]]:
-    with _started(folder, source, tables) as build:
+def _run(folder: Path, source: str, tables: str, **settings: str) -> tuple[int, list[str], list[str]]:
+    with _started(folder, source, tables, **settings) as build:
         try:
             out, error = build.communicate(timeout=SECONDS)
         finally:
@@ -166,6 +170,13 @@ def test_file_on_hdfs_that_was_cut_short_is_named(hdfs: Hdfs, samples: Path, tmp
     status, (said,), errors = _run(tmp_path, f"{hdfs.address}/cut", f"{hdfs.address}/of-cut")
     assert status == 0, errors
     assert said.endswith(f"{hdfs.address}/cut/date={DAY}/hour=12/{file.name} is damaged and was read in part")
+
+
+def test_missing_path_without_a_scheme_is_named_with_the_file_system_that_was_looked_at(
+    hdfs: Hdfs, tmp_path: Path
+) -> None:
+    status, _, errors = _run(tmp_path, "/nowhere", f"{hdfs.address}/of-nothing", fs_defaultFS=hdfs.address)
+    assert (status, errors[-1]) == (1, f"weir: there is no {hdfs.address}/nowhere.")
 
 
 def _wait_for(hdfs: Hdfs, name: str, build: subprocess.Popen[str]) -> None:
