@@ -21,16 +21,19 @@ DAMAGED_FILE: Final = "damaged_file"
 
 # As Hadoop's decompressors say it: a connection to HDFS that ends is an EOFException too.
 _DAMAGE: Final = re.compile(
-    r"EOFException: Unexpected end of input stream|ZipException|not a gzip"
-    r"|incorrect (data|header) check|invalid (block|distance|code)"
+    r"EOFException: Unexpected end of input stream|ZipException"
+    r"|IOException: (not a gzip|gzip (data|header)|invalid |incorrect |too many length|unknown compression|header crc)"
 )
+# Told behind the last byte, after all lines: any of them may be wrong, and the sample is whole nevertheless.
+_ALTERED: Final = re.compile(r"IOException: (gzip stream CRC|stored gzip size)")
 _FOLDER: Final = re.compile(r"/date=(\d{4}-\d\d-\d\d)/")
 
 
 def damaged_files(spark: SparkSession, paths: Iterable[str], day: date) -> list[str]:
     """Return those of `paths` that are damaged, where folders tell of days only those about `day`.
 
-    BuildError for one that cannot be read for another reason: it is there, and may be whole.
+    The samples before their damage are as they were written. BuildError for one of which that is not so, and for one
+    that cannot be read for another reason: it is there, and may be whole.
     """
     about = {str(day + timedelta(days=days)) for days in (-1, 0, 1)}
     found = []
@@ -41,8 +44,13 @@ def damaged_files(spark: SparkSession, paths: Iterable[str], day: date) -> list[
         try:
             _read_through(spark, path)
         except Py4JJavaError as error:
-            if not _DAMAGE.search(first_line(error)):
-                raise BuildError(f"{path} cannot be read: {first_line(error)}") from error
+            said = first_line(error)
+            if _ALTERED.search(said):
+                raise BuildError(
+                    f"{path} is not as it was written ({said}): move it away to build without it"
+                ) from error
+            if not _DAMAGE.search(said):
+                raise BuildError(f"{path} cannot be read: {said}") from error
             found.append(path)
     return found
 
