@@ -1,4 +1,4 @@
-"""ApiVersions v0 and Metadata v10 to v12, as far as ids of topics (KIP-516) and assigned replicas need them.
+"""ApiVersions v0 and Metadata v10 to v12, as far as ids of topics (KIP-516) and assigned followers need them.
 
 Frames that are encoded here carry their size prefix; those that are decoded do not.
 """

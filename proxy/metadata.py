@@ -1,4 +1,4 @@
-"""Asks one broker for the ids and names of topics, and for their replicas, over a connection of its own."""
+"""Asks one broker for the ids and names of topics, and for their followers, over a connection of its own."""
 
 from __future__ import annotations
 

@@ -125,8 +125,10 @@ class TopicLag:
 
     def is_overdue(self, now: float, silent_seconds: float) -> bool:
         """Whether no fetch of the topic came for so long, or a partition lags for `replica.lag.time.max.ms`."""
-        if not self._partitions or self._silence(now) > silent_seconds:
-            return bool(self._partitions)
+        if not self._partitions:
+            return False
+        if self._silence(now) > silent_seconds:
+            return True
         since = now - self._tracker.replica_lag_time_max
         return self.lag_messages > 0 and any(behind and begin < since for behind, begin in self._partitions.values())
 

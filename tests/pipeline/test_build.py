@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,14 @@ class Job:
 
     def run(self, first: date = DAY, days: int = 1) -> list[DayReport]:
         return list(build(self.spark, str(self.samples), str(self.tables), first, first + timedelta(days=days)))
+
+    def run_killed(self, step: str, killed: Callable[..., None]) -> None:
+        """Run until `killed`, which stands for this step of Output, ends it; the next run finds what it left."""
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Output, step, killed)
+            with pytest.raises(KeyboardInterrupt):
+                self.run()
+        self.run(NEXT_DAY)
 
     def contents(self, day: date = DAY) -> dict[str, list[Any]]:
         """All rows of a day's tables, sorted; quarantined files without their folder."""
@@ -176,34 +185,27 @@ def test_day_of_another_form_is_refused(text: str) -> None:
         parse_day(text)
 
 
-def test_run_killed_while_tables_are_moved_is_carried_on_by_the_next(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_killed_while_tables_are_moved_is_carried_on_by_the_next(job: Job) -> None:
     """The next run is of another day: still the tables of the first are those of the killed run."""
     sidecar = Sidecar()
     job.export(_sample(sidecar, 100))
     job.run()
     job.export(_sample(sidecar, 200), "late")
-    with monkeypatch.context() as patched:
-        replace = Output._replace
+    replace, left = Output._replace, iter([1, 1, 0])
 
-        def killed(self: Output, staged: Any, target: Any) -> None:
-            if not next(left):
-                raise KeyboardInterrupt
-            replace(self, staged, target)
+    def killed(self: Output, staged: Any, target: Any) -> None:
+        if not next(left):
+            raise KeyboardInterrupt
+        replace(self, staged, target)
 
-        left = iter([1, 1, 0])
-        patched.setattr(Output, "_replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            job.run()
-    job.run(NEXT_DAY)
+    job.run_killed("_replace", killed)
     carried_on = job.contents()
     assert [row[-1] for row in carried_on["partition_rates"]] == [300, 300]
     job.run()
     assert job.contents() == carried_on
 
 
-def test_run_killed_in_the_middle_of_a_folder_is_carried_on_by_the_next(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_killed_in_the_middle_of_a_folder_is_carried_on_by_the_next(job: Job) -> None:
     """In a store of objects a folder is renamed file by file: what had been moved counts, and so does what was left."""
     job.export(_sample(Sidecar(), 100))
     job.run()
@@ -217,11 +219,7 @@ def test_run_killed_in_the_middle_of_a_folder_is_carried_on_by_the_next(
             file.rename(place / file.name)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Output, "_replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            job.run()
-    job.run(NEXT_DAY)
+    job.run_killed("_replace", killed)
     assert job.contents() == before
     assert (job.tables / TABLES[0] / f"date={DAY}" / "_SUCCESS").exists()
 
@@ -239,7 +237,7 @@ def test_marker_that_was_not_written_to_its_end_moves_nothing(job: Job) -> None:
     assert list(work.glob("[!.]*")) == []
 
 
-def test_run_killed_before_all_tables_are_there_changes_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_killed_before_all_tables_are_there_changes_nothing(job: Job) -> None:
     sidecar = Sidecar()
     job.export(_sample(sidecar, 100))
     job.run()
@@ -249,11 +247,7 @@ def test_run_killed_before_all_tables_are_there_changes_nothing(job: Job, monkey
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Output, "commit", killed)
-        with pytest.raises(KeyboardInterrupt):
-            job.run()
-    job.run(NEXT_DAY)
+    job.run_killed("commit", killed)
     assert job.contents() == before
 
 
