@@ -1,5 +1,7 @@
 """Plans for requests of several layouts: what a plan may alter of them, and what it makes up."""
 
+from itertools import permutations
+
 import pytest
 
 from protocol.fetch import FETCH_VERSIONS, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
