@@ -42,7 +42,8 @@ class FetchResponseScanner:
 
     Feed `receive` from the frame's size prefix on until `done`; after an error the scanner is of no use any more.
     `appended` are `appended_topics` topics as encode_response_topics made them; they go out behind the broker's own,
-    unless the head that goes out has an error: then a follower looks at nothing else.
+    unless the head that goes out has an error: then a follower looks at nothing else. An answer without topics that has
+    a throttle_time_ms stays empty: it is legal for a full fetch (KIP-219), with some of its partitions it is not.
     `walk` names the topics whose records are stepped through batch by batch; for the records of others RecordsSeen has
     complete_bytes = size and no batches.
     `head_patch` is called once with the broker's head; what it returns goes out, as far as the version has the fields.
@@ -173,7 +174,7 @@ class FetchResponseScanner:
 
         received = head[: SIZE.size + end]
         sent_head = self.head if self._patch is None else self._patch(self.head)
-        if sent_head.error_code:
+        if sent_head.error_code or (not count and sent_head.throttle_time_ms > 0):
             self._appended, self._appended_topics = b"", 0
         if not self._appended_topics and sent_head == self.head:
             return received, received
