@@ -3,16 +3,23 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from protocol.errors import MalformedFrame
+from protocol.errors import MalformedFrame, TooMany
 from protocol.fetch_versions import TOPIC_ID_SIZE, FetchVersion
 from protocol.primitives import CLASSIC, COMPACT, COUNT, NO_TAGS, STRING_LENGTH
-from protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
+from protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
 
 SMALLEST_TOPIC: Final = STRING_LENGTH.size + COUNT.size
 """Bytes of a topic with an empty name and no partitions: no count can be larger than what is left divided by this."""
 
+MOST_TOPICS: Final = 50_000
+"""Of a request that is decoded, for it is done at once: this many take tenths of a second."""
+
+MOST_PARTITIONS: Final = 200_000
+"""The same; Kafka recommends no more in a whole cluster."""
+
 _SMALLEST_COMPACT_TOPIC: Final = 3  # an empty name's length, a count, and a tag buffer: one byte each
 _SMALLEST_TAGS: Final = len(NO_TAGS)
+_SHORT_TAGS: Final = 64  # bytes: topics are only compared with each other as long as there is little to compare
 _FEW_PARTITIONS: Final = 8  # of a topic: with more, to look at each topic costs less than to compare many
 
 
@@ -40,6 +47,14 @@ class _Pattern(NamedTuple):
     columns: tuple[tuple[int, int], ...]
 
 
+def check_counts(topics: int, partitions: int = 0) -> None:
+    """Raise TooMany where a request lists more than is decoded."""
+    if topics > MOST_TOPICS:
+        raise TooMany("topics", topics, MOST_TOPICS)
+    if partitions > MOST_PARTITIONS:
+        raise TooMany("partitions", partitions, MOST_PARTITIONS)
+
+
 def smallest_topic(row: FetchVersion) -> int:
     """Bytes that a topic takes at least."""
     if row.names_topics_by_id:
@@ -65,7 +80,7 @@ def write_name(name: bytes, row: FetchVersion) -> bytes:
 
 
 def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> tuple[list[RequestTopic], int]:
-    """The topics array at `position` of a version below v12, and the offset behind it."""
+    """The topics array at `position` of a version below v12, and the offset behind it. Raises as `check_counts`."""
     size = len(frame)
     stride = row.partition_size
     if position + COUNT.size > size:
@@ -74,6 +89,8 @@ def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> tuple
     position += COUNT.size
     if not 0 <= count <= (size - position) // SMALLEST_TOPIC:
         raise MalformedFrame(f"{count} topics cannot stand in {size - position} bytes", position - COUNT.size)
+    check_counts(count)
+    total = 0
     topics: list[RequestTopic] = []
     string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from  # two look-ups less for each topic
     make = tuple.__new__  # at half of what the class's own constructor costs
@@ -90,6 +107,9 @@ def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> tuple
         position = entries_start + partitions * stride
         if partitions < 0 or position > size:
             raise MalformedFrame(f"{partitions} partitions do not fit into the frame", name_end)
+        total += partitions
+        if total > MOST_PARTITIONS:
+            check_counts(count, total)
         topics.append(make(RequestTopic, (frame[name_start:name_end], frame[entries_start:position], stride, b"")))
     return topics, position
 
@@ -103,8 +123,10 @@ def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic]) -> 
 
 
 def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[RequestTopic], int]:
-    """The topics array at `at` of v12 or above, and the offset behind it."""
+    """The topics array at `at` of v12 or above, and the offset behind it. Raises as `check_counts`."""
     count, at = COMPACT.read_count(frame, at, smallest_topic(row))
+    check_counts(count)
+    total = 0
     fixed = row.partition_size
     pattern = _Pattern(fixed + _SMALLEST_TAGS, ((fixed, 0),))
     topics: list[RequestTopic] = []
@@ -112,6 +134,9 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[
     for _ in range(count):
         name, at = read_name(frame, at, row)
         partitions, at = COMPACT.read_count(frame, at, fixed + _SMALLEST_TAGS)
+        total += partitions
+        if total > MOST_PARTITIONS:
+            check_counts(count, total)
         # Topics are mostly alike: what the last one looked like comes first.
         if not _matches(frame, at, partitions, pattern):
             pattern = _pattern_of(frame, at, fixed)
@@ -131,15 +156,19 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[
 def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
     """The offset behind the topics array at `at` of v13 or above, without decoding it.
 
-    Raises MalformedFrame where it does not fit into the frame.
+    Raises MalformedFrame where it does not fit into the frame, and as `check_counts`.
     """
     left, at = COMPACT.read_count(frame, at, smallest_topic(row))
+    check_counts(left)
+    total = 0
     fixed = row.partition_size
     pattern = _Pattern(fixed + _SMALLEST_TAGS, ((fixed, 0),))
     unlike: list[RequestTopic] = []
     while left:
         start = at
         partitions, first = COMPACT.read_count(frame, start + TOPIC_ID_SIZE, fixed + _SMALLEST_TAGS)
+        total += partitions
+        check_counts(left, total)
         if not _matches(frame, first, partitions, pattern):
             pattern = _pattern_of(frame, first, fixed)
         is_alike = _matches(frame, first, partitions, pattern)
@@ -151,7 +180,8 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
         left -= 1
         count_at, step = start + TOPIC_ID_SIZE, 1
         next_count = frame[at + TOPIC_ID_SIZE : at + first - start]
-        if is_alike and partitions <= _FEW_PARTITIONS and left and next_count == frame[count_at:first]:
+        is_small = is_alike and partitions <= _FEW_PARTITIONS and at - behind <= _SHORT_TAGS
+        if is_small and left and next_count == frame[count_at:first]:
             # Many small topics are mostly alike: those behind are passed several at once.
             lengths = [*range(count_at, first), *range(behind, at)]
             for entry in range(first, behind, pattern.stride):
@@ -160,7 +190,9 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
             while (step := min(step, left)) and _matches(frame, at, step, topic):
                 at += step * topic.stride
                 left -= step
+                total += step * partitions
                 step *= 2
+    check_counts(0, total)
     if at > len(frame):
         raise MalformedFrame("the frame ends within a topic", len(frame))
     return at
@@ -193,6 +225,8 @@ def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
 
 def _matches(frame: bytes, at: int, partitions: int, pattern: _Pattern) -> bool:
     """Whether `partitions` partitions that look like `pattern` stand at `at`: seen column by column, without a loop."""
+    if not partitions:
+        return at <= len(frame)
     stride = pattern.stride
     end = at + partitions * stride
     if end > len(frame):
@@ -212,6 +246,7 @@ def _pattern_of(frame: bytes, at: int, fixed: int) -> _Pattern:
         offsets.extend(range(start - at, end - at))
         return value, end
 
+    read_tag_count(frame, at + fixed)
     count, end = read(at + fixed)
     while count and end <= len(frame):
         _, end = read(end)
@@ -235,6 +270,7 @@ def _read_unlike_partitions(
         if end - at != stride:
             if at > start:
                 topics.append(RequestTopic(name, frame[start:at], stride))
+                check_counts(len(topics))
             start, stride = at, end - at
         at = end
     topics.append(RequestTopic(name, frame[start:at], stride))
