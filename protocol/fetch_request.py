@@ -131,8 +131,25 @@ def decode_fetch_request(frame: bytes) -> FetchRequest:
     return FetchRequest(header=header, topics=topics, forgotten=forgotten, rack_id=rack_id, tags=tags, **fields)
 
 
+def check_replica_fetch(request: FetchRequest) -> FetchRequest:
+    """A replica's request as a broker takes it: a wait, or bytes to wait for, below 0 are 0.
+
+    `replica.fetch.wait.max.ms` and `replica.fetch.min.bytes` may be set so. Sizes may not, and no broker reads up to
+    one that is negative: raises MalformedFrame for such a max_bytes.
+    """
+    if request.max_bytes < 0:
+        behind_header = len(encode_request_header(request.header)) + len(request.header.tags)
+        raise MalformedFrame(f"a replica's fetch has a max_bytes of {request.max_bytes}", behind_header)
+    if request.max_wait_ms < 0 or request.min_bytes < 0:
+        return request.with_(max_wait_ms=max(0, request.max_wait_ms), min_bytes=max(0, request.min_bytes))
+    return request
+
+
 def encode_fetch_request(request: FetchRequest) -> bytes:
-    """The request's whole frame with its 4-byte size prefix, in the version that its header names."""
+    """The request's whole frame with its 4-byte size prefix, in the version that its header names.
+
+    Raises ValueError when its topics are of another version, and struct.error when a field does not hold its value.
+    """
     header = request.header
     row = fetch_version(header.api_version)
     encoding = COMPACT if row.is_flexible else CLASSIC
@@ -145,7 +162,7 @@ def encode_fetch_request(request: FetchRequest) -> bytes:
     if row.is_flexible:
         write_compact_topics(parts, request.topics, row)
     else:
-        write_classic_topics(parts, request.topics)
+        write_classic_topics(parts, request.topics, row)
     if row.has_forgotten_topics:
         _write_forgotten(parts, request.forgotten, row)
     if row.has_rack_id:

@@ -114,11 +114,14 @@ def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> tuple
     return topics, position
 
 
-def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic]) -> None:
-    """Append the topics array of a version below v12."""
+def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> None:
+    """Append the topics array of a version below v12. Raises ValueError when a topic's entries are of another."""
+    size = row.partition_size
     string_length, entry_count = STRING_LENGTH.pack, COUNT.pack
     parts.append(entry_count(len(topics)))
     for name, entries, stride, _ in topics:
+        if stride != size or len(entries) % size:
+            raise ValueError(f"Entries of {stride} bytes cannot stand in v{row.api_version}, which has {size}.")
         parts += (string_length(len(name)), name, entry_count(len(entries) // stride), entries)
 
 
@@ -199,7 +202,18 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
 
 
 def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> None:
-    """Append the topics array of v12 or above, with what belongs together in one topic again."""
+    """Append the topics array of v12 or above, with what belongs together in one topic again.
+
+    Raises ValueError when a topic's entries are of a version below v12, or its name is no id where there are ids.
+    """
+    fixed = row.partition_size
+    for name, entries, stride, _ in topics:
+        if stride <= fixed or len(entries) % stride:
+            raise ValueError(
+                f"Entries of {stride} bytes cannot stand in v{row.api_version}, which has {fixed} and tags."
+            )
+        if row.names_topics_by_id and len(name) != TOPIC_ID_SIZE:
+            raise ValueError(f"A topic id has {len(name)} bytes.")
     count_at = len(parts)
     parts.append(b"")  # the count of topics, when it is known
     by_id = row.names_topics_by_id
