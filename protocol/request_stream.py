@@ -22,6 +22,8 @@ DEFAULT_FETCH_SIZE_LIMIT: Final = 16 * 2**20
 LARGEST_API_KEY: Final = 200
 """No Kafka release has a key above 100: a first frame with a larger one is not Kafka's protocol."""
 
+_SHORT_HEAD: Final = 1024  # bytes that nearly every request's head fits into
+
 _SIZE_AND_KEY: Final = struct.Struct(">ih")
 _TLS_HANDSHAKE: Final = b"\x16\x03"  # TLSPlaintext: ContentType handshake, major version 3 (RFC 8446, 5.1)
 
@@ -185,7 +187,10 @@ class RequestStream(FrameStream):
 
     def _complete_head(self, view: memoryview, at: int) -> Generator[RequestEvent, None, int]:
         """Add to the bytes held back until they say what the request is; returns the offset behind what was taken."""
-        at = self._hold(view, at, self._needed)
+        wanted = self._needed
+        if len(self._head) >= SIZE.size:  # a few bytes more, or each of its fields could have all read anew
+            wanted = max(wanted, min(SIZE.size + SIZE.unpack_from(self._head)[0], _SHORT_HEAD))
+        at = self._hold(view, at, wanted)
         held = self._head
         if len(held) < self._needed:
             return at

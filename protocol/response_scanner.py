@@ -58,6 +58,7 @@ class FetchResponseScanner:
         "_body",
         "_correlation_id",
         "_held",
+        "_needed",
         "_patch",
         "_row",
         "_walk",
@@ -87,7 +88,8 @@ class FetchResponseScanner:
         self._appended_topics = appended_topics
         self._walk = walk
         self._patch = head_patch
-        self._held = b""  # the frame's start, held back until it can be patched
+        self._held = bytearray()  # the frame's start, held back until it can be patched
+        self._needed = SIZE.size  # bytes of it without which nothing more can be read
         self._body: ResponseBody | None = None  # when the head was read
 
     @property
@@ -141,10 +143,10 @@ class FetchResponseScanner:
         From then on there is a body.
         """
         row = self._row
-        head = self._held + bytes(view[: _LONGEST_HEAD - len(self._held)])
-        if len(head) < SIZE.size:
-            self._held = head
+        self._held += view[: _LONGEST_HEAD - len(self._held)]
+        if len(self._held) < self._needed:
             return None
+        head = bytes(self._held)
         (size,) = SIZE.unpack_from(head)
         if size < SIZE.size:
             raise InvalidFrameSize(size)
@@ -157,7 +159,7 @@ class FetchResponseScanner:
         if end > len(frame):
             if SIZE.size + end > _LONGEST_HEAD:
                 raise MalformedFrame(f"the fields in front of the topics take {end} bytes", fields_at)
-            self._held = head
+            self._needed = SIZE.size + (end if fields_at <= len(frame) else fields_at)
             return None
         (correlation_id,) = SIZE.unpack_from(frame)
         if correlation_id != self._correlation_id:
@@ -169,7 +171,7 @@ class FetchResponseScanner:
         names, layout = row.response_head.names, row.response_head.layout
         self.head = ResponseHead(**dict(zip(names, layout.unpack_from(frame, fields_at), strict=True)))
         self.frame_size = size
-        self._held = b""
+        self._held = bytearray()
         self._body = (CompactBody if row.is_flexible else ClassicBody)(row, count, left, size, self._walk)
 
         received = head[: SIZE.size + end]
