@@ -214,8 +214,18 @@ def _carry_out(event: ReplicaFetch, request: FetchRequest, decision: Forward | A
     version, correlation_id = event.header.api_version, event.header.correlation_id
     if isinstance(decision, Answer):
         return None, Pending(correlation_id, answer=decision.frame)
+    most_partitions, most_topics = decision.most_partitions, None
+    if most_partitions is not None:  # a leader may put each partition into a topic of its own
+        most_topics = most_partitions + len(decision.request.topics)
     scanner = FetchResponseScanner(
-        version, correlation_id, decision.appended, decision.appended_topics, decision.walk, decision.head_patch
+        version,
+        correlation_id,
+        decision.appended,
+        decision.appended_topics,
+        decision.walk,
+        decision.head_patch,
+        most_partitions=most_partitions,
+        most_topics=most_topics,
     )
     unchanged = decision.request is request
     return _untouched(event) if unchanged else encode_fetch_request(decision.request), Pending(correlation_id, scanner)

@@ -329,7 +329,8 @@ def _forward(
     if limit is not None:
         request = response_limit.limit_response(request, limit, link.response_rotation)
     walk = throttle.throttled_ids if row.names_topics_by_id else throttle.throttled_topics
-    return Forward(request, appended, appended_topics, walk, link.sessions.head_patch())
+    head_patch, most_partitions = link.sessions.head_patch(), link.partition_count
+    return Forward(request, appended, appended_topics, walk, head_patch, most_partitions)
 
 
 def _split(

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import struct
 import time
 
 import pytest
 
 from protocol import request_topics
 from protocol.errors import MalformedFrame
-from protocol.fetch import FetchRequest, RequestTopic, encode_fetch_request, encode_fetch_response, replica_state_tags
+from protocol.fetch import (
+    FetchRequest,
+    RequestTopic,
+    ResponseTopic,
+    encode_fetch_request,
+    encode_fetch_response,
+    made_up_entries,
+    replica_state_tags,
+)
 from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from protocol.header import FETCH, RequestHeader
 from quota.decisions import Forward, Hold
@@ -158,6 +167,49 @@ async def test_a_fetch_that_the_throttle_finds_malformed_ends_its_connection_and
         await client.send(fetch(2, 5))
         assert "named twice" in await refused(relay, client, broker)
         assert relay.throttle.calls[-2:] == [("abandon",), ("close",)]  # the answer to the first was still to come
+
+
+@pytest.mark.parametrize("version", [3, 6])
+async def test_an_answer_with_more_than_was_asked_for_ends_its_connection(version: int) -> None:
+    """A leader that lies may not fill the sidecar's memory."""
+    async with relaying() as relay:
+        relay.relay.throttle = Throttle("leader", 1, time.monotonic)
+        asked = ((b"orders", MANY[:2]),)
+        client, broker = await relay.connect(fetch(1, 5, version=version, topics=asked))
+        as_asked = ((b"orders", ((0, 7, b"r"),)), (b"orders", ((1, 7, b""),)))
+        await broker.send(fetch_response(1, version=version, topics=as_asked))
+        await client.expect(fetch_response(1, version=version, topics=as_asked))
+        await client.send(fetch(2, 5, version=version, topics=asked))
+        await broker.expect(fetch(2, 5, version=version, topics=asked))
+        await broker.send(fetch_response(2, version=version, topics=(*as_asked, (b"orders", ((2, 7, b""),)))))
+        await client.expect_end()
+        await broker.expect_end()
+        assert relay.stats.protocol_errors == {"malformed_frame": 1}
+        (line,) = relay.log.of("protocol_error")
+        assert line["sent_by"] == "upstream"
+        assert "asked for" in str(line["reason"])
+
+
+@pytest.mark.parametrize("version", [7])
+async def test_an_answer_in_a_session_may_have_all_of_it(version: int) -> None:
+    """What was asked for once is answered later, by a fetch that names nothing."""
+    async with relaying() as relay:
+        relay.relay.throttle = Throttle("leader", 1, time.monotonic)
+        client, broker = await relay.connect()
+        await client.send(session_fetch(version, 1, 0, 0, partitions=3))
+        await broker.receive_frame()
+        await broker.send(session_response(version, 1, 77))
+        session_id = struct.unpack_from(">i", await client.receive_frame(), 14)[0]
+        for correlation_id, partitions in ((2, 3), (3, 4)):
+            await client.send(session_fetch(version, correlation_id, session_id, correlation_id - 1, topics=0))
+            await broker.receive_frame()
+            entries = made_up_entries(version, [(partition, 9) for partition in range(partitions)])
+            topics = [ResponseTopic(NAME[:-1] + b"\x00", entries)]
+            await broker.send(encode_fetch_response(version, correlation_id, 0, topics, session_id=77))
+            if partitions == 3:
+                await client.receive_frame()
+        await client.expect_end()
+        assert relay.stats.protocol_errors == {"malformed_frame": 1}
 
 
 async def test_a_request_of_another_version_s_entries_is_never_sent() -> None:
