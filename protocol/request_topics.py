@@ -19,6 +19,7 @@ MOST_PARTITIONS: Final = 200_000
 
 _SMALLEST_COMPACT_TOPIC: Final = 3  # an empty name's length, a count, and a tag buffer: one byte each
 _SMALLEST_TAGS: Final = len(NO_TAGS)
+_MOST_PATTERNS: Final = 1_000  # learned of one request: where each topic looks different, steps cost less
 _SHORT_TAGS: Final = 64  # bytes: topics are only compared with each other as long as there is little to compare
 _FEW_PARTITIONS: Final = 8  # of a topic: with more, to look at each topic costs less than to compare many
 
@@ -132,6 +133,7 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[
     total = 0
     fixed = row.partition_size
     pattern = _Pattern(fixed + _SMALLEST_TAGS, ((fixed, 0),))
+    patterns_left = _MOST_PATTERNS
     topics: list[RequestTopic] = []
     make = tuple.__new__  # as in read_classic_topics
     for _ in range(count):
@@ -142,8 +144,12 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[
             check_counts(count, total)
         # Topics are mostly alike: what the last one looked like comes first.
         if not _matches(frame, at, partitions, pattern):
-            pattern = _pattern_of(frame, at, fixed)
-            if not _matches(frame, at, partitions, pattern):
+            is_alike = False
+            if patterns_left:
+                patterns_left -= 1
+                pattern = _pattern_of(frame, at, fixed)
+                is_alike = _matches(frame, at, partitions, pattern)
+            if not is_alike:
                 at = _read_unlike_partitions(frame, at, partitions, fixed, name, topics)
                 last = topics[-1]
                 tags, at = _read_topic_tags(frame, at)
@@ -166,15 +172,18 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
     total = 0
     fixed = row.partition_size
     pattern = _Pattern(fixed + _SMALLEST_TAGS, ((fixed, 0),))
+    patterns_left = _MOST_PATTERNS
     unlike: list[RequestTopic] = []
     while left:
         start = at
         partitions, first = COMPACT.read_count(frame, start + TOPIC_ID_SIZE, fixed + _SMALLEST_TAGS)
         total += partitions
         check_counts(left, total)
-        if not _matches(frame, first, partitions, pattern):
-            pattern = _pattern_of(frame, first, fixed)
         is_alike = _matches(frame, first, partitions, pattern)
+        if not is_alike and patterns_left:
+            patterns_left -= 1
+            pattern = _pattern_of(frame, first, fixed)
+            is_alike = _matches(frame, first, partitions, pattern)
         if is_alike:
             behind = first + partitions * pattern.stride
         else:
@@ -184,7 +193,8 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
         count_at, step = start + TOPIC_ID_SIZE, 1
         next_count = frame[at + TOPIC_ID_SIZE : at + first - start]
         is_small = is_alike and partitions <= _FEW_PARTITIONS and at - behind <= _SHORT_TAGS
-        if is_small and left and next_count == frame[count_at:first]:
+        if is_small and patterns_left and left and next_count == frame[count_at:first]:
+            patterns_left -= 1
             # Many small topics are mostly alike: those behind are passed several at once.
             lengths = [*range(count_at, first), *range(behind, at)]
             for entry in range(first, behind, pattern.stride):
@@ -276,10 +286,11 @@ def _read_unlike_partitions(
     frame: bytes, at: int, partitions: int, fixed: int, name: bytes, topics: list[RequestTopic]
 ) -> int:
     """Partitions one by one, those neighbours together that have one stride; returns the offset behind them."""
-    start, stride = at, 0
+    start, stride, size = at, 0, len(frame)
     for _ in range(partitions):
-        end = after_tags(frame, at + fixed)
-        if end > len(frame):
+        tags_at = at + fixed
+        end = tags_at + 1 if tags_at < size and not frame[tags_at] else after_tags(frame, tags_at)
+        if end > size:
             raise MalformedFrame("a partition's tags pass the end of the frame", at)
         if end - at != stride:
             if at > start:

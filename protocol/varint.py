@@ -11,7 +11,7 @@ from protocol.errors import MalformedFrame
 LONGEST_VARINT: Final = 5
 """Bytes of an unsigned 32-bit one."""
 
-MOST_TAGS: Final = 16
+MOST_TAGS: Final = 8
 """Of one buffer that is read as a whole. Kafka writes two at most; with any number, reading could take seconds."""
 
 
