@@ -379,7 +379,8 @@ def _forward(
     if limit is not None:
         request = response_limit.limit_response(request, limit, link.response_rotation)
     walk = throttle.throttled_ids if row.names_topics_by_id else throttle.throttled_topics
-    return Forward(request, appended, appended_topics, walk, link.sessions.head_patch(leaves_out=leaves_out))
+    head_patch, most_partitions = link.sessions.head_patch(leaves_out=leaves_out), link.partition_count
+    return Forward(request, appended, appended_topics, walk, head_patch, most_partitions)
 
 
 def _split(
