@@ -98,8 +98,10 @@ class TopicIdResolver:
         silent: list[bytes] = []
         if self._has_ids and self._clock() >= self._poll_at:
             by_name = sorted(topic.encode() for topic in self._topics())
-            silent = self._unassigned.topics()
             self._poll_at = self._clock() + self._poll_seconds
+            for _ in self._unassigned.look():
+                await asyncio.sleep(0)
+            silent = self._unassigned.topics
         try:
             for topic_ids, names in _questions(wanted, by_name):
                 self._learn(await self._names_of(names, topic_ids), topic_ids)

@@ -15,7 +15,7 @@ from protocol.fetch import NO_LEADER_EPOCH, made_up_entries
 from quota.batches import BatchSizes
 
 if TYPE_CHECKING:
-    from quota.lag import TopicLag
+    from quota.topic_lag import AskedTopic
     from quota.throttle import EveryPartition
 
 UNKNOWN_OFFSET = -1
@@ -150,7 +150,7 @@ class ReplicaTopic:
     )
 
     def __init__(
-        self, key: bytes, name: bytes | None, lag: TopicLag, throttled: frozenset[int] | EveryPartition
+        self, key: bytes, name: bytes | None, lag: AskedTopic, throttled: frozenset[int] | EveryPartition
     ) -> None:
         self.key = key  # as on the wire: the name, from v13 on the topic id
         self.name = name  # None while the id's name is not known

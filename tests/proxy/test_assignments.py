@@ -9,19 +9,19 @@ import pytest
 from kafka.protocol.metadata import MetadataResponse
 
 from proxy.metadata import MetadataConnection
+from quota.unassigned import Replicas
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.metadata_broker import Broker, MetadataBroker, Partition, Question, Topic
-from tests.proxy.resolving import POLL_SECONDS, Resolving, events, fields
-
-FOLLOWER = 2
+from tests.proxy.resolving import FOLLOWER, POLL_SECONDS, Resolving, events, fields
 
 
 def fetched(resolving: Resolving, *topics: bytes) -> None:
     """A follower is caught up on partition 0 of these, and fetches no more."""
+    asker = resolving.throttle.lag.asker()
+    asker.fetched(resolving.clock())
     for topic in topics:
-        lag = resolving.throttle.lag.topic(FOLLOWER, topic)
-        lag.fetched(resolving.clock())
-        lag.update(0, 10, 10, resolving.clock())
+        asker.topic(FOLLOWER, topic).update(0, 10, 10, resolving.clock())
+    asker.close()
 
 
 def forgotten(resolving: Resolving) -> bool:
@@ -129,6 +129,7 @@ async def test_assignments_of_20000_partitions_never_hold_the_loop_for_long() ->
     topic = Topic(name="large", topic_id=UUID(int=1), partitions=partitions)
     connection = Answered(MetadataResponse(brokers=[Broker(host="h")], topics=[topic]))
     found = [await longest_gaps(connection.assignments([b"large"])) for _ in range(3)]
-    assert all(answer == {b"large": dict.fromkeys(range(20_000), frozenset({2, 3}))} for answer, _ in found)
+    of_each = Replicas(1, frozenset({2, 3}), frozenset({1, 2}))
+    assert all(answer == {b"large": dict.fromkeys(range(20_000), of_each)} for answer, _ in found)
     # The best of three, for a machine that does other work too.
     assert min(gaps[0] for _, gaps in found) < 0.005

@@ -61,8 +61,9 @@ def busy_sides() -> list[SideSource]:
     leader.throttle.stats.full_fetches_received = 15
     leader.throttle.stats.full_fetches_sent = 16
     leader.throttle.link(2).sessions.follower.begin(leader.throttle.open_session(), uses_topic_ids=True)
-    lag = leader.throttle.lag.topic(2, b"orders")
-    lag.fetched(1000.0)
+    asker = leader.throttle.lag.asker()
+    asker.fetched(1000.0)
+    lag = asker.topic(2, b"orders")
     lag.update(7, 100, 115, 999.0)
     lag.update(7, 100, 115, 1000.0)
     leader.relay.fetches_held = 13
@@ -224,7 +225,7 @@ async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch:
         text += part.decode()
         number += 1
         side.throttle.stats.partition_bytes[b"new"][number] += 1
-        side.throttle.lag.topic(2, b"new").update(number, 0, 1, 1000.0)
+        side.throttle.lag.asker().topic(2, b"new").update(number, 0, 1, 1000.0)
         side.relay.fetch_requests[number + 100] += 1
     assert list(parse_text(text))
 
@@ -233,7 +234,9 @@ async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> Non
     side = source("leader", 1)
     for number in range(200):
         topic = b"topic-%d" % number
-        lag = side.throttle.lag.topic(2, topic)
+        asker = side.throttle.lag.asker()
+        asker.fetched(1000.0)
+        lag = asker.topic(2, topic)
         for partition in range(100):
             side.throttle.stats.partition_bytes[topic][partition] = 1_000_000 + partition
             lag.update(partition, 5, 10, 1000.0)

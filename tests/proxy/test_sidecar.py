@@ -304,7 +304,7 @@ async def test_sidecar_status_shows_both_sides(broker: Broker) -> None:
     async with running(configured(broker, throttle=throttle)) as weir:
         lag = weir.sidecar.sides[0].throttle.lag
         for partition in range(30):
-            lag.topic(2, b"orders").update(partition, 0, partition, 0.0)
+            lag.asker().topic(2, b"orders").update(partition, 0, partition, 0.0)
         link = weir.sidecar.sides[0].throttle.link(2)
         status, body = await weir.call("GET", "/v1/status")
         assert (status, body["broker_id"], body["state"], body["ready"]) == (200, 1, "serving", True)
