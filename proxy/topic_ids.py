@@ -68,6 +68,7 @@ class TopicIdResolver:
         self._retry_seconds = 0.0  # 0 unless the last question failed
         self._failing = False  # until one is answered; there may be nothing to ask for long
         self._connection: MetadataConnection | None = None
+        self._untold: dict[tuple[str, str], int] = {}  # by event and side: how often, when it was logged last
         self._wake = asyncio.Event()
         names.on_miss = self._wake.set
 
@@ -93,6 +94,7 @@ class TopicIdResolver:
 
     async def resolve(self) -> None:
         """Ask once for what is due; what fails is logged, and asked again."""
+        self._log_untold()
         wanted = self._names.wanted()
         by_name: list[bytes] = []
         silent: list[bytes] = []
@@ -172,6 +174,17 @@ class TopicIdResolver:
             await asyncio.sleep(0)
         if forgotten:
             self._log.info("replicas_not_assigned", partitions=forgotten, effect="their lag is forgotten")
+
+    def _log_untold(self) -> None:
+        """Say so where there was no room for lag, or where ids are no brokers'."""
+        for throttle in self._unassigned.throttles:
+            for event, count, effect in (
+                ("lag_evicted", throttle.lag.evicted, "the lag of some replicas is not told"),
+                ("replica_ids_refused", throttle.brokers.refused, "what fetches with them has no series of its own"),
+            ):
+                if count != self._untold.get((event, throttle.side), 0):
+                    self._untold[event, throttle.side] = count
+                    self._log.fault(event, peer=throttle.side, count=count, effect=effect)
 
     async def _ask(self, question: Callable[[MetadataConnection], Awaitable[_Answer]]) -> _Answer:
         """Ask one server after the other: the one that answered comes first next time.

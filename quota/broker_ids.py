@@ -16,7 +16,7 @@ MOST_IDS: Final = 1_000
 
 
 class BrokerIds:
-    """The ids that fetch through one side; `refused` counts those that the cluster does not know, or had no room for."""
+    """The ids that fetch through one side; `refused` counts those unknown to the cluster, or too many."""
 
     def __init__(self, most: int = MOST_IDS) -> None:
         self.refused = 0

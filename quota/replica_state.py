@@ -15,7 +15,7 @@ from protocol.fetch import NO_LEADER_EPOCH, made_up_entries
 from quota.batches import BatchSizes
 
 if TYPE_CHECKING:
-    from quota.topic_lag import AskedTopic
+    from quota.asked_topic import AskedTopic
     from quota.throttle import EveryPartition
 
 UNKNOWN_OFFSET = -1

@@ -1,15 +1,12 @@
-"""The lag of one replica on one topic, and the connections that ask for its partitions.
-
-A connection asks for a partition from the request that brings it until one leaves it away, or until it is closed. In
-between nothing is done for each partition at a fetch: a partition refers to who asks for it, and that knows when it
-fetched last.
-"""
+"""The lag of one replica on one topic, by partition."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from quota.asked_topic import AskedTopic, Asker
 
 if TYPE_CHECKING:
     from quota.lag import LagTracker
@@ -31,103 +28,6 @@ class LagRow(NamedTuple):
     lag_messages: int
     stuck: bool
     """The replica did not ask for it, or had errors only, for `replica.lag.time.max.ms`."""
-
-
-class Asker:
-    """The fetches of one connection; made by `LagTracker.asker`."""
-
-    __slots__ = ("at", "is_open", "returned_at", "silent_since", "tracker")
-
-    def __init__(self, tracker: LagTracker) -> None:
-        self.tracker = tracker
-        self.at = -math.inf
-        """Its last fetch (clock seconds)."""
-        self.is_open = True
-        # The last silence that was more than a long poll, from its last fetch before to its first fetch after.
-        self.silent_since = self.returned_at = -math.inf
-
-    def fetched(self, now: float) -> None:
-        """Note a fetch: it asks for all that this connection asks for."""
-        if now - self.at > self.tracker.silence_grace_seconds and self.at > -math.inf:
-            self.silent_since = self.at
-            self.returned_at = now
-        self.at = now
-
-    def close(self) -> None:
-        """It asks for nothing more; each of its partitions is silent from its last fetch on."""
-        self.is_open = False
-
-    def topic(self, replica: int, topic: bytes, names_topic: bool = True) -> AskedTopic:
-        """Return what notes the lag of this replica (its broker id) on this topic.
-
-        `names_topic` is False where `topic` is the topic's id as Kafka prints it.
-        """
-        return AskedTopic(self, replica, topic, names_topic)
-
-
-class AskedTopic:
-    """One topic of one connection. It costs nothing in the tracker before an answer told a high watermark."""
-
-    __slots__ = ("_lag", "asker", "names_topic", "replica", "topic")
-
-    def __init__(self, asker: Asker, replica: int, topic: bytes, names_topic: bool) -> None:
-        self.asker = asker
-        self.replica = replica
-        self.topic = topic
-        self.names_topic = names_topic
-        self._lag = asker.tracker.asked(replica, topic)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there is a lag to tell."""
-        return self._lag is not None and self._lag.is_kept
-
-    def ask(self, partition: int, now: float) -> None:
-        """The connection asks for a partition from now on."""
-        if (lag := self._known()) is not None:
-            lag.ask(partition, self, now)
-
-    def leave(self, partition: int, now: float) -> None:
-        """The connection asks for a partition no more: from now on it is silent."""
-        if (lag := self._known()) is not None:
-            lag.leave(partition, self, now)
-
-    def update(self, partition: int, fetch_offset: int, high_watermark: int, now: float) -> None:
-        """Note where the replica is, when either offset changed; a high watermark below 0 is unknown and says nothing.
-
-        Both belong to one fetch: the offset asked for and the high watermark that answered it, or the one before.
-        """
-        if high_watermark < 0:
-            return
-        lag = self._lag
-        if lag is None or not lag.is_kept:
-            lag = self._lag = self.asker.tracker.made(self)
-            if lag is None:
-                return
-        lag.update(partition, max(high_watermark - fetch_offset, 0), self, now)
-
-    def refuse(self, partition: int, now: float, *, begins: bool) -> None:
-        """The partition was answered with an error. `begins`: its lag begins so where nothing was known of it."""
-        lag = self._known()
-        if lag is None and begins:
-            lag = self._lag = self.asker.tracker.made(self)
-        if lag is not None:
-            lag.refuse(partition, self, now, begins=begins)
-
-    def answer(self, partition: int, now: float) -> None:
-        """The partition was answered as before the last error."""
-        if (lag := self._known()) is not None:
-            lag.answer(partition, self, now)
-
-    def rename(self, topic: bytes) -> None:
-        """The topic went by its id so far: this is its name."""
-        lag, self.topic, self.names_topic = self._known(), topic, True
-        self._lag = self.asker.tracker.known(self.replica, topic) if lag is None else lag.rename(topic, self)
-
-    def _known(self) -> TopicLag | None:
-        if self._lag is not None and not self._lag.is_kept:
-            self._lag = self.asker.tracker.known(self.replica, self.topic)
-        return self._lag
 
 
 _Seen = tuple[int, float, AskedTopic | float]
@@ -248,16 +148,14 @@ class TopicLag:
         """The partitions that had no good answer for so long, or that lag for `replica.lag.time.max.ms`."""
         since = now - self._tracker.replica_lag_time_max
         found = []
-        for partition, seen in self._partitions.items():
-            messages, begin, asked = seen
-            note = self._notes.get(partition) if self._notes else None
+        for partition, (messages, begin, asked) in self._partitions.items():
             is_late = now - _asked_at(asked) > silent_seconds or (messages > 0 and begin < since)
-            if note is None:
-                if is_late:
-                    found.append(partition)
-            elif is_late or (note.refused_at is not None and now - note.refused_at > silent_seconds):
-                if not _is_hidden(note, asked):
-                    found.append(partition)
+            note = self._notes.get(partition) if self._notes else None
+            if note is not None:
+                is_late |= note.refused_at is not None and now - note.refused_at > silent_seconds
+                is_late &= not _is_hidden(note, asked)
+            if is_late:
+                found.append(partition)
         return found
 
     def answered_at(self, partition: int) -> float:

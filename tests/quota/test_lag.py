@@ -4,8 +4,9 @@ import tracemalloc
 
 import pytest
 
+from quota.asked_topic import AskedTopic
 from quota.lag import LagTracker
-from quota.topic_lag import AskedTopic, LagRow
+from quota.topic_lag import LagRow
 from tests.quota.clock import ManualClock
 
 LAG_TIME_MAX = 30.0
