@@ -77,6 +77,10 @@ class TopicIdResolver:
         self._poll_at = self._clock()
         self._wake.set()
 
+    def unasked(self) -> UnassignedReplicas | None:
+        """Return the replicas that somebody else is to ask for; None while the servers have topic ids."""
+        return None if self._has_ids else self._unassigned
+
     async def run(self) -> None:
         """Ask until cancelled."""
         try:

@@ -12,7 +12,7 @@ from protocol.errors import ProtocolError, UnsupportedVersion
 from proxy import metrics
 from proxy.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, content_type, families, render
 from proxy.stats import RelayStats
-from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.throttle import NO_BROKER, Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from quota.topic_names import TopicNames
 from tests.proxy.loop_gaps import longest_gaps
@@ -64,6 +64,8 @@ def busy_sides() -> list[SideSource]:
     asker = leader.throttle.lag.asker()
     asker.fetched(1000.0)
     lag = asker.topic(2, b"orders")
+    leader.throttle.lag.evicted, leader.throttle.brokers.refused = 5, 6
+    leader.throttle.stats.replication_bytes[NO_BROKER, False] = 7
     lag.update(7, 100, 115, 999.0)
     lag.update(7, 100, 115, 1000.0)
     leader.relay.fetches_held = 13
@@ -117,6 +119,9 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_partition_bytes_total", {"side": "leader", "topic": "orders", "partition": "7"}, 340),
         ("weir_replica_lag_messages_sum", {"side": "leader"}, 15),
         ("weir_replica_lag_limit_seconds", {"side": "leader"}, 30),
+        ("weir_lag_evicted_total", {"side": "leader"}, 5),
+        ("weir_replica_ids_refused_total", {"side": "leader"}, 6),
+        ("weir_replication_bytes_total", {"side": "leader", "peer": "none", "throttled": "false"}, 7),
         ("weir_partitions_left_out_total", {"side": "leader"}, 12),
         ("weir_fetches_held_total", {"side": "leader"}, 13),
         ("weir_full_fetches_total", {"side": "leader", "sender": "follower"}, 15),
