@@ -37,11 +37,12 @@ _Seen = tuple[int, float, AskedTopic | float]
 class _Note:
     """What is seldom known of a partition; all times are clock seconds."""
 
-    __slots__ = ("hidden_at", "in_sync_at", "refused_at", "returned_at", "silent_since")
+    __slots__ = ("hidden_at", "in_sync_at", "is_in_sync", "refused_at", "returned_at", "silent_since")
 
     def __init__(self) -> None:
         self.hidden_at: float | None = None  # the last fetch of its connection before it was left out as unassigned
-        self.in_sync_at = -math.inf  # the cluster's last word that it is
+        self.in_sync_at = -math.inf  # when the cluster said last that it is
+        self.is_in_sync = False  # its last word, until that is old
         self.refused_at: float | None = None  # from when on it had errors only
         self.silent_since = self.returned_at = -math.inf  # its own last silence
 
@@ -172,10 +173,13 @@ class TopicLag:
             return False
         return now - _asked_at(seen[2]) <= silent_seconds
 
-    def set_in_sync(self, partition: int, now: float) -> None:
-        """The cluster says that the replica is in sync."""
-        if partition in self._partitions:
-            self._note(partition).in_sync_at = now
+    def set_in_sync(self, partition: int, now: float, is_in_sync: bool) -> None:
+        """The cluster says whether the replica is in sync."""
+        if partition in self._partitions and (is_in_sync or partition in self._notes):
+            note = self._note(partition)
+            note.is_in_sync = is_in_sync
+            if is_in_sync:
+                note.in_sync_at = now
 
     def leave_out(self, partition: int) -> None:
         """The partition is not assigned to the replica, or its leader is another broker.
@@ -290,10 +294,12 @@ class TopicLag:
             if self.names_topic and tracker.in_sync(self.topic, partition, self.replica):
                 self._note(partition).in_sync_at = now
                 return 0.0, False
-            if note is not None and now - note.in_sync_at < lag:
-                lag = now - note.in_sync_at
-                if lag <= IN_SYNC_SECONDS:
-                    lag = 0.0
+            if note is not None:
+                since_in_sync = now - note.in_sync_at
+                if note.is_in_sync and since_in_sync <= IN_SYNC_SECONDS:
+                    return 0.0, False
+                # Who is in sync has caught up within `replica.lag.time.max.ms`.
+                lag = min(lag, since_in_sync + tracker.replica_lag_time_max)
         return lag, min(silence, lag) > tracker.replica_lag_time_max
 
 

@@ -124,8 +124,7 @@ class UnassignedReplicas:
             if state is None:
                 continue
             if _follows(throttle, state, lag.replica):
-                if lag.replica in state.in_sync:
-                    lag.set_in_sync(partition, now)
+                lag.set_in_sync(partition, now, lag.replica in state.in_sync)
             elif not lag.is_answered(partition, now, silent_seconds):
                 begin = before.get(partition, now)
                 if begin < lag.answered_at(partition):

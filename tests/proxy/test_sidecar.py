@@ -330,7 +330,9 @@ async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(
     asked: list[set[str]] = []
     polled = asyncio.Event()
 
-    async def ask(poller: cluster.ClusterPoller, topics: set[str]) -> dict[tuple[bytes, int], frozenset[int]]:
+    async def ask(
+        poller: cluster.ClusterPoller, topics: set[str], told: object
+    ) -> dict[tuple[bytes, int], frozenset[int]]:
         asked.append(topics)
         polled.set()
         return {(b"orders", 0): frozenset({1, 2})}

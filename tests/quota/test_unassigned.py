@@ -113,13 +113,22 @@ def test_replica_on_the_followers_side_is_kept_whoever_leads_it() -> None:
 
 
 def test_replica_that_the_cluster_says_is_in_sync_has_no_lag_until_it_says_so_no_more() -> None:
-    """Its fetches go another way than through this sidecar."""
+    """Its fetches go another way than through this sidecar. In the ISR it was caught up 30 s before at the most."""
     side = Side()
     side.closed((b"orders", 0))
     side.polled_for(300, orders={0: led(1, FOLLOWER, in_sync=frozenset({1, FOLLOWER}))})
     assert (side.row.lag_seconds, side.row.stuck) == (0, False)
     side.polled_for(40, orders=ON_BOTH)
-    assert (side.row.lag_seconds, side.row.stuck) == (40, True)
+    assert (side.row.lag_seconds, side.row.stuck) == (70, True)
+
+
+def test_replica_that_died_is_over_the_limit_as_soon_as_it_leaves_the_isr() -> None:
+    side = Side()
+    side.closed((b"orders", 0))
+    side.polled_for(35, orders={0: led(1, FOLLOWER, in_sync=frozenset({1, FOLLOWER}))})
+    assert (side.row.lag_seconds, side.row.stuck) == (0, False)
+    side.polled_for(5, orders=ON_BOTH)
+    assert (side.row.lag_seconds, side.row.stuck) == (35, True)
 
 
 def test_replica_in_the_isr_of_throttled_topics_has_no_lag_at_once() -> None:
@@ -130,7 +139,7 @@ def test_replica_in_the_isr_of_throttled_topics_has_no_lag_at_once() -> None:
     assert (side.row.lag_seconds, side.row.stuck) == (0, False)
     side.throttle.set_in_sync_replicas({})
     side.clock.move(40)
-    assert (side.row.lag_seconds, side.row.stuck) == (40, True)
+    assert (side.row.lag_seconds, side.row.stuck) == (70, True)
 
 
 @pytest.mark.parametrize("error_code", [3, 6])
