@@ -54,7 +54,7 @@ class ReplicaFetches:
     quota may never break replication.
     """
 
-    __slots__ = ("_carrier", "_held", "_peer", "_relay", "_throttle")
+    __slots__ = ("_carrier", "_held", "_peer", "_relay", "_throttle", "in_flight")
 
     def __init__(self, relay: Relay, peer: int | None, carrier: FetchCarrier) -> None:
         self._relay = relay
@@ -62,6 +62,8 @@ class ReplicaFetches:
         self._carrier = carrier
         self._throttle: LinkThrottle | None = None
         self._held: _Held | None = None
+        self.in_flight = 0
+        """Fetches whose planned requests are forwarded and not answered."""
 
     @property
     def holding(self) -> bool:
@@ -85,6 +87,7 @@ class ReplicaFetches:
 
     def settle(self, scanners: Sequence[FetchResponseScanner]) -> None:
         """Tell the throttle of responses that passed whole, oldest first."""
+        self.in_flight -= len(scanners)
         try:
             for scanner in scanners:
                 if self._throttle is not None:
@@ -137,6 +140,7 @@ class ReplicaFetches:
             self._relay.stats.fetches_answered += 1
             self._carrier.answer(pending)
         else:
+            self.in_flight += pending.scanner is not None
             self._carrier.forward(data, pending)
 
     def _plan(self, request: FetchRequest) -> Decision:
@@ -158,7 +162,7 @@ class ReplicaFetches:
             self._held.timer = None
         if math.isfinite(decision.until):
             delay = max(decision.until - now, _SHORTEST_HOLD_SECONDS)
-            self._held.timer = asyncio.get_running_loop().call_later(delay, self._carrier.replan)
+            self._held.timer = asyncio.get_running_loop().call_later(delay, relay.held.wake, (self._carrier,))
 
     def _give_up(self, error: Exception) -> None:
         """Decode no more fetches of this connection; what the throttle reserved for it flows back."""

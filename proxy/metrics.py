@@ -35,7 +35,7 @@ KNOWN_PASSTHROUGH = (
 )
 KNOWN_PROTOCOL_ERRORS = (
     *("invalid_frame_size", "frame_too_large", "malformed_frame"),
-    *("unexpected_response", "correlation_mismatch", "fetch_memory"),
+    *("unexpected_response", "correlation_mismatch", "fetch_memory", "fetch_stalled"),
 )
 KNOWN_UPSTREAM_FAILURES = ("refused", "unreachable", "timeout")
 

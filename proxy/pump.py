@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from typing import Final, Protocol
 
 from protocol.response_scanner import Buffer
@@ -22,9 +23,12 @@ HELD: Final = 4  # a request is held back, and what follows it has to wait
 CROWDED: Final = 8  # the peer asks faster than it takes answers
 DRAINING: Final = 16  # no new request is taken
 ENDED: Final = 32  # the source sent its last byte
+UNTAKEN: Final = 64  # what was read has to wait for its turn
 
 READS_IN_A_ROW: Final = 16
 """Reads of small buffers before other connections have their turn: as many bytes as one large buffer."""
+
+_ROW_SECONDS: Final = 0.0005  # and no longer than this, where each of them takes long
 
 _MOST_BUFFERS: Final = 64  # for one sendmsg; the system's limit is 1,024
 
@@ -144,6 +148,7 @@ class Pump:
                 self._owner.unblocked(self)
 
     def _readable(self) -> None:
+        end = time.perf_counter() + _ROW_SECONDS
         for _ in range(READS_IN_A_ROW):
             if self._paused:
                 return
@@ -170,6 +175,8 @@ class Pump:
                 break
             if size < len(buffer) and self._is_level_triggered:
                 return
+            if time.perf_counter() >= end:
+                break
         if not self._is_level_triggered:
             self._loop.call_soon(self._readable)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from proxy.buffers import BufferPool
 from proxy.fetch_memory import FetchMemory
 from proxy.log import EventLog
 from proxy.stats import RelayStats
+from proxy.turn_budget import TurnBudget
 from quota.decisions import Decision
 
 CONNECT_SECONDS: Final = 5.0
@@ -57,8 +58,8 @@ class Holder(Protocol):
 class Relay:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
 
-    `pool` and `fetch_memory` may be shared by both sides. `fetch_size_limit` (bytes) and `connect_seconds` count for
-    new connections.
+    `pool`, `fetch_memory` and `turns` may be shared by both sides. `fetch_size_limit` (bytes) and `connect_seconds`
+    count for new connections.
     """
 
     throttle: SideThrottle
@@ -69,13 +70,14 @@ class Relay:
     fetch_memory: FetchMemory = field(default_factory=FetchMemory)
     fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
     connect_seconds: float = CONNECT_SECONDS
+    turns: TurnBudget = field(default_factory=TurnBudget)
     held: HeldFetches = field(init=False)
 
     def __post_init__(self) -> None:
         self.held = HeldFetches(self.stats)
 
     def replan_held(self) -> None:
-        """Plan every held fetch again at once: the throttle's settings, or what it knows of the cluster, changed."""
+        """Begin to plan every held fetch again: the throttle's settings, or what it knows of the cluster, changed."""
         self.held.wake_now()
 
 
@@ -85,6 +87,8 @@ class HeldFetches:
     def __init__(self, stats: RelayStats) -> None:
         self._stats = stats
         self._links: dict[Holder, None] = {}
+        self._due: dict[Holder, None] = {}
+        self._turns = TurnBudget()
         self._wake: asyncio.Handle | None = None
         self._woken_at = float("-inf")
 
@@ -99,6 +103,7 @@ class HeldFetches:
     def remove(self, link: Holder) -> None:
         """Take a link out, if it is in."""
         self._links.pop(link, None)
+        self._due.pop(link, None)
         self._stats.held = len(self._links)
 
     def wake_soon(self) -> None:
@@ -109,11 +114,24 @@ class HeldFetches:
             self._wake = loop.call_later(delay, self.wake_now) if delay > 0 else loop.call_soon(self.wake_now)
 
     def wake_now(self) -> None:
-        """Plan all again, the one that was held longest first."""
+        """Plan all again, the one that was held longest first; the first few before this returns."""
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
         if self._links:
             self._woken_at = asyncio.get_running_loop().time()
-            for link in list(self._links):
-                link.replan()
+            self.wake(self._links)
+            self._turns.run()
+
+    def wake(self, links: Iterable[Holder]) -> None:
+        """Plan these again in this order, a few in each turn of the loop; who is due already keeps its place."""
+        for link in links:
+            if link not in self._due:
+                self._due[link] = None
+                self._turns.add(self._plan_next)
+
+    def _plan_next(self) -> None:
+        for link in self._due:
+            del self._due[link]
+            link.replan()
+            return

@@ -24,6 +24,7 @@ from proxy.stats import RelayStats
 from proxy.status import side_status
 from proxy.throttle_table import ThrottleInForce
 from proxy.topic_ids import DEFAULT_POLL_SECONDS, TopicIdResolver, metadata_servers
+from proxy.turn_budget import TurnBudget
 from proxy.upstream_probe import UpstreamProbe
 from quota.throttle import Side, Throttle
 from quota.topic_names import TopicNames
@@ -64,13 +65,13 @@ class Sidecar:
         self._started_at = clock()
         self._relays: dict[Side, Relay] = {}
         self.sides: list[SideSource] = []
-        pool, self._fetch_memory = BufferPool(), FetchMemory()
+        pool, self._fetch_memory, turns = BufferPool(), FetchMemory(), TurnBudget()
         for side in SIDES:
             settings = throttle_settings(config, config.throttle, side)
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
-            self._relays[side] = Relay(throttle, stats, self.log, pool, clock, self._fetch_memory)
+            self._relays[side] = Relay(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
         self._apply_limits()
         self.throttle_in_force = ThrottleInForce(config.throttle, self._apply_throttle)
         self.listeners: list[Listener] = []

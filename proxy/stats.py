@@ -32,7 +32,8 @@ class RelayStats:
     """What passed undecoded, by reason. Requests: `fetch_version`, `fetch_too_large`, `fetch_malformed`. Connections:
     `tls`, `sasl`, `not_kafka`, `throttle_error`, `too_many_partitions`."""
     protocol_errors: Counter[str] = field(default_factory=Counter)
-    """Connections closed because of a peer's bytes, by `ProtocolError.kind`; `fetch_memory`: for want of memory."""
+    """Connections closed because of a peer's bytes, by `ProtocolError.kind`; `fetch_memory`: for want of memory;
+    `fetch_stalled`: half of a fetch came, and the rest of it did not."""
     upstream_failures: Counter[str] = field(default_factory=Counter)
     """Connections that the upstream did not take: `refused`, `timeout`, `unreachable`."""
     throttle_errors: int = 0
