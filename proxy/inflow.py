@@ -14,10 +14,11 @@ from protocol.frame_cutter import FrameCutter
 from proxy.pump import UNTAKEN, Pump
 from proxy.turn_budget import TurnBudget
 
-MOST_FRAMES: Final = 16
+MOST_FRAMES: Final = 8
 """Frames taken at once. Kafka's clients have five requests under way at the most, its replica fetchers one."""
 
 _AT_ONCE_SECONDS: Final = 0.0002  # while nobody waits in line, more frames are taken for so long
+_SMALL_FRAME: Final = 1024  # bytes: larger ones never wait, for they cost no more than moving them
 
 
 class InflowOwner(Protocol):
@@ -58,12 +59,15 @@ class Inflow:
     def arrived(self, view: memoryview, clock: Callable[[], float] = time.perf_counter) -> int:
         """Have the first frames of `view` taken, and keep what follows them; returns the number of frames taken."""
         at, frames = self._take_some(view)
-        if at < len(view) and not self._turns:
-            end = clock() + _AT_ONCE_SECONDS
-            while at < len(view) and not self._pump.is_paused(self._held_up) and clock() < end:
+        if at < len(view):
+            end = clock() + (0.0 if self._turns.is_busy else _AT_ONCE_SECONDS)
+            while at < len(view) and not self._pump.is_paused(self._held_up):
+                if frames * _SMALL_FRAME >= at and clock() >= end:
+                    break
                 size, more = self._take_some(view[at:])
                 at += size
                 frames += more
+        self._pump.waits_in_line = at < len(view)
         if at < len(view):
             self.rest = memoryview(bytes(view[at:]))
             self._pump.pause(UNTAKEN)

@@ -28,7 +28,7 @@ from proxy.fetch_memory import Why
 from proxy.fetches import ReplicaFetches
 from proxy.inflow import Inflow
 from proxy.log import innermost_frame
-from proxy.pump import BLOCKED, CROWDED, DRAINING, ENDED, HELD, STOPPED, UNTAKEN, Pump
+from proxy.pump import BLOCKED, CROWDED, DRAINING, ENDED, HELD, IN_LINE, STOPPED, UNTAKEN, Pump
 from proxy.relay import Relay
 
 MOST_PENDING: Final = 1024
@@ -96,8 +96,8 @@ class Link:
         self._requests = RequestStream(relay.fetch_size_limit)
         self._responses = ResponseStream()
         self._fetches = ReplicaFetches(relay, peer, self)
-        self._to_upstream = Pump(self, loop, relay.pool, client, upstream)
-        self._to_client = Pump(self, loop, relay.pool, upstream, client)
+        self._to_upstream = Pump(self, loop, relay.pool, client, upstream, relay.turns)
+        self._to_client = Pump(self, loop, relay.pool, upstream, client, relay.turns)
         self._requests_in = Inflow(self, self._to_upstream, relay.turns, BLOCKED | HELD | CROWDED | STOPPED)
         self._responses_in = Inflow(self, self._to_client, relay.turns, BLOCKED | STOPPED)
         self._kept_half = self._kept_whole = 0  # bytes of fetches, as told to `fetch_memory`
@@ -132,7 +132,7 @@ class Link:
     @property
     def is_reading(self) -> bool:
         """Whether what the client sends is taken: nothing holds it up here, or behind here."""
-        return not self._to_upstream.is_paused(BLOCKED | HELD | CROWDED | UNTAKEN)
+        return not self._to_upstream.is_paused(BLOCKED | HELD | CROWDED | UNTAKEN | IN_LINE)
 
     def evict(self, why: Why) -> None:
         """Close for want of memory, or because a fetch does not come to its end."""

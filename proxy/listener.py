@@ -12,7 +12,7 @@ from proxy.link import Link
 from proxy.relay import Relay
 
 _BACKLOG: Final = 1024
-_ACCEPTS_IN_A_ROW: Final = 64
+_ACCEPTS_IN_A_ROW: Final = 8
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
 
 

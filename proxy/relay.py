@@ -15,7 +15,7 @@ from proxy.buffers import BufferPool
 from proxy.fetch_memory import FetchMemory
 from proxy.log import EventLog
 from proxy.stats import RelayStats
-from proxy.turn_budget import TurnBudget
+from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
 from quota.decisions import Decision
 
 CONNECT_SECONDS: Final = 5.0
@@ -70,7 +70,7 @@ class Relay:
     fetch_memory: FetchMemory = field(default_factory=FetchMemory)
     fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
     connect_seconds: float = CONNECT_SECONDS
-    turns: TurnBudget = field(default_factory=TurnBudget)
+    turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
     held: HeldFetches = field(init=False)
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from proxy.stats import RelayStats
 from proxy.status import side_status
 from proxy.throttle_table import ThrottleInForce
 from proxy.topic_ids import DEFAULT_POLL_SECONDS, TopicIdResolver, metadata_servers
-from proxy.turn_budget import TurnBudget
+from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.upstream_probe import UpstreamProbe
 from quota.throttle import Side, Throttle
 from quota.topic_names import TopicNames
@@ -65,7 +65,7 @@ class Sidecar:
         self._started_at = clock()
         self._relays: dict[Side, Relay] = {}
         self.sides: list[SideSource] = []
-        pool, self._fetch_memory, turns = BufferPool(), FetchMemory(), TurnBudget()
+        pool, self._fetch_memory, turns = BufferPool(), FetchMemory(), TurnBudget(pause=PAUSE_SECONDS)
         for side in SIDES:
             settings = throttle_settings(config, config.throttle, side)
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)

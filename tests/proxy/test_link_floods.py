@@ -78,10 +78,11 @@ async def test_fetches_pipelined_without_an_end_are_not_read_while_none_is_answe
     async with relaying() as relay:
         client, broker = await relay.connect()
         await client.send_until_blocked(fetch(1, 5))
-        assert len(relay.throttle.told("plan")) == MOST_FETCHES
-        assert relay.relay.fetch_memory.total <= 2**18
         for _ in range(MOST_FETCHES):
             await broker.expect(fetch(1, 5))
+        await client.send_until_blocked(fetch(1, 5))
+        assert len(relay.throttle.told("plan")) == MOST_FETCHES
+        assert relay.relay.fetch_memory.total <= 2**18
         assert broker.has_nothing()
 
 

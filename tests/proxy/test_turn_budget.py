@@ -14,9 +14,9 @@ ON_BOTH_LOOPS = True
 class Line:
     """Pieces of work of 0.1 ms each, and what was done of them when."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, pause: float = 0.0) -> None:
         self.clock = MovedClock()
-        self.budget = TurnBudget(seconds, self.clock)
+        self.budget = TurnBudget(seconds, pause, self.clock)
         self.done: list[object] = []
 
     def work(self, name: object) -> Callable[[], None]:
@@ -64,6 +64,26 @@ async def test_work_that_adds_more_of_it_leaves_the_others_their_turn() -> None:
     assert line.done == ["again", "once", "again", "again"]
 
 
+async def test_after_a_turn_what_can_wait_pauses_and_others_do_not() -> None:
+    line = Line(0.00015, pause=0.005)
+    loop = asyncio.get_running_loop()
+    for name in range(3):
+        line.budget.add(line.work(name))
+    await asyncio.sleep(0)
+    assert line.done == [0, 1]
+    assert line.budget.is_busy
+    started = loop.time()
+    while len(line.done) < 3:  # noqa: ASYNC110 - it is the loop's turns that are waited for
+        await asyncio.sleep(0)
+    assert loop.time() - started > 0.003
+    assert line.budget.is_busy  # nothing is in line, but the last turn was a moment ago
+    line.clock.move(0.006)
+    assert not line.budget.is_busy
+    line.budget.add(line.work(3))
+    await asyncio.sleep(0)
+    assert line.done == [0, 1, 2, 3]
+
+
 class Holder:
     """A link whose plan takes 0.1 ms, and what was planned by all of them."""
 
@@ -79,7 +99,7 @@ class Holder:
 
 async def test_a_thousand_held_fetches_are_planned_a_few_in_each_turn() -> None:
     clock, planned = MovedClock(), list[int]()
-    held = HeldFetches(RelayStats("leader"), TurnBudget(0.00025, clock))
+    held = HeldFetches(RelayStats("leader"), TurnBudget(0.00025, clock=clock))
     links = [Holder(name, clock, planned) for name in range(1000)]
     for link in links:
         held.add(link)
@@ -95,7 +115,7 @@ async def test_a_thousand_held_fetches_are_planned_a_few_in_each_turn() -> None:
 
 async def test_links_whose_times_come_at_once_are_planned_a_few_in_each_turn() -> None:
     clock, planned = MovedClock(), list[int]()
-    held = HeldFetches(RelayStats("leader"), TurnBudget(0.00025, clock))
+    held = HeldFetches(RelayStats("leader"), TurnBudget(0.00025, clock=clock))
     links = [Holder(name, clock, planned) for name in range(10)]
     for link in links:
         held.add(link)
