@@ -96,6 +96,15 @@ class ReplicaFetches:
             self._give_up(error)
         self._relay.held.wake_soon()
 
+    def refuse(self) -> None:
+        """Nothing here is a replica's: let go of what was planned for it as if it were, and pass all that follows.
+
+        Nothing happens where nothing was planned: the next fetch is judged anew.
+        """
+        if self._throttle is not None:
+            self._pass_from_now_on()
+            self._relay.held.wake_soon()
+
     def drop_held(self) -> None:
         """Forget the fetch that is held, if there is one."""
         held, self._held = self._held, None
@@ -130,7 +139,8 @@ class ReplicaFetches:
             self._relay.log.fault(
                 "too_many_partitions", str(self._peer), side=self._relay.stats.side, reason=str(error)
             )
-            self._pass_from_now_on("too_many_partitions")
+            self._relay.stats.passthrough["too_many_partitions"] += 1
+            self._pass_from_now_on()
             data, pending = _untouched(event), Pending(event.header.correlation_id)
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up(error)
@@ -167,11 +177,11 @@ class ReplicaFetches:
     def _give_up(self, error: Exception) -> None:
         """Decode no more fetches of this connection; what the throttle reserved for it flows back."""
         self._report(error)
-        self._pass_from_now_on("throttle_error")
+        self._relay.stats.passthrough["throttle_error"] += 1
+        self._pass_from_now_on()
 
-    def _pass_from_now_on(self, reason: str) -> None:
+    def _pass_from_now_on(self) -> None:
         """In a session the leader does not know what its follower names: the follower begins anew, with the leader."""
-        self._relay.stats.passthrough[reason] += 1
         self._carrier.stop_decoding()
         throttle, self._throttle = self._throttle, None
         if throttle is not None:

@@ -23,6 +23,7 @@ from protocol.framing import (
     ResponseStream,
     Undecoded,
 )
+from protocol.request_stream import decodes_replicas
 from proxy.buffers import SMALL_BUFFER_SIZE
 from proxy.fetch_memory import Why
 from proxy.fetches import ReplicaFetches
@@ -30,6 +31,7 @@ from proxy.inflow import Inflow
 from proxy.log import innermost_frame
 from proxy.pump import BLOCKED, CROWDED, DRAINING, ENDED, HELD, IN_LINE, STOPPED, UNTAKEN, Pump
 from proxy.relay import Relay
+from proxy.replica_sources import ReplicaSources
 
 MOST_PENDING: Final = 1024
 """Requests that may wait for responses before no more are read from the client."""
@@ -67,6 +69,7 @@ class Link:
         "_requests_in",
         "_responses",
         "_responses_in",
+        "_sources",
         "_timer",
         "_to_client",
         "_to_upstream",
@@ -82,6 +85,7 @@ class Link:
         upstream: socket.socket,
         peer: int | None,
         *,
+        sources: ReplicaSources | None,
         client_host: str,
         upstream_name: str,
         on_close: Callable[[Link], None],
@@ -94,6 +98,9 @@ class Link:
         self.client_host = client_host
         self.upstream_name = upstream_name
         self._requests = RequestStream(relay.fetch_size_limit)
+        if sources is not None:
+            self._sources = sources
+            self._requests.decode_fetch = self._decodes_fetch
         self._responses = ResponseStream()
         self._fetches = ReplicaFetches(relay, peer, self)
         self._to_upstream = Pump(self, loop, relay.pool, client, upstream, relay.turns)
@@ -274,6 +281,17 @@ class Link:
                 self._to_client.large_reads = True  # nothing tells small frames from large ones any more
                 self._relay.stats.passthrough[reason] += 1
                 self._relay.log.fault("opaque_connection", self.client_host, side=self._relay.stats.side, reason=reason)
+
+    def _decodes_fetch(self, replica_id: int, api_version: int) -> bool:
+        if not decodes_replicas(replica_id, api_version):
+            return False
+        if self._sources.admits(self.client_host, replica_id):
+            return True
+        stats = self._relay.stats
+        stats.passthrough["not_a_replica"] += 1
+        self._relay.log.fault("not_a_replica", self.client_host, side=stats.side, replica_id=replica_id)
+        self._fetches.refuse()
+        return False
 
     def forward(self, data: bytes, pending: Pending) -> None:
         """Queue a fetch for the upstream; whoever had it decided flushes."""

@@ -29,7 +29,8 @@ class RelayStats:
     fetch_requests: Counter[int] = field(default_factory=Counter)
     """Fetch requests of replicas (decoded or not) by api_version."""
     passthrough: Counter[str] = field(default_factory=Counter)
-    """What passed undecoded, by reason. Requests: `fetch_version`, `fetch_too_large`, `fetch_malformed`. Connections:
+    """What passed undecoded, by reason. Requests: `fetch_version`, `fetch_too_large`, `fetch_malformed`,
+    `not_a_replica`. Connections:
     `tls`, `sasl`, `not_kafka`, `throttle_error`, `too_many_partitions`."""
     protocol_errors: Counter[str] = field(default_factory=Counter)
     """Connections closed because of a peer's bytes, by `ProtocolError.kind`; `fetch_memory`: for want of memory;
