@@ -22,7 +22,7 @@ from bench.processes import running, wait_for
 from bench.relay import free_port
 from bench.table import Report, parser
 
-CONNECTIONS = 4
+CONNECTIONS = 40  # each has one request under way, as Kafka's own clients mostly have
 REQUESTS_A_SECOND = 400
 RESPONSE_SIZE = 8
 REAL_PARTITIONS = 25_000  # a full fetch of 400 KB

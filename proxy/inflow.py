@@ -14,7 +14,7 @@ from protocol.frame_cutter import FrameCutter
 from proxy.pump import UNTAKEN, Pump
 from proxy.turn_budget import TurnBudget
 
-MOST_FRAMES: Final = 8
+MOST_FRAMES: Final = 16
 """Frames taken at once. Kafka's clients have five requests under way at the most, its replica fetchers one."""
 
 _AT_ONCE_SECONDS: Final = 0.0002  # while nobody waits in line, more frames are taken for so long

@@ -101,9 +101,8 @@ class Pump:
         """Whether a large buffer is worth borrowing for the next read."""
         self.read_limit = 0
         """Bytes that the next read may take at most; 0 is no limit."""
-        self.waits_in_line = True
-        """Whether a read has to wait for its turn while others do: the last one brought more than could be taken, or
-        this is the first."""
+        self.waits_in_line = False
+        """Whether a read has to wait for its turn while others do: the last one brought more than could be taken."""
         self.moved = 0
         """Bytes read so far."""
 
