@@ -156,7 +156,8 @@ class ReplicaFetches:
     def _plan(self, request: FetchRequest) -> Decision:
         relay = self._relay
         if self._throttle is None:
-            self._throttle = relay.throttle.link(request.replica_id if self._peer is None else self._peer)
+            peer = relay.stats.peer_of(request.replica_id) if self._peer is None else self._peer
+            self._throttle = relay.throttle.link(peer)
         if self._held is None:
             return self._throttle.plan(request)
         return self._throttle.plan(request, max(relay.clock() - self._held.since, _LEAST_HELD_SECONDS))

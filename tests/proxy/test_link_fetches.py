@@ -19,7 +19,7 @@ from protocol.header import RequestHeader
 from proxy.fetches import ReplicaFetches
 from proxy.log import EventLog
 from proxy.relay import HeldFetches, Relay
-from proxy.stats import RelayStats
+from proxy.stats import OTHER_PEERS, RelayStats
 from quota.decisions import Answer, Forward, Hold
 from quota.request_intake import TooManyPartitions
 from tests.protocol.wire import fetch, fetch_response, request, response
@@ -377,6 +377,17 @@ def test_the_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
     link.take(fetch(1, 5))
     link.fetches.replan()
     assert [call[2] > 0 for call in link.throttle.told("plan")] == [False, True]
+
+
+def test_replica_ids_beyond_the_first_thousand_are_one_peer() -> None:
+    link = Detached()
+    for replica_id in (*range(2000), 5):
+        ReplicaFetches(link.relay, None, link.carrier).take(
+            ReplicaFetch(RequestHeader(1, 3, 1, None), fetch(1, replica_id)[4:])
+        )
+    peers = [call[1] for call in link.throttle.told("link")]
+    assert peers == [*range(1000), *[OTHER_PEERS] * 1000, 5]
+    assert link.relay.stats.links_of_other_peers == 1000
 
 
 def test_a_decision_is_given_the_request_decoded() -> None:

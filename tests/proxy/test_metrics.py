@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from protocol.errors import ProtocolError, UnsupportedVersion
 from proxy import metrics
 from proxy.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, content_type, families, render
-from proxy.stats import RelayStats
+from proxy.stats import OTHER_PEERS, RelayStats
 from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from quota.topic_names import TopicNames
@@ -56,6 +56,7 @@ def busy_sides() -> list[SideSource]:
     leader.throttle.stats.replication_bytes[2, True] = 300
     leader.throttle.stats.replication_bytes[2, False] = 40
     leader.throttle.stats.partition_bytes[b"orders"][7] = 340
+    leader.throttle.stats.replication_bytes[OTHER_PEERS, False] = 50
     leader.throttle.stats.cut_bytes = 11
     leader.throttle.stats.partitions_left_out = 12
     leader.throttle.stats.full_fetches_received = 15
@@ -66,6 +67,7 @@ def busy_sides() -> list[SideSource]:
     lag.update(7, 100, 115, 999.0)
     lag.update(7, 100, 115, 1000.0)
     leader.relay.fetches_held = 13
+    leader.relay.links_of_other_peers = 2
     leader.relay.fetch_requests[3] = 14
     leader.relay.passthrough["tls"] = 1
     follower.relay.passthrough["tls"] = 2
@@ -112,6 +114,9 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_quota_bytes_per_second", {"side": "follower"}, math.inf),
         ("weir_replication_bytes_total", {"side": "leader", "peer": "2", "throttled": "true"}, 300),
         ("weir_replication_bytes_total", {"side": "leader", "peer": "2", "throttled": "false"}, 40),
+        ("weir_replication_bytes_total", {"side": "leader", "peer": "other", "throttled": "false"}, 50),
+        ("weir_links_of_other_peers_total", {"side": "leader"}, 2),
+        ("weir_passthrough_total", {"reason": "not_a_replica"}, 0),
         ("weir_cut_bytes_total", {"side": "leader"}, 11),
         ("weir_partition_bytes_total", {"side": "leader", "topic": "orders", "partition": "7"}, 340),
         ("weir_replica_lag_messages_sum", {"side": "leader"}, 15),
@@ -144,7 +149,10 @@ async def test_metrics_counted_values_are_shown(name: str, labels: dict[str, str
 
 def test_metrics_every_protocol_error_that_closes_a_connection_is_shown_from_the_start() -> None:
     never = {UnsupportedVersion.kind}  # whoever decodes asks first
-    assert set(KNOWN_PROTOCOL_ERRORS) - {"fetch_memory"} == {one.kind for one in ProtocolError.__subclasses__()} - never
+    assert (
+        set(KNOWN_PROTOCOL_ERRORS) - {"fetch_memory", "fetch_stalled"}
+        == {one.kind for one in ProtocolError.__subclasses__()} - never
+    )
 
 
 async def test_metrics_lag_grows_at_scrape_time_with_no_fetch_arriving() -> None:
