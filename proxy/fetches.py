@@ -10,9 +10,11 @@ from typing import Final, Protocol
 from protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_request
 from protocol.framing import Pending, ReplicaFetch
 from protocol.header import SIZE
+from protocol.request_stream import decodes_replicas
 from protocol.response_scanner import FetchResponseScanner
 from proxy.log import innermost_frame
 from proxy.relay import LinkThrottle, Relay
+from proxy.replica_sources import ReplicaSources
 from quota.decisions import Answer, Decision, Forward, Hold
 from quota.request_intake import TooManyPartitions
 
@@ -96,14 +98,23 @@ class ReplicaFetches:
             self._give_up(error)
         self._relay.held.wake_soon()
 
-    def refuse(self) -> None:
-        """Nothing here is a replica's: let go of what was planned for it as if it were, and pass all that follows.
+    def decodes(self, sources: ReplicaSources, host: str, replica_id: int, api_version: int) -> bool:
+        """Whether a fetch from `host` is a replica's, and to be decoded.
 
-        Nothing happens where nothing was planned: the next fetch is judged anew.
+        Where an earlier one was taken for a replica's and this one is not, what was planned is let go of, and all that
+        follows passes.
         """
+        if not decodes_replicas(replica_id, api_version):
+            return False
+        if sources.admits(host, replica_id):
+            return True
+        stats = self._relay.stats
+        stats.passthrough["not_a_replica"] += 1
+        self._relay.log.fault("not_a_replica", host, side=stats.side, replica_id=replica_id)
         if self._throttle is not None:
             self._pass_from_now_on()
             self._relay.held.wake_soon()
+        return False
 
     def drop_held(self) -> None:
         """Forget the fetch that is held, if there is one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from protocol.errors import ProtocolError
@@ -23,7 +24,6 @@ from protocol.framing import (
     ResponseStream,
     Undecoded,
 )
-from protocol.request_stream import decodes_replicas
 from proxy.buffers import SMALL_BUFFER_SIZE
 from proxy.fetch_memory import Why
 from proxy.fetches import ReplicaFetches
@@ -69,7 +69,6 @@ class Link:
         "_requests_in",
         "_responses",
         "_responses_in",
-        "_sources",
         "_timer",
         "_to_client",
         "_to_upstream",
@@ -98,11 +97,10 @@ class Link:
         self.client_host = client_host
         self.upstream_name = upstream_name
         self._requests = RequestStream(relay.fetch_size_limit)
-        if sources is not None:
-            self._sources = sources
-            self._requests.decode_fetch = self._decodes_fetch
         self._responses = ResponseStream()
         self._fetches = ReplicaFetches(relay, peer, self)
+        if sources is not None:
+            self._requests.decode_fetch = partial(self._fetches.decodes, sources, client_host)
         self._to_upstream = Pump(self, loop, relay.pool, client, upstream, relay.turns)
         self._to_client = Pump(self, loop, relay.pool, upstream, client, relay.turns)
         self._requests_in = Inflow(self, self._to_upstream, relay.turns, BLOCKED | HELD | CROWDED | STOPPED)
@@ -249,6 +247,8 @@ class Link:
         return taken
 
     def _note_kept(self, *, is_new: bool = False) -> None:
+        if self._closed:
+            return
         half, whole = self._requests.collected, self._fetches.held_bytes + len(self._requests_in.rest)
         if half != self._kept_half or whole != self._kept_whole or (half and is_new):
             self._kept_half, self._kept_whole = half, whole
@@ -281,17 +281,6 @@ class Link:
                 self._to_client.large_reads = True  # nothing tells small frames from large ones any more
                 self._relay.stats.passthrough[reason] += 1
                 self._relay.log.fault("opaque_connection", self.client_host, side=self._relay.stats.side, reason=reason)
-
-    def _decodes_fetch(self, replica_id: int, api_version: int) -> bool:
-        if not decodes_replicas(replica_id, api_version):
-            return False
-        if self._sources.admits(self.client_host, replica_id):
-            return True
-        stats = self._relay.stats
-        stats.passthrough["not_a_replica"] += 1
-        self._relay.log.fault("not_a_replica", self.client_host, side=stats.side, replica_id=replica_id)
-        self._fetches.refuse()
-        return False
 
     def forward(self, data: bytes, pending: Pending) -> None:
         """Queue a fetch for the upstream; whoever had it decided flushes."""

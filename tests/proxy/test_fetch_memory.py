@@ -7,7 +7,7 @@ import pytest
 
 from proxy.fetch_memory import FetchMemory
 from quota.decisions import Hold
-from tests.protocol.wire import fetch, fetch_response, request
+from tests.protocol.wire import fetch, fetch_response, produce, request
 from tests.proxy.relaying import relaying
 from tests.quota.conversation import MovedClock
 
@@ -170,6 +170,19 @@ async def test_half_a_fetch_is_given_up_when_the_rest_of_it_does_not_come(monkey
         assert another.has_nothing()
         await its_broker.send(fetch_response(1))
         await idle.expect(fetch_response(1))
+
+
+async def test_a_link_that_is_evicted_for_what_waits_for_its_turn_keeps_nothing() -> None:
+    async with relaying() as relay:
+        relay.relay.fetch_memory.limit = 1000
+        client, _ = await relay.connect()
+        client.connection.send(b"".join(produce(number, 0) for number in range(3000)))
+        await client.expect_end()
+        client, _ = await relay.connect()
+        client.connection.send(fetch(1, 5) + large_fetch(500)[:4000])
+        await client.expect_end()
+        await relay.until(lambda: not relay.stats.connections)
+        assert relay.relay.fetch_memory.total == 0
 
 
 async def test_the_head_of_a_request_counts_when_it_is_long() -> None:
