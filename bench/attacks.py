@@ -32,7 +32,7 @@ REAL_PARTITIONS = 25_000  # a full fetch of 400 KB
 REAL_FETCHES = 5
 MOST_SLOWER = 2.0
 
-MOST_TURN_MS = 2.0
+MOST_TURN_MS = 20.0  # on a machine with ten times as much to do as it has cores; hundreds where nothing is bounded
 
 COLUMNS = {
     "attack": 0,
