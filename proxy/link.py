@@ -39,6 +39,8 @@ MOST_PENDING: Final = 1024
 MOST_FETCHES: Final = 8
 """Replica fetches among them: each keeps its plan. Kafka's fetchers have one under way."""
 
+_LARGE_FETCH: Final = 2**14  # bytes: what is received of a larger one has to wait for its turn
+
 _SMALL_FRAME: Final = 1024  # bytes: reading one costs more than moving it
 
 HALF_CLOSED_SECONDS: Final = 60.0
@@ -166,6 +168,8 @@ class Link:
         else:
             frames = inflow.arrived(view)
             self._note_kept()
+            if self._kept_half >= _LARGE_FETCH:
+                pump.waits_in_line = True
             pump.large_reads = (
                 stream.opaque
                 or stream.passing > SMALL_BUFFER_SIZE

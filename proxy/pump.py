@@ -102,7 +102,7 @@ class Pump:
         self.read_limit = 0
         """Bytes that the next read may take at most; 0 is no limit."""
         self.waits_in_line = False
-        """Whether a read has to wait for its turn while others do: the last one brought more than could be taken."""
+        """Whether a read has to wait for its turn: the last one brought more than could be taken at once."""
         self.moved = 0
         """Bytes read so far."""
 
@@ -156,7 +156,7 @@ class Pump:
                 self._owner.unblocked(self)
 
     def _readable(self) -> None:
-        if not self.waits_in_line or not self._turns.is_busy:
+        if not self.waits_in_line:
             self._read(READS_IN_A_ROW)
         elif not self._paused:
             self.pause(IN_LINE)
