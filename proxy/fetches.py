@@ -33,10 +33,6 @@ class FetchCarrier(Protocol):
     def answer(self, pending: Pending) -> None:
         """Send the client an answer of our own when its turn comes."""
 
-    @property
-    def is_next(self) -> bool:
-        """Whether the held fetch is next in line for budget."""
-
     def replan(self) -> None:
         """Have the held fetch planned again, and go on with what follows it."""
 
@@ -144,11 +140,6 @@ class ReplicaFetches:
             if held.timer is not None:
                 held.timer.cancel()
 
-    @property
-    def is_next(self) -> bool:
-        """Whether the fetch that is held back is next in line for budget."""
-        return self._throttle is None or self._throttle.is_next
-
     def close(self) -> None:
         """The connection is gone."""
         self.drop_held()
@@ -202,7 +193,7 @@ class ReplicaFetches:
         relay, now = self._relay, self._relay.clock()
         if self._held is None:
             self._held = _Held(event, request, now)
-            relay.held.add(self._carrier)
+            relay.held.add(self._carrier, self._throttle)
             relay.stats.fetches_held += 1
         elif self._held.timer is not None:
             self._held.timer.cancel()

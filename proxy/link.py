@@ -307,11 +307,6 @@ class Link:
         """Let all further fetches pass."""
         self._requests.decode_fetch = _decodes_nothing
 
-    @property
-    def is_next(self) -> bool:
-        """Whether the fetch that is held is next in line for budget."""
-        return self._fetches.is_next
-
     def replan(self) -> None:
         """Have the fetch that is held planned again; when it goes, go on with what came behind it."""
         if self._client_is_gone():

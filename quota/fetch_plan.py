@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from protocol.fetch import (
@@ -30,6 +31,7 @@ from protocol.fetch import (
 from quota import response_limit
 from quota.decisions import Answer, Decision, Forward, Hold
 from quota.fetch_sessions import LEFT_OUT_MS, Grant
+from quota.ledger import CREDIT_SECONDS, WINDOW_SECONDS
 from quota.questions import QUESTION_SECONDS
 from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
 from quota.turns import CLAIM_SECONDS
@@ -105,11 +107,14 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float, is_urgent: boo
     ledger = throttle.ledger
     in_line = len(throttle.turns)
     ledger.want(is_waited_for=in_line > 0)
-    ahead = throttle.turns.ahead_of(link, replica=link.replica_id, is_urgent=is_urgent)
-    # Late by a little: what has gathered meanwhile goes along, within bounds, or bursts would repeat every second.
     share = rate * (SHARE_BESIDE_LIVE_SECONDS if now < link.live_until else SHARE_SECONDS)
     fair = rate * ROUND_SECONDS / (in_line + 1)
     share = min(share, fair)
+    turn = _turn(link, share, now)
+    # More than can gather until the fetch is planned again, whether it waits for credit or for room.
+    most_ahead = rate * (CREDIT_SECONDS + WINDOW_SECONDS)
+    ahead = throttle.turns.ahead_of(link, replica=link.replica_id, is_urgent=is_urgent, turn=turn, most=most_ahead)
+    # Late by a little: what has gathered meanwhile goes along, within bounds, or bursts would repeat every second.
     spend = min(max(ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
     fill = _fill(link, request, now, spend)
     # A batch larger than the credit that can gather goes when the credit is full; the rest becomes debt.
@@ -128,8 +133,13 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float, is_urgent: boo
             if smaller.reserved <= room + smaller.batch:
                 return smaller, now
             ready = ledger.room_at(fill.reserved - fill.batch + ahead)
-    throttle.turns.wait(link, needed, now + CLAIM_SECONDS, replica=link.replica_id, is_urgent=is_urgent)
+    throttle.turns.wait(link, needed, now + CLAIM_SECONDS, replica=link.replica_id, is_urgent=is_urgent, turn=turn)
     return None, min(ready, now + _REFRESH_SECONDS)
+
+
+def _turn(link: ReplicaLink, share: float, now: float) -> float:
+    """What one turn of the link takes: its share, or one batch where that is larger."""
+    return max(share, *[replica.largest_batch for replica in islice(link.catch_up.order(link, now), 1)], 0)
 
 
 def _fill(link: ReplicaLink, request: FetchRequest, now: float, spend: float) -> _Fill:

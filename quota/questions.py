@@ -33,6 +33,7 @@ REPLICA_SHARE: Final = 3
 takes more than a third of the quota with questions."""
 
 _RETRY_SECONDS = 0.02
+_RETRY_SECONDS_EACH = 0.001
 _MOST_REPLICAS = 256
 
 
@@ -64,15 +65,26 @@ class Questions:
         if ready > now:
             return ready
         if self._asking is not None and now - self._asked_at < UNANSWERED_SECONDS:
-            return now + _RETRY_SECONDS
+            return self._retry_at(now)
         for other, (other_ready, lapses) in list(self._waiting.items()):
             if other == link:
                 break
             if lapses < now:
                 del self._waiting[other]
             elif other_ready <= now:
-                return now + _RETRY_SECONDS
+                return self._retry_at(now)
         return now
+
+    def _retry_at(self, now: float) -> float:
+        """When to look again: the more wait, the later, for only one of them may ask. An answer wakes the next."""
+        return now + _RETRY_SECONDS + len(self._waiting) * _RETRY_SECONDS_EACH
+
+    def first(self) -> Hashable | None:
+        """The link whose question may go next, as far as is known; None where none may go now."""
+        now = self._clock()
+        if self._asking is not None and now - self._asked_at < UNANSWERED_SECONDS:
+            return None
+        return next((link for link, (ready, lapses) in self._waiting.items() if ready <= now <= lapses), None)
 
     def asked(self, link: Hashable, replica: int) -> None:
         """`link` asks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from zlib import crc32
@@ -95,6 +95,7 @@ class EveryPartition:
 
 
 SESSION_EVICTION_SECONDS = 120.0  # min.incremental.fetch.session.eviction.ms
+_STUCK_INTERVAL_SECONDS = 0.1  # between two looks for stuck peers
 NO_BROKER = -1
 """What is counted together of peers that are no brokers, or too many."""
 
@@ -148,6 +149,7 @@ class Throttle:
             clock, self.settings.replica_lag_time_max_ms / 1000, self._forget_topic, self.in_isr, self.brokers
         )
         self.links: set[ReplicaLink] = set()
+        self._released_stuck_at = -math.inf
         self.topic_names = TopicNames(clock) if topic_names is None else topic_names
         self.throttled_ids: Container[bytes] = _ThrottledIds(self)
         self.names_awaited_until = math.inf  # when the first id without a name is no longer throttled (clock seconds)
@@ -283,8 +285,20 @@ class Throttle:
             self.questions.leave(link)
             self.ledger.recount(sum([other.account.held for other in self.links]))
 
+    def next_in_line(self) -> list[Hashable] | None:
+        """The links whose held fetches could go if budget flowed back now; None where that may be any."""
+        first = self.turns.first()
+        if first is None:
+            return None
+        asking = self.questions.first()
+        return [first] if asking is None else [first, asking]
+
     def release_stuck(self) -> None:
         """Take back what links with stuck peers keep of the budget."""
+        now = self.clock()
+        if now - self._released_stuck_at < _STUCK_INTERVAL_SECONDS:
+            return  # with hundreds of links in line each plan would look at all of them
+        self._released_stuck_at = now
         for link in self.links:
             link.release_if_stuck()
 

@@ -153,7 +153,7 @@ class PoisonedPool(BufferPool):
         super().give_back(buffer)
 
 
-@dataclass
+@dataclass(eq=False)
 class ScriptedThrottle:
     """Decides as the test says, `Forward` unchanged when it says nothing, and remembers what it was told."""
 
@@ -181,10 +181,8 @@ class ScriptedThrottle:
         if self.fail_settle is not None:
             raise self.fail_settle
 
-    @property
-    def is_next(self) -> bool:
+    def next_in_line(self) -> None:
         """Every held fetch is planned again whenever budget flows back."""
-        return True
 
     def drop(self, link: object) -> None:
         """Remember it."""

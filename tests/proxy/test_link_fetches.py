@@ -292,7 +292,6 @@ class Carrier:
 
     def __init__(self) -> None:
         self.told: list[object] = []
-        self.is_next = True
 
     def forward(self, data: bytes, pending: Pending) -> None:
         self.told.append(data)
@@ -372,16 +371,17 @@ async def test_many_wakes_in_a_moment_are_one_and_the_next_comes_a_little_later(
 
 
 async def test_budget_that_flowed_back_wakes_the_next_in_line_and_when_that_went_the_one_after_it() -> None:
-    held, carriers = HeldFetches(RelayStats("leader")), [Carrier() for _ in range(3)]
-    for carrier in carriers:
-        carrier.is_next = False
-        held.add(carrier)
+    line = ["b", "c"]
+    held = HeldFetches(RelayStats("leader"), next_in_line=lambda: [*line[:1], "not held"])
+    carriers = [Carrier() for _ in range(3)]
+    for carrier, throttle in zip(carriers, "abc", strict=True):
+        held.add(carrier, throttle)
 
     def go() -> None:
         held.remove(carriers[1])
-        carriers[2].is_next = True
+        line.remove("b")
 
-    carriers[1].is_next, carriers[1].replan = True, go  # type: ignore[method-assign]
+    carriers[1].replan = go  # type: ignore[method-assign]
     held.wake_soon()
     await asyncio.sleep(0.03)
     assert [carrier.told for carrier in carriers] == [[], [], ["replan"]]

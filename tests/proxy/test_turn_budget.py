@@ -91,7 +91,6 @@ class Holder:
         self.name = name
         self.clock = clock
         self.planned = planned
-        self.is_next = True
 
     def replan(self) -> None:
         self.clock.move(0.0001)

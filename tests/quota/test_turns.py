@@ -94,3 +94,70 @@ def test_urgent_links_are_ahead_of_all_others_and_of_each_other_in_their_order()
     assert turns.ahead_of("a") == 60
     assert [turns.ahead_of(link, is_urgent=True) for link in "bcd"] == [0, 20, 60]
     assert turns.ahead_of("d") == 70
+
+
+def test_place_kept_while_shares_shrink_is_one_turn_behind_those_served() -> None:
+    """A replica that had a large share while nobody waited would wait for many rounds of small ones."""
+    clock = MovedClock()
+    turns = Turns(clock)
+    turns.wait("other", 10, clock.now + 1)
+    turns.served("early", 1000, is_urgent=False)
+    turns.wait("early", 500, clock.now + 1, turn=500)
+    turns.wait("late", 10, clock.now + 1, turn=10)
+    for link in ("other", "late"):
+        turns.served(link, 10, is_urgent=False)
+        turns.wait(link, 10, clock.now + 1, turn=10)
+    turns.wait("early", 10, clock.now + 1, turn=10)
+    turns.wait("new", 10, clock.now + 1, turn=10)
+    assert [turns.ahead_of(link) for link in ("early", "late")] == [10, 30]
+
+
+def test_many_claims_of_one_replica_are_not_moved_ahead_when_shares_shrink() -> None:
+    clock = MovedClock()
+    turns = Turns(clock)
+    for link in "abc":
+        turns.wait(link, 100, clock.now + 1, replica=9, turn=100)
+    turns.wait("honest", 10, clock.now + 1, replica=2, turn=10)
+    for link in "abc":
+        turns.wait(link, 10, clock.now + 1, replica=9, turn=10)
+    assert turns.ahead_of("honest") <= 10
+
+
+def test_turn_that_another_took_first_costs_the_one_passed_over_nothing() -> None:
+    clock = MovedClock()
+    turns = Turns(clock)
+    for link in ("other", "first"):
+        turns.wait(link, 10, clock.now + 1)
+    turns.served("first", 10, is_urgent=False)
+    for link in ("passed over", "first"):
+        turns.wait(link, 10, clock.now + 1)
+    for link in ("first", "passed over"):
+        turns.served(link, 10, is_urgent=False)
+    for link in ("first", "passed over"):
+        turns.wait(link, 10, clock.now + 1)
+    assert [turns.ahead_of(link) for link in ("other", "passed over", "first")] == [0, 10, 20]
+
+
+def test_no_more_is_summed_up_than_what_is_asked_for() -> None:
+    clock = MovedClock()
+    turns = Turns(clock)
+    for number in range(10):
+        turns.wait(number, 10, clock.now + 1)
+    assert 25 <= turns.ahead_of("last", most=25) < 100
+
+
+def test_next_in_line_is_the_first_turn_and_the_first_question_that_may_go() -> None:
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=1000))
+    assert throttle.next_in_line() is None
+    for link in "ab":
+        throttle.turns.wait(link, 10, clock.now + 1)
+    assert throttle.next_in_line() == ["a"]
+    throttle.questions.ready_at("later", 2, clock.now + 5)
+    throttle.questions.ready_at("c", 3, clock.now)
+    throttle.questions.ready_at("d", 4, clock.now)
+    assert throttle.next_in_line() == ["a", "c"]
+    throttle.questions.asked("c", 3)
+    assert throttle.next_in_line() == ["a"]
+    throttle.questions.answered("c", 3, 0, 1000)
+    assert throttle.next_in_line() == ["a", "d"]
