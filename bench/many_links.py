@@ -48,6 +48,7 @@ def main() -> int:
     options.add_argument("--links", type=int, nargs="+", default=[120, 500], help="how many (120 500)")
     options.add_argument("--versions", type=int, nargs="+", default=[3, 12], help="of Fetch, 3 to 12 (3 12)")
     options.add_argument("--seconds", type=float, default=30.0, help="of each measurement (30)")
+    options.add_argument("--warm-up", type=float, default=WARM_UP_SECONDS, help="seconds before it (5)")
     options.add_argument("--tree", type=Path, default=Path.cwd(), help="measure the sidecar of another checkout")
     chosen = options.parse_args()
     report = Report(chosen.json)
@@ -56,7 +57,7 @@ def main() -> int:
     def measured() -> Iterator[Sequence[object]]:
         for version in chosen.versions:
             for links in chosen.links:
-                followed, core = _measure(chosen.tree, links, version, chosen.seconds)
+                followed, core = _measure(chosen.tree, links, version, chosen.warm_up, chosen.seconds)
                 found.append((f"{links} links, v{version}", followed, core))
                 parts = _parts(followed)
                 yield (
@@ -93,14 +94,14 @@ def _parts(followed: Followed) -> list[float]:
     return [size / fair if fair else 0.0 for size in followed.received]
 
 
-def _measure(tree: Path, links: int, version: int, seconds: float) -> tuple[Followed, float]:
+def _measure(tree: Path, links: int, version: int, warm_up: float, seconds: float) -> tuple[Followed, float]:
     """What the followers saw, and what the sidecar took of a core meanwhile."""
     leader = (sys.executable, "-c", "from bench.many_links_peers import serve; serve()")
     followers = (sys.executable, "-c", "from bench.many_links_peers import follow; follow()")
     with running(*leader) as serving:
         assert serving.stdout is not None
         with _sidecar(tree, int(serving.stdout.readline())) as (port, process):
-            arguments = (str(port), str(links), str(version), str(WARM_UP_SECONDS), str(seconds))
+            arguments = (str(port), str(links), str(version), str(warm_up), str(seconds))
             with running(*followers, *arguments) as following:
                 assert following.stdout is not None
                 if following.stdout.readline() != b"warm\n":
