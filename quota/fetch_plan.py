@@ -14,14 +14,12 @@ the quota is asked before the bytes are sent, and each partition behind gets one
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocol.fetch import (
     FetchRequest,
-    FetchVersion,
-    RequestTopic,
     ResponseTopic,
     encode_fetch_response,
     encode_response_topics,
@@ -31,7 +29,8 @@ from quota import response_limit
 from quota.decisions import Answer, Decision, Forward, Hold
 from quota.fetch_sessions import LEFT_OUT_MS, Grant
 from quota.questions import QUESTION_SECONDS
-from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
+from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, Upstream
+from quota.request_parts import granted_topics, split, without_behind
 from quota.turns import CLAIM_SECONDS
 
 if TYPE_CHECKING:
@@ -181,8 +180,8 @@ def _forward_granted(
             link.sessions.leader.begin_anew()  # a session keeps its own order: only a new one has the grants in front
         request = link.sessions.changes(link, request, grants, _asked_along(link, asks_all))
     else:
-        front, entries, asked = _split(link, request, frozenset(granted))
-        funded = _granted_topics(request, grants, entries)
+        front, entries, asked = split(link, request, frozenset(granted))
+        funded = granted_topics(request, grants, entries)
         # What is not throttled stays in front, but where it fills every answer: without a quota it would take turns.
         first = funded + front if grants_are_first else front + funded
         request = request.with_(topics=first + asked)
@@ -207,17 +206,6 @@ def _min_bytes(link: ReplicaLink, grants: list[Grant], now: float) -> int:
     if is_late or any(2 * cap > replica.worth_asking() for replica, cap in grants):
         return _AT_ONCE
     return granted + 1
-
-
-def _granted_topics(
-    request: FetchRequest, grants: list[Grant], entries: dict[ReplicaPartition, bytes]
-) -> list[RequestTopic]:
-    """The partitions granted in the order of their grants; but for its cap each stays as it came."""
-    row = fetch_version(request.header.api_version)
-    return [
-        RequestTopic(replica.topic.key, row.with_max_bytes(entries[replica], cap), len(entries[replica]))
-        for replica, cap in grants
-    ]
 
 
 # Not granting
@@ -299,7 +287,7 @@ def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> F
         asks_all = _is_time_to_ask_all(link, now)
         question = link.sessions.changes(link, request, (), _asked_of_session(link, asks_all))
     else:
-        front, _, asked = _split(link, request, ())
+        front, _, asked = split(link, request, ())
         question = link.sessions.whole(link, request.with_(topics=front + asked), link.waiting())
     fetch = InFlight(is_question=True, asks_all=asks_all)
     link.throttle.questions.asked(link, link.replica_id)
@@ -335,7 +323,7 @@ def _forward_without(link: ReplicaLink, request: FetchRequest) -> Forward:
     if link.sessions.is_incremental:
         return _forward(link, link.sessions.changes(link, request), InFlight(), leaves_out=True)
     row = fetch_version(request.header.api_version)
-    topics = [kept for block in request.topics if (kept := _kept(link, row, block)).entries]
+    topics = [part for block in request.topics if (part := without_behind(link, row, block)).entries]
     fewer = link.sessions.whole(link, request.with_(topics=topics), ())
     made_up = _made_up_topics(link, row.api_version)
     return _forward(link, fewer, InFlight(), encode_response_topics(row.api_version, made_up), len(made_up))
@@ -359,9 +347,6 @@ def _made_up_topics(link: ReplicaLink, version: int) -> list[ResponseTopic]:
     return [ResponseTopic(topic.key, topic.made_up_entries(version)) for topic in link.topics.values() if topic.behind]
 
 
-# Parts of requests
-
-
 def _forward(
     link: ReplicaLink,
     request: FetchRequest,
@@ -382,62 +367,3 @@ def _forward(
     walk = throttle.throttled_ids if row.names_topics_by_id else throttle.throttled_topics
     head_patch, most_partitions = link.sessions.head_patch(leaves_out=leaves_out), link.partition_count
     return Forward(request, appended, appended_topics, walk, head_patch, most_partitions)
-
-
-def _split(
-    link: ReplicaLink, request: FetchRequest, granted: Collection[ReplicaPartition]
-) -> tuple[list[RequestTopic], dict[ReplicaPartition, bytes], list[RequestTopic]]:
-    """The request without its partitions behind, the entries of those granted, and the others, with 0 bytes each."""
-    row = fetch_version(request.header.api_version)
-    front: list[RequestTopic] = []
-    asked: list[RequestTopic] = []
-    found: dict[ReplicaPartition, bytes] = {}
-    granted_topics = {replica.topic for replica in granted}
-    for block in request.topics:
-        name, entries, stride, tags = block
-        topic = link.topics.get(name)
-        if topic is None or not (topic.behind or topic.unknown):
-            front.append(block)
-        elif topic not in granted_topics and _holds_back_all(topic):
-            asked.append(RequestTopic(name, row.with_no_bytes(entries, stride), stride, tags))
-        else:
-            kept: list[bytes] = []
-            zero: list[bytes] = []
-            for start, (partition, _, _) in zip(
-                range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
-            ):
-                entry = entries[start : start + stride]
-                if partition not in topic.behind and partition not in topic.unknown:
-                    kept.append(entry)
-                elif topic in granted_topics and topic.partitions[partition] in granted:
-                    found[topic.partitions[partition]] = entry
-                else:
-                    zero.append(entry)
-            if kept:
-                front.append(RequestTopic(name, b"".join(kept), stride))
-            if zero:
-                asked.append(RequestTopic(name, row.with_no_bytes(b"".join(zero), stride), stride))
-    return front, found, asked
-
-
-def _kept(link: ReplicaLink, row: FetchVersion, block: RequestTopic) -> RequestTopic:
-    """The entries of one block that are not behind."""
-    name, entries, stride, _ = block
-    topic = link.topics.get(name)
-    if topic is None or not topic.behind:
-        return block
-    if _holds_back_all(topic):
-        return RequestTopic(name, b"", stride)
-    behind = topic.behind
-    kept = [
-        entries[start : start + stride]
-        for start, (partition, _, _) in zip(
-            range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
-        )
-        if partition not in behind
-    ]
-    return RequestTopic(name, b"".join(kept), stride)
-
-
-def _holds_back_all(topic: ReplicaTopic) -> bool:
-    return len(topic.behind) + len(topic.unknown) == len(topic.partitions)

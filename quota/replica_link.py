@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from protocol.fetch import RESPONSE_ENTRY, FetchRequest, encode_fetch_response
 from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
 from protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
-from protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
+from protocol.response_scanner import ResponseHead, ScannedTopic
 from quota.catch_up import CatchUp
 from quota.decisions import Answer, Decision, Hold
 from quota.fetch_plan import decide
@@ -18,6 +18,7 @@ from quota.fetch_sessions import FetchSessions
 from quota.grant_queue import GrantQueue
 from quota.interval import IntervalCounts
 from quota.ledger import Account
+from quota.link_counts import count_bytes, count_strays
 from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
 from quota.request_intake import take_incremental, take_whole
 from quota.response_limit import ResponseRotation
@@ -113,7 +114,7 @@ class ReplicaLink:
         for key, headers, records, _ in topics:
             topic = self.topics.get(key)
             if topic is None:
-                self._count_strays(key, fetch.uses_topic_ids, records)
+                count_strays(self, key, fetch.uses_topic_ids, records)
                 continue
             sizes = topic_counts = None
             if records and topic.name is not None:
@@ -144,7 +145,7 @@ class ReplicaLink:
                     unthrottled_bytes += seen.size
             if not topic.repeats_response(headers, self._response_number):
                 self._take_answers(topic, headers, now)
-        self._count(behind_bytes + in_sync_bytes, unthrottled_bytes, cut_bytes)
+        count_bytes(self, behind_bytes + in_sync_bytes, unthrottled_bytes, cut_bytes)
         if counts is not None:
             counts.fetches += 1
         if is_live:
@@ -417,32 +418,3 @@ class ReplicaLink:
         for topic in self.topics.values():
             for replica in topic.behind.values():
                 self.count_left_out(replica, self.throttle.stats.interval)
-
-    def _count(self, throttled: int, unthrottled: int, cut: int) -> None:
-        """Count bytes of this link: they are of throttled partitions or not, and some of both were cut."""
-        stats = self.throttle.stats
-        if throttled:
-            stats.count_replication(self.counted_peer, True, throttled)
-        if unthrottled:
-            stats.count_replication(self.counted_peer, False, unthrottled)
-        stats.cut_bytes += cut
-        if stats.interval is not None and throttled + unthrottled:
-            counts = stats.interval.link(self.counted_peer)
-            counts.throttled += throttled
-            counts.unthrottled += unthrottled
-            counts.cut += cut
-
-    def _count_strays(self, key: bytes, is_id: bool, records: Sequence[RecordsSeen]) -> None:
-        """Count what came for a topic that the follower stopped asking for while the answer was on its way."""
-        stats = self.throttle.stats
-        name = self.throttle.topic_names.name_of(key) if is_id else key
-        throttled = self.throttle.throttled_partitions(name)
-        sizes = {True: 0, False: 0}
-        for seen in records:
-            is_throttled = seen.partition in throttled
-            sizes[is_throttled] += seen.size
-            if name is not None:
-                stats.sizes(name)[seen.partition] += seen.size
-                if stats.interval is not None:
-                    stats.interval.link(self.counted_peer).topics[name].count(seen, is_throttled)
-        self._count(sizes[True], sizes[False], sum(seen.cut_bytes for seen in records))
