@@ -48,6 +48,8 @@ _REFRESH_SECONDS = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before i
 SHORTEST_WAIT_SECONDS = 0.05  # a fetch that brings nothing lasts this long at least: held, not spun
 _SHORTEST_HOLD_SECONDS = 0.001  # the event loop's own resolution; a shorter hold would spin
 _AT_ONCE = 1  # min_bytes: an answer comes as soon as there is anything
+_EMPTY_MS = 1
+_FIRST_MUTING_VERSION = 8
 _LEAST_WHOLE_VERSION = 3  # KIP-74: from v3 on the first partition with data returns at least one whole batch
 
 
@@ -330,15 +332,16 @@ def _forward_without(link: ReplicaLink, request: FetchRequest) -> Forward:
 
 
 def _empty_answer(link: ReplicaLink, request: FetchRequest) -> bytes:
-    """KIP-219: an empty response with throttle_time_ms > 0 is legal for a full fetch, and makes nothing up.
+    """To an incremental fetch an empty response says that nothing is new.
 
-    To an incremental fetch an empty response says that nothing is new.
+    To a full one it is legal with throttle_time_ms > 0 (KIP-219), and makes nothing up. But from v8 on that mutes the
+    follower, and one without KAFKA-17455 then waits for replica.socket.timeout.ms, 30 s, before it asks again.
     """
     version, correlation_id = request.header.api_version, request.header.correlation_id
     if link.sessions.is_incremental:
         return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [], session_id=link.sessions.follower.id)
-    if version > 0:
-        return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [])
+    if 0 < version < _FIRST_MUTING_VERSION:
+        return encode_fetch_response(version, correlation_id, _EMPTY_MS, [])
     return encode_fetch_response(version, correlation_id, 0, _made_up_topics(link, version))
 
 

@@ -35,9 +35,12 @@ if TYPE_CHECKING:
 Grant = tuple[ReplicaPartition, int]
 """A partition and its partition_max_bytes."""
 
-LEFT_OUT_MS: Final = 1
-"""The throttle_time_ms of an answer from which partitions were left out (KIP-219). Silence about a partition means that
-nothing is new, but not in such an answer: an earlier hop goes on asking."""
+LEFT_OUT_MS: Final = -1
+"""The throttle_time_ms of an answer in a session from which partitions were left out.
+
+Silence about a partition means that nothing is new, but not in such an answer: an earlier hop goes on asking. Followers
+ignore what is not above 0. Above 0 it would mute them from v8 on (KIP-219), and those without KAFKA-17455 then wait for
+`replica.socket.timeout.ms`, 30 s."""
 
 _NONE: Final = ()
 
@@ -125,7 +128,6 @@ class FetchSessions:
         if not self._has_sessions:
             return None
         session_id, is_incremental = self.follower.id, self.is_incremental
-        least_throttle_ms = LEFT_OUT_MS if leaves_out else 0
 
         def patch(head: ResponseHead) -> ResponseHead:
             if is_incremental and head.error_code in SESSION_ERRORS:
@@ -134,7 +136,8 @@ class FetchSessions:
                 return head._replace(error_code=0, session_id=session_id)
             if head.error_code:
                 return head
-            return head._replace(session_id=session_id, throttle_time_ms=max(head.throttle_time_ms, least_throttle_ms))
+            throttle_time_ms = LEFT_OUT_MS if leaves_out and not head.throttle_time_ms else head.throttle_time_ms
+            return head._replace(session_id=session_id, throttle_time_ms=throttle_time_ms)
 
         return patch
 
