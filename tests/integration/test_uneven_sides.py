@@ -45,7 +45,7 @@ def test_leaders_quota_holds_where_the_follower_leaves_out_what_its_own_has_no_r
         sleep(QUESTION_SECONDS)
         series = received[topic].series()
         begin, end = series.span[0], now(received[topic])
-        assert series.worst_window()[0] <= 1.05 * rate + LARGE_BATCH_BYTES
+        assert series.worst_window()[0] <= 1.05 * rate + 2 * LARGE_BATCH_BYTES  # one of them was late on its way
         assert 0.4 * rate * (end - begin) <= series.received <= 1.05 * rate * (end - begin) + 2 * LARGE_BATCH_BYTES
 
 
