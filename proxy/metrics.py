@@ -30,7 +30,7 @@ SAMPLES_PER_SLICE = 100
 
 # Shown from the start, at 0: a rate needs the sample before the first event.
 KNOWN_PASSTHROUGH = (
-    *("fetch_version", "fetch_too_large", "fetch_malformed", "too_many_partitions"),
+    *("fetch_version", "fetch_too_large", "fetch_malformed", "too_many_topics", "too_many_partitions"),
     *("tls", "sasl", "not_kafka", "throttle_error"),
 )
 KNOWN_PROTOCOL_ERRORS = (

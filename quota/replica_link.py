@@ -129,10 +129,11 @@ class ReplicaLink:
                     topic_counts.count(seen, is_throttled)
                 if replica is not None:
                     barren.discard(replica)
+                    replica.served_number = self._response_number
                     replica.batches.learn(seen)
                     replica.arrived = seen.complete_bytes
                     topic.batches.learn(seen)
-                if is_throttled and replica is not None and (replica.behind or replica in granted):
+                if is_throttled and replica is not None and (replica.is_waiting or replica in granted):
                     behind_bytes += seen.size
                     continue
                 is_live |= replica is not None and not replica.is_waiting
@@ -262,20 +263,18 @@ class ReplicaLink:
         """Take what was granted and not in an answer of `size` bytes of records.
 
         An answer without any records says nothing: an earlier hop, or Kafka's own throttle, kept all. Where others
-        filled it there was no room. Else the cap was below one batch, which brings nothing behind others.
+        filled it there was no room. Else the cap was below one batch, which brings nothing behind others. The next
+        grants go in front of them.
         """
-        for replica in fetch.granted:
-            if replica not in barren:
-                self.queue.served(replica)
         if not size:
             return
         for replica in barren:
-            if fetch.max_bytes - size < replica.max_bytes:
-                self.crowded_until = now + CROWDED_SECONDS
-                self.queue.pass_over(replica, now)
-                replica.granted_offset = UNKNOWN_OFFSET
-            else:
+            is_full = fetch.max_bytes - size < replica.max_bytes
+            if not is_full:
                 replica.batches.miss()
+            if is_full or replica.batches.has_to_be_first:
+                self.crowded_until = now + CROWDED_SECONDS
+                replica.granted_offset = UNKNOWN_OFFSET
 
     def _take_answers(self, topic: ReplicaTopic, headers: bytes, now: float) -> None:
         partitions = topic.partitions

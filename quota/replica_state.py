@@ -43,6 +43,7 @@ class ReplicaPartition:
         "fetch_offset",
         "granted_offset",
         "high_watermark",
+        "in_sync_from",
         "in_sync_until",
         "is_paced",
         "last_reported",
@@ -50,6 +51,7 @@ class ReplicaPartition:
         "left_out_from",
         "max_bytes",
         "partition",
+        "served_number",
         "topic",
         "turn",
         "upstream",
@@ -65,12 +67,14 @@ class ReplicaPartition:
         self.earlier_high_watermark = UNKNOWN_OFFSET  # the one before it
         self.last_reported = UNKNOWN_OFFSET  # the high watermark that the leader told last, whatever became of it here
         self.behind = False  # throttled, and known not to be in sync
-        self.in_sync_until = NEVER  # clock seconds: see `go_back`
+        self.in_sync_from = UNKNOWN_OFFSET  # see `go_back`
+        self.in_sync_until = NEVER  # clock seconds
         self.batches = BatchSizes()
         self.granted_offset = UNKNOWN_OFFSET  # the fetch offset at the last grant
         self.turn = 0.0  # where its next turn in the queue begins, in bytes
         self.was_queued = False  # since it fell behind
         self.is_paced = False  # by an earlier hop
+        self.served_number = 0  # the link's answers by the last one that had records of it
         self.arrived = 0  # bytes of whole batches in the last answer: the next fetch offset tells how many offsets
         self.leader_epoch = NO_LEADER_EPOCH
         self.left_out_from = 0  # while behind: it was left out as often as its link's `left_out_count` is beyond this
@@ -117,8 +121,12 @@ class ReplicaPartition:
         which is a fetch older than its leader's. It stays in the ISR all the same, until `replica.lag.time.max.ms` is
         over: producers wait for it, and it may become the leader. One that goes back further was not truncated so.
         """
-        if self.has_caught_up and fetch_offset >= self.earlier_high_watermark:
+        if self.has_caught_up:
+            known = self.earlier_high_watermark != UNKNOWN_OFFSET
+            self.in_sync_from = self.earlier_high_watermark if known else self.high_watermark
             self.in_sync_until = in_sync_until
+        if fetch_offset < self.in_sync_from:
+            self.in_sync_until = NEVER
         self.high_watermark = self.earlier_high_watermark = UNKNOWN_OFFSET
         self.arrived = 0
 

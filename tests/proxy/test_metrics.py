@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from protocol.errors import ProtocolError, UnsupportedVersion
+from protocol.errors import ProtocolError, TooMany, UnsupportedVersion
 from proxy import metrics
 from proxy.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, content_type, families, render
 from proxy.stats import RelayStats
@@ -126,6 +126,7 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_fetch_requests_total", {"side": "leader", "api_version": "3"}, 14),
         ("weir_passthrough_total", {"reason": "tls"}, 3),
         ("weir_passthrough_total", {"reason": "fetch_version"}, 0),
+        ("weir_passthrough_total", {"reason": "too_many_topics"}, 0),
         ("weir_passthrough_total", {"reason": "too_many_partitions"}, 0),
         ("weir_protocol_errors_total", {"side": "follower", "kind": "malformed_frame"}, 3),
         ("weir_protocol_errors_total", {"side": "leader", "kind": "fetch_memory"}, 0),
@@ -143,7 +144,7 @@ async def test_metrics_counted_values_are_shown(name: str, labels: dict[str, str
 
 
 def test_metrics_every_protocol_error_that_closes_a_connection_is_shown_from_the_start() -> None:
-    never = {UnsupportedVersion.kind}  # whoever decodes asks first
+    never = {UnsupportedVersion.kind, TooMany.kind}  # whoever decodes asks first, and what is too much passes
     assert set(KNOWN_PROTOCOL_ERRORS) - {"fetch_memory"} == {one.kind for one in ProtocolError.__subclasses__()} - never
 
 

@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from proxy.address import Address
 from proxy.config import Admin, Config, parse_config
+from proxy.fetch_memory import DEFAULT_FETCH_MEMORY
 from proxy.relay import Relay
 from proxy.sidecar import ListenError, Sidecar
 from quota.samples import IntervalLine, LinkLine
@@ -246,7 +247,7 @@ async def test_sidecar_reload_puts_in_force_what_needs_no_restart_and_names_the_
         assert (leader.settings.rate, leader.settings.policy, leader.settings.session_slots) == (6, "kip73", 3)
         relay = weir.sidecar._relays["leader"]
         assert (relay.connect_seconds, relay.fetch_size_limit) == (1.5, 1000)
-        assert {relay.fetch_memory.limit for relay in weir.sidecar._relays.values()} == {1000}
+        assert {relay.fetch_memory.limit for relay in weir.sidecar._relays.values()} == {DEFAULT_FETCH_MEMORY}
         assert len({id(relay.fetch_memory) for relay in weir.sidecar._relays.values()}) == 1
         assert weir.sidecar.config.cluster is None
         assert (await weir.call("GET", "/v1/throttle"))[1]["sources"] == {LEADER_RATE: "file"}

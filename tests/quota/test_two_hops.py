@@ -159,3 +159,17 @@ def test_partition_that_returns_is_granted_where_the_quota_has_room() -> None:
     assert sizes[b"t", 1] == 0
     link.settle(leader.answer(decision.request))
     assert side.ledger.reserved > 0  # in the window until the follower shows that it has taken them in
+
+
+@pytest.mark.parametrize("version", [3, 6])
+@pytest.mark.parametrize("leader_rate", [0, MB])
+def test_leader_quota_is_not_passed_by_what_returns_from_the_hop_before(leader_rate: int, version: int) -> None:
+    """The follower's sidecar leaves out and brings back again; each return may not be a question with a batch."""
+    talk = two_hops(leader_rate, 5 * MB, batch=900_000)
+    talk.follower.version = version
+    start = talk.clock.now
+    talk.run(30.0)
+    received = talk.follower.received
+    assert sum(size for _, size in received) <= 30 * leader_rate + 4 * 900_000
+    assert worst_second(received) <= 1.04 * leader_rate + 900_000
+    assert mean_rate(received, start, start + 30.0) >= 0.95 * leader_rate
