@@ -252,6 +252,7 @@ class Sidecar:
             log=self.log,
             count=self._count_poll,
             clock=self._clock,
+            lagging=self._topic_ids.unasked,
         )
         self._polling.append(asyncio.create_task(self._poller.run()))
 

@@ -174,19 +174,20 @@ def _forward_granted(
     # A partition that is not known may be in sync, and one asked for 0 bytes ends no wait.
     wait_left = 0 if link.unknown_count else max(0, request.max_wait_ms - round(held_seconds * 1000))
     asks_all = True
+    grants_are_first = now < link.crowded_until
     if link.sessions.is_incremental:
         asks_all = _is_time_to_ask_all(link, now)
-        if now < link.crowded_until:
+        if grants_are_first:
             link.sessions.leader.begin_anew()  # a session keeps its own order: only a new one has the grants in front
         request = link.sessions.changes(link, request, grants, _asked_along(link, asks_all))
     else:
         front, entries, asked = _split(link, request, frozenset(granted))
         funded = _granted_topics(request, grants, entries)
         # What is not throttled stays in front, but where it fills every answer: without a quota it would take turns.
-        first = funded + front if now < link.crowded_until else front + funded
+        first = funded + front if grants_are_first else front + funded
         request = request.with_(topics=first + asked)
         request = link.sessions.whole(link, request, (*granted, *link.waiting()))
-    fetch = InFlight(reserved=reserved, granted=granted, asks_all=asks_all)
+    fetch = InFlight(reserved=reserved, granted=granted, asks_all=asks_all, grants_are_first=grants_are_first)
     min_bytes = _min_bytes(link, grants, now)
     if min_bytes > _AT_ONCE:
         wait_left = min(wait_left, round(LONGEST_RIDE_SECONDS * 1000))

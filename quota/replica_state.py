@@ -15,7 +15,7 @@ from protocol.fetch import NO_LEADER_EPOCH, made_up_entries
 from quota.batches import BatchSizes
 
 if TYPE_CHECKING:
-    from quota.lag import TopicLag
+    from quota.asked_topic import AskedTopic
     from quota.throttle import EveryPartition
 
 UNKNOWN_OFFSET = -1
@@ -176,7 +176,7 @@ class ReplicaTopic:
     )
 
     def __init__(
-        self, key: bytes, name: bytes | None, lag: TopicLag, throttled: frozenset[int] | EveryPartition
+        self, key: bytes, name: bytes | None, lag: AskedTopic, throttled: frozenset[int] | EveryPartition
     ) -> None:
         self.key = key  # as on the wire: the name, from v13 on the topic id
         self.name = name  # None while the id's name is not known
@@ -245,6 +245,7 @@ class InFlight:
     reserved: int = 0  # bytes of the budget set aside
     max_bytes: int = 0  # of the whole answer
     granted: Sequence[ReplicaPartition] = ()
+    grants_are_first: bool = False  # what was granted stands in front of all else
     is_question: bool = False
     asks_all: bool = False  # every partition behind is in it, so its answer is true for all
     forwarded_at: float = 0.0  # clock seconds

@@ -305,7 +305,7 @@ async def test_sidecar_status_shows_both_sides(broker: Broker) -> None:
     async with running(configured(broker, throttle=throttle)) as weir:
         lag = weir.sidecar.sides[0].throttle.lag
         for partition in range(30):
-            lag.topic(2, b"orders").update(partition, 0, partition, 0.0)
+            lag.asker().topic(2, b"orders").update(partition, 0, partition, 0.0)
         link = weir.sidecar.sides[0].throttle.link(2)
         status, body = await weir.call("GET", "/v1/status")
         assert (status, body["broker_id"], body["state"], body["ready"]) == (200, 1, "serving", True)
@@ -331,7 +331,9 @@ async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(
     asked: list[set[str]] = []
     polled = asyncio.Event()
 
-    async def ask(poller: cluster.ClusterPoller, topics: set[str]) -> dict[tuple[bytes, int], frozenset[int]]:
+    async def ask(
+        poller: cluster.ClusterPoller, topics: set[str], told: object
+    ) -> dict[tuple[bytes, int], frozenset[int]]:
         asked.append(topics)
         polled.set()
         return {(b"orders", 0): frozenset({1, 2})}

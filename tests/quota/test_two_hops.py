@@ -110,7 +110,22 @@ def test_lag_goes_on_while_another_hop_leaves_a_partition_out() -> None:
     assert [row.lag_seconds for row in side.lag.rows() if row.partition == 0] == [pytest.approx(10.0)]
 
 
-def test_partition_absent_for_long_is_forgotten() -> None:
+def test_lag_is_no_longer_for_what_another_hop_leaves_out() -> None:
+    """It leaves partitions out between its grants; what is behind lags since it is behind, and the others do not."""
+    talk = two_hops(None, MB // 4)
+    assert talk.next_hop is not None
+    side = talk.next_hop.link.throttle
+    began = talk.clock.now
+    for _ in range(30):
+        talk.run(1.0)
+        rows = list(side.lag.rows())
+        assert all(row.lag_seconds <= talk.clock.now - began for row in rows)
+        assert [row.lag_seconds for row in rows if (row.topic, row.partition) == IDLE] == [0]
+    assert len(rows) == PARTITIONS + 1
+    assert not any(row.stuck for row in rows)
+
+
+def test_partition_absent_for_long_is_remembered_by_its_lag_alone() -> None:
     clock = MovedClock()
     side = throttle("leader", 0, clock)
     link = side.link(2)
@@ -124,7 +139,7 @@ def test_partition_absent_for_long_is_forgotten() -> None:
     clock.move(ABSENT_SECONDS)
     link.plan(follower.request())
     assert set(link.topics) == {b"idle"}
-    assert [row for row in side.lag.rows() if row.topic == b"t"] == []
+    assert [row.lag_seconds for row in side.lag.rows() if row.topic == b"t"] == [ABSENT_SECONDS]
 
 
 def test_no_more_absent_partitions_are_remembered_than_one_request_had() -> None:
