@@ -22,7 +22,8 @@ DEFAULT_FETCH_SIZE_LIMIT: Final = 16 * 2**20
 LARGEST_API_KEY: Final = 200
 """No Kafka release has a key above 100: a first frame with a larger one is not Kafka's protocol."""
 
-_SHORT_HEAD: Final = 1024  # bytes that nearly every request's head fits into
+_SHORT_HEAD: Final = 1024
+"""Bytes that nearly every request's head fits into: client ids and transactional ids are short."""
 
 _SIZE_AND_KEY: Final = struct.Struct(">ih")
 _TLS_HANDSHAKE: Final = b"\x16\x03"  # TLSPlaintext: ContentType handshake, major version 3 (RFC 8446, 5.1)
@@ -131,8 +132,9 @@ class RequestStream(FrameStream):
 
     @property
     def collected(self) -> int:
-        """Bytes kept of a request that is being collected."""
-        return len(self._frame)
+        """Bytes kept of a request that is being collected, or whose head is long."""
+        held = len(self._head)
+        return len(self._frame) + (held if held > _SHORT_HEAD else 0)
 
     def skip(self, size: int) -> bool:
         """Whether the next `size` bytes pass without an event. If so they count as received: the fast path."""

@@ -44,8 +44,8 @@ class ClusterPoller:
 
     `publish` gets {(topic, partition): ids of the brokers in sync}; an empty mapping when nothing is known.
     `publish_under_min_isr` gets the partitions with fewer than `min.insync.replicas`, as far as they are known.
-    `count` gets `ok` or `failed` for each poll. `clock` gives monotonic seconds. `lagging()` names replicas to ask for
-    too; None while somebody else does.
+    `publish_brokers` gets the brokers' hosts by id. `count` gets `ok` or `failed` for each poll. `clock` gives
+    monotonic seconds. `lagging()` names replicas to ask for too; None while somebody else does.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class ClusterPoller:
         log: EventLog,
         count: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        publish_brokers: Callable[[Mapping[int, str]], None] | None = None,
         lagging: Callable[[], UnassignedReplicas | None] = lambda: None,
     ) -> None:
         self._config = config
@@ -64,6 +65,7 @@ class ClusterPoller:
         self._topics = topics
         self._publish = publish
         self._publish_under_min_isr = publish_under_min_isr
+        self._publish_brokers = publish_brokers
         self._min_isr = MinInSyncReplicas(clock)
         self._min_isr_refused = ""
         self._log = log
@@ -173,6 +175,8 @@ class ClusterPoller:
         # Before v4, naming a topic that is not there may create it: then all are asked for.
         named = sorted({*topics, *(name.decode("utf-8", "replace") for name in told)}) if self._names_topics else None
         schema, answer = await self._connection.send(_Undecoded(MetadataRequest(named, False)))
+        if self._publish_brokers is not None:
+            self._publish_brokers(brokers_of(schema, answer))
         return await in_sync_replicas(schema, answer, topics, told)
 
     async def _connect(self) -> Any:
@@ -216,6 +220,17 @@ class _Undecoded:
     def decode(self, answer: BytesIO) -> tuple[Any, BytesIO]:
         """Return what is to be decoded, behind the response's header."""
         return self._schema, answer
+
+
+def brokers_of(schema: Any, answer: BytesIO) -> dict[int, str]:
+    """Read the brokers' hosts by id from a Metadata response (v0 to v5), and leave `answer` where it was."""
+    start = answer.tell()
+    for name, field in zip(schema.names, schema.fields, strict=True):
+        value = field.decode(answer)
+        if name == "brokers":
+            answer.seek(start)
+            return {broker: host for broker, host, *_ in value}
+    return {}
 
 
 async def in_sync_replicas(

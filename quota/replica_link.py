@@ -171,6 +171,11 @@ class ReplicaLink:
             reserved = self.in_flight.popleft().reserved
             self.account.settle(reserved, reserved)
 
+    @property
+    def is_next(self) -> bool:
+        """Whether a fetch of it that is held could go if budget flowed back now: no other link stands in front."""
+        return self.unknown_since is not None or self.throttle.turns.first() in (None, self)
+
     def release_if_stuck(self) -> None:
         """What a stuck peer has not taken counts as sent: it may not keep others from the budget until it is closed."""
         now = self.throttle.clock()

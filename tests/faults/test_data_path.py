@@ -122,7 +122,7 @@ async def test_a_response_to_another_request_ends_its_connection(asked: bytes) -
         await broker.expect(asked)
         await broker.send(fetch_response(2))
         await refused(relay, client, broker, "correlation_mismatch", "upstream")
-        assert len(relay.throttle.told("abandon")) == len(relay.throttle.told("plan")) - 1
+        assert len(relay.throttle.told("close")) == len(relay.throttle.told("plan")) - 1
 
 
 async def test_a_malformed_response_to_a_replicas_fetch_ends_its_connection_and_is_given_up() -> None:
@@ -133,7 +133,7 @@ async def test_a_malformed_response_to_a_replicas_fetch_ends_its_connection_and_
         broken[12:16] = struct.pack(">i", 2**31 - 1)
         await broker.send(bytes(broken))
         await refused(relay, client, broker, "malformed_frame", "upstream")
-        assert relay.throttle.told("abandon") == [("abandon",)]
+        assert relay.throttle.told("close") == [("close",)]
         assert relay.throttle.told("settle") == []
 
 
@@ -173,7 +173,7 @@ async def test_a_broker_that_dies_anywhere_in_a_response_ends_the_clients_connec
             one.close()
         await relay.until(lambda: relay.stats.connections == 1)
         planned = len(relay.throttle.told("plan")) - 1  # one is the other connection's
-        assert len(relay.throttle.told("abandon")) == planned
+        assert len(relay.throttle.told("close")) == planned
         assert relay.throttle.told("settle") == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,6 +133,7 @@ class Harness:
         self.under_min_isr: list[Partitions] = []
         self.clock = ManualClock()
         self.counted: list[str] = []
+        self.brokers: list[Mapping[int, str]] = []
         self.poller = ClusterPoller(
             Cluster(bootstrap_servers=(Address("127.0.0.1", broker.port),)),
             lambda: self.topics,
@@ -141,6 +142,7 @@ class Harness:
             EventLog(),
             self.counted.append,
             self.clock,
+            self.brokers.append,
         )
 
     def publish(self, in_sync: InSyncReplicas) -> None:
@@ -163,6 +165,14 @@ async def test_cluster_poll_publishes_the_isr_of_throttled_topics(broker: Broker
     await harness.poller.poll()
     assert harness.published == [ORDERS_IN_SYNC]
     assert harness.counted == ["ok"]
+
+
+@pytest.mark.parametrize("newest", [1, 5])
+async def test_cluster_poll_publishes_the_brokers_hosts(newest: int, broker: Broker, harness: Harness) -> None:
+    broker.newest_metadata = newest
+    await harness.poller.poll()
+    assert harness.brokers == [{1: "127.0.0.1"}]
+    assert harness.published[-1]
 
 
 async def test_cluster_poll_names_throttled_topics_only_and_creates_none(broker: Broker, harness: Harness) -> None:

