@@ -72,11 +72,13 @@ def throttled_move(
     """
     for broker_id, table in tables.items():
         cluster.sidecars[broker_id].put_throttle(table)
-    with ExitStack() as samplers, moving(cluster, topics, [1, 2]):
-        yield {
+    with ExitStack() as samplers:
+        received = {
             topic: samplers.enter_context(cluster.received_bytes(2, sorted(cluster.admin.partitions([topic]))))
             for topic in topics
         }
+        samplers.enter_context(moving(cluster, topics, [1, 2]))
+        yield received
         for broker_id in tables:
             cluster.sidecars[broker_id].delete_throttle()
     assert_identical(cluster, topics, 1, 2)
