@@ -40,6 +40,8 @@ SHARE_SECONDS = 0.12  # of quota: what one fetch is granted; small enough to pac
 SHARE_BESIDE_LIVE_SECONDS = 0.012  # the same on a link with live traffic: a record in sync waits behind every share
 LONGEST_RIDE_SECONDS = 0.02  # how long a share waits for a live record to go with
 LARGEST_SHARE_SECONDS = 0.15  # what a fetch that comes late may be granted
+SLOW_SECONDS = 0.1  # answers that take longer bring larger shares: what gathers meanwhile
+SLOWEST_SHARE_SECONDS = 0.9  # the most that one of them is granted: all of it may come at once
 ROUND_SECONDS = 4.0  # in which all links in line have had a share, however many there are
 SMALLEST_FILL_SECONDS = 0.05  # worth a fetch of its own when the window has no room for a whole share
 LONGEST_BESIDE_OTHERS_SECONDS = 1.0  # how long others that cannot wait are held for a question that cannot go yet
@@ -112,6 +114,8 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float, is_urgent: boo
     fair = rate * ROUND_SECONDS / (in_line + 1)
     share = min(share, fair)
     spend = min(max(ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
+    if link.answer_seconds > SLOW_SECONDS:
+        spend = max(spend, min(rate * min(link.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
     fill = _fill(link, request, now, spend)
     # A batch larger than the credit that can gather goes when the credit is full; the rest becomes debt.
     needed = min(fill.reserved, ledger.most_credit)
@@ -150,7 +154,9 @@ def _fill(link: ReplicaLink, request: FetchRequest, now: float, spend: float) ->
             fill.batch = max(fill.batch, replica.max_bytes)
             left -= replica.max_bytes
         else:
-            cap, is_sure = replica.batches.cap_for(left, replica.worth_asking(), replica.topic.batches)
+            cap, is_sure = replica.batches.cap_for(
+                left, replica.worth_asking(), replica.topic.batches, wastes_some=link.answer_seconds > SLOW_SECONDS
+            )
             if fill.grants and (cap > left or not is_sure):
                 break
             fill.grants.append((replica, cap))

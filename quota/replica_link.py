@@ -56,6 +56,7 @@ class ReplicaLink:
         self.questioned_at = float("-inf")
         self.unknown_since: float | None = None  # since when a question waits that tells who is in sync
         self.crowded_until = -math.inf  # until when answers are expected to be full without what is granted
+        self.answer_seconds = 0.0  # from the last grant to its answer
         self.live_until = -math.inf  # until when records of partitions that do not wait are expected to come
         self.in_flight: deque[InFlight] = deque()
         self.response_rotation = ResponseRotation()
@@ -152,6 +153,8 @@ class ReplicaLink:
             self.live_until = now + LIVE_SECONDS
         if self.unknown_count and self.sessions.is_incremental and not head.error_code:
             self._take_silence(now)
+        if fetch.granted and (behind_bytes or unthrottled_bytes):
+            self.answer_seconds = now - fetch.forwarded_at
         self._take_barren(barren, fetch, behind_bytes + in_sync_bytes + unthrottled_bytes, now)
         if fetch.is_question:
             # At most one batch comes with a question; no quota could have stopped it.
