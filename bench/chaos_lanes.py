@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.chaos_faults import BROKER_KINDS, EVERYWHERE, LIVE, MOVED, Fault, Kind
+from control.cluster_admin import Partition
 from control.errors import ControlError
 from lab.cluster import Cluster
 from lab.errors import LabError
@@ -229,14 +230,12 @@ class Lanes:
 
     def _hit_broker(self, fault: Fault) -> None:
         cluster, broker_id = self._cluster, fault.target
+        self._wait_until_in_sync()
         with ExitStack() as stack:
             if cluster.fetch_version is not None and cluster.fetch_version < FIRST_VERSION_OF_LEADER_EPOCHS:
                 # Before KIP-101 followers truncate to the high watermark they know when a leader goes, and one that
                 # leads before it has fetched again has lost what was acknowledged: Kafka's own loss, not to be made.
-                for target in self._targets.values():
-                    stack.enter_context(target.lock)
-                time.sleep(_QUIET_SECONDS)
-                self._wait_until_in_sync(relief=False)
+                self._settle(stack)
             self._tell(fault)
             if fault.kind is Kind.KILL_BROKER:
                 cluster.kill_broker(broker_id)
@@ -246,9 +245,22 @@ class Lanes:
         cluster.start_broker(broker_id, _BROKER_UP_SECONDS)
         self._wait_until_in_sync()
 
-    def _wait_until_in_sync(self, relief: bool = True) -> None:
+    def _settle(self, stack: ExitStack) -> None:
+        """Return with all sidecars held and no leader changed for a while: then followers know what is acknowledged."""
+        while True:
+            with ExitStack() as held:
+                for target in self._targets.values():
+                    held.enter_context(target.lock)
+                before = self._leaders()
+                time.sleep(_QUIET_SECONDS)
+                if before and before == self._leaders() and self._is_in_sync():
+                    stack.push(held.pop_all())
+                    return
+            time.sleep(_QUIET_SECONDS)  # others have their turn
+
+    def _wait_until_in_sync(self) -> None:
         begun = time.monotonic()
-        relieved = not relief
+        relieved = False
         while not self._is_in_sync():
             waited = time.monotonic() - begun
             if waited > _IN_SYNC_SECONDS:
@@ -259,6 +271,13 @@ class Lanes:
                 self.lift_throttles()
                 relieved = True
             time.sleep(0.5)
+
+    def _leaders(self) -> dict[Partition, int]:
+        try:
+            states = self._cluster.admin.partitions([*LIVE, MOVED])
+        except ControlError:
+            return {}
+        return {partition: state.leader for partition, state in states.items()}
 
     def _is_in_sync(self) -> bool:
         try:
@@ -273,9 +292,10 @@ class Lanes:
 
     def _tell(self, fault: Fault, target: Target | None = None) -> None:
         hit = f"broker {fault.target}" if target is None else f"sidecar {target.broker_id}"
+        done = fault.kind.removeprefix("broker ").removeprefix("sidecar ")
         lasts = f" for {fault.seconds:.1f} s" if fault.seconds else ""
         table = f": {_shown(fault.table)}" if fault.table else ""
-        self._say(f"{self.seconds:6.1f} s  {hit}: {fault.kind}{lasts}{table}")
+        self._say(f"{self.seconds:6.1f} s  {hit}: {done}{lasts}{table}")
 
     def _fail(self, sentence: str) -> None:
         self._violations.append(sentence)

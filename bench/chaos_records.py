@@ -133,6 +133,10 @@ class Records:
         self.sent[partition] = number + 1
         return number
 
+    def begin(self) -> None:
+        """Forget when records were acknowledged, and how many: what counts begins now."""
+        self.count, self.last_ack, self.longest_gap = 0, 0.0, (0.0, 0.0)
+
     def take(self, partition: Partition, number: int, now: float) -> None:
         """Note an acknowledgement."""
         self.acked.setdefault(partition, set()).add(number)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from bench.chaos_faults import LIVE, MOVED, MOVED_PARTITIONS
-from bench.chaos_lanes import Say, Target
+from bench.chaos_lanes import Target
 from control.cluster_admin import ClusterAdmin, Partition
 from control.errors import ControlError
 from lab.cluster import Cluster
@@ -70,12 +70,10 @@ class Move:
 class Mover(_Thread):
     """Moves the topic round the brokers again and again: from [1, 2] to [2, 3], [3, 1] and so on."""
 
-    def __init__(self, cluster: Cluster, say: Say, pause: float = _PAUSE_SECONDS) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         super().__init__("chaos-moves")
         self.moves: list[Move] = []
         self._cluster = cluster
-        self._say = say
-        self._pause = pause
 
     @property
     def finished(self) -> list[Move]:
@@ -94,7 +92,7 @@ class Mover(_Thread):
         ids = self._cluster.broker_ids
         with ClusterAdmin(self._cluster.bootstrap_servers, timeout_seconds=_ADMIN_SECONDS) as admin:
             at = 0
-            while not self._stop.wait(self._pause):
+            while not self._stop.wait(_PAUSE_SECONDS):
                 old = tuple(ids[(at + number) % len(ids)] for number in range(2))
                 new = tuple(ids[(at + 1 + number) % len(ids)] for number in range(2))
                 move = Move(new, frozenset(old) - frozenset(new), time.time())
@@ -192,8 +190,8 @@ class Window:
 
     @property
     def ratio(self) -> float:
-        """Bytes as part of what the quota gives in that time."""
-        return self.size / (self.quota * self.seconds)
+        """Bytes as part of what the quota gives in that time; 0 at a quota of 0, where only questions pass."""
+        return self.size / (self.quota * self.seconds) if self.quota else 0.0
 
     @property
     def allowed(self) -> float:
