@@ -7,14 +7,19 @@ patched and removed, and brokers are killed and stopped in order, one at a time:
 seed. In KRaft mode broker 1 is the only controller and is left alone, its sidecar is not.
 
 In the end every acknowledged record must be read exactly once, in its order and whole; replicas must be the same bytes;
-nothing may be under-replicated; and no log may complain of anything that the faults themselves do not cause. Below
-0.11 there are no idempotent producers: there a record may come twice, and nothing else is different.
+nothing may be under-replicated; and no log may complain of anything that the faults themselves do not cause.
+
+Below 0.11 two things are Kafka's own, and different. Producers are not idempotent: records may come twice and behind
+later ones. And followers truncate to the high watermark that they know with each leader epoch (before KIP-101), so that
+one that leads before it has fetched again has lost what was acknowledged: there a move keeps each partition's leader,
+and a broker is hit between two moves, when nothing else was for three seconds.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -22,9 +27,16 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from bench.chaos_checks import History, broker_complaints, differing_replicas, sidecar_complaints, under_replicated
+from bench.chaos_checks import (
+    History,
+    broker_complaints,
+    differing_replicas,
+    leader_starts,
+    sidecar_complaints,
+    under_replicated,
+)
 from bench.chaos_faults import LIVE, LIVE_PARTITIONS, MOVED, MOVED_PARTITIONS, Kind, alike, schedule
-from bench.chaos_lanes import Lanes, Target
+from bench.chaos_lanes import FIRST_VERSION_OF_LEADER_EPOCHS, Lanes, Target
 from bench.chaos_records import RecordProducer, Records, Verdict, account, read_back
 from bench.chaos_watch import ClusterWatch, Mover, SidecarWatch, Window
 from bench.table import Report, parser
@@ -90,8 +102,10 @@ class Run:
         )
         throttle = SidecarOptions(throttle=alike(FIRST_RATE, FIRST_RATE), poll_isr=options.poll_isr)
         targets = {broker_id: Target(cluster, broker_id, throttle) for broker_id in cluster.broker_ids}
-        self._lanes = Lanes(cluster, targets, self._faults, self.violations, report.say)
-        self._mover = Mover(cluster)
+        fetch_version = options.mode.fetch_version
+        gate = threading.Lock() if fetch_version < FIRST_VERSION_OF_LEADER_EPOCHS else None
+        self._lanes = Lanes(cluster, targets, self._faults, self.violations, report.say, gate)
+        self._mover = Mover(cluster, gate)
         self._watch = ClusterWatch(cluster)
         self._rates = SidecarWatch(targets)
         self._partitions = [
@@ -149,13 +163,14 @@ class Run:
         return under_replicated(self._cluster.admin.partitions())
 
     def _check(self) -> None:
-        history = History(self._lanes.happened, self._mover.moves, self._watch.leaders)
+        lines = (line for broker in self._cluster.brokers.values() for line in broker.log.open(errors="replace"))
+        history = History(self._lanes.happened, self._mover.moves, leader_starts(lines))
         found = self.violations
         found += [f"the producer gave up: {error}" for error in self._records.fatal]
         if self._records.failed:
             found.append(f"{len(self._records.failed)} records failed, the first: {self._records.failed[0]}")
         self._verdict = self._read()
-        found += self._verdict.violations(duplicates_allowed=not self._idempotent)
+        found += self._verdict.violations(self._idempotent)
         differing, self._compared = differing_replicas(self._cluster, self._cluster.admin.partitions([MOVED, *LIVE]))
         found += differing
         found += self._behind()
@@ -214,6 +229,7 @@ class Run:
             ("records read back", verdict.read),
             ("lost", verdict.lost),
             ("read twice", verdict.duplicates if self._idempotent else f"{verdict.duplicates} (allowed here)"),
+            ("out of order", verdict.disordered if self._idempotent else f"{verdict.disordered} (allowed here)"),
             ("longest time without an acknowledgement, s", f"{gap:.1f}, from {since - self._began:.0f} s on"),
             ("moves that ended", len(moves)),
             ("MB moved", sum(move.size for move in moves) / 1e6),

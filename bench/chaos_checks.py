@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from bench.chaos_faults import BROKER_KINDS, MOVED, Kind
+from bench.chaos_faults import BROKER_KINDS, MOVED
 from bench.chaos_lanes import Happened
 from bench.chaos_watch import Move
 from control.cluster_admin import Partition, PartitionState
@@ -20,35 +20,43 @@ from lab.cluster import Cluster
 from lab.errors import LabError
 
 LAG_SECONDS: Final = 30.0  # replica.lag.time.max.ms: who is silent for longer leaves the ISR
-_GRACE_SECONDS: Final = 60.0  # for a returned broker to have caught up, and for leaders to tell
-_SHRUNK: Final = re.compile(r"Partition (\S+)-(\d+) broker=(\d+)\] Shrinking ISR from .*")
+_GRACE_SECONDS: Final = 60.0  # after a leader's first moment, or a broker's return, until all is as before
+_SHRUNK: Final = re.compile(r"Partition (\S+-\d+) broker=\d+\] Shrinking ISR from .*")
 _OUT_OF_SYNC: Final = re.compile(r"brokerId: (\d+)")
-_TRUNCATED: Final = re.compile(r"partition[= ](\S+)-(\d+)\b.*Truncating to offset \d", re.IGNORECASE)
+_LEADER: Final = re.compile(
+    r" Leader (\S+-\d+) .*?starts at leader epoch \d+ from offset (\d+) .*?high watermark (\d+)"
+)
+_PARTITION: Final = re.compile(r"\bpartition=(\S+-\d+)")
+_OFFSET: Final = re.compile(r"\boffset=(\d+)")
 _STAMP: Final = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.(\d{3}) ")
 _EVENT: Final = re.compile(r"\blevel=(\w+) event=(\S+)")
 _REFUSED: Final = "config_refused"
 
 
+class Start(NamedTuple):
+    """A leader's first moment (wall clock): the end of its log then, and the high watermark that it knew."""
+
+    moment: float
+    end: int
+    high_watermark: int
+
+
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was done to the cluster, and when (seconds of the wall clock)."""
+    """What was done to the cluster and when (wall clock), and each partition's leaders."""
 
     happened: Sequence[Happened] = ()
     moves: Sequence[Move] = ()
-    leaders: Mapping[Partition, Sequence[tuple[float, int]]] = field(default_factory=dict)
+    starts: Mapping[str, Sequence[Start]] = field(default_factory=dict)
 
-    def was_down(self, broker_id: int, moment: float, before: float = 0.0, after: float = _GRACE_SECONDS) -> bool:
+    def was_down(self, broker_id: int, moment: float) -> bool:
         """Return whether a broker was down, or had come back a moment ago."""
         return any(
             one.fault.kind in BROKER_KINDS
             and one.fault.target == broker_id
-            and one.begun - before <= moment <= one.ended + after
+            and one.begun <= moment <= one.ended + _GRACE_SECONDS
             for one in self.happened
         )
-
-    def any_was_down(self, moment: float, after: float = _GRACE_SECONDS) -> bool:
-        """Return whether a broker, whichever, was down or had come back a moment ago: leaders change then."""
-        return any(one.fault.kind in BROKER_KINDS and one.begun <= moment <= one.ended + after for one in self.happened)
 
     def was_removed(self, broker_id: int, moment: float) -> bool:
         """Return whether a broker's replicas of the moved topic were being taken from it."""
@@ -57,13 +65,13 @@ class History:
             for move in self.moves
         )
 
-    def was_moved(self, moment: float) -> bool:
-        """Return whether the topic was moving, or had come to its place a moment ago: leaders change then."""
-        return any(move.begun <= moment <= (move.ended or moment) + LAG_SECONDS for move in self.moves)
-
-    def was_hit(self, kind: Kind) -> int:
-        """Return how often a fault of a kind was carried out."""
-        return sum(one.fault.kind is kind for one in self.happened)
+    def leaders_before(self, partition: str, moment: float) -> list[Start]:
+        """Return the leaders that a partition had got shortly before a moment."""
+        return [
+            start
+            for start in self.starts.get(partition, ())
+            if start.moment - 1 <= moment <= start.moment + _GRACE_SECONDS
+        ]
 
 
 def stamp(line: str) -> float | None:
@@ -73,30 +81,65 @@ def stamp(line: str) -> float | None:
     return time.mktime(time.strptime(found[1], "%Y-%m-%d %H:%M:%S")) + int(found[2]) / 1000
 
 
-def reason_for(line: LogLine, history: History) -> str | None:
-    """Return why a bad sign in a broker's log is what the faults themselves cause; None where it is not.
+def leader_starts(lines: Iterable[str]) -> dict[str, list[Start]]:
+    """Return each partition's leaders' first moments, as brokers' logs tell."""
+    starts: dict[str, list[Start]] = {}
+    for line in lines:
+        if "starts at leader epoch" in line and (found := _LEADER.search(line)):
+            starts.setdefault(found[1], []).append(Start(stamp(line) or 0.0, int(found[2]), int(found[3])))
+    return starts
 
-    Only two signs can be. A replica leaves the ISR when its broker is down, and when it is being taken away. A log is
-    cut back to where the new leader's begins when a leader changes: what was not acknowledged goes.
-    """
+
+def reason_for(line: LogLine, history: History) -> str | None:
+    """Return why a bad sign in a broker's log is what the faults themselves cause; None where it is not."""
     moment = stamp(line.text)
     if moment is None:
         return None
-    if line.sign == "Shrinking ISR" and (shrunk := _SHRUNK.search(line.text)):
-        gone = [int(broker_id) for broker_id in _OUT_OF_SYNC.findall(line.text)]
-        if gone and all(history.was_down(broker_id, moment) for broker_id in gone):
-            return "ISR without a broker that was down"
-        if (
-            gone
-            and shrunk[1] == MOVED
-            and all(history.was_down(broker_id, moment) or history.was_removed(broker_id, moment) for broker_id in gone)
-        ):
-            return "ISR without a replica that was taken away"
-    if line.sign == "Truncating" and (cut := _TRUNCATED.search(line.text)):
-        if history.any_was_down(moment):
-            return "log cut back when a broker went"
-        if cut[1] == MOVED and history.was_moved(moment):
-            return "log cut back when the leader moved"
+    match line.sign:
+        case "Shrinking ISR":
+            return _why_shrunk(line.text, moment, history)
+        case "Truncating":
+            return _why_truncated(line, moment, history)
+        case "Non-monotonic":
+            return _why_non_monotonic(line.text, moment, history)
+    return None
+
+
+def _why_shrunk(text: str, moment: float, history: History) -> str | None:
+    """A replica leaves the ISR when its broker is down, and when it is being taken away."""
+    shrunk, gone = _SHRUNK.search(text), [int(broker_id) for broker_id in _OUT_OF_SYNC.findall(text)]
+    if not shrunk or not gone:
+        return None
+    if all(history.was_down(broker_id, moment) for broker_id in gone):
+        return "ISR without a broker that was down"
+    if shrunk[1].startswith(f"{MOVED}-") and all(
+        history.was_down(broker_id, moment) or history.was_removed(broker_id, moment) for broker_id in gone
+    ):
+        return "ISR without a replica that was taken away"
+    return None
+
+
+def _why_truncated(line: LogLine, moment: float, history: History) -> str | None:
+    """A log is cut back to where a new leader's goes on; one below its own high watermark never is."""
+    if "below high watermark" in line.text or (partition := _PARTITION.search(line.text)) is None:
+        return None
+    if history.leaders_before(partition[1], moment):
+        return "log cut back under a new leader"
+    if history.was_down(int(line.log.stem.rpartition("-")[2]), moment):
+        return "log cut back after a broker's return"
+    return None
+
+
+def _why_non_monotonic(text: str, moment: float, history: History) -> str | None:
+    """A new leader knows an older high watermark than others do; what is behind it is in its log all the same."""
+    partition, offsets = _PARTITION.search(text), [int(offset) for offset in _OFFSET.findall(text)]
+    if partition is None or len(offsets) != 2:
+        return None
+    if any(
+        start.high_watermark <= offsets[1] and offsets[0] <= start.end
+        for start in history.leaders_before(partition[1], moment)
+    ):
+        return "new leader with an older high watermark, and all of the log"
     return None
 
 

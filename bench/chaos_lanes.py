@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from bench.chaos_faults import BROKER_KINDS, EVERYWHERE, LIVE, MOVED, Fault, Kind
@@ -25,7 +26,7 @@ _BROKEN_FILES: Final = ('broker_id = 1\n[[ingress]\nlisten = "', "broker_ids = 1
 _ANSWER_SECONDS: Final = 20.0  # of a running sidecar, on a busy machine
 _BROKER_UP_SECONDS: Final = 180.0
 _RELIEF_SECONDS: Final = 60.0  # then throttles are lifted: at 0 a returned replica may have to wait for ever
-_IN_SYNC_SECONDS: Final = 240.0
+_PATIENCE_SECONDS: Final = 240.0
 _QUIET_SECONDS: Final = 3.0  # six long polls
 
 Say = Callable[[str], None]
@@ -137,16 +138,27 @@ class Target:
 
 
 class Lanes:
-    """All lanes of a run. `violations` gets a sentence for whatever did not go as it must."""
+    """All lanes of a run. `violations` gets a sentence for whatever did not go as it must.
+
+    A `gate` is held by each move. Where there is one a broker is hit between two moves, when nothing else was for a
+    while and all followers know what is acknowledged: below 0.11 Kafka itself would lose records else (bench.chaos).
+    """
 
     def __init__(
-        self, cluster: Cluster, targets: Mapping[int, Target], faults: Sequence[Fault], violations: list[str], say: Say
+        self,
+        cluster: Cluster,
+        targets: Mapping[int, Target],
+        faults: Sequence[Fault],
+        violations: list[str],
+        say: Say,
+        gate: threading.Lock | None = None,
     ) -> None:
         self.happened: list[Happened] = []
         self.reliefs = 0
         self._cluster = cluster
         self._targets = targets
         self._violations = violations
+        self._gate = gate
         self._say = say
         self._stop = threading.Event()
         self._begun = time.monotonic()
@@ -229,21 +241,30 @@ class Lanes:
                 target.change("PUT", fault.table)
 
     def _hit_broker(self, fault: Fault) -> None:
-        cluster, broker_id = self._cluster, fault.target
-        self._wait_until_in_sync()
-        with ExitStack() as stack:
-            if cluster.fetch_version is not None and cluster.fetch_version < FIRST_VERSION_OF_LEADER_EPOCHS:
-                # Before KIP-101 followers truncate to the high watermark they know when a leader goes, and one that
-                # leads before it has fetched again has lost what was acknowledged: Kafka's own loss, not to be made.
-                self._settle(stack)
-            self._tell(fault)
-            if fault.kind is Kind.KILL_BROKER:
-                cluster.kill_broker(broker_id)
-            else:
-                cluster.stop_broker(broker_id)
+        cluster, broker_id, gate = self._cluster, fault.target, self._gate
+        self._wait_until("replicas are behind", self._is_in_sync)
+        if gate is None:
+            self._end_broker(fault)
+        else:
+            self._wait_until("a move goes on", partial(gate.acquire, timeout=1.0))
+            try:
+                with ExitStack() as stack:
+                    self._settle(stack)
+                    self._end_broker(fault)
+                self._wait_until("there is no new leader", lambda: broker_id not in self._leaders().values())
+                time.sleep(_QUIET_SECONDS)
+            finally:
+                gate.release()
         time.sleep(fault.seconds)
         cluster.start_broker(broker_id, _BROKER_UP_SECONDS)
-        self._wait_until_in_sync()
+        self._wait_until("replicas are behind", self._is_in_sync)
+
+    def _end_broker(self, fault: Fault) -> None:
+        self._tell(fault)
+        if fault.kind is Kind.KILL_BROKER:
+            self._cluster.kill_broker(fault.target)
+        else:
+            self._cluster.stop_broker(fault.target)
 
     def _settle(self, stack: ExitStack) -> None:
         """Return with all sidecars held and no leader changed for a while: then followers know what is acknowledged."""
@@ -253,20 +274,21 @@ class Lanes:
                     held.enter_context(target.lock)
                 before = self._leaders()
                 time.sleep(_QUIET_SECONDS)
-                if before and before == self._leaders() and self._is_in_sync():
+                if before == self._leaders() and self._is_in_sync():
                     stack.push(held.pop_all())
                     return
             time.sleep(_QUIET_SECONDS)  # others have their turn
 
-    def _wait_until_in_sync(self) -> None:
+    def _wait_until(self, else_: str, is_so: Callable[[], bool]) -> None:
+        """Wait; where that takes long, lift the throttles. Raises LabError when it is of no use."""
         begun = time.monotonic()
         relieved = False
-        while not self._is_in_sync():
+        while not is_so():
             waited = time.monotonic() - begun
-            if waited > _IN_SYNC_SECONDS:
-                raise LabError(f"replicas are still behind after {_IN_SYNC_SECONDS:g} s, unthrottled since a while.")
+            if waited > _PATIENCE_SECONDS:
+                raise LabError(f"{else_} after {_PATIENCE_SECONDS:g} s, though throttles were lifted.")
             if waited > _RELIEF_SECONDS and not relieved:
-                self._say(f"{self.seconds:6.1f} s  replicas are behind for {waited:.0f} s: throttles are lifted")
+                self._say(f"{self.seconds:6.1f} s  {else_} for {waited:.0f} s: throttles are lifted")
                 self.reliefs += 1
                 self.lift_throttles()
                 relieved = True

@@ -60,12 +60,16 @@ class Verdict:
     unknown: int = 0
     examples: list[str] = field(default_factory=list)
 
-    def violations(self, duplicates_allowed: bool) -> list[str]:
-        """Return what must not be, a sentence each."""
+    def violations(self, idempotent: bool) -> list[str]:
+        """Return what must not be, a sentence each.
+
+        A producer that is not idempotent sends a batch again whose answer was lost, and the next one beside it when the
+        leader changes: its records may come twice, and behind later ones.
+        """
         wrong = {
             "acked records are lost": self.lost,
-            "records came twice": 0 if duplicates_allowed else self.duplicates,
-            "records came behind later ones": self.disordered,
+            "records came twice": self.duplicates if idempotent else 0,
+            "records came behind later ones": self.disordered if idempotent else 0,
             "records are damaged": self.damaged,
             "records were read that nobody sent": self.unknown,
         }
@@ -149,8 +153,8 @@ class Records:
 class RecordProducer:
     """Sends records with acks=all, by itself at a steady rate in a thread while it is a context, or as told.
 
-    Idempotent where the level has that; elsewhere with one request in flight, so that what is sent again keeps its
-    order, though it may then be there twice. No record expires: each is acknowledged in the end, or the client fails.
+    Idempotent where the level has that; elsewhere with one request in flight to each broker. No record expires: each is
+    acknowledged in the end, or the client fails.
     """
 
     def __init__(

@@ -7,13 +7,14 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from bench.chaos_faults import LIVE, MOVED, MOVED_PARTITIONS
+from bench.chaos_faults import LIVE, MOVED
 from bench.chaos_lanes import Target
-from control.cluster_admin import ClusterAdmin, Partition
+from control.cluster_admin import ClusterAdmin, Partition, PartitionState
 from control.errors import ControlError
 from lab.cluster import Cluster
 from lab.errors import LabError
@@ -60,20 +61,38 @@ class _Thread(ABC):
 class Move:
     """A move of the topic to other brokers; wall clock seconds, `ended` is 0 while it goes on."""
 
-    replicas: tuple[int, ...]
+    places: Mapping[Partition, tuple[int, ...]]
     removed: frozenset[int]
     begun: float
     ended: float = 0.0
     size: int = 0
 
 
-class Mover(_Thread):
-    """Moves the topic round the brokers again and again: from [1, 2] to [2, 3], [3, 1] and so on."""
+def next_places(
+    states: Mapping[Partition, PartitionState], broker_ids: Sequence[int], keep_leader: bool
+) -> dict[Partition, tuple[int, ...]]:
+    """Return the next replicas of each partition of two: one broker further round, so that one of the two is new.
 
-    def __init__(self, cluster: Cluster) -> None:
+    With `keep_leader` the other one goes, else whichever comes first: [1, 2] becomes [2, 3], [3, 1] and so on.
+    """
+    places: dict[Partition, tuple[int, ...]] = {}
+    for partition, state in states.items():
+        kept = state.leader if keep_leader and state.leader >= 0 else state.replicas[-1]
+        (new,) = set(broker_ids) - set(state.replicas)
+        places[partition] = (kept, new)
+    return places
+
+
+class Mover(_Thread):
+    """Moves the topic round three brokers again and again. With a `gate` it holds that during each move, and keeps each
+    partition's leader.
+    """
+
+    def __init__(self, cluster: Cluster, gate: threading.Lock | None = None) -> None:
         super().__init__("chaos-moves")
         self.moves: list[Move] = []
         self._cluster = cluster
+        self._gate = gate
 
     @property
     def finished(self) -> list[Move]:
@@ -89,27 +108,30 @@ class Mover(_Thread):
             self._finish(self.moves[-1])
 
     def _run(self) -> None:
-        ids = self._cluster.broker_ids
         with ClusterAdmin(self._cluster.bootstrap_servers, timeout_seconds=_ADMIN_SECONDS) as admin:
-            at = 0
             while not self._stop.wait(_PAUSE_SECONDS):
-                old = tuple(ids[(at + number) % len(ids)] for number in range(2))
-                new = tuple(ids[(at + 1 + number) % len(ids)] for number in range(2))
-                move = Move(new, frozenset(old) - frozenset(new), time.time())
-                if self._begin(admin, move) and self._wait(admin):
-                    self._finish(move)
-                    at += 1
+                with self._gate or nullcontext():
+                    move = self._begin(admin)
+                    if move and self._wait(admin):
+                        self._finish(move)
 
-    def _begin(self, admin: ClusterAdmin, move: Move) -> bool:
-        self.moves.append(move)  # before: it may begin though the answer is lost
-        wanted = {Partition(MOVED, number): move.replicas for number in range(MOVED_PARTITIONS)}
+    def _begin(self, admin: ClusterAdmin) -> Move | None:
+        move = None
         while not self._stop.is_set():
             try:
-                admin.reassign(wanted)
-                return True
+                if move is None:
+                    states = admin.partitions([MOVED])
+                    if any(len(state.replicas) != 2 for state in states.values()):
+                        raise ControlError("Beginning a move", "the last one goes on")
+                    places = next_places(states, self._cluster.broker_ids, self._gate is not None)
+                    removed = {one for key, state in states.items() for one in set(state.replicas) - set(places[key])}
+                    move = Move(places, frozenset(removed), time.time())
+                    self.moves.append(move)  # before it is begun: the answer may be lost
+                admin.reassign(move.places)
+                return move
             except ControlError:
                 self._stop.wait(_POLL_SECONDS)  # its controller may be down; the same move may be begun again
-        return False
+        return move
 
     def _wait(self, admin: ClusterAdmin) -> bool:
         while not self._stop.wait(0.3):
@@ -121,20 +143,18 @@ class Mover(_Thread):
         return False
 
     def _finish(self, move: Move) -> None:
-        added = self._cluster.brokers[move.replicas[-1]].data
-        move.size = sum(replica_size(added, MOVED, number) for number in range(MOVED_PARTITIONS))
+        brokers = self._cluster.brokers
+        move.size = sum(replica_size(brokers[new].data, *partition) for partition, (_, new) in move.places.items())
         move.ended = time.time()
 
 
 class ClusterWatch(_Thread):
-    """Asks for leaders and ISRs once a second."""
+    """Asks for the ISRs of the live topics once a second."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__("chaos-cluster")
-        self.leaders: dict[Partition, list[tuple[float, int]]] = {}  # (wall clock, leader), oldest first
         self.under_replicated_seconds = 0.0  # of any live partition, as seen once a second
         self.longest_under_replicated = 0.0
-        self.refused = 0
         self._cluster = cluster
         self._since: float | None = None
 
@@ -143,19 +163,11 @@ class ClusterWatch(_Thread):
             last = time.monotonic()
             while not self._stop.wait(_POLL_SECONDS):
                 try:
-                    states = admin.partitions([*LIVE, MOVED])
+                    states = admin.partitions(LIVE)
                 except ControlError:
-                    self.refused += 1
                     continue
                 now = time.monotonic()
-                for partition, state in states.items():
-                    known = self.leaders.setdefault(partition, [])
-                    if not known or known[-1][1] != state.leader:
-                        known.append((time.time(), state.leader))
-                behind = any(
-                    partition.topic in LIVE and len(state.in_sync_replicas) < len(state.replicas)
-                    for partition, state in states.items()
-                )
+                behind = any(len(state.in_sync_replicas) < len(state.replicas) for state in states.values())
                 self._note(behind, last, now)
                 last = now
 

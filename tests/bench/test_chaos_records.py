@@ -16,7 +16,7 @@ def verdict(sent: int, acked: Iterable[int], read: Iterable[int]) -> Verdict:
 
 def test_account_of_what_was_read_as_it_was_sent_has_nothing_to_say() -> None:
     found = verdict(4, range(4), range(4))
-    assert (found.acked, found.read, found.violations(False)) == (4, 4, [])
+    assert (found.acked, found.read, found.violations(True)) == (4, 4, [])
 
 
 def test_account_without_an_acked_record_calls_it_lost() -> None:
@@ -26,15 +26,15 @@ def test_account_without_an_acked_record_calls_it_lost() -> None:
 
 
 def test_account_without_a_record_that_nobody_acked_has_nothing_to_say() -> None:
-    assert verdict(4, [0, 1, 3], [0, 1, 3]).violations(False) == []
-    assert verdict(4, [0, 1, 3], range(4)).violations(False) == []
+    assert verdict(4, [0, 1, 3], [0, 1, 3]).violations(True) == []
+    assert verdict(4, [0, 1, 3], range(4)).violations(True) == []
 
 
 def test_account_of_a_record_that_came_twice_is_wrong_unless_that_is_allowed() -> None:
     found = verdict(3, range(3), [0, 1, 1, 2])
     assert found.duplicates == 1
-    assert found.violations(False) == ["1 records came twice: orders-0 twice 1 of 3"]
-    assert found.violations(True) == []
+    assert found.violations(idempotent=True) == ["1 records came twice: orders-0 twice 1 of 3"]
+    assert found.violations(idempotent=False) == []
 
 
 def test_account_of_a_whole_batch_sent_again_has_duplicates_and_keeps_its_order() -> None:
@@ -42,10 +42,11 @@ def test_account_of_a_whole_batch_sent_again_has_duplicates_and_keeps_its_order(
     assert (found.duplicates, found.disordered) == (2, 0)
 
 
-def test_account_of_a_record_behind_a_later_one_is_out_of_order() -> None:
+def test_account_of_a_record_behind_a_later_one_is_wrong_unless_that_is_allowed() -> None:
     found = verdict(3, range(3), [0, 2, 1])
     assert (found.disordered, found.duplicates, found.lost) == (1, 0, 0)
-    assert len(found.violations(True)) == 1
+    assert len(found.violations(idempotent=True)) == 1
+    assert found.violations(idempotent=False) == []
 
 
 def test_account_of_damaged_and_unknown_records_names_both() -> None:
