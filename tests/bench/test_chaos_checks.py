@@ -17,8 +17,8 @@ DAY = "2026-11-22 11:38"
 NOON = time.mktime(time.strptime(f"{DAY}:00", "%Y-%m-%d %H:%M:%S"))
 LEADER = (
     f"{DAY}:00.000 INFO state.change.logger - [Broker id=2] Leader orders-5 with topic id Some(CrCLNz4uQMikuTVT29X7YA) "
-    "starts at leader epoch 13 from offset 351 with partition epoch 18, high watermark 350, ISR [2,1,3], adding replicas "
-    "[] and removing replicas [] . Previous leader Some(1) and previous leader epoch was 12."
+    "starts at leader epoch 13 from offset 351 with partition epoch 18, high watermark 350, ISR [2,1,3], adding "
+    "replicas [] and removing replicas [] . Previous leader Some(1) and previous leader epoch was 12."
 )
 LOG = "[UnifiedLog partition=orders-5, dir=/data]"
 
