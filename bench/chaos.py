@@ -22,8 +22,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -47,17 +48,16 @@ from lab.errors import LabError
 from lab.modes import MODES, Mode
 from lab.settings import SidecarOptions, has_record_batches
 
-FIRST_RATE: Final = 4_000_000  # of both sides: in the files, where a restarted sidecar finds it
+_FIRST_RATE: Final = 4_000_000  # of both sides: in the files, where a restarted sidecar finds it
 _PARTITION_BYTES: Final = 3_000_000  # of the topic that moves
-_RECORD_BYTES: Final = (1_000, 150_000)  # of what it holds before the run
 _LIVE_RATE: Final = 30.0  # records/s of each live partition
 _LIVE_BYTES: Final = 1_000
 _MOVED_RATE: Final = 2.0  # records/s of each partition of the topic that moves
-LEAST_RATED: Final = 200_000  # bytes/s: below that a batch more or less is all that is seen
+_LEAST_RATED: Final = 200_000  # bytes/s: below that a batch more or less is all that is seen
 _PROGRESS_SECONDS: Final = 10.0
 _END_SECONDS: Final = 300.0  # for everything to be up, moved and acknowledged
 # A killed follower truncates to the high watermark on its disk: 5 s old by default, and then all is moved again.
-PROPERTIES: Final = {"replica.high.watermark.checkpoint.interval.ms": 500}
+_PROPERTIES: Final = {"replica.high.watermark.checkpoint.interval.ms": 500}
 
 
 class ChaosError(LabError):
@@ -100,7 +100,7 @@ class Run:
             sidecars=cluster.broker_ids,
             brokers=[broker_id for broker_id in cluster.broker_ids if broker_id not in spared],
         )
-        throttle = SidecarOptions(throttle=alike(FIRST_RATE, FIRST_RATE), poll_isr=options.poll_isr)
+        throttle = SidecarOptions(throttle=alike(_FIRST_RATE, _FIRST_RATE), poll_isr=options.poll_isr)
         targets = {broker_id: Target(cluster, broker_id, throttle) for broker_id in cluster.broker_ids}
         fetch_version = options.mode.fetch_version
         gate = threading.Lock() if fetch_version < FIRST_VERSION_OF_LEADER_EPOCHS else None
@@ -114,7 +114,7 @@ class Run:
         ]
 
     def run(self) -> None:
-        """Do it all. Raises ChaosError when anything is violated, LabError when the run cannot be ended."""
+        """Do it all; `violations` tell what was wrong. Raises LabError when the run cannot be ended."""
         self._create()
         rates = {one: _MOVED_RATE if one.topic == MOVED else _LIVE_RATE for one in self._partitions}
         producer = self._producer().run(rates, _LIVE_BYTES)
@@ -125,7 +125,7 @@ class Run:
             while self._lanes.seconds < self._options.seconds and not self._records.fatal:
                 time.sleep(min(_PROGRESS_SECONDS, max(0.1, self._options.seconds - self._lanes.seconds)))
                 shown = self._show_progress(shown)
-            self._lanes.finish(_END_SECONDS)
+            self._lanes.finish(2 * _END_SECONDS)
             self._lanes.lift_throttles()
             self._report.say(f"{self._lanes.seconds:6.1f} s  all is up and unthrottled; the last move ends")
             self._rates.stop()
@@ -163,8 +163,8 @@ class Run:
         return under_replicated(self._cluster.admin.partitions())
 
     def _check(self) -> None:
-        lines = (line for broker in self._cluster.brokers.values() for line in broker.log.open(errors="replace"))
-        history = History(self._lanes.happened, self._mover.moves, leader_starts(lines))
+        starts = leader_starts(_lines(broker.log for broker in self._cluster.brokers.values()))
+        history = History(self._lanes.happened, self._mover.moves, starts)
         found = self.violations
         found += [f"the producer gave up: {error}" for error in self._records.fatal]
         if self._records.failed:
@@ -246,9 +246,15 @@ class Run:
         self._report.bound("violations", len(self.violations), most=0)
 
 
+def _lines(logs: Iterable[Path]) -> Iterator[str]:
+    for log in logs:
+        with log.open(errors="replace") as lines:
+            yield from lines
+
+
 def _rate_rows(windows: Sequence[Window]) -> list[tuple[str, object]]:
     """What went through while a throttle stood still, as parts of its quota."""
-    rated = [window for window in windows if window.quota >= LEAST_RATED]
+    rated = [window for window in windows if window.quota >= _LEAST_RATED]
     used = [window.ratio for window in rated if window.ratio > 0.5]
     return [
         ("throttles that stood still for 5 s and more", len(windows)),
@@ -269,9 +275,9 @@ def main() -> int:
     mode = MODES[chosen.mode]
     report = Report(chosen.json)
     report.say(f"{mode.name} (Fetch v{mode.fetch_version}), {chosen.minutes:g} minutes, seed {chosen.seed}\n")
-    throttle = alike(FIRST_RATE, FIRST_RATE)
+    throttle = alike(_FIRST_RATE, _FIRST_RATE)
     with mode.cluster(
-        sidecars=True, throttle=throttle, poll_isr=chosen.poll_isr, properties=PROPERTIES, heap_mb=320
+        sidecars=True, throttle=throttle, poll_isr=chosen.poll_isr, properties=_PROPERTIES, heap_mb=320
     ) as cluster:
         run = Run(cluster, Options(mode, chosen.minutes * 60, chosen.seed, chosen.poll_isr), report)
         run.run()

@@ -55,7 +55,7 @@ _SIDECAR_WEIGHTS: Final = {
 _STOPPED_SECONDS: Final = (1.0, 8.0)
 _DOWN_SECONDS: Final = (0.0, 3.0)  # of a sidecar
 _BROKER_DOWN_SECONDS: Final = (0.0, 6.0)
-_BROKER_GAP_SECONDS: Final = (35.0, 60.0)  # a start and a catch-up take 10 to 30 s
+_BROKER_GAP_SECONDS: Final = (40.0, 80.0)  # a start and a catch-up take 10 to 30 s
 _FIRST_BROKER_SECONDS: Final = (8.0, 20.0)
 _GAP_SPREAD: Final = (0.3, 1.7)  # x the mean gap
 
@@ -132,8 +132,9 @@ def alike(leader: int | None, follower: int | None, topics: Sequence[str] = (MOV
 
 
 def draw_rate(random: Random) -> int:
-    """Return a quota in bytes/s: seldom 0, seldom next to nothing, mostly 0.5 to 20 MB/s, at times beyond the link."""
-    lowest, highest = random.choices([(0, 0), (20e3, 200e3), (500e3, 20e6), (50e6, 1e9)], [7, 8, 70, 15])[0]
+    """Return a quota in bytes/s: seldom 0, seldom next to nothing, mostly 0.4 to 6 MB/s, at times beyond the link."""
+    ranges = [(0, 0), (20e3, 200e3), (400e3, 6e6), (6e6, 50e6), (50e6, 1e9)]
+    lowest, highest = random.choices(ranges, [5, 6, 64, 15, 10])[0]
     return round(math.exp(random.uniform(math.log(lowest), math.log(highest)))) if lowest else 0
 
 

@@ -37,7 +37,7 @@ def test_schedule_spares_the_brokers_that_it_may_not_hit_and_hits_brokers_one_at
     found = schedule(seed, SECONDS, sidecars=IDS, brokers=(2, 3))
     of_brokers = [fault for fault in found if fault.kind in BROKER_KINDS]
     assert {fault.target for fault in of_brokers} <= {2, 3}
-    assert all(after.at - before.at >= 35 for before, after in pairwise(of_brokers))
+    assert all(after.at - before.at >= 40 for before, after in pairwise(of_brokers))
 
 
 def test_schedule_without_brokers_hits_sidecars_as_often() -> None:
@@ -67,4 +67,4 @@ def test_rates_go_from_zero_to_beyond_a_link() -> None:
     random = Random(1)
     rates = [draw_rate(random) for _ in range(2000)]
     assert min(rates) == 0 and max(rates) > 500_000_000
-    assert sum(500_000 <= rate <= 20_000_000 for rate in rates) > 1200
+    assert sum(400_000 <= rate <= 50_000_000 for rate in rates) > 1200
