@@ -9,10 +9,11 @@ seed. In KRaft mode broker 1 is the only controller and is left alone, its sidec
 In the end every acknowledged record must be read exactly once, in its order and whole; replicas must be the same bytes;
 nothing may be under-replicated; and no log may complain of anything that the faults themselves do not cause.
 
-Below 0.11 two things are Kafka's own, and different. Producers are not idempotent: records may come twice and behind
-later ones. And followers truncate to the high watermark that they know with each leader epoch (before KIP-101), so that
-one that leads before it has fetched again has lost what was acknowledged: there a move keeps each partition's leader,
-and a broker is hit between two moves, when nothing else was for three seconds.
+Below 0.11 three things are Kafka's own, and different. Producers are not idempotent: records may come twice and behind
+later ones. Followers truncate to the high watermark that they know with each leader epoch (before KIP-101), so that one
+that leads before it has fetched again has lost what was acknowledged: there a move keeps each partition's leader, and a
+broker is hit between two moves, when nothing else was for three seconds. And a move waits until the replicas that the
+last one removed are gone (see Mover).
 """
 
 from __future__ import annotations
