@@ -39,7 +39,7 @@ from bench.chaos_checks import (
 )
 from bench.chaos_faults import LIVE, LIVE_PARTITIONS, MOVED, MOVED_PARTITIONS, Kind, alike, schedule
 from bench.chaos_lanes import FIRST_VERSION_OF_LEADER_EPOCHS, Lanes, Target
-from bench.chaos_records import RecordProducer, Records, Verdict, account, read_back
+from bench.chaos_records import RecordProducer, Records, Verdict, account, batches, read_back, with_producers
 from bench.chaos_watch import ClusterWatch, Mover, SidecarWatch, Window
 from bench.table import Report, parser
 from control.cluster_admin import Partition
@@ -200,6 +200,11 @@ class Run:
         deadline = time.monotonic() + 30
         while True:
             read = read_back(self._cluster.bootstrap_servers, self._partitions)
+            states = self._cluster.admin.partitions([MOVED, *LIVE])
+            for partition, entries in read.items():
+                segments = self._cluster.segments(*partition, states[partition].leader)
+                log = [batch for segment in segments for batch in batches(segment.read_bytes())]
+                read[partition] = with_producers(entries, log)
             verdict = account(self._records.sent, self._records.acked, read)
             if not verdict.lost or time.monotonic() > deadline:
                 return verdict
@@ -230,6 +235,7 @@ class Run:
             ("records read back", verdict.read),
             ("lost", verdict.lost),
             ("read twice", verdict.duplicates if self._idempotent else f"{verdict.duplicates} (allowed here)"),
+            ("sent again under another producer id", verdict.sent_again),
             ("out of order", verdict.disordered if self._idempotent else f"{verdict.disordered} (allowed here)"),
             ("longest time without an acknowledgement, s", f"{gap:.1f}, from {since - self._began:.0f} s on"),
             ("moves that ended", len(moves)),

@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 import zlib
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,11 +26,25 @@ _POLL_SECONDS: Final = 0.02
 _SHOWN: Final = 5  # numbers of a kind that are named
 
 
+_BATCH: Final = struct.Struct(">qi4xb6xi16xqhi4x")  # of a log: what Batch names, the sizes, and what lies between
+_RECORD_BATCHES: Final = 2  # the magic byte of logs whose batches tell their producer
+_BATCH_HEAD: Final = 12  # bytes before those that a batch's size counts
+
+
 class Entry(NamedTuple):
-    """A record as it was read: its number, and whether its bytes are the ones that were sent."""
+    """A record as it was read: its number, whether its bytes are the ones that were sent, where, and who sent it."""
 
     number: int
     whole: bool
+    offset: int = -1
+    producer: tuple[int, int] | None = None  # id and epoch
+
+
+class Batch(NamedTuple):
+    """The producer (id and epoch) of the records up to an offset."""
+
+    last_offset: int
+    producer: tuple[int, int]
 
 
 def pack(number: int, size: int) -> bytes:
@@ -55,6 +70,7 @@ class Verdict:
     read: int = 0
     lost: int = 0
     duplicates: int = 0
+    sent_again: int = 0
     disordered: int = 0
     damaged: int = 0
     unknown: int = 0
@@ -82,25 +98,30 @@ def account(
     """Compare what was sent (numbers from 0 below `sent`), what was acknowledged, and what was read in its order.
 
     A record that was sent and not acknowledged may be there, once, or not. A record that comes again is a duplicate
-    wherever it stands; one that first comes behind a later one is out of order.
+    wherever it stands, unless it has another producer: a client that gives up its producer id, as librdkafka does when
+    a new leader finds its numbers out of order, sends again whatever was not acknowledged, and no broker can know that.
+    A record that first comes behind a later one is out of order.
     """
     verdict = Verdict()
     for partition in sorted(sent):
-        seen: set[int] = set()
+        seen: dict[int, tuple[int, int] | None] = {}
         highest = -1
         found: dict[str, list[int]] = {"lost": [], "twice": [], "late": [], "damaged": [], "unknown": []}
-        for number, whole in read.get(partition, ()):
+        for number, whole, _, producer in read.get(partition, ()):
             if not whole:
                 found["damaged"].append(number)
             elif not 0 <= number < sent[partition]:
                 found["unknown"].append(number)
             elif number in seen:
-                found["twice"].append(number)
+                if producer == seen[number]:
+                    found["twice"].append(number)
+                else:
+                    verdict.sent_again += 1
             else:
                 if number < highest:
                     found["late"].append(number)
                 highest = max(highest, number)
-                seen.add(number)
+                seen[number] = producer
         wanted = acked.get(partition, ())
         found["lost"] = sorted(number for number in wanted if number not in seen)
         verdict.acked += len(wanted)
@@ -243,6 +264,25 @@ class RecordProducer:
             self.records.fatal.append(str(error))
 
 
+def batches(log: bytes) -> list[Batch]:
+    """Return the batches of a segment; none of a log that is older than record batches."""
+    found, at = [], 0
+    while at + _BATCH.size <= len(log):
+        base_offset, size, magic, last_delta, producer_id, epoch, _ = _BATCH.unpack_from(log, at)
+        if magic == _RECORD_BATCHES:
+            found.append(Batch(base_offset + last_delta, (producer_id, epoch)))
+        at += _BATCH_HEAD + size
+    return found
+
+
+def with_producers(entries: Sequence[Entry], log: Sequence[Batch]) -> list[Entry]:
+    """Return the entries of a partition, each with its producer, as the batches of its log tell."""
+    ends = [batch.last_offset for batch in log]
+    if not ends:
+        return list(entries)
+    return [entry._replace(producer=log[bisect_left(ends, entry.offset)].producer) for entry in entries]
+
+
 def read_back(
     servers: Sequence[str], partitions: Sequence[Partition], seconds: float = 120
 ) -> dict[Partition, list[Entry]]:
@@ -275,7 +315,7 @@ def read_back(
                 one = Partition(message.topic() or "", message.partition() or 0)
                 offset = message.offset() or 0
                 if offset < ends[one]:
-                    found[one].append(unpack(message.value() or b""))
+                    found[one].append(unpack(message.value() or b"")._replace(offset=offset))
                 if offset >= ends[one] - 1:
                     left.discard(one)
             if time.monotonic() > deadline:

@@ -1,10 +1,11 @@
 """The accounts of a chaos run: what is lost, what came twice, late, damaged or from nowhere is each told apart."""
 
+import struct
 from collections.abc import Iterable
 
 import pytest
 
-from bench.chaos_records import Entry, Records, Verdict, account, pack, unpack
+from bench.chaos_records import Batch, Entry, Records, Verdict, account, batches, pack, unpack, with_producers
 from control.cluster_admin import Partition
 
 ONE, OTHER = Partition("orders", 0), Partition("orders", 1)
@@ -87,3 +88,28 @@ def test_longest_gap_is_between_two_acknowledgements() -> None:
         records.take(ONE, records.next_number(ONE), now)
     assert records.longest_gap == (4.0, 101.0)
     assert (records.count, records.sent, records.acked) == (4, {ONE: 4}, {ONE: {0, 1, 2, 3}})
+
+
+def test_account_of_a_record_sent_again_under_another_producer_id_is_no_duplicate_and_is_counted() -> None:
+    read = [Entry(0, True, 0, (7, 0)), Entry(0, True, 1, (8, 0)), Entry(1, True, 2, (8, 0)), Entry(1, True, 3, (8, 0))]
+    found = account({ONE: 2}, {ONE: {0, 1}}, {ONE: read})
+    assert (found.sent_again, found.duplicates, found.disordered) == (1, 1, 0)
+    assert found.examples == ["orders-0 twice 1 of 2"]
+
+
+def batch(base_offset: int, records: int, producer: int, magic: int = 2) -> bytes:
+    body = struct.pack(">ibIhiqqqhii", 3, magic, 0, 0, records - 1, 0, 0, producer, 1, 0, records) + b"records"
+    return struct.pack(">qi", base_offset, len(body)) + body
+
+
+def test_batches_of_a_segment_tell_their_producers() -> None:
+    log = batches(batch(0, 3, 7) + batch(3, 1, 8))
+    assert log == [Batch(2, (7, 1)), Batch(3, (8, 1))]
+    entries = with_producers([Entry(number, True, number) for number in range(4)], log)
+    assert [entry.producer for entry in entries] == [(7, 1), (7, 1), (7, 1), (8, 1)]
+
+
+def test_log_older_than_record_batches_tells_no_producer() -> None:
+    log = batches(batch(0, 3, 7, magic=1))
+    assert log == []
+    assert with_producers([Entry(0, True, 0)], log) == [Entry(0, True, 0)]
