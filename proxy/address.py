@@ -1,4 +1,4 @@
-"""Addresses as the configuration writes them: `host:port`, an IPv6 host in square brackets."""
+"""Addresses and networks as the configuration writes them: `host:port`, an IPv6 host in square brackets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import re
 from dataclasses import dataclass
 
 _HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})")
+
+IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_IPV4_MAPPED_BITS = 96  # of an IPv6 address that means an IPv4 one
 
 _LONGEST_LABEL = 63  # RFC 1035; resolving a longer one, or an empty one, raises no OSError but a UnicodeError
 
@@ -47,3 +51,42 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network of IP addresses, or a single one; an IPv4 address in IPv6's form is that IPv4 address."""
+
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network
+
+    @classmethod
+    def parse(cls, text: str) -> Network:
+        """Read `10.0.0.0/8` or `10.0.0.1`; ValueError with a sentence when it is something else."""
+        try:
+            interface = ipaddress.ip_interface(text)
+        except ValueError:
+            raise ValueError(f"must be a network such as 10.0.0.0/8, or an IP address, not {text!r}") from None
+        network = interface.network
+        if interface.ip != network.network_address:
+            raise ValueError(f"has bits behind its prefix: write {network}, not {text!r}")
+        if isinstance(network, ipaddress.IPv6Network) and network.prefixlen >= _IPV4_MAPPED_BITS:
+            mapped = network.network_address.ipv4_mapped
+            if mapped is not None:
+                network = ipaddress.IPv4Network((mapped, network.prefixlen - _IPV4_MAPPED_BITS))
+        return cls(network)
+
+    def __contains__(self, address: IPAddress) -> bool:
+        return address in self.network
+
+    def __str__(self) -> str:
+        return str(self.network)
+
+
+def numeric_address(host: str) -> IPAddress | None:
+    """Read an IP address, an IPv4 one also in IPv6's form; None where `host` is a name."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address

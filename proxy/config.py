@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
-from proxy.address import Address
+from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
+from proxy.address import Address, Network
 from proxy.config_reader import ConfigError, read_table
 from proxy.routes import check_routes
 from quota.throttle import Side, ThrottleSettings
@@ -64,10 +65,14 @@ TopicName = Annotated[
 
 
 class Ingress(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener on the leader's side: everything that reaches the broker passes here."""
+    """A listener on the leader's side: everything that reaches the broker passes here.
+
+    A Fetch with a replica id is a replica's when it comes from `replicas_from`; None: by what the cluster tells.
+    """
 
     listen: Address
     upstream: Address
+    replicas_from: tuple[Network, ...] | None = None
 
 
 class Egress(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +120,7 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on sizes (bytes) and waits (seconds)."""
 
-    fetch_request_max_bytes: PositiveInt = 100 * 2**20
+    fetch_request_max_bytes: PositiveInt = DEFAULT_FETCH_SIZE_LIMIT
     drain_seconds: Seconds = 10.0
     connect_timeout_seconds: PositiveSeconds = 5.0
 
@@ -210,10 +215,18 @@ def parse_config(text: str) -> Config:
         raise ConfigError("", f"is not TOML: {error}") from error
     config = read_table(Config, plain)
     check_routes(config)
+    _check_replicas_from(config.ingress)
     if config.cluster is not None:
         _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
     _check_export(config.export)
     return config
+
+
+def _check_replicas_from(ingress: tuple[Ingress, ...]) -> None:
+    for index, route in enumerate(ingress):
+        if route.replicas_from == ():
+            reason = 'is empty: no replica would be throttled; leave it out, or name networks ("0.0.0.0/0": anyone)'
+            raise ConfigError(f"ingress[{index}].replicas_from", reason)
 
 
 def _check_servers(field: str, servers: tuple[Address, ...]) -> None:

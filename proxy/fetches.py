@@ -7,12 +7,16 @@ import math
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_request
+from protocol.errors import ProtocolError, TooMany
+from protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request, encode_fetch_request
+from protocol.fetch_session import FIRST_SESSION_VERSION
 from protocol.framing import Pending, ReplicaFetch
 from protocol.header import SIZE
+from protocol.request_stream import decodes_replicas
 from protocol.response_scanner import FetchResponseScanner
 from proxy.log import innermost_frame
 from proxy.relay import LinkThrottle, Relay
+from proxy.replica_sources import ReplicaSources
 from quota.decisions import Answer, Decision, Forward, Hold
 from quota.request_intake import TooManyPartitions
 
@@ -28,6 +32,10 @@ class FetchCarrier(Protocol):
 
     def answer(self, pending: Pending) -> None:
         """Send the client an answer of our own when its turn comes."""
+
+    @property
+    def is_next(self) -> bool:
+        """Whether the held fetch is next in line for budget."""
 
     def replan(self) -> None:
         """Have the held fetch planned again, and go on with what follows it."""
@@ -51,10 +59,10 @@ class ReplicaFetches:
 
     `peer` is the other broker's id where the route says it; else the first fetch's replica_id is. While one is held the
     next may not be taken. A throttle that raises has a bug: from then on the connection's fetches pass untouched, for a
-    quota may never break replication.
+    quota may never break replication. Only a ProtocolError is the follower's fault, and ends the connection.
     """
 
-    __slots__ = ("_carrier", "_held", "_peer", "_relay", "_throttle")
+    __slots__ = ("_carrier", "_held", "_peer", "_relay", "_throttle", "in_flight")
 
     def __init__(self, relay: Relay, peer: int | None, carrier: FetchCarrier) -> None:
         self._relay = relay
@@ -62,6 +70,8 @@ class ReplicaFetches:
         self._carrier = carrier
         self._throttle: LinkThrottle | None = None
         self._held: _Held | None = None
+        self.in_flight = 0
+        """Fetches whose planned requests are forwarded and not answered."""
 
     @property
     def holding(self) -> bool:
@@ -76,7 +86,21 @@ class ReplicaFetches:
     def take(self, event: ReplicaFetch) -> None:
         """Decide on a fetch that arrived. Raises MalformedFrame."""
         self._relay.stats.fetch_requests[event.header.api_version] += 1
-        self._decide(event, decode_fetch_request(event.frame))
+        try:
+            request = check_replica_fetch(decode_fetch_request(event.frame))
+        except TooMany as error:
+            self._forward_untouched_from_now_on(event, f"too_many_{error.what}", error)
+            return
+        self._decide(event, request)
+
+    def passed_undecoded(self, api_version: int) -> None:
+        """A fetch passes that may be of this follower, but is too large to decode, or could not be.
+
+        From v7 on the leader then has the follower's session, and what it names next is nothing that we know. So it all
+        passes. Below v7 each fetch says everything: the next one may be throttled again.
+        """
+        if api_version >= FIRST_SESSION_VERSION:
+            self._release()
 
     def replan(self) -> None:
         """Decide again on the fetch that is held."""
@@ -85,6 +109,7 @@ class ReplicaFetches:
 
     def settle(self, scanners: Sequence[FetchResponseScanner]) -> None:
         """Tell the throttle of responses that passed whole, oldest first."""
+        self.in_flight -= len(scanners)
         try:
             for scanner in scanners:
                 if self._throttle is not None:
@@ -92,6 +117,24 @@ class ReplicaFetches:
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up(error)
         self._relay.held.wake_soon()
+
+    def decodes(self, sources: ReplicaSources, host: str, replica_id: int, api_version: int) -> bool:
+        """Whether a fetch from `host` is a replica's, and to be decoded.
+
+        Where an earlier one was taken for a replica's and this one is not, what was planned is let go of, and all that
+        follows passes.
+        """
+        if not decodes_replicas(replica_id, api_version):
+            return False
+        if sources.admits(host, replica_id):
+            return True
+        stats = self._relay.stats
+        stats.passthrough["not_a_replica"] += 1
+        self._relay.log.fault("not_a_replica", host, side=stats.side, replica_id=replica_id)
+        if self._throttle is not None:
+            self._release()
+            self._relay.held.wake_soon()
+        return False
 
     def drop_held(self) -> None:
         """Forget the fetch that is held, if there is one."""
@@ -101,19 +144,26 @@ class ReplicaFetches:
             if held.timer is not None:
                 held.timer.cancel()
 
-    def close(self, *, in_flight: bool) -> None:
-        """The connection is gone; `in_flight` says whether the response to a fetch was still to come."""
+    @property
+    def is_next(self) -> bool:
+        """Whether the fetch that is held back is next in line for budget."""
+        return self._throttle is None or self._throttle.is_next
+
+    def close(self) -> None:
+        """The connection is gone."""
         self.drop_held()
+        self._close_throttle()
+        self._relay.held.wake_soon()
+
+    def _close_throttle(self) -> None:
         throttle, self._throttle = self._throttle, None
         if throttle is None:
             return
         try:
-            if in_flight:
-                throttle.abandon()
             throttle.close()
         except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)
-        self._relay.held.wake_soon()
+            self._relay.throttle.drop(throttle)  # so that nothing stays reserved for it
 
     def _decide(self, event: ReplicaFetch, request: FetchRequest) -> None:
         # No await from here to the end: the budget, the line of pending responses and the bytes sent have to agree.
@@ -124,11 +174,10 @@ class ReplicaFetches:
                 return
             data, pending = _carry_out(event, request, decision)
         except TooManyPartitions as error:
-            self._relay.log.fault(
-                "too_many_partitions", str(self._peer), side=self._relay.stats.side, reason=str(error)
-            )
-            self._pass_from_now_on("too_many_partitions")
-            data, pending = _untouched(event), Pending(event.header.correlation_id)
+            self._forward_untouched_from_now_on(event, "too_many_partitions", error)
+            return
+        except ProtocolError:
+            raise  # the request broke a rule: closing the connection gives back what was reserved for it
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up(error)
             data, pending = _untouched(event), Pending(event.header.correlation_id)
@@ -137,12 +186,14 @@ class ReplicaFetches:
             self._relay.stats.fetches_answered += 1
             self._carrier.answer(pending)
         else:
+            self.in_flight += pending.scanner is not None
             self._carrier.forward(data, pending)
 
     def _plan(self, request: FetchRequest) -> Decision:
         relay = self._relay
         if self._throttle is None:
-            self._throttle = relay.throttle.link(request.replica_id if self._peer is None else self._peer)
+            peer = relay.stats.peer_of(request.replica_id) if self._peer is None else self._peer
+            self._throttle = relay.throttle.link(peer)
         if self._held is None:
             return self._throttle.plan(request)
         return self._throttle.plan(request, max(relay.clock() - self._held.since, _LEAST_HELD_SECONDS))
@@ -158,24 +209,26 @@ class ReplicaFetches:
             self._held.timer = None
         if math.isfinite(decision.until):
             delay = max(decision.until - now, _SHORTEST_HOLD_SECONDS)
-            self._held.timer = asyncio.get_running_loop().call_later(delay, self._carrier.replan)
+            self._held.timer = asyncio.get_running_loop().call_later(delay, relay.held.wake, (self._carrier,))
 
     def _give_up(self, error: Exception) -> None:
         """Decode no more fetches of this connection; what the throttle reserved for it flows back."""
         self._report(error)
-        self._pass_from_now_on("throttle_error")
+        self._relay.stats.passthrough["throttle_error"] += 1
+        self._release()
 
-    def _pass_from_now_on(self, reason: str) -> None:
-        """In a session the leader does not know what its follower names: the follower begins anew, with the leader."""
-        self._relay.stats.passthrough[reason] += 1
+    def _forward_untouched_from_now_on(self, event: ReplicaFetch, reason: str, error: Exception) -> None:
+        relay = self._relay
+        relay.log.fault(reason, str(self._peer), side=relay.stats.side, reason=str(error))
+        relay.stats.passthrough[reason] += 1
+        self._release()
+        self.drop_held()
+        self._carrier.forward(_untouched(event), Pending(event.header.correlation_id))
+
+    def _release(self) -> None:
+        """Decode no more; in a session the leader does not know what its follower names: it begins anew with it."""
         self._carrier.stop_decoding()
-        throttle, self._throttle = self._throttle, None
-        if throttle is not None:
-            try:
-                throttle.abandon()
-                throttle.close()
-            except Exception as second:  # noqa: BLE001 - see the class
-                self._report(second)
+        self._close_throttle()
 
     def _report(self, error: Exception) -> None:
         self._relay.stats.throttle_errors += 1
@@ -189,8 +242,18 @@ def _carry_out(event: ReplicaFetch, request: FetchRequest, decision: Forward | A
     version, correlation_id = event.header.api_version, event.header.correlation_id
     if isinstance(decision, Answer):
         return None, Pending(correlation_id, answer=decision.frame)
+    most_partitions, most_topics = decision.most_partitions, None
+    if most_partitions is not None:  # a leader may put each partition into a topic of its own
+        most_topics = most_partitions + len(decision.request.topics)
     scanner = FetchResponseScanner(
-        version, correlation_id, decision.appended, decision.appended_topics, decision.walk, decision.head_patch
+        version,
+        correlation_id,
+        decision.appended,
+        decision.appended_topics,
+        decision.walk,
+        decision.head_patch,
+        most_partitions=most_partitions,
+        most_topics=most_topics,
     )
     unchanged = decision.request is request
     return _untouched(event) if unchanged else encode_fetch_request(decision.request), Pending(correlation_id, scanner)

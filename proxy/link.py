@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from protocol.errors import ProtocolError
@@ -24,13 +25,21 @@ from protocol.framing import (
     Undecoded,
 )
 from proxy.buffers import SMALL_BUFFER_SIZE
+from proxy.fetch_memory import Why
 from proxy.fetches import ReplicaFetches
+from proxy.inflow import Inflow
 from proxy.log import innermost_frame
-from proxy.pump import BLOCKED, CROWDED, DRAINING, ENDED, HELD, STOPPED, Pump
+from proxy.pump import BLOCKED, CROWDED, DRAINING, ENDED, HELD, IN_LINE, STOPPED, UNTAKEN, Pump
 from proxy.relay import Relay
+from proxy.replica_sources import ReplicaSources
 
 MOST_PENDING: Final = 1024
 """Requests that may wait for responses before no more are read from the client."""
+
+MOST_FETCHES: Final = 8
+"""Replica fetches among them: each keeps its plan. Kafka's fetchers have one under way."""
+
+_LARGE_FETCH: Final = 2**14  # bytes: what is received of a larger one has to wait for its turn
 
 _SMALL_FRAME: Final = 1024  # bytes: reading one costs more than moving it
 
@@ -52,14 +61,16 @@ class Link:
         "_closed",
         "_draining",
         "_fetches",
-        "_kept",
+        "_kept_half",
+        "_kept_whole",
         "_lingering",
         "_loop",
         "_on_close",
         "_relay",
         "_requests",
+        "_requests_in",
         "_responses",
-        "_rest",
+        "_responses_in",
         "_timer",
         "_to_client",
         "_to_upstream",
@@ -75,6 +86,7 @@ class Link:
         upstream: socket.socket,
         peer: int | None,
         *,
+        sources: ReplicaSources | None,
         client_host: str,
         upstream_name: str,
         on_close: Callable[[Link], None],
@@ -89,10 +101,13 @@ class Link:
         self._requests = RequestStream(relay.fetch_size_limit)
         self._responses = ResponseStream()
         self._fetches = ReplicaFetches(relay, peer, self)
-        self._to_upstream = Pump(self, loop, relay.pool, client, upstream)
-        self._to_client = Pump(self, loop, relay.pool, upstream, client)
-        self._rest = b""  # what came behind a request that is held
-        self._kept = 0  # bytes of fetches, as told to `fetch_memory`
+        if sources is not None:
+            self._requests.decode_fetch = partial(self._fetches.decodes, sources, client_host)
+        self._to_upstream = Pump(self, loop, relay.pool, client, upstream, relay.turns)
+        self._to_client = Pump(self, loop, relay.pool, upstream, client, relay.turns)
+        self._requests_in = Inflow(self, self._to_upstream, relay.turns, BLOCKED | HELD | CROWDED | STOPPED)
+        self._responses_in = Inflow(self, self._to_client, relay.turns, BLOCKED | STOPPED)
+        self._kept_half = self._kept_whole = 0  # bytes of fetches, as told to `fetch_memory`
         self._draining = False
         self._lingering = False
         self._closed = False
@@ -110,20 +125,28 @@ class Link:
         self._closed = True
         self._to_upstream.close()
         self._to_client.close()
+        self._requests_in.close()
+        self._responses_in.close()
         self._loop.remove_reader(self._client)  # a lingering one
         if self._timer is not None:
             self._timer.cancel()
         self._client.close()
         self._upstream.close()
-        self._fetches.close(in_flight=any(pending.scanner is not None for pending in self._responses.pending))
+        self._fetches.close()
         self._relay.fetch_memory.drop(self)
         self._on_close(self)
 
-    def evict(self) -> None:
-        """Close for want of memory: of all links this one keeps the most bytes of fetches."""
+    @property
+    def is_reading(self) -> bool:
+        """Whether what the client sends is taken: nothing holds it up here, or behind here."""
+        return not self._to_upstream.is_paused(BLOCKED | HELD | CROWDED | UNTAKEN | IN_LINE)
+
+    def evict(self, why: Why) -> None:
+        """Close for want of memory, or because a fetch does not come to its end."""
         stats, log = self._relay.stats, self._relay.log
-        stats.protocol_errors["fetch_memory"] += 1
-        log.fault("fetch_memory_full", self.client_host, side=stats.side, kept_bytes=self._kept)
+        stats.protocol_errors[why] += 1
+        event = "fetch_memory_full" if why == "fetch_memory" else why
+        log.fault(event, self.client_host, side=stats.side, kept_bytes=self._kept_half + self._kept_whole)
         self.close()
 
     def drain(self) -> None:
@@ -137,23 +160,48 @@ class Link:
 
     def received(self, pump: Pump, view: memoryview) -> None:
         """Take bytes that arrived from the client (for the upstream) or from the upstream."""
-        if pump is self._to_client:
-            if self._responses.skip(len(view)):
-                pump.unsent.append(view)
-            else:
-                self._take_responses(view)
-        elif self._requests.skip(len(view)):
+        is_requests = pump is self._to_upstream
+        stream, inflow = (self._requests, self._requests_in) if is_requests else (self._responses, self._responses_in)
+        if stream.skip(len(view)):
+            inflow.skip(len(view))
             pump.unsent.append(view)
         else:
-            self._take_requests(view)
-        if self._draining and not self._requests.opaque:
+            frames = inflow.arrived(view)
+            self._note_kept()
+            if self._kept_half >= _LARGE_FETCH:
+                pump.waits_in_line = True
+            pump.large_reads = (
+                stream.opaque
+                or stream.passing > SMALL_BUFFER_SIZE
+                or _is_bulk(view, frames)
+                or (not is_requests and self._responses.scanning)
+            )
+        self._go_on_draining()
+
+    def take(self, pump: Pump, view: memoryview) -> int:
+        """Take a few requests or responses; returns how many bytes of them were taken."""
+        if pump is self._to_upstream:
+            return self._take_requests(view)
+        self._take_responses(view)
+        return len(view)
+
+    def took(self, pump: Pump) -> None:
+        """Go on with what waited for this."""
+        self._note_kept()
+        self._go_on_draining()
+
+    def _go_on_draining(self) -> None:
+        if self._draining and not self._closed and not self._requests.opaque:
             self._take_no_more()
             self._loop.call_soon(self._finish_if_idle)  # when what arrived was sent
 
     def unblocked(self, pump: Pump) -> None:
         """Go on with what waited for a peer to read."""
         if pump is self._to_client:
+            self._responses_in.go_on()
             self._read_on_if_not_crowded()
+        else:
+            self._requests_in.go_on()
         if self._draining:
             self._finish_if_idle()
 
@@ -184,29 +232,34 @@ class Link:
 
     # Requests
 
-    def _take_requests(self, view: memoryview) -> None:
+    def _take_requests(self, view: memoryview) -> int:
         requests, pending = self._requests, self._responses.pending
-        pending_before = len(pending)
+        taken, is_new = len(view), False
         for event in requests.receive(view):
+            is_new = True
             self._carry_out(event)
             if self._closed:
-                return
+                return taken
+            if len(pending) > MOST_PENDING or self._fetches.in_flight >= MOST_FETCHES:
+                self._to_upstream.pause(CROWDED)
             if self._fetches.holding:
                 self._to_upstream.pause(HELD)
-                self._rest = bytes(view[requests.consumed :])
+            if isinstance(event, ReplicaFetch):
+                taken = requests.consumed  # each of them may take long: the others come first
                 break
-        self._to_upstream.large_reads = (
-            requests.opaque or requests.passing > SMALL_BUFFER_SIZE or _is_bulk(view, len(pending) - pending_before)
-        )
-        if len(pending) > MOST_PENDING:
-            self._to_upstream.pause(CROWDED)
-        self._note_kept()
+        self._note_kept(is_new=is_new)
+        return taken
 
-    def _note_kept(self) -> None:
-        kept = self._requests.collected + self._fetches.held_bytes + len(self._rest)
-        if kept != self._kept:
-            self._kept = kept
-            self._relay.fetch_memory.keep(self, kept)
+    def _note_kept(self, *, is_new: bool = False) -> None:
+        if self._closed:
+            return
+        half, whole = self._requests.collected, self._fetches.held_bytes + len(self._requests_in.rest)
+        if half != self._kept_half or whole != self._kept_whole or (half and is_new):
+            self._kept_half, self._kept_whole = half, whole
+            memory = self._relay.fetch_memory
+            memory.keep(self, half=half, whole=whole, is_new=is_new)
+            if half:
+                memory.watch(self._loop)
 
     def _carry_out(self, event: RequestEvent) -> None:
         match event:
@@ -219,6 +272,8 @@ class Link:
             case Undecoded(reason, api_version, replica_id):
                 stats = self._relay.stats
                 stats.count_undecoded(api_version, reason)
+                if reason != "fetch_version":
+                    self._fetches.passed_undecoded(api_version)
                 self._relay.log.fault(
                     "fetch_not_throttled",
                     self.client_host,
@@ -252,6 +307,11 @@ class Link:
         """Let all further fetches pass."""
         self._requests.decode_fetch = _decodes_nothing
 
+    @property
+    def is_next(self) -> bool:
+        """Whether the fetch that is held is next in line for budget."""
+        return self._fetches.is_next
+
     def replan(self) -> None:
         """Have the fetch that is held planned again; when it goes, go on with what came behind it."""
         if self._client_is_gone():
@@ -261,16 +321,14 @@ class Link:
             self._fetches.replan()
             if self._closed or self._fetches.holding:
                 return
-            rest, self._rest = self._rest, b""
-            if rest:
-                self._take_requests(memoryview(rest))
             self._note_kept()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
             self.failed(self._to_upstream, error)
             return
         self._to_upstream.flush()
-        if not self._closed and not self._fetches.holding:
+        if not self._closed:
             self._to_upstream.resume(HELD)
+            self._requests_in.go_on()
 
     def _client_is_gone(self) -> bool:
         """Whether the client closed its connection while nothing was read from it."""
@@ -285,31 +343,29 @@ class Link:
 
     def _take_responses(self, view: memoryview) -> None:
         responses = self._responses
-        pending_before = len(responses.pending)
         responses.receive(view, self._to_client.unsent)
         if responses.completed:
             completed, responses.completed = responses.completed, []
             self._fetches.settle(completed)
-        self._to_client.large_reads = (
-            responses.opaque
-            or responses.scanning
-            or responses.passing > SMALL_BUFFER_SIZE
-            or _is_bulk(view, pending_before - len(responses.pending))
-        )
         self._read_on_if_not_crowded()
 
     def _read_on_if_not_crowded(self) -> None:
         if self._to_upstream.is_paused(CROWDED):
             pending = self._responses.pending
-            if len(pending) <= MOST_PENDING // 2 and all(one.answer is None for one in pending):
+            if (
+                len(pending) <= MOST_PENDING // 2
+                and self._fetches.in_flight < MOST_FETCHES
+                and all(one.answer is None for one in pending)
+            ):
                 self._to_upstream.resume(CROWDED)
+                self._requests_in.go_on()
 
     # The end
 
     def _take_no_more(self) -> None:
         """Draining: read up to the end of the request under way and no further; one that is held was not taken."""
         self._fetches.drop_held()
-        self._rest = b""
+        self._requests_in.drop()
         self._note_kept()
         if self._requests.at_boundary:
             self._to_upstream.pause(DRAINING)

@@ -10,9 +10,10 @@ from proxy.address import Address
 from proxy.connect import connect, set_options
 from proxy.link import Link
 from proxy.relay import Relay
+from proxy.replica_sources import ReplicaSources
 
 _BACKLOG: Final = 1024
-_ACCEPTS_IN_A_ROW: Final = 64
+_ACCEPTS_IN_A_ROW: Final = 8
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
 
 
@@ -20,14 +21,23 @@ class Listener:
     """Accepts connections on `listen` for `relay`'s side and carries them to `upstream`.
 
     `peer` is the upstream broker's id on an egress route, None on the ingress, where each fetch names its replica.
+    `sources` judges whether it is one; None: whoever says so.
     Listen on port 0 for a free one; `address` says which it became.
     """
 
-    def __init__(self, relay: Relay, listen: Address, upstream: Address, peer: int | None = None) -> None:
+    def __init__(
+        self,
+        relay: Relay,
+        listen: Address,
+        upstream: Address,
+        peer: int | None = None,
+        sources: ReplicaSources | None = None,
+    ) -> None:
         self.relay = relay
         self.address = listen
         self.upstream = upstream
         self.peer = peer
+        self.sources = sources
         self.links: set[Link] = set()
         """The connections that move bytes."""
         self._socket: socket.socket | None = None
@@ -147,6 +157,7 @@ class Listener:
             client,
             task.result(),
             self.peer,
+            sources=self.sources,
             client_host=client_host,
             upstream_name=str(self.upstream),
             on_close=self._closed,

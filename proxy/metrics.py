@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from proxy.export_stats import ExportStats
-from proxy.stats import RelayStats
+from proxy.stats import OTHER_PEERS, RelayStats
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 
@@ -30,12 +30,13 @@ SAMPLES_PER_SLICE = 100
 
 # Shown from the start, at 0: a rate needs the sample before the first event.
 KNOWN_PASSTHROUGH = (
-    *("fetch_version", "fetch_too_large", "fetch_malformed", "too_many_partitions"),
+    *("fetch_version", "fetch_too_large", "fetch_malformed", "too_many_topics", "too_many_partitions"),
+    "not_a_replica",
     *("tls", "sasl", "not_kafka", "throttle_error"),
 )
 KNOWN_PROTOCOL_ERRORS = (
     *("invalid_frame_size", "frame_too_large", "malformed_frame"),
-    *("unexpected_response", "correlation_mismatch", "fetch_memory"),
+    *("unexpected_response", "correlation_mismatch", "fetch_memory", "fetch_stalled"),
 )
 KNOWN_UPSTREAM_FAILURES = ("refused", "unreachable", "timeout")
 
@@ -129,7 +130,7 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "Record bytes of replica fetches, by the other broker and whether the partition was throttled.",
         ("side", "peer", "throttled"),
         (
-            ((side.throttle.side, str(peer), "true" if throttled else "false"), size)
+            ((side.throttle.side, _peer(peer), "true" if throttled else "false"), size)
             for side in sides
             for (peer, throttled), size in list(side.throttle.stats.replication_bytes.items())
         ),
@@ -197,6 +198,20 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         sides,
         lambda side: side.throttle.lag.replica_lag_time_max,
     )
+    yield _by_side(
+        "weir_lag_evicted",
+        "counter",
+        "Partitions of replicas whose lag is not told for want of room: dropped, or not taken.",
+        sides,
+        lambda side: side.throttle.lag.evicted,
+    )
+    yield _by_side(
+        "weir_replica_ids_refused",
+        "counter",
+        "Replica ids that the cluster's metadata does not know, or that are too many: they have no series.",
+        sides,
+        lambda side: side.throttle.brokers.refused,
+    )
 
 
 def _partition_families(sides: Sequence[SideSource]) -> Iterator[Family]:
@@ -233,6 +248,13 @@ def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "Connections accepted.",
         sides,
         lambda side: side.relay.connections_accepted,
+    )
+    yield _by_side(
+        "weir_links_of_other_peers",
+        "counter",
+        "Connections of replica ids beyond the first 1,000, which are counted as one peer.",
+        sides,
+        lambda side: side.relay.links_of_other_peers,
     )
     yield _by_side("weir_held_fetches", "gauge", "Replica fetches held back now.", sides, lambda side: side.relay.held)
     yield _by_side(
@@ -310,6 +332,10 @@ def _by_side_and(
 def _counted(name: str, documentation: str, label: str, counts: Mapping[str, int], known: Iterable[str] = ()) -> Family:
     shown = {**dict.fromkeys(known, 0), **counts}
     return Family(name, "counter", documentation, (label,), [((key,), count) for key, count in shown.items()])
+
+
+def _peer(peer: int) -> str:
+    return "other" if peer == OTHER_PEERS else str(peer)
 
 
 def _text(topic: bytes) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from typing import Final, Protocol
 
 from protocol.response_scanner import Buffer
 from proxy.buffers import LARGE_BUFFER_SIZE, BufferPool
+from proxy.turn_budget import TurnBudget
 
 # Why a pump does not read; it reads when no reason is left. Plain integers: enum's flags cost more than a read does.
 STOPPED: Final = 1  # not started yet, or closed
@@ -22,9 +24,13 @@ HELD: Final = 4  # a request is held back, and what follows it has to wait
 CROWDED: Final = 8  # the peer asks faster than it takes answers
 DRAINING: Final = 16  # no new request is taken
 ENDED: Final = 32  # the source sent its last byte
+UNTAKEN: Final = 64  # what was read has to wait for its turn
+IN_LINE: Final = 128  # the next read has to wait for its turn
 
 READS_IN_A_ROW: Final = 16
 """Reads of small buffers before other connections have their turn: as many bytes as one large buffer."""
+
+_ROW_SECONDS: Final = 0.0005  # and no longer than this, where each of them takes long
 
 _MOST_BUFFERS: Final = 64  # for one sendmsg; the system's limit is 1,024
 
@@ -58,11 +64,13 @@ class Pump:
         "_reading",
         "_source",
         "_target",
+        "_turns",
         "_writing",
         "large_reads",
         "moved",
         "read_limit",
         "unsent",
+        "waits_in_line",
     )
 
     def __init__(
@@ -72,12 +80,14 @@ class Pump:
         pool: BufferPool,
         source: socket.socket,
         target: socket.socket,
+        turns: TurnBudget,
     ) -> None:
         self._owner = owner
         self._loop = loop
         self._pool = pool
         self._source = source
         self._target = target
+        self._turns = turns
         self._borrowed: memoryview | None = None  # what parts of `unsent` may be slices of
         self._paused = STOPPED
         self._reading = False
@@ -91,6 +101,8 @@ class Pump:
         """Whether a large buffer is worth borrowing for the next read."""
         self.read_limit = 0
         """Bytes that the next read may take at most; 0 is no limit."""
+        self.waits_in_line = False
+        """Whether a read has to wait for its turn: the last one brought more than could be taken at once."""
         self.moved = 0
         """Bytes read so far."""
 
@@ -144,7 +156,20 @@ class Pump:
                 self._owner.unblocked(self)
 
     def _readable(self) -> None:
-        for _ in range(READS_IN_A_ROW):
+        if not self.waits_in_line:
+            self._read(READS_IN_A_ROW)
+        elif not self._paused:
+            self.pause(IN_LINE)
+            self._turns.add(self._read_in_turn)
+
+    def _read_in_turn(self) -> None:
+        self._paused &= ~IN_LINE
+        self._read(1)
+        self.resume(IN_LINE)
+
+    def _read(self, most: int) -> None:
+        end = time.perf_counter() + _ROW_SECONDS
+        for _ in range(most):
             if self._paused:
                 return
             buffer = self._borrowed = self._pool.borrow(self.large_reads)
@@ -170,6 +195,8 @@ class Pump:
                 break
             if size < len(buffer) and self._is_level_triggered:
                 return
+            if time.perf_counter() >= end:
+                break
         if not self._is_level_triggered:
             self._loop.call_soon(self._readable)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from protocol.fetch import FetchRequest
 from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
@@ -15,6 +15,7 @@ from proxy.buffers import BufferPool
 from proxy.fetch_memory import FetchMemory
 from proxy.log import EventLog
 from proxy.stats import RelayStats
+from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
 from quota.decisions import Decision
 
 CONNECT_SECONDS: Final = 5.0
@@ -32,11 +33,12 @@ class LinkThrottle(Protocol):
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> None:
         """The answer to the oldest request forwarded passed whole; `head` is as the broker sent it."""
 
-    def abandon(self) -> None:
-        """No answer to anything forwarded will come."""
-
     def close(self) -> None:
-        """The connection is gone."""
+        """The connection is gone, and with it every answer still to come."""
+
+    @property
+    def is_next(self) -> bool:
+        """Whether its held fetch could go if budget flowed back now: no other link stands in front of it."""
 
 
 class SideThrottle(Protocol):
@@ -45,9 +47,16 @@ class SideThrottle(Protocol):
     def link(self, peer: int) -> LinkThrottle:
         """The state of a new connection with broker `peer`."""
 
+    def drop(self, link: Any) -> None:
+        """Forget a link that could not be closed, with all that it holds."""
+
 
 class Holder(Protocol):
     """A link, for those that hold a fetch back."""
+
+    @property
+    def is_next(self) -> bool:
+        """Whether the held fetch is next in line for budget."""
 
     def replan(self) -> None:
         """Plan the held fetch again."""
@@ -57,8 +66,8 @@ class Holder(Protocol):
 class Relay:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
 
-    `pool` and `fetch_memory` may be shared by both sides. `fetch_size_limit` (bytes) and `connect_seconds` count for
-    new connections.
+    `pool`, `fetch_memory` and `turns` may be shared by both sides. `fetch_size_limit` (bytes) and `connect_seconds`
+    count for new connections.
     """
 
     throttle: SideThrottle
@@ -69,22 +78,25 @@ class Relay:
     fetch_memory: FetchMemory = field(default_factory=FetchMemory)
     fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
     connect_seconds: float = CONNECT_SECONDS
+    turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
     held: HeldFetches = field(init=False)
 
     def __post_init__(self) -> None:
         self.held = HeldFetches(self.stats)
 
     def replan_held(self) -> None:
-        """Plan every held fetch again at once: the throttle's settings, or what it knows of the cluster, changed."""
+        """Begin to plan every held fetch again: the throttle's settings, or what it knows of the cluster, changed."""
         self.held.wake_now()
 
 
 class HeldFetches:
-    """The links that hold a fetch back, longest first."""
+    """The links that hold a fetch back, longest first. A plan may cost 0.5 ms: `turns` bounds those of one turn."""
 
-    def __init__(self, stats: RelayStats) -> None:
+    def __init__(self, stats: RelayStats, turns: TurnBudget | None = None) -> None:
         self._stats = stats
         self._links: dict[Holder, None] = {}
+        self._due: dict[Holder, None] = {}
+        self._turns = TurnBudget() if turns is None else turns
         self._wake: asyncio.Handle | None = None
         self._woken_at = float("-inf")
 
@@ -99,21 +111,45 @@ class HeldFetches:
     def remove(self, link: Holder) -> None:
         """Take a link out, if it is in."""
         self._links.pop(link, None)
+        self._due.pop(link, None)
         self._stats.held = len(self._links)
 
     def wake_soon(self) -> None:
-        """Plan all again from the loop: budget flowed back. Many calls in one moment are one wake."""
+        """Plan from the loop what is next in line: budget flowed back. Many calls in one moment are one wake.
+
+        All others would find no budget: with hundreds in line, to plan them all at each answer would cost a core.
+        """
         if self._links and self._wake is None:
             loop = asyncio.get_running_loop()
             delay = self._woken_at + _WAKE_INTERVAL_SECONDS - loop.time()
-            self._wake = loop.call_later(delay, self.wake_now) if delay > 0 else loop.call_soon(self.wake_now)
+            self._wake = loop.call_later(delay, self._wake_next) if delay > 0 else loop.call_soon(self._wake_next)
+
+    def _wake_next(self) -> None:
+        self._wake = None
+        self._woken_at = asyncio.get_running_loop().time()
+        self.wake([link for link in self._links if link.is_next])
 
     def wake_now(self) -> None:
-        """Plan all again, the one that was held longest first."""
+        """Plan all again, the one that was held longest first; the first few before this returns."""
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
         if self._links:
             self._woken_at = asyncio.get_running_loop().time()
-            for link in list(self._links):
-                link.replan()
+            self.wake(self._links)
+            self._turns.run()
+
+    def wake(self, links: Iterable[Holder]) -> None:
+        """Plan these again in this order, a few in each turn of the loop; who is due already keeps its place."""
+        for link in links:
+            if link not in self._due:
+                self._due[link] = None
+                self._turns.add(self._plan_next)
+
+    def _plan_next(self) -> None:
+        for link in self._due:
+            del self._due[link]
+            link.replan()
+            if link not in self._links:
+                self.wake_soon()  # it went: the next in line may find budget, too
+            return

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 import socket
 from typing import TYPE_CHECKING
 
-from proxy.address import Address
+from proxy.address import Address, IPAddress, numeric_address
 from proxy.config_reader import ConfigError
 
 if TYPE_CHECKING:
     from proxy.config import Config
-
-IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def check_routes(config: Config) -> None:
@@ -75,27 +72,18 @@ def _overlap(host: str, listening_host: str) -> bool:
 
 
 def _is_wildcard(host: str) -> bool:
-    address = _numeric(host)
+    address = numeric_address(host)
     return address is not None and address.is_unspecified
 
 
-def _numeric(host: str) -> IPAddress | None:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
-
-
 def _addresses(host: str) -> set[IPAddress]:
-    if (numeric := _numeric(host)) is not None:
+    if (numeric := numeric_address(host)) is not None:
         return {numeric}
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return set()  # a name that is not known yet cannot be shown to loop
-    resolved = (_numeric(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in found)
+    resolved = (numeric_address(str(sockaddr[0])) for *_, sockaddr in found)
     return {address for address in resolved if address is not None}
 
 

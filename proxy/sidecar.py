@@ -12,18 +12,21 @@ import msgspec
 
 from proxy.address import Address
 from proxy.admin import AdminServer
+from proxy.broker_addresses import BrokerAddresses
 from proxy.buffers import BufferPool
 from proxy.config import SIDES, Config, ConfigError, ThrottleTable, throttle_settings
 from proxy.export import Exporter, new_exporter
-from proxy.fetch_memory import FetchMemory
+from proxy.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
 from proxy.listener import Listener
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
 from proxy.metrics import ProcessStats, SideSource, families, render
 from proxy.relay import Relay
+from proxy.replica_sources import Addresses, ReplicaSources
 from proxy.stats import RelayStats
 from proxy.status import side_status
 from proxy.throttle_table import ThrottleInForce
 from proxy.topic_ids import DEFAULT_POLL_SECONDS, TopicIdResolver, metadata_servers
+from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.upstream_probe import UpstreamProbe
 from quota.throttle import Side, Throttle
 from quota.topic_names import TopicNames
@@ -64,13 +67,13 @@ class Sidecar:
         self._started_at = clock()
         self._relays: dict[Side, Relay] = {}
         self.sides: list[SideSource] = []
-        pool, self._fetch_memory = BufferPool(), FetchMemory()
+        pool, self._fetch_memory, turns = BufferPool(), FetchMemory(), TurnBudget(pause=PAUSE_SECONDS)
         for side in SIDES:
             settings = throttle_settings(config, config.throttle, side)
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
-            self._relays[side] = Relay(throttle, stats, self.log, pool, clock, self._fetch_memory)
+            self._relays[side] = Relay(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
         self._apply_limits()
         self.throttle_in_force = ThrottleInForce(config.throttle, self._apply_throttle)
         self.listeners: list[Listener] = []
@@ -87,6 +90,7 @@ class Sidecar:
             poll_seconds=DEFAULT_POLL_SECONDS if config.cluster is None else config.cluster.poll_seconds,
             clock=clock,
         )
+        self._broker_addresses = BrokerAddresses(self._learn_broker_addresses)
         self._poller: ClusterPoller | None = None
         self._polling: list[asyncio.Task[None]] = []
         self._exporter: Exporter | None = None
@@ -96,7 +100,8 @@ class Sidecar:
         """Listen everywhere, or nowhere: ListenError names the address that cannot be had."""
         try:
             for index, ingress in enumerate(self.config.ingress):
-                listener = Listener(self._relays["leader"], ingress.listen, ingress.upstream)
+                sources = ReplicaSources(ingress.replicas_from, self._clock)
+                listener = Listener(self._relays["leader"], ingress.listen, ingress.upstream, sources=sources)
                 await self._listen(listener, f"ingress[{index}]")
             for index, egress in enumerate(self.config.egress):
                 listener = Listener(self._relays["follower"], egress.listen, egress.upstream, egress.peer)
@@ -131,6 +136,7 @@ class Sidecar:
             polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await polling
+        await self._broker_addresses.close()
         for listener in self.listeners:
             listener.abort()
         if self._exporter is not None:
@@ -205,7 +211,7 @@ class Sidecar:
         self.log.info("listening", role=route.partition("[")[0], **_route_status(listener))
 
     def _apply_limits(self) -> None:
-        self._fetch_memory.limit = self.config.limits.fetch_request_max_bytes
+        self._fetch_memory.limit = max(DEFAULT_FETCH_MEMORY, self.config.limits.fetch_request_max_bytes)
         for relay in self._relays.values():
             relay.fetch_size_limit = self.config.limits.fetch_request_max_bytes
             relay.connect_seconds = self.config.limits.connect_timeout_seconds
@@ -227,6 +233,11 @@ class Sidecar:
         for side in self.sides:
             side.throttle.set_under_min_isr(partitions)
         self._replan_held()
+
+    def _learn_broker_addresses(self, brokers: Addresses) -> None:
+        for listener in self.listeners:
+            if listener.sources is not None:
+                listener.sources.learn(brokers)
 
     def _apply_topic_names(self) -> None:
         for side in self.sides:
@@ -252,6 +263,8 @@ class Sidecar:
             log=self.log,
             count=self._count_poll,
             clock=self._clock,
+            lagging=self._topic_ids.unasked,
+            publish_brokers=self._broker_addresses.offer,
         )
         self._polling.append(asyncio.create_task(self._poller.run()))
 

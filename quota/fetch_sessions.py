@@ -26,6 +26,7 @@ from protocol.fetch_session import (
 )
 from protocol.response_scanner import ResponseHead
 from quota.replica_state import NEVER, ReplicaPartition, Upstream
+from quota.topic_names import CLUSTER_METADATA_ID
 
 if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
@@ -40,11 +41,14 @@ nothing is new, but not in such an answer: an earlier hop goes on asking."""
 
 _NONE: Final = ()
 
+_METADATA_LOG: Final = (b"__cluster_metadata", CLUSTER_METADATA_ID)  # by name, from v13 on by id
+
 
 class FetchSessions:
     """The state of both sessions. `touched` are the partitions of which the leader may have to be told something."""
 
     __slots__ = (
+        "_counts_as_full",
         "_has_sessions",
         "_lists_all",
         "_open_session",
@@ -69,6 +73,7 @@ class FetchSessions:
         self._stats = stats
         self._has_sessions = False  # the version of the request under way
         self._lists_all = True
+        self._counts_as_full = True
 
     @property
     def in_session(self) -> bool:
@@ -96,7 +101,8 @@ class FetchSessions:
         if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
             self._lists_all = False
             return self.follower.take(request.session_id, request.session_epoch, uses_topic_ids)
-        self._stats.full_fetches_received += 1
+        self._counts_as_full = not _is_raft(request)
+        self._stats.full_fetches_received += self._counts_as_full
         keeps_slot = self.follower.id
         self.follower.end()
         self.leader.begin_anew()
@@ -139,7 +145,7 @@ class FetchSessions:
         """
         if not self._has_sessions:
             return request
-        self._stats.full_fetches_sent += 1
+        self._stats.full_fetches_sent += self._counts_as_full
         if self.follower.id == NO_SESSION:
             self.touched = {}
             return request.with_(session_id=self.leader.id, session_epoch=FINAL_EPOCH)
@@ -182,19 +188,28 @@ class FetchSessions:
             replica.upstream = Upstream.CAPPED
         self.touched = dict.fromkeys(capped)
         with_max_bytes = fetch_version(request.header.api_version).with_max_bytes
+        as_came = [(replica, replica.entry) for replica in front]
+        ours = [(replica, with_max_bytes(replica.entry, cap)) for replica, cap in capped.items()]
+        # What is not throttled stays in front, and what has bytes before what has none: the first one with data
+        # returns a whole batch.
+        listed = chain(as_came, ours)
+        if lists_all:
+            # As the leader's own session would have it: what returned data goes to the end.
+            as_came.sort(key=lambda sent: sent[0].served_number)
+            if link.throttle.clock() < link.crowded_until:
+                granted, asked_for = ours[: len(grants)], ours[len(grants) :]
+                listed = chain(granted, as_came, asked_for)
         return request.with_(
-            # What is not throttled stays in front, and what has bytes before what has none: the first one with data
-            # returns a whole batch.
-            topics=_in_topics(
-                chain(
-                    [(replica, replica.entry) for replica in front],
-                    [(replica, with_max_bytes(replica.entry, cap)) for replica, cap in capped.items()],
-                )
-            ),
+            topics=_in_topics(listed),
             session_id=self.leader.id,
             session_epoch=self.leader.epoch,
             forgotten=_NONE if lists_all else _forgotten(gone),
         )
+
+
+def _is_raft(request: FetchRequest) -> bool:
+    """Whether it asks for the cluster's metadata log alone: those have no session, so each lists all that it wants."""
+    return len(request.topics) == 1 and request.topics[0].name in _METADATA_LOG
 
 
 def _in_topics(sent: Iterable[tuple[ReplicaPartition, bytes]]) -> list[RequestTopic]:

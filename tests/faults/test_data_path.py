@@ -73,10 +73,13 @@ async def test_a_response_of_an_impossible_size_ends_its_connection(size: int) -
         await refused(relay, client, broker, "invalid_frame_size", "upstream")
 
 
-async def test_a_fetch_to_be_decoded_that_is_larger_than_the_limit_ends_its_connection() -> None:
+async def test_a_fetch_that_is_larger_than_the_limit_passes_as_far_as_it_comes() -> None:
     async with beside_another(fetch_size_limit=1000) as (relay, client, broker):
-        await client.send(struct.pack(">ihhihi", 2**31 - 1, 1, 3, 9, -1, 5))
-        await refused(relay, client, broker, "frame_too_large", "client")
+        begun = struct.pack(">ihhihi", 2**31 - 1, 1, 3, 9, -1, 5) + b"x" * 100_000
+        await client.send(begun)
+        await broker.expect(begun)
+        assert relay.stats.passthrough == {"fetch_too_large": 1}
+        assert relay.relay.fetch_memory.total == 0
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ async def test_a_response_to_another_request_ends_its_connection(asked: bytes) -
         await broker.expect(asked)
         await broker.send(fetch_response(2))
         await refused(relay, client, broker, "correlation_mismatch", "upstream")
-        assert len(relay.throttle.told("abandon")) == len(relay.throttle.told("plan")) - 1
+        assert len(relay.throttle.told("close")) == len(relay.throttle.told("plan")) - 1
 
 
 async def test_a_malformed_response_to_a_replicas_fetch_ends_its_connection_and_is_given_up() -> None:
@@ -130,7 +133,7 @@ async def test_a_malformed_response_to_a_replicas_fetch_ends_its_connection_and_
         broken[12:16] = struct.pack(">i", 2**31 - 1)
         await broker.send(bytes(broken))
         await refused(relay, client, broker, "malformed_frame", "upstream")
-        assert relay.throttle.told("abandon") == [("abandon",)]
+        assert relay.throttle.told("close") == [("close",)]
         assert relay.throttle.told("settle") == []
 
 
@@ -170,7 +173,7 @@ async def test_a_broker_that_dies_anywhere_in_a_response_ends_the_clients_connec
             one.close()
         await relay.until(lambda: relay.stats.connections == 1)
         planned = len(relay.throttle.told("plan")) - 1  # one is the other connection's
-        assert len(relay.throttle.told("abandon")) == planned
+        assert len(relay.throttle.told("close")) == planned
         assert relay.throttle.told("settle") == []
 
 

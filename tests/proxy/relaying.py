@@ -181,9 +181,14 @@ class ScriptedThrottle:
         if self.fail_settle is not None:
             raise self.fail_settle
 
-    def abandon(self) -> None:
+    @property
+    def is_next(self) -> bool:
+        """Every held fetch is planned again whenever budget flows back."""
+        return True
+
+    def drop(self, link: object) -> None:
         """Remember it."""
-        self.calls.append(("abandon",))
+        self.calls.append(("drop",))
 
     def close(self) -> None:
         """Remember it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.address import Address
+from proxy.address import Address, Network
 from proxy.config import Config, ConfigError, load_config, parse_config, throttle_settings
 from quota.throttle import ThrottleSettings
 from quota.throttled_replicas import ThrottledReplicas
@@ -125,7 +125,7 @@ def test_config_optional_tables_absent_have_the_documented_defaults() -> None:
     assert config.quota.order == "urgent-first"
     assert config.quota.replica_lag_time_max_ms == 30000
     assert (config.fetch.response_max_bytes, config.fetch.session_cache_slots) == (None, 1000)
-    assert config.limits.fetch_request_max_bytes == 104857600
+    assert config.limits.fetch_request_max_bytes == 16777216
     assert (config.limits.drain_seconds, config.limits.connect_timeout_seconds) == (10.0, 5.0)
     assert config.export is None
     assert (config.log.json, config.log.level) == (False, "info")
@@ -136,6 +136,12 @@ def test_config_bootstrap_servers_with_commas_names_several() -> None:
     config = parse_config(FULL.replace('"127.0.0.1:9101"', '"127.0.0.1:9101, [::1]:9102"'))
     assert config.cluster is not None
     assert config.cluster.bootstrap_servers == (Address("127.0.0.1", 9101), Address("::1", 9102))
+
+
+@pytest.mark.parametrize("written", ['["10.0.0.0/8", "fd00::1"]', '"10.0.0.0/8, fd00::1"'])
+def test_config_networks_of_replicas_are_read(written: str) -> None:
+    found = parse_config(f"{SMALL}replicas_from = {written}\n").ingress[0].replicas_from
+    assert found == (Network.parse("10.0.0.0/8"), Network.parse("fd00::1"))
 
 
 def test_config_settings_of_a_side_are_that_sides() -> None:
@@ -221,6 +227,9 @@ WRONG_VALUES = [
     ("ingress[0].listen", '"127.0.0.1:9501"', '":9501"'),
     ("ingress[0].listen", '"127.0.0.1:9501"', "9501"),
     ("ingress[0].upstream", '"127.0.0.1:9201"', '"127.0.0.1:0"'),
+    ("ingress[0].replicas_from[1]", "[[egress]]", 'replicas_from = ["10.0.0.0/8", "kafka2"]\n[[egress]]'),
+    ("ingress[0].replicas_from", "[[egress]]", "replicas_from = []\n[[egress]]"),
+    ("ingress[0].replicas_from", "[[egress]]", "replicas_from = 10\n[[egress]]"),
     ("egress[0].peer", "peer = 2", "peer = -2"),
     ("admin.listen", '"127.0.0.1:9690"', '"nowhere"'),
     ("cluster.bootstrap_servers", '"127.0.0.1:9101"', '"127.0.0.1:9101,b2"'),

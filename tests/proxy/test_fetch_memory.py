@@ -1,10 +1,15 @@
-"""All fetches that are being received or held share one bound; the connection that keeps most has to go."""
+"""All fetches that are being received or held share one bound, and half a fetch is not kept for ever."""
+
+import time
+from dataclasses import dataclass
 
 import pytest
 
 from proxy.fetch_memory import FetchMemory
-from tests.protocol.wire import fetch, fetch_response, request
+from quota.decisions import Hold
+from tests.protocol.wire import fetch, fetch_response, produce, request
 from tests.proxy.relaying import relaying
+from tests.quota.conversation import MovedClock
 
 ON_BOTH_LOOPS = True
 
@@ -13,59 +18,204 @@ def large_fetch(partitions: int) -> bytes:
     return fetch(1, 5, topics=((b"t", tuple((number, 0, 1) for number in range(partitions))),))
 
 
+@dataclass(eq=False)
 class Link:
-    """Remembers that it was evicted."""
+    """Remembers why it was evicted."""
 
-    evicted = False
+    client_host: str = "10.0.0.1"
+    is_reading: bool = True
+    why: str = ""
 
-    def evict(self) -> None:
-        self.evicted = True
+    def evict(self, why: str) -> None:
+        self.why = why
+
+
+def links_of(*hosts: str) -> list[Link]:
+    return [Link(host) for host in hosts]
+
+
+def gone(links: list[Link]) -> list[bool]:
+    return [bool(link.why) for link in links]
 
 
 def test_memory_up_to_the_limit_evicts_no_one() -> None:
     memory = FetchMemory(100)
-    links = [Link() for _ in range(3)]
-    for link, size in zip(links, (60, 30, 10), strict=True):
-        memory.keep(link, size)
-    memory.keep(links[0], 50)
-    memory.keep(links[1], 40)
+    links = links_of("a", "b", "c")
+    for link, size in zip(links, (50, 30, 10), strict=True):
+        memory.keep(link, half=size, whole=0)
+    memory.keep(links[0], half=0, whole=45)
+    memory.keep(links[1], half=20, whole=25)
     assert memory.total == 100
-    assert not any(link.evicted for link in links)
+    assert gone(links) == [False] * 3
 
 
-@pytest.mark.parametrize(
-    ("last", "evicted", "total"),
-    [(11, [True, False, False], 41), (61, [False, False, True], 90), (500, [False, False, True], 90)],
-)
-def test_memory_above_the_limit_evicts_who_keeps_most(last: int, evicted: list[bool], total: int) -> None:
+def test_memory_above_the_limit_evicts_the_oldest_half_of_the_address_that_keeps_most() -> None:
     memory = FetchMemory(100)
-    links = [Link() for _ in range(3)]
-    for link, size in zip(links, (60, 30, last), strict=True):
-        memory.keep(link, size)
-    assert [link.evicted for link in links] == evicted
-    assert memory.total == total
+    links = links_of("a", "b", "b", "b", "c")
+    for link, half, whole in zip(links, (10, 0, 9, 12, 5), (0, 20, 0, 0, 30), strict=True):
+        memory.keep(link, half=half, whole=whole)
+    memory.keep(links[0], half=25, whole=0)
+    assert gone(links) == [False, False, True, False, False]
+    assert memory.total == 92
+    memory.keep(links[2], half=0, whole=0)  # it is gone: nothing changes
+    memory.keep(links[0], half=40, whole=0)
+    assert gone(links) == [True, False, True, False, False]  # by now its own address keeps most
+
+
+def test_an_address_may_keep_half_of_the_memory_but_for_one_fetch_alone() -> None:
+    memory = FetchMemory(100)
+    links = links_of("a", "a", "a", "b")
+    memory.keep(links[0], half=90, whole=0)
+    assert memory.total == 90
+    memory.keep(links[0], half=20, whole=0)
+    memory.keep(links[1], half=20, whole=0)
+    memory.keep(links[2], half=20, whole=0)
+    assert gone(links) == [True, False, False, False]
+    assert memory.total == 40
+
+
+def test_a_fetch_that_came_whole_stays_while_its_address_has_half_ones() -> None:
+    memory = FetchMemory(100)
+    links = links_of("a", "a", "a", "a")
+    memory.keep(links[0], half=0, whole=40)
+    for link in links[1:]:
+        memory.keep(link, half=9, whole=0)
+    assert gone(links) == [False, True, True, False]
+    memory.keep(links[3], half=0, whole=11)
+    assert gone(links) == [True, True, True, False]  # the largest
+
+
+def test_a_half_that_is_of_another_fetch_is_as_young_as_that() -> None:
+    memory = FetchMemory(100)
+    links = links_of("a", "a", "a")
+    for link in links:
+        memory.keep(link, half=10, whole=0)
+    memory.keep(links[0], half=10, whole=0, is_new=True)
+    memory.keep(links[2], half=40, whole=0)
+    assert gone(links) == [False, True, False]
 
 
 def test_memory_with_a_lower_limit_evicts_until_the_rest_fits() -> None:
     memory = FetchMemory(100)
-    links = [Link() for _ in range(4)]
+    links = links_of("a", "b", "c", "d")
     for link, size in zip(links, (40, 30, 20, 5), strict=True):
-        memory.keep(link, size)
+        memory.keep(link, half=0, whole=size)
     memory.limit = 30
-    memory.keep(links[3], 6)
-    assert [link.evicted for link in links] == [True, True, False, False]
+    memory.keep(links[3], half=0, whole=6)
+    assert gone(links) == [True, True, False, False]
+
+
+@pytest.mark.parametrize("size", [20, 21])
+def test_a_half_that_stands_still_is_evicted_after_ten_seconds(size: int) -> None:
+    clock = MovedClock()
+    memory = FetchMemory(1000, clock)
+    (link,) = links_of("a")
+    memory.keep(link, half=20, whole=0)
+    clock.move(9.9)
+    memory.expire()
+    memory.keep(link, half=size, whole=0)
+    clock.move(9.9)
+    memory.expire()
+    assert link.why == ("fetch_stalled" if size == 20 else "")
+    clock.move(0.2)
+    memory.expire()
+    assert link.why == "fetch_stalled"
+    assert memory.total == 0
+
+
+def test_a_half_that_grows_slowly_is_evicted_after_thirty_seconds() -> None:
+    clock = MovedClock()
+    memory = FetchMemory(1000, clock)
+    links = links_of("a", "a")
+    for second in range(30):
+        for link in links:
+            memory.keep(link, half=second + 1, whole=0, is_new=second == 15 and link is links[1])
+        memory.expire()
+        assert gone(links) == [False, False]
+        clock.move(1.0)
+    memory.expire()
+    assert gone(links) == [True, False]
+
+
+def test_a_half_whose_link_reads_nothing_is_not_to_blame() -> None:
+    clock = MovedClock()
+    memory = FetchMemory(1000, clock)
+    links = links_of("a", "a", "a")
+    links[0].is_reading = False
+    memory.keep(links[0], half=10, whole=0)
+    memory.keep(links[1], half=0, whole=10)  # held
+    memory.keep(links[2], half=10, whole=0)
+    memory.drop(links[2])
+    clock.move(100.0)
+    memory.expire()
+    assert gone(links) == [False] * 3
+
+
+async def test_half_a_fetch_is_given_up_when_the_rest_of_it_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.fetch_memory._SWEEP_SECONDS", 0.01)
+    clock = MovedClock(time.monotonic())
+    async with relaying() as relay:
+        relay.relay.fetch_memory = FetchMemory(clock=clock)
+        client, broker = await relay.connect()
+        await client.send(large_fetch(500)[:3000])
+        another, _ = await relay.hold(large_fetch(500))
+        idle, its_broker = await relay.connect(fetch(1, 5))
+        await relay.until(lambda: relay.relay.fetch_memory.total > 3000)
+        clock.move(10.0)
+        await client.expect_end()
+        await broker.expect_end()
+        assert relay.stats.protocol_errors == {"fetch_stalled": 1}
+        (line,) = relay.log.of("fetch_stalled")
+        assert line["kept_bytes"] == 3000
+        assert another.has_nothing()
+        await its_broker.send(fetch_response(1))
+        await idle.expect(fetch_response(1))
+
+
+async def test_a_link_that_is_evicted_for_what_waits_for_its_turn_keeps_nothing() -> None:
+    async with relaying() as relay:
+        relay.relay.fetch_memory.limit = 1000
+        client, _ = await relay.connect()
+        client.connection.send(b"".join(produce(number, 0) for number in range(3000)))
+        await client.expect_end()
+        client, _ = await relay.connect()
+        client.connection.send(fetch(1, 5) + large_fetch(500)[:4000])
+        await client.expect_end()
+        await relay.until(lambda: not relay.stats.connections)
+        assert relay.relay.fetch_memory.total == 0
+
+
+async def test_the_head_of_a_request_counts_when_it_is_long() -> None:
+    async with relaying() as relay:
+        client, _ = await relay.connect()
+        await client.send(fetch(1, 5, client_id=b"c" * 30_000)[:20_000])
+        await relay.until(lambda: relay.relay.fetch_memory.total == 20_000)
+
+
+async def test_silent_connections_with_half_a_fetch_do_not_evict_a_real_one() -> None:
+    real = large_fetch(20_000)
+    async with relaying() as relay:
+        relay.relay.fetch_memory.limit = 4_000_000
+        for _ in range(30):
+            client, _ = await relay.connect()
+            await client.send(real[:150_000])
+        await relay.until(lambda: relay.stats.protocol_errors["fetch_memory"] >= 30 - 2_000_000 // 150_000)
+        for _ in range(5):
+            client, broker = await relay.connect(real)
+            await broker.send(fetch_response(1))
+            await client.expect(fetch_response(1))
 
 
 async def test_fetches_that_never_end_cost_their_clients_and_not_the_others() -> None:
     async with relaying() as relay:
-        relay.relay.fetch_memory.limit = 100_000
+        relay.relay.fetch_memory.limit = 200_000
         clients = []
-        for size in (30_000, 40_000, 45_000):
+        for size in (45_000, 30_000, 40_000):
             client, broker = await relay.connect()
             await client.send(large_fetch(10_000)[:size])
             clients.append((client, broker))
-        most, its_broker = clients.pop()
-        await most.expect_end()
+        oldest, its_broker = clients.pop(0)
+        await oldest.expect_end()
         await its_broker.expect_end()
         assert relay.relay.fetch_memory.total == 70_000
         assert relay.stats.protocol_errors == {"fetch_memory": 1}
@@ -98,17 +248,29 @@ async def test_a_held_fetch_and_what_came_behind_it_are_kept_until_it_goes(behin
         assert relay.relay.fetch_memory.total == 0
 
 
-async def test_a_held_fetch_that_keeps_most_is_given_up_for_others() -> None:
+async def test_a_held_fetch_stays_and_the_half_of_another_goes() -> None:
+    async with relaying() as relay:
+        held, _ = await relay.hold(large_fetch(500))
+        relay.relay.fetch_memory.limit = 9000
+        another, its_broker = await relay.connect()
+        relay.throttle.decisions.append(Hold(float("inf")))
+        await another.send(large_fetch(500)[:4000])
+        await another.expect_end()
+        await its_broker.expect_end()
+        assert (relay.stats.held, held.has_nothing()) == (1, True)
+
+
+async def test_the_larger_of_two_held_fetches_is_given_up_when_both_do_not_fit() -> None:
     async with relaying() as relay:
         client, broker = await relay.hold(large_fetch(500))
         relay.relay.fetch_memory.limit = 9000
+        relay.throttle.decisions.extend([Hold(float("inf"))] * 2)
         another, _ = await relay.connect()
-        await another.send(large_fetch(500)[:4000])
+        await another.send(large_fetch(250))
         await client.expect_end()
         await broker.expect_end()
-        assert relay.stats.held == 0
+        assert (relay.stats.held, another.has_nothing()) == (1, True)
         assert relay.throttle.told("close") == [("close",)]
-        assert relay.relay.fetch_memory.total == 4000
 
 
 async def test_a_drain_gives_back_what_a_held_fetch_kept() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
 from proxy.pump import CROWDED, HELD, STOPPED, Pump
+from proxy.turn_budget import TurnBudget
 from tests.proxy.relaying import Peer, PoisonedPool
 
 ON_BOTH_LOOPS = True
@@ -59,7 +60,7 @@ class Piped:
         self.pool = PoisonedPool()
 
     def pump(self) -> Pump:
-        return Pump(self.owner, asyncio.get_running_loop(), self.pool, self.source, self.target)
+        return Pump(self.owner, asyncio.get_running_loop(), self.pool, self.source, self.target, TurnBudget())
 
 
 @pytest.fixture

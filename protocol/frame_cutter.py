@@ -1,0 +1,62 @@
+"""Where frames end in what arrives, so that a stream can be given a few of them at a time."""
+
+from typing import Final
+
+from protocol.header import SIZE
+
+_PREFIX: Final = SIZE.size
+
+
+class FrameCutter:
+    """One direction of a connection, from its first byte on.
+
+    It reads sizes and nothing else: what is wrong with a frame is for the stream to say that is given its bytes.
+    """
+
+    __slots__ = ("_left", "_prefix")
+
+    def __init__(self) -> None:
+        self._left = 0  # bytes of the frame still to come, behind its size
+        self._prefix = b""  # the first bytes of a size that did not come whole
+
+    def skip(self, size: int) -> None:
+        """Take `size` bytes that are known to end no later than the frame under way."""
+        self._left -= size
+
+    def at_boundary(self) -> None:
+        """What comes next is a frame's first byte."""
+        self._left = 0
+        self._prefix = b""
+
+    def cut(self, view: memoryview, most: int) -> tuple[int, int]:
+        """Take at most `most` frames of `view`; return the offset behind them, and how many frames were begun or ended.
+
+        Where `view` has no more than that, the offset is its end.
+        """
+        size = len(view)
+        at = frames = 0
+        while at < size:
+            frames += 1
+            if not self._left:
+                at = self._read_size(view, at)
+            step = min(self._left, size - at)
+            at += step
+            self._left -= step
+            if frames == most and not self._left and not self._prefix:
+                break
+        return at, frames
+
+    def _read_size(self, view: memoryview, at: int) -> int:
+        """Read the size that begins at `at`, or what is there of it; returns the offset behind."""
+        if self._prefix or len(view) - at < _PREFIX:
+            end = at + _PREFIX - len(self._prefix)
+            self._prefix += bytes(view[at:end])
+            if len(self._prefix) < _PREFIX:
+                return len(view)
+            (size,) = SIZE.unpack(self._prefix)
+            self._prefix = b""
+        else:
+            end = at + _PREFIX
+            (size,) = SIZE.unpack_from(view, at)
+        self._left = max(size, 0)
+        return end

@@ -1,0 +1,58 @@
+"""Resolves the names of the cluster's brokers, beside all else that the event loop does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from proxy.address import IPAddress, numeric_address
+from proxy.replica_sources import Addresses
+
+_RESOLVE_SECONDS: Final = 5.0
+_MOST_BROKERS: Final = 10_000
+
+
+class BrokerAddresses:
+    """Tells `learned` of every broker's addresses whenever the cluster was asked for its brokers.
+
+    A broker that is down is missing in the cluster's answers, and a name's server may be, too: what was known stays.
+    """
+
+    def __init__(self, learned: Callable[[Addresses], None]) -> None:
+        self._learned = learned
+        self._known: dict[int, frozenset[IPAddress]] = {}
+        self._resolving: asyncio.Task[None] | None = None
+
+    def offer(self, brokers: Mapping[int, str]) -> None:
+        """Take the brokers' hosts by id; while the last ones are being resolved, these are left for the next time."""
+        if self._resolving is None or self._resolving.done():
+            self._resolving = asyncio.create_task(self._resolve(brokers))
+
+    async def close(self) -> None:
+        """Resolve no more."""
+        if self._resolving is not None:
+            self._resolving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._resolving
+
+    async def _resolve(self, brokers: Mapping[int, str]) -> None:
+        for broker, host in brokers.items():
+            found = await _addresses_of(host)
+            if found or (broker not in self._known and len(self._known) < _MOST_BROKERS):
+                self._known[broker] = found
+        self._learned(dict(self._known))
+
+
+async def _addresses_of(host: str) -> frozenset[IPAddress]:
+    if (numeric := numeric_address(host)) is not None:
+        return frozenset((numeric,))
+    try:
+        async with asyncio.timeout(_RESOLVE_SECONDS):
+            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # TimeoutError is an OSError
+        return frozenset()
+    addresses = (numeric_address(str(target[0])) for *_, target in found)
+    return frozenset(address for address in addresses if address is not None)

@@ -1,0 +1,76 @@
+"""Work that can wait, done a little at a time, so that nobody else waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+TURN_SECONDS: Final = 0.0002
+"""What all that can wait may take of one turn of the event loop, but for one piece of work that is longer by itself."""
+
+PAUSE_SECONDS: Final = 0.001
+"""How long bytes that can wait wait for their next turn: about the shortest time that a loop's timers know.
+
+A process that is never idle is also the one that the system lets wait: for that, too, others would pay.
+"""
+
+_LONG_LINE: Final = 200  # with more in it the line would grow faster than it is worked off
+
+
+class TurnBudget:
+    """A line of short pieces of work, first come, first served. `clock` gives seconds, and is read for each of them.
+
+    After a turn the next one comes `pause` seconds later; with 0, or while the line is long, as soon as the loop has
+    seen to all others. A piece of work must not raise.
+    """
+
+    def __init__(
+        self,
+        seconds: float = TURN_SECONDS,
+        pause: float = 0.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._seconds = seconds
+        self._pause = pause
+        self._clock = clock
+        self._line: deque[Callable[[], None]] = deque()
+        self._next: asyncio.Handle | None = None
+        self._pauses_until = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether what can wait has to."""
+        return bool(self._line) or self._clock() < self._pauses_until
+
+    def add(self, work: Callable[[], None]) -> None:
+        """Put one piece of work at the end of the line; it may add another one when it is done."""
+        self._line.append(work)
+        if self._next is None:
+            self._set_next(self._pauses_until - self._clock() if self._pause else 0.0)
+
+    def run(self) -> None:
+        """Do what one turn has time for, one piece at least."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        end = self._clock() + self._seconds
+        while self._line:
+            self._line.popleft()()
+            if self._clock() >= end:
+                break
+        pause = self._pause if len(self._line) <= _LONG_LINE else 0.0
+        self._pauses_until = self._clock() + pause
+        if self._line:
+            self._set_next(pause)
+
+    def _set_next(self, delay: float) -> None:
+        if self._next is not None:
+            self._next.cancel()
+        loop = asyncio.get_running_loop()
+        self._next = loop.call_later(delay, self.run) if delay > 0 else loop.call_soon(self.run)

@@ -1,0 +1,36 @@
+"""Fetches of the cluster's metadata log (KRaft): they pass, and are not counted as full fetches."""
+
+import pytest
+
+from protocol.fetch import FetchRequest, RequestTopic
+from protocol.header import FETCH, RequestHeader
+from quota.decisions import Forward
+from quota.throttle import Throttle
+from quota.topic_names import CLUSTER_METADATA_ID
+from tests.quota.conversation import MovedClock, requested_partition
+
+METADATA_TOPICS = {12: b"__cluster_metadata", 13: CLUSTER_METADATA_ID, 17: CLUSTER_METADATA_ID}
+"""The topic's key by version: a name below v13, an id from there on."""
+
+
+def full_fetches(version: int, *names: bytes) -> tuple[int, int]:
+    """What one full fetch of partition 0 of each topic adds to the counts: received and sent."""
+    throttle = Throttle("leader", 1, MovedClock())
+    entry = requested_partition(version, 0, 7, 2**20)
+    topics = [RequestTopic(name, entry, len(entry)) for name in names]
+    request = FetchRequest(RequestHeader(FETCH, version, 1, b"raft"), 2, 500, 0, 2**20, topics)
+    decision = throttle.link(2).plan(request)
+    assert isinstance(decision, Forward)
+    assert decision.request.topics == topics  # nothing is taken out of it
+    return throttle.stats.full_fetches_received, throttle.stats.full_fetches_sent
+
+
+@pytest.mark.parametrize("version", METADATA_TOPICS)
+def test_a_fetch_of_the_metadata_log_is_no_full_fetch(version: int) -> None:
+    assert full_fetches(version, METADATA_TOPICS[version]) == (0, 0)
+
+
+@pytest.mark.parametrize(("version", "name"), [(12, b"orders"), (17, bytes(range(16)))])
+def test_a_fetch_of_any_other_topic_is_a_full_fetch(version: int, name: bytes) -> None:
+    assert full_fetches(version, name) == (1, 1)
+    assert full_fetches(version, METADATA_TOPICS[version], name) == (1, 1)
