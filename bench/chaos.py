@@ -264,10 +264,16 @@ def _rate_rows(windows: Sequence[Window]) -> list[tuple[str, object]]:
     rated = [window for window in windows if window.quota >= _LEAST_RATED]
     used = [window.ratio for window in rated if window.ratio > 0.5]
     return [
-        ("throttles that stood still for 5 s and more", len(windows)),
+        ("throttles that stood still for 3 s and more", len(windows)),
         ("of these at 0.2 MB/s and more", len(rated)),
-        ("highest mean of such a time, x quota", f"{max((window.ratio for window in rated), default=0.0):.3f}"),
-        ("median of those that used half of it", f"{statistics.median(used) if used else 0.0:.3f} ({len(used)})"),
+        (
+            "highest mean of 3 s and more of these, x quota",
+            f"{max((window.ratio for window in rated), default=0.0):.3f}",
+        ),
+        (
+            "median of the highest of each that used half of it",
+            f"{statistics.median(used) if used else 0.0:.3f} ({len(used)})",
+        ),
     ]
 
 

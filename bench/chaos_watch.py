@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import combinations
 from types import TracebackType
 from typing import Final, Self
 
@@ -25,7 +26,7 @@ _POLL_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 1.0  # between two moves
 _REMOVAL_SECONDS: Final = 30.0  # a broker that is down hears nothing, and asks for nothing either
 SETTLING_SECONDS: Final = 2.0  # after a change of a throttle: the window of the last second must run out first
-LEAST_WINDOW_SECONDS: Final = 5.0
+LEAST_WINDOW_SECONDS: Final = 3.0
 BATCH_BYTES: Final = 210_000  # the largest batch of the topic that moves
 _QUESTION_SECONDS: Final = 10.0
 _IN_SYNC_RATE: Final = 15_000  # bytes/s to replicas of the moved topic that are in sync, to two followers
@@ -230,13 +231,18 @@ class Window:
 
 
 def window_of(broker_id: int, side: str, readings: Sequence[Reading]) -> Window | None:
-    """Return what went through between the first reading and the last; None when that is too short or unthrottled."""
+    """Return of all windows from one reading to another the one with most, as part of what is allowed.
+
+    None when none is long enough, or nothing was throttled.
+    """
     if not readings or readings[0].quota == float("inf"):
         return None
-    seconds = readings[-1].answered - readings[0].asked
-    if seconds < LEAST_WINDOW_SECONDS:
-        return None
-    return Window(broker_id, side, readings[0].quota, seconds, readings[-1].size - readings[0].size)
+    windows = (
+        Window(broker_id, side, first.quota, last.answered - first.asked, last.size - first.size)
+        for first, last in combinations(readings, 2)
+        if last.answered - first.asked >= LEAST_WINDOW_SECONDS
+    )
+    return max(windows, key=lambda window: window.size / window.allowed, default=None)
 
 
 @dataclass(slots=True)
