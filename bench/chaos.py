@@ -168,8 +168,6 @@ class Run:
         history = History(self._lanes.happened, self._mover.moves, starts)
         found = self.violations
         found += [f"the producer gave up: {error}" for error in self._records.fatal]
-        if self._records.failed:
-            found.append(f"{len(self._records.failed)} records failed, the first: {self._records.failed[0]}")
         self._verdict = self._read()
         found += self._verdict.violations(self._idempotent)
         differing, self._compared = differing_replicas(self._cluster, self._cluster.admin.partitions([MOVED, *LIVE]))
@@ -237,6 +235,7 @@ class Run:
             ("read twice", verdict.duplicates if self._idempotent else f"{verdict.duplicates} (allowed here)"),
             ("sent again under another producer id", verdict.sent_again),
             ("out of order", verdict.disordered if self._idempotent else f"{verdict.disordered} (allowed here)"),
+            ("given up by the client, not acknowledged", len(self._records.failed)),
             ("longest time without an acknowledgement, s", f"{gap:.1f}, from {since - self._began:.0f} s on"),
             ("moves that ended", len(moves)),
             ("MB moved", sum(move.size for move in moves) / 1e6),

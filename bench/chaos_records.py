@@ -21,6 +21,7 @@ from lab.errors import LabError
 
 _HEAD: Final = struct.Struct(">QI")  # of a record: its number within its partition, and the checksum of the rest
 _PADDING: Final = Random(1).randbytes(1 << 20)
+_UNKNOWN_FOR_NOW: Final = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 _QUEUED: Final = 50_000  # records that may wait in the client: minutes of a stalled cluster
 _POLL_SECONDS: Final = 0.02
 _SHOWN: Final = 5  # numbers of a kind that are named
@@ -174,8 +175,8 @@ class Records:
 class RecordProducer:
     """Sends records with acks=all, by itself at a steady rate in a thread while it is a context, or as told.
 
-    Idempotent where the level has that; elsewhere with one request in flight to each broker. No record expires: each is
-    acknowledged in the end, or the client fails.
+    Idempotent where the level has that; elsewhere with one request in flight to each broker. No record expires. Those
+    that the client gives up itself (a broker that has just started may know no topic) are counted in `failed`.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class RecordProducer:
         self._thread: threading.Thread | None = None
 
     def send(self, partition: Partition, size: int) -> None:
-        """Send a record; waits while the client's queue is full."""
+        """Send a record; waits while the client's queue is full, and while it was told that there is no such topic."""
         number = self.records.next_number(partition)
         on_delivery = partial(self._delivered, partition, number)
         while True:
@@ -215,6 +216,10 @@ class RecordProducer:
                 )
                 return
             except BufferError:
+                self._producer.poll(_POLL_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() not in _UNKNOWN_FOR_NOW or self._stop.is_set():
+                    raise
                 self._producer.poll(_POLL_SECONDS)
 
     def run(self, partitions: Mapping[Partition, float], size: int) -> Self:
@@ -241,6 +246,12 @@ class RecordProducer:
             raise LabError(f"{left} records were not acknowledged within {seconds:g} s.")
 
     def _run(self, partitions: Mapping[Partition, float], size: int) -> None:
+        try:
+            self._produce(partitions, size)
+        except KafkaException as error:
+            self.records.fatal.append(str(error))
+
+    def _produce(self, partitions: Mapping[Partition, float], size: int) -> None:
         begun = time.monotonic()
         sent = dict.fromkeys(partitions, 0)
         while not self._stop.is_set() and not self.records.fatal:
