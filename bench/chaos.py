@@ -136,6 +136,10 @@ class Run:
         self._check()
         self._show_figures()
 
+    def abandon(self) -> None:
+        """Begin nothing more; harmless when the run has come to its end."""
+        self._lanes.abandon()
+
     def _create(self) -> None:
         ids = list(self._cluster.broker_ids)
         turned = {number: ids[number % 3 :] + ids[: number % 3] for number in range(LIVE_PARTITIONS)}
@@ -292,7 +296,10 @@ def main() -> int:
         sidecars=True, throttle=throttle, poll_isr=chosen.poll_isr, properties=_PROPERTIES, heap_mb=320
     ) as cluster:
         run = Run(cluster, Options(mode, chosen.minutes * 60, chosen.seed, chosen.poll_isr), report)
-        run.run()
+        try:
+            run.run()
+        finally:
+            run.abandon()
         if run.violations:
             raise ChaosError(run.violations)  # within the cluster's block, so that its logs stay
     return report.status

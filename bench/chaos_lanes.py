@@ -161,6 +161,7 @@ class Lanes:
         self._gate = gate
         self._say = say
         self._stop = threading.Event()
+        self._abandoned = threading.Event()
         self._begun = time.monotonic()
         first = min(targets)
         lanes: dict[int | None, list[Fault]] = {}
@@ -187,6 +188,14 @@ class Lanes:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 raise LabError(f"{thread.name} did not come to its end within {seconds:g} s.")
+
+    def abandon(self) -> None:
+        """Wait for no more than what is being done now: nothing is to be started when the cluster ends."""
+        self._stop.set()
+        self._abandoned.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(_BROKER_UP_SECONDS)
 
     def lift_throttles(self) -> None:
         """Throttle nothing anywhere."""
@@ -268,7 +277,7 @@ class Lanes:
 
     def _settle(self, stack: ExitStack) -> None:
         """Return with all sidecars held and no leader changed for a while: then followers know what is acknowledged."""
-        while True:
+        while not self._abandoned.is_set():
             with ExitStack() as held:
                 for target in self._targets.values():
                     held.enter_context(target.lock)
@@ -278,12 +287,15 @@ class Lanes:
                     stack.push(held.pop_all())
                     return
             time.sleep(_QUIET_SECONDS)  # others have their turn
+        raise LabError("the run was ended.")
 
     def _wait_until(self, else_: str, is_so: Callable[[], bool]) -> None:
         """Wait; where that takes long, lift the throttles. Raises LabError when it is of no use."""
         begun = time.monotonic()
         relieved = False
         while not is_so():
+            if self._abandoned.is_set():
+                raise LabError("the run was ended.")
             waited = time.monotonic() - begun
             if waited > _PATIENCE_SECONDS:
                 raise LabError(f"{else_} after {_PATIENCE_SECONDS:g} s, though throttles were lifted.")
