@@ -343,17 +343,24 @@ class ReplicaLink:
                 self.sessions.touch(replica)
 
     def classify(self, replica: ReplicaPartition) -> None:
-        """In sync: at or past the high watermark last reported, lately so before an offset went back, or in the ISR."""
-        topic = replica.topic
-        if replica.partition not in topic.throttled or (
-            topic.name is not None and self.throttle.in_isr(topic.name, replica.partition, self.replica_id)
-        ):
+        """In sync: at or past the high watermark last reported, or lately so before an offset went back.
+
+        The cluster's ISR counts only where no high watermark is known, and not at offset 0. It may be old, and none of
+        its members is below a high watermark that it was told: the leader's is at most the least offset of them all.
+        """
+        if replica.partition not in replica.topic.throttled:
             self.place(replica, behind=False, unknown=False)
         elif replica.high_watermark == UNKNOWN_OFFSET:
-            self.place(replica, behind=False, unknown=True)
+            self.place(replica, behind=False, unknown=not self._is_in_isr(replica))
         else:
             is_in_sync = replica.has_caught_up or self.throttle.clock() < replica.in_sync_until
             self.place(replica, behind=not is_in_sync, unknown=False)
+
+    def _is_in_isr(self, replica: ReplicaPartition) -> bool:
+        name = replica.topic.name
+        if name is None or not replica.fetch_offset:
+            return False  # deleted and made anew: the ISR may be of the one before
+        return self.throttle.in_isr(name, replica.partition, self.replica_id)
 
     def place(self, replica: ReplicaPartition, *, behind: bool, unknown: bool) -> None:
         """Note whether a partition is throttled and behind, or throttled with an unknown high watermark."""
