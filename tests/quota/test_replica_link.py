@@ -350,7 +350,7 @@ def test_full_fetch_that_is_wholly_left_out_is_answered_without_muting_its_follo
 
 
 def test_replica_that_an_old_isr_lists_is_throttled_where_it_is_behind() -> None:
-    """It was deleted and added again since the ISR was read: no member of an ISR is below a high watermark it was told."""
+    """It was deleted and added again since the ISR was read."""
     talk = conversation(MB, behind=3, known=False)
     talk.follower.offsets = dict.fromkeys(talk.follower.offsets, 0)
     in_sync = {key: frozenset({1, 2}) for key in talk.leader.logs}
