@@ -300,6 +300,8 @@ class ReplicaLink:
                 continue
             if error_code:
                 replica.last_reported = UNKNOWN_OFFSET
+                if partition in topic.unknown:
+                    self.place(replica, behind=False, unknown=False)  # asked, and there is nothing to keep back
                 # The leader's own broker may say so because it does not lead the partition: no lag begins with that.
                 begins = self.throttle.side == "follower" and error_code not in _ERRORS_OF_NO_TOPIC
                 topic.lag.refuse(partition, now, begins=begins)
@@ -350,11 +352,12 @@ class ReplicaLink:
         """
         if replica.partition not in replica.topic.throttled:
             self.place(replica, behind=False, unknown=False)
+        elif replica.has_caught_up or self.throttle.clock() < replica.in_sync_until:
+            self.place(replica, behind=False, unknown=False)
         elif replica.high_watermark == UNKNOWN_OFFSET:
             self.place(replica, behind=False, unknown=not self._is_in_isr(replica))
         else:
-            is_in_sync = replica.has_caught_up or self.throttle.clock() < replica.in_sync_until
-            self.place(replica, behind=not is_in_sync, unknown=False)
+            self.place(replica, behind=True, unknown=False)
 
     def _is_in_isr(self, replica: ReplicaPartition) -> bool:
         name = replica.topic.name
