@@ -350,9 +350,8 @@ class ReplicaLink:
         The cluster's ISR counts only where no high watermark is known, and not at offset 0. It may be old, and none of
         its members is below a high watermark that it was told: the leader's is at most the least offset of them all.
         """
-        if replica.partition not in replica.topic.throttled:
-            self.place(replica, behind=False, unknown=False)
-        elif replica.has_caught_up or self.throttle.clock() < replica.in_sync_until:
+        is_in_sync = replica.has_caught_up or self.throttle.clock() < replica.in_sync_until
+        if is_in_sync or replica.partition not in replica.topic.throttled:
             self.place(replica, behind=False, unknown=False)
         elif replica.high_watermark == UNKNOWN_OFFSET:
             self.place(replica, behind=False, unknown=not self._is_in_isr(replica))
