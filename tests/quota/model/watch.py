@@ -1,0 +1,144 @@
+"""What must hold for followers: nobody starves, no error is hidden, records of in-sync partitions are not delayed."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from tests.quota.model.follower import Fetcher, Replica
+from tests.quota.model.logs import Log
+from tests.quota.model.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
+
+if TYPE_CHECKING:
+    from tests.quota.model.run import Run
+
+LOOK_SECONDS = 0.5
+HIDDEN_SECONDS = 10.0  # no error longer than this
+SLACK_SECONDS = 5.0
+SHARE_SECONDS = 0.15  # of quota in one fetch
+FLOOR = 0.05  # of the bytes go to whoever waited longest, in the urgent-first order
+
+
+class Watch:
+    """Looks at one run twice a second."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.world = run.world
+        self._disturbed_at = self.world.now
+        self._longest_waits: dict[tuple[int, int, int], dict[bytes, float]] = {}
+
+    def start(self) -> None:
+        """The run begins."""
+        self._measure()
+        self.world.after(LOOK_SECONDS, self._look)
+
+    def disturbed(self) -> None:
+        """Settings changed: who waits begins to wait anew."""
+        self._disturbed_at = self.world.now
+        self._measure()
+
+    def failed(self, fetcher: Fetcher, log: Log) -> None:
+        """The leader answers `log` with an error from now on."""
+        chain = fetcher.chain
+        if chain is not None and chain.is_open and log.key in fetcher.order:
+            limit = HIDDEN_SECONDS + 2.0 + self._slowest_answer(fetcher) + self._question_seconds(fetcher)
+            self.world.after(limit, self._must_have_seen, fetcher, log, chain, self.world.now)
+
+    def _must_have_seen(self, fetcher: Fetcher, log: Log, chain: object, since: float) -> None:
+        replica = fetcher.replicas.get(log.key)
+        if replica is None or fetcher.chain is not chain or not log.error_code:
+            return
+        if replica.error_seen_at < since and chain.is_open:  # type: ignore[attr-defined]
+            self.world.violate(
+                "errors shown", f"{log.key} of replica {fetcher.replica_id} fails for {self.world.now - since:.1f} s"
+            )
+
+    def _look(self) -> None:
+        now = self.world.now
+        for place, fetcher in self.run.fetchers.items():
+            if fetcher.chain is None or not fetcher.chain.is_open:
+                continue
+            waits = self._longest_waits[place]
+            for key in fetcher.order:
+                replica = fetcher.replicas[key]
+                log = replica.log
+                if log.error_code or replica.offset >= log.end:
+                    replica.moved_at = now
+                elif replica.synced_at < math.inf:
+                    appended_at = log.appended_at[replica.offset - log.first_live]
+                    if appended_at >= max(replica.synced_at, self._disturbed_at):
+                        fetcher.took(now - appended_at, replica)
+                else:
+                    self._compare(fetcher, replica, waits[key[0]], now)
+        self.world.after(LOOK_SECONDS, self._look)
+
+    def _compare(self, fetcher: Fetcher, replica: Replica, longest: float, now: float) -> None:
+        waits = now - max(replica.moved_at, self._disturbed_at)
+        if waits > longest:
+            self.world.violate(
+                "nobody starves",
+                f"{replica.key} of replica {fetcher.replica_id} gets nothing for {waits:.1f} s; {longest:.1f} s is long",
+            )
+
+    def finish(self, is_complete: bool) -> None:
+        """The run is over."""
+        for sidecar in self.run.sidecars:
+            sidecar.meter.finish()
+
+    # How long is long
+
+    def _measure(self) -> None:
+        for place, fetcher in self.run.fetchers.items():
+            fetcher.slowest_allowed = 1.0 + 2 * self._slowest_answer(fetcher)
+            self._longest_waits[place] = {key[0]: self._longest_wait(place, key[0]) for key in fetcher.replicas}
+
+    def _slowest_answer(self, fetcher: Fetcher) -> float:
+        """Seconds that answers may take until it is each partition's turn."""
+        rotation = len(fetcher.replicas) * PARTITION_MAX_BYTES + RESPONSE_MAX_BYTES
+        return 2 * rotation / self.run.scenario.bandwidth
+
+    def _question_seconds(self, fetcher: Fetcher) -> float:
+        """Questions of all links share one budget."""
+        seconds = 0.0
+        for sidecar in self.run.sidecars:
+            allowed, quota = sidecar.meter.allowed, sidecar.meter.terms.quota
+            if quota:
+                seconds += allowed.links * allowed.batch / quota
+        return seconds
+
+    def _longest_wait(self, place: tuple[int, int, int], topic: bytes) -> float:
+        """How long a partition of this topic may go without records."""
+        run, scenario = self.run, self.run.scenario
+        fetcher = run.fetchers[place]
+        seconds = SLACK_SECONDS + 2 * self._slowest_answer(fetcher)
+        for sidecar in run.path(place[0], place[1]):
+            quota, throttled = sidecar.meter.terms.quota, sidecar.meter.terms.throttled
+            if quota is None or not any(key[0] == topic for key in throttled):
+                continue
+            if quota == 0:
+                return math.inf
+            in_line = backlog = 0
+            inflow = 0.0
+            for other, fetcher in run.fetchers.items():
+                if sidecar not in run.path(other[0], other[1]):
+                    continue
+                for replica in fetcher.replicas.values():
+                    if replica.key in throttled:
+                        in_line += 1
+                        backlog += replica.log.ends[-1] - replica.log.ends[replica.offset]
+            for spec, log in zip(scenario.partitions, run.logs, strict=True):
+                if spec.live_every and log.key in throttled:
+                    inflow += spec.live_size / spec.live_every
+            share = max(sidecar.meter.allowed.batch, SHARE_SECONDS * quota)
+            is_urgent = sidecar.throttle.settings.order == "urgent-first"
+            rounds = 1 / FLOOR if is_urgent else 2.0
+            if sidecar.throttle.settings.policy == "kip73":
+                share, seconds = max(share, quota), seconds + 12
+            left = 1 - 1.1 * inflow / quota
+            if left <= 0.1:
+                return math.inf
+            line = in_line * share * rounds
+            seconds += 2 * min(line, backlog + in_line * share) / quota / left
+        factor = 1.5 if scenario.rogues else 1.0
+        return factor * seconds
