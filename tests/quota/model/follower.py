@@ -24,6 +24,7 @@ class Replica:
     """One partition that a follower keeps."""
 
     __slots__ = (
+        "caught_up_on",
         "error_seen_at",
         "high_watermark",
         "key",
@@ -31,7 +32,6 @@ class Replica:
         "log",
         "moved_at",
         "offset",
-        "received",
         "synced_at",
     )
 
@@ -43,7 +43,7 @@ class Replica:
         self.high_watermark = -1  # the largest that it was sent of this leader epoch
         self.moved_at = now  # when it last got records, or could not have got any
         self.synced_at = math.inf  # since when it has all that was there
-        self.received = 0
+        self.caught_up_on = 0  # bytes received while behind
         self.error_seen_at = -math.inf
 
 
@@ -201,29 +201,12 @@ class Fetcher:
         return True
 
     def _take_topic(self, topic: ScannedTopic, response: Response) -> None:
-        now, name = self.world.now, topic.name
-        for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(topic.headers):
-            key = name, partition
-            replica = self.replicas.get(key)
-            if replica is None or key not in self.order:
-                continue
-            if error_code:
-                replica.error_seen_at = now
-                replica.synced_at, replica.moved_at = math.inf, now + BACKOFF_SECONDS
-                del self.order[key]
-                self.world.after(BACKOFF_SECONDS, self._return, key, self.chain)
-                continue
-            if high_watermark < 0 or high_watermark < replica.high_watermark:
-                self.world.violate(
-                    "high watermarks",
-                    f"{key} of replica {self.replica_id} was sent {high_watermark} after {replica.high_watermark}",
-                )
-            replica.high_watermark = high_watermark
+        now, name, order, replicas = self.world.now, topic.name, self.order, self.replicas
         for seen in topic.records:
             key = name, seen.partition
-            replica = self.replicas.get(key)
-            if replica is None or key not in self.order:
+            if key not in order:
                 continue
+            replica = replicas[key]
             if response.bases[key] != replica.offset:
                 self.world.violate(
                     "same records",
@@ -231,10 +214,24 @@ class Fetcher:
                 )
             if seen.batches:
                 self._append(replica, seen.batches, seen.complete_bytes, now)
-        for partition, error_code, _, _ in RESPONSE_ENTRY.iter_unpack(topic.headers):
-            replica = self.replicas.get((name, partition))
-            if replica is not None and not error_code and replica.synced_at == math.inf:
-                if replica.offset >= replica.log.end:
+        for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(topic.headers):
+            key = name, partition
+            if key not in order:
+                continue
+            replica = replicas[key]
+            if error_code:
+                replica.error_seen_at = now
+                replica.synced_at, replica.moved_at = math.inf, now + BACKOFF_SECONDS
+                del order[key]
+                self.world.after(BACKOFF_SECONDS, self._return, key, self.chain)
+            elif high_watermark != replica.high_watermark or replica.synced_at == math.inf:
+                if high_watermark < 0 or high_watermark < replica.high_watermark:
+                    self.world.violate(
+                        "high watermarks",
+                        f"{key} of replica {self.replica_id} was sent {high_watermark} after {replica.high_watermark}",
+                    )
+                replica.high_watermark = high_watermark
+                if replica.synced_at == math.inf and replica.offset >= replica.log.end:
                     replica.synced_at = now
 
     def _append(self, replica: Replica, batches: int, size: int, now: float) -> None:
@@ -243,8 +240,9 @@ class Fetcher:
             appended_at = log.appended_at[replica.offset - log.first_live]
             if appended_at >= replica.synced_at:
                 self.took(now - appended_at, replica)
+        else:
+            replica.caught_up_on += size
         replica.offset += batches
-        replica.received += size
         replica.moved_at = now
         self.order[replica.key] = self.order.pop(replica.key)
         self._changed[replica.key] = None

@@ -12,6 +12,7 @@ from protocol.fetch import FetchRequest
 from quota.decisions import Answer, Forward, Hold
 from quota.replica_link import ReplicaLink
 from quota.throttle import Throttle, ThrottleSettings
+from tests.quota.model.describe import answer_line, decision_line, request_line
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Key
 from tests.quota.model.promise import Meter, Terms, Told
@@ -76,6 +77,7 @@ class Chain:
         self.world = world
         self.leader = leader
         self.client = client
+        self.number = world.number()  # tells connections apart in traces
         self.is_open = True
         self.hops = [Hop(self, number, sidecar) for number, sidecar in enumerate(sidecars)]
         self._bandwidth = bandwidth
@@ -181,6 +183,9 @@ class Hop:
         if not self.is_throttled:
             return response
         decision, terms = self._in_flight.popleft()
+        if self.chain.world.trace is not None:
+            line = answer_line(response.topics)
+            self.chain.world.say(f"{self.sidecar.meter.side}, link {self.chain.number}: answered {response.head}, {line}")
         self.sidecar.meter.passed(terms, self.told, response.topics, response.bases)
         self.told.take(response.topics)
         assert self._link is not None
@@ -228,6 +233,9 @@ class Hop:
             self._drop_held()
             self.chain.forward(self._number, request)
             return
+        if world.trace is not None and not (self._is_held and isinstance(decision, Hold)):
+            side = self.sidecar.meter.side
+            world.say(f"{side}, link {self.chain.number}: {request_line(request)}\n{'':14}{decision_line(decision)}")
         if isinstance(decision, Hold):
             self._is_held = True
             self.sidecar.held[self] = None

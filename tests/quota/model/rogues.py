@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 ROGUE_ID = 199
 JOINS_AFTER = 1.0
+_PAUSE_SECONDS = 0.03  # between two fetches of one connection
+_MOST_FETCHES = 150  # of one connection
 SMALLEST, LARGEST = -(2**31), 2**31 - 1
-_CONNECTIONS: dict[Rogue, int] = {"long wait": 2, "never reads": 3, "many connections": 20}
+_CONNECTIONS: dict[Rogue, int] = {"long wait": 2, "never reads": 3, "many connections": 8}
 
 
 class Peer:
@@ -46,12 +48,14 @@ class Peer:
         logs = list(self._leader.logs.values())
         listed = [log for log in logs if log.key in throttled] or logs
         self.behind = max(listed, key=lambda log: log.ends[-1])
+        rest = [log for log in listed if log is not self.behind]
+        self.second = max(rest, key=lambda log: log.ends[-1]) if rest else self.behind
         self.other = min(logs, key=lambda log: log.ends[-1])
 
     def connect(self) -> None:
         """A new connection."""
         scenario = self.scenario
-        self._requests = self._all_requests()
+        self._requests = itertools.islice(self._all_requests(), _MOST_FETCHES)
         self.chain = Chain(
             self.world, self._sidecars, self._leader, self, scenario.bandwidth, scenario.latency
         )
@@ -75,10 +79,10 @@ class Peer:
     def take(self, response: Response) -> None:
         """An answer arrived."""
         if self.chain is not None:
-            self.world.after(0.001 if response.size else 0.05, self.ask, self.chain)
+            self.world.after(_PAUSE_SECONDS, self.ask, self.chain)
 
     def _come_back(self, chain: Chain) -> None:
-        if self.rogue == "never reads":
+        if self.rogue == "never reads" and chain is self.chain:
             chain.close()
             self.connect()
 
@@ -109,8 +113,9 @@ class Peer:
                 yield self._request((3, 7, 11, 12, 4, 17)[number % 6], [(behind, number, PARTITION_MAX_BYTES)])
         elif self.rogue == "twice":
             for number in itertools.count():
-                wanted = [(behind, number, PARTITION_MAX_BYTES), (other, 0, 1), (behind, number + 1, PARTITION_MAX_BYTES)]
+                wanted = [(behind, number, PARTITION_MAX_BYTES), (self.second, number, PARTITION_MAX_BYTES)]
                 yield self._request(version, wanted)
+                yield self._request(version, wanted[:1] * 2)
         elif self.rogue == "made up":
             for number in itertools.count():
                 yield self._made_up(number)

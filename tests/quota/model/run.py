@@ -14,7 +14,7 @@ from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Key, Log
 from tests.quota.model.promise import Exceptions, Meter
 from tests.quota.model.rogues import join
-from tests.quota.model.scenario import Event, Scenario, Side
+from tests.quota.model.scenario import Event, Partition, Scenario, Side
 from tests.quota.model.watch import Watch
 from tests.quota.model.wire import PARTITION_MAX_BYTES
 from tests.quota.model.world import START, Violation, World
@@ -22,6 +22,7 @@ from tests.quota.model.world import START, Violation, World
 TOPICS = ("alpha", "beta", "gamma", "delta")
 FIRST_FOLLOWER = 101
 NOT_LEADER_OR_FOLLOWER = 6
+_LAST_THAT_GOES_BACK = 3  # below 0.11
 _HEALS_AFTER = 25.0
 
 
@@ -39,7 +40,7 @@ class Outcome:
 class Run:
     """One scenario's world."""
 
-    def __init__(self, scenario: Scenario, *, batches_in_a_second: int | None = None) -> None:
+    def __init__(self, scenario: Scenario, *, batches_in_a_second: int = 1) -> None:
         self.scenario = scenario
         self.world = world = World()
         self.by_id = FETCH_VERSIONS[scenario.version].names_topics_by_id
@@ -59,7 +60,7 @@ class Run:
                 log.fetched(FIRST_FOLLOWER + spec.follower, offset, world.now)
             replicas.setdefault(place, []).append(Replica(log, offset, world.now))
         self.sides = [scenario.leader, scenario.follower]
-        self._exceptions = batches_in_a_second
+        self._batches = batches_in_a_second  # 0: one for each link
         count = len(replicas)
         self.ingress = [self._sidecar(0, number + 1, count) for number in range(leaders)]
         self.egress = [self._sidecar(1, FIRST_FOLLOWER + number, count) for number in range(followers)]
@@ -107,6 +108,21 @@ class Run:
         return Outcome(world.violations, world.exchanges, seconds, is_complete, figures)
 
     @property
+    def received(self) -> int:
+        """Bytes of partitions that were behind, by honest followers."""
+        return sum(replica.caught_up_on for fetcher in self.fetchers.values() for replica in fetcher.replicas.values())
+
+    @property
+    def largest_batch(self) -> int:
+        """In bytes."""
+        return max(max(log.sizes) for log in self.logs)
+
+    @property
+    def links_beside_rogues(self) -> int:
+        """Connections of honest followers that compete with rogues."""
+        return sum(place[0] == 0 for place in self.fetchers)
+
+    @property
     def sidecars(self) -> list[Sidecar]:
         """All that are in the path."""
         hops = self.scenario.hops
@@ -127,8 +143,7 @@ class Run:
             for size in (*log.sizes, *((spec.live_size,) if spec.live_every else ()))
         ]
         batch = max(sizes) if scenario.version >= 3 else max(*sizes, PARTITION_MAX_BYTES)
-        batches = self._exceptions if self._exceptions is not None else links + len(scenario.rogues)
-        allowed = Exceptions(batch, links + 20 * len(scenario.rogues), batches)
+        allowed = Exceptions(batch, links + 20 * len(scenario.rogues), self._batches or links + len(scenario.rogues))
         meter = Meter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
         sidecar = Sidecar(world, throttle, meter)
         if self.by_id and scenario.names_known_after is not None:
@@ -179,10 +194,7 @@ class Run:
             )
         )
 
-    def _produce(self, leader: int, log: Log, spec: object) -> None:
-        from tests.quota.model.scenario import Partition
-
-        assert isinstance(spec, Partition)
+    def _produce(self, leader: int, log: Log, spec: Partition) -> None:
         if log.key in self.leaders[leader].logs:
             if not log.error_code:
                 self.leaders[leader].append(log, spec.live_size)
@@ -227,11 +239,7 @@ class Run:
     def _elect(self, event: Event) -> None:
         index, place = self._chosen(event)
         log = self.logs[index]
-        if self.scenario.version <= 3:
-            back = event.value or 0
-        else:
-            back = 0
-        self.fetchers[place].elect(log.key, back)
+        self.fetchers[place].elect(log.key, (event.value or 0) if self.scenario.version <= _LAST_THAT_GOES_BACK else 0)
 
     def _delete(self, event: Event) -> None:
         index, place = self._chosen(event)

@@ -149,7 +149,7 @@ def draw(choose: Chooser, depth: int = 1) -> Scenario:
         sidecar_slots=choose.pick((1_000, 1_000, 1_000, 0, 1)),
         names_known_after=choose.pick((0.0, 0.0, 0.3, 2.0, None)),
         seconds=seconds,
-        most_exchanges=choose.pick((30, 50, 80, 160)) * depth,
+        most_exchanges=choose.pick((25, 40, 60, 120)) * depth,
     )
 
 
@@ -159,7 +159,7 @@ def _few(choose: Chooser) -> int:
 
 def _shape(choose: Chooser) -> tuple[int, int, int]:
     """Leaders, followers, and fetchers of each pair."""
-    many = choose.pick((1, 1, 1, 2, 2, 3, 5, 10, 20, 40))
+    many = choose.pick((1, 1, 1, 1, 1, 2, 2, 2, 3, 5, 5, 10, 20, 40)) if choose.chance(90) else 1
     kind = choose.pick(("followers", "leaders", "fetchers"))
     return (
         many if kind == "leaders" else 1,
@@ -176,10 +176,10 @@ def _partitions(
 ) -> tuple[Partition, ...]:
     """At least one behind for each link, and what stands beside it."""
     backlog = choose.pick((2, 10, 40)) * MB
-    live = choose.pick((0.0, 0.0, 1.0, 0.2, 0.05))
     links = leaders * followers * fetchers
+    live = choose.pick((0.0, 0.0, 1.0, 0.2, 0.05 if links <= 2 else 0.5))
     beside = choose.pick((0, 1, 1, 2)) if links <= 5 else choose.pick((0, 1))
-    unthrottled = choose.pick((0, 0, 0, 1, 5, 30)) if links <= 3 else 0
+    unthrottled = choose.pick((0, 0, 0, 0, 1, 1, 5, 30)) if links == 1 else choose.pick((0, 0, 0, 1)) if links <= 3 else 0
     made: list[Partition] = []
     numbers = [0, 0, 0, 0]
 
@@ -220,4 +220,5 @@ def _event(choose: Chooser, seconds: float) -> Event:
         value = choose.pick((MB, 100_000, 20 * MB, 0, None))
     elif what in ("lists", "elect", "burst"):
         value = choose.integer(0, 5)
-    return Event(choose.integer(0, int(seconds * 800)) / 1000, what, choose.integer(0, 1000), value, choose.integer(0, 1))
+    at = choose.integer(0, int(seconds * 800)) / 1000
+    return Event(at, what, choose.integer(0, 1000), value, choose.integer(0, 1))

@@ -57,6 +57,11 @@ class World:
         """Note that a promise was broken."""
         self.violations.append(Violation(self.now, promise, text))
 
+    def number(self) -> int:
+        """A number that nothing else has."""
+        self._number += 1
+        return self._number
+
     def say(self, line: str) -> None:
         """Tell what happens, where somebody listens."""
         if self.trace is not None:

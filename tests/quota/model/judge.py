@@ -1,0 +1,42 @@
+"""A run with peers that break the rules is compared with the same run without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.quota.model.run import Outcome, Run
+from tests.quota.model.scenario import Scenario
+
+HONEST_SHARE = 2 / 3  # what honest followers keep of their rate, at least
+_WORTH_COMPARING_SECONDS = 5.0
+_WORTH_COMPARING_BATCHES = 20
+
+
+def judge(
+    scenario: Scenario, *, batches_in_a_second: int = 1, trace: Callable[[str], None] | None = None
+) -> Outcome:
+    """Play a scenario; where rogues join, without them first."""
+    run = Run(scenario, batches_in_a_second=batches_in_a_second)
+    run.world.trace = trace
+    if not scenario.rogues:
+        return run.play()
+    alone = Run(replace(scenario, rogues=()), batches_in_a_second=batches_in_a_second)
+    before = alone.play()
+    if before.violations:
+        return before
+    scenario = replace(scenario, seconds=before.seconds, most_exchanges=100 * scenario.most_exchanges)
+    run = Run(scenario, batches_in_a_second=batches_in_a_second)
+    run.world.trace = trace
+    outcome = run.play()
+    enough = _WORTH_COMPARING_BATCHES * run.largest_batch
+    if not outcome.violations and before.seconds >= _WORTH_COMPARING_SECONDS and alone.received >= enough:
+        share = run.received / alone.received
+        links = run.links_beside_rogues
+        least = HONEST_SHARE * links / (links + 1)  # a rogue may have what any replica may have
+        outcome.figures["least share of honest followers beside rogues"] = share
+        if share < least:
+            run.world.violate(
+                "honest peers", f"they got {run.received:,} bytes beside {scenario.rogues}, {alone.received:,} without"
+            )
+    return outcome
