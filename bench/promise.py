@@ -93,7 +93,10 @@ def _run_all(first: int, runs: int, depth: int, processes: int, batches: int) ->
                 shown_at = now
                 rate = counts["runs"] / (now - start)
                 left = (runs - counts["runs"]) / rate
-                print(f"{counts['runs']:,} runs, {rate:.0f} a second, {left:.0f} s left, {broken.total()} failed", flush=True)
+                print(
+                    f"{counts['runs']:,} runs, {rate:.0f} a second, {left:.0f} s left, {broken.total()} failed",
+                    flush=True,
+                )
     print(
         f"seeds {first} to {first + runs - 1}, depth {depth}: {counts['fetches']:,} fetches in {counts['seconds']:,} s"
         f" of the model, {time.monotonic() - start:.0f} s of ours"

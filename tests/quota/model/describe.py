@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from protocol.fetch import FETCH_VERSIONS, FetchRequest
 from protocol.response_scanner import ScannedTopic
 from quota.decisions import Answer, Decision, Hold
-from tests.quota.model.scenario import Scenario, Side
+from tests.quota.model.scenario import Scenario
 from tests.quota.model.world import START
 
 _MOST_SHOWN = 8
@@ -24,11 +24,11 @@ def request_line(request: FetchRequest) -> str:
     ]
     more = f" and {len(wanted) - _MOST_SHOWN} more" if len(wanted) > _MOST_SHOWN else ""
     forgotten = [(_shown(topic.name), topic.partitions) for topic in request.forgotten]
-    return (
-        f"v{request.header.api_version} replica {request.replica_id} session {request.session_id}/{request.session_epoch}"
-        f" wait {request.max_wait_ms} min {request.min_bytes} max {request.max_bytes} {wanted[:_MOST_SHOWN]}{more}"
-        + (f" forgets {forgotten}" if forgotten else "")
-    )
+    who = f"v{request.header.api_version} replica {request.replica_id}"
+    session = f"session {request.session_id}/{request.session_epoch}"
+    limits = f"wait {request.max_wait_ms} min {request.min_bytes} max {request.max_bytes}"
+    gone = f" forgets {forgotten}" if forgotten else ""
+    return f"{who} {session} {limits} {wanted[:_MOST_SHOWN]}{more}{gone}"
 
 
 def decision_line(decision: Decision) -> str:
@@ -73,26 +73,29 @@ def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
 def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     yield replace(scenario, events=())
     yield replace(scenario, rogues=())
-    count = len(scenario.partitions)
-    size = count // 2
+    partitions, events = scenario.partitions, scenario.events
+    size = len(partitions) // 2
     while size:
-        for start in range(0, count, size):
-            yield replace(scenario, partitions=_renumbered(scenario, start, start + size))
+        for start in range(0, len(partitions), size):
+            yield replace(scenario, partitions=partitions[:start] + partitions[start + size :])
         size //= 2
-    for index in range(len(scenario.events)):
-        yield replace(scenario, events=scenario.events[:index] + scenario.events[index + 1 :])
-    plain = Scenario(scenario.version, "leader", scenario.leader, scenario.follower, ())
+    for index in range(len(events)):
+        yield replace(scenario, events=events[:index] + events[index + 1 :])
     yield replace(scenario, hops="leader")
     yield replace(scenario, hops="follower")
-    for name in ("bandwidth", "latency", "leader_slots", "sidecar_slots", "names_known_after"):
-        yield replace(scenario, **{name: getattr(plain, name)})
-    for name in ("leader", "follower"):
-        side: Side = getattr(scenario, name)
-        if side.policy != "strict":
-            yield replace(scenario, **{name: replace(side, policy="strict")})
-        if side.order != "round-robin":
-            yield replace(scenario, **{name: replace(side, order="round-robin")})
-    for index, one in enumerate(scenario.partitions):
+    plain = Scenario(scenario.version, "leader", scenario.leader, scenario.follower, ())
+    yield replace(scenario, bandwidth=plain.bandwidth)
+    yield replace(scenario, latency=plain.latency)
+    yield replace(scenario, leader_slots=plain.leader_slots)
+    yield replace(scenario, sidecar_slots=plain.sidecar_slots)
+    yield replace(scenario, names_known_after=plain.names_known_after)
+    for order in (scenario.leader.order, "round-robin"):
+        yield replace(
+            scenario,
+            leader=replace(scenario.leader, policy="strict", order=order),
+            follower=replace(scenario.follower, policy="strict", order=order),
+        )
+    for index, one in enumerate(partitions):
         for simpler in (
             replace(one, last=()),
             replace(one, live_every=0.0),
@@ -100,18 +103,7 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
             replace(one, count=one.count // 2),
         ):
             if simpler != one:
-                yield replace(scenario, partitions=_with(scenario, index, simpler))
-
-
-def _with(scenario: Scenario, index: int, one: object) -> tuple:  # type: ignore[type-arg]
-    partitions = list(scenario.partitions)
-    partitions[index] = one  # type: ignore[call-overload]
-    return tuple(partitions)
-
-
-def _renumbered(scenario: Scenario, start: int, end: int) -> tuple:  # type: ignore[type-arg]
-    """The partitions without some of them; leaders, followers and fetchers stay as they are."""
-    return scenario.partitions[:start] + scenario.partitions[end:]
+                yield replace(scenario, partitions=(*partitions[:index], simpler, *partitions[index + 1 :]))
 
 
 def _shown(name: bytes) -> str:

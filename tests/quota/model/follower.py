@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import math
 
-from protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest, ForgottenTopic, RequestTopic, replica_state_tags
+from protocol.fetch import (
+    FETCH_VERSIONS,
+    RESPONSE_ENTRY,
+    FetchRequest,
+    ForgottenTopic,
+    RequestTopic,
+    replica_state_tags,
+)
 from protocol.header import FETCH, RequestHeader
 from protocol.response_scanner import ScannedTopic
 from tests.quota.model.hops import Chain
@@ -127,7 +134,7 @@ class Fetcher:
 
     def _topics(self, keys: dict[Key, None]) -> list[RequestTopic]:
         topics: list[RequestTopic] = []
-        name, entries, stride = b"", [], 0
+        name, entries, stride = b"", list[bytes](), 0
         for key in keys:
             replica = self.replicas[key]
             if key[0] != name:

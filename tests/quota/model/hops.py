@@ -72,7 +72,13 @@ class Chain:
     """One connection of a follower: through the hops to the leader, and back."""
 
     def __init__(
-        self, world: World, sidecars: list[Sidecar], leader: LeaderNode, client: Client, bandwidth: float, latency: float
+        self,
+        world: World,
+        sidecars: list[Sidecar],
+        leader: LeaderNode,
+        client: Client,
+        bandwidth: float,
+        latency: float,
     ) -> None:
         self.world = world
         self.leader = leader
@@ -185,7 +191,9 @@ class Hop:
         decision, terms = self._in_flight.popleft()
         if self.chain.world.trace is not None:
             line = answer_line(response.topics)
-            self.chain.world.say(f"{self.sidecar.meter.side}, link {self.chain.number}: answered {response.head}, {line}")
+            self.chain.world.say(
+                f"{self.sidecar.meter.side}, link {self.chain.number}: answered {response.head}, {line}"
+            )
         self.sidecar.meter.passed(terms, self.told, response.topics, response.bases)
         self.told.take(response.topics)
         assert self._link is not None

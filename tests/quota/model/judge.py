@@ -6,16 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests.quota.model.run import Outcome, Run
-from tests.quota.model.scenario import Scenario
+from tests.quota.model.scenario import Scenario, Seeded, draw
 
 HONEST_SHARE = 2 / 3  # what honest followers keep of their rate, at least
 _WORTH_COMPARING_SECONDS = 5.0
 _WORTH_COMPARING_BATCHES = 20
 
 
-def judge(
-    scenario: Scenario, *, batches_in_a_second: int = 1, trace: Callable[[str], None] | None = None
-) -> Outcome:
+def judge(scenario: Scenario, *, batches_in_a_second: int = 1, trace: Callable[[str], None] | None = None) -> Outcome:
     """Play a scenario; where rogues join, without them first."""
     run = Run(scenario, batches_in_a_second=batches_in_a_second)
     run.world.trace = trace
@@ -40,3 +38,13 @@ def judge(
                 "honest peers", f"they got {run.received:,} bytes beside {scenario.rogues}, {alone.received:,} without"
             )
     return outcome
+
+
+def must_hold(seeds: range) -> None:
+    """Each of these seeds' short runs keeps every promise; says which do not, and how to look at them."""
+    broken = []
+    for seed in seeds:
+        violations = judge(draw(Seeded(seed))).violations
+        if violations:
+            broken.append(f"{violations[0]} (python -m bench.promise --seed {seed} --depth 1)")
+    assert not broken, "\n".join(broken)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from protocol.records import BATCH_HEAD_SIZE, RecordsSeen
 
@@ -91,5 +91,5 @@ class Log:
         if len(self.sizes) == 1:
             (size,) = self.sizes
             return size, size
-        sizes = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+        sizes = [after - before for before, after in pairwise(ends)]
         return min(sizes), max(sizes)

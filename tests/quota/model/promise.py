@@ -34,17 +34,17 @@ def most_in_a_second(quota: int, allowed: Exceptions) -> float:
     return WINDOW_SLACK * quota + allowed.batches_in_a_second * allowed.batch
 
 
-def most_in_all(quotas: Sequence[tuple[float, int | None]], until: float, allowed: Exceptions) -> float:
+def most_in_all(quotas: Sequence[tuple[float, int | None]], until: float, allowed: Exceptions, returns: int) -> float:
     """The same from the start on; `quotas` are those in force and since when.
 
-    The mean keeps to the quota, with one window of it and one batch on top. Debt is at most one window, and a quota of
-    0 pays none: what the questions bring counts by their number there.
+    The mean keeps to the quota, with one window of it and one batch on top. A quota too low to pay for one question a
+    link in 10 s may be passed by what those bring. `returns` are new connections and leader epochs.
     """
     total = allowed.batches_in_a_second * float(allowed.batch)
     for (since, quota), (end, _) in zip(quotas, [*quotas[1:], (until, 0)], strict=True):
         if quota is None:
             continue
-        questions = allowed.links * (1 + (end - since) / QUESTION_SECONDS) * allowed.batch
+        questions = (allowed.links * (1 + (end - since) / QUESTION_SECONDS) + returns) * allowed.batch
         total += quota * (end - since) + (questions if quota * QUESTION_SECONDS < allowed.batch * allowed.links else 0)
     return total + WINDOW_SLACK * max((quota or 0 for _, quota in quotas), default=0)
 
@@ -104,6 +104,7 @@ class Meter:
         self.bounded = 0  # bytes that the quota bounds
         self.in_sync = 0
         self.worst = 0.0  # second, in bounds
+        self.returns = 0  # of partitions whose high watermark nobody knows then: each may be asked for at once
         self._window: deque[tuple[float, int]] = deque()
         self._in_window = 0
 
@@ -161,12 +162,10 @@ class Meter:
     def finish(self) -> None:
         """The run is over: compare what passed in all."""
         now = self.world.now
-        most = most_in_all(self.quotas, now, self.allowed)
+        most = most_in_all(self.quotas, now, self.allowed, self.returns)
         if not self.is_strict:
             most += 12 * max((quota or 0 for _, quota in self.quotas), default=0)  # KIP-73's own window
-            most += self.allowed.links * (
-                self.allowed.batch + max((quota or 0 for _, quota in self.quotas), default=0)
-            )
+            most += self.allowed.links * (self.allowed.batch + max((quota or 0 for _, quota in self.quotas), default=0))
         if self.bounded > most + 1:
             self.world.violate(
                 "mean", f"{self.side}: {self.bounded:,} bytes in {now - START:.1f} s, {most:,.0f} are promised"

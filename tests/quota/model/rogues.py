@@ -56,9 +56,7 @@ class Peer:
         """A new connection."""
         scenario = self.scenario
         self._requests = itertools.islice(self._all_requests(), _MOST_FETCHES)
-        self.chain = Chain(
-            self.world, self._sidecars, self._leader, self, scenario.bandwidth, scenario.latency
-        )
+        self.chain = Chain(self.world, self._sidecars, self._leader, self, scenario.bandwidth, scenario.latency)
         self.ask(self.chain)
 
     def ask(self, chain: Chain) -> None:

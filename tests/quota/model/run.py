@@ -77,7 +77,9 @@ class Run:
         after = self.scenario.names_known_after
         if self.by_id and (after is None or self.world.now < START + after):
             return frozenset()
-        return frozenset(self.key(one.topic, one.number) for one in self.scenario.partitions if one.topic in side.topics)
+        return frozenset(
+            self.key(one.topic, one.number) for one in self.scenario.partitions if one.topic in side.topics
+        )
 
     def play(self) -> Outcome:
         """Play it to its end."""
@@ -183,6 +185,7 @@ class Run:
     def _connect(self, place: tuple[int, int, int], fetcher: Fetcher) -> None:
         leader, follower, _ = place
         scenario = self.scenario
+        self._returned(place)
         fetcher.connect(
             Chain(
                 self.world,
@@ -221,6 +224,10 @@ class Run:
         spec = self.scenario.partitions[index]
         return index, (spec.leader, spec.follower, spec.fetcher)
 
+    def _returned(self, place: tuple[int, int, int]) -> None:
+        for sidecar in self.path(place[0], place[1]):
+            sidecar.meter.returns += 1
+
     def _break(self, event: Event) -> None:
         _, place = self._chosen(event)
         fetcher = self.fetchers[place]
@@ -233,12 +240,14 @@ class Run:
         log = self.logs[index]
         if log.key in self.leaders[place[0]].logs and not log.error_code:
             self.leaders[place[0]].fail(log, NOT_LEADER_OR_FOLLOWER)
+            self._returned(place)
             self.watch.failed(self.fetchers[place], log)
             self.world.after(_HEALS_AFTER, self.leaders[place[0]].fail, log, 0)
 
     def _elect(self, event: Event) -> None:
         index, place = self._chosen(event)
         log = self.logs[index]
+        self._returned(place)
         self.fetchers[place].elect(log.key, (event.value or 0) if self.scenario.version <= _LAST_THAT_GOES_BACK else 0)
 
     def _delete(self, event: Event) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, Protocol, TypeVar
 
@@ -28,6 +28,11 @@ ROGUES: tuple[Rogue, ...] = (
     "twice",
     "made up",
 )
+
+
+Hops = Literal["leader", "follower", "both"]
+_HOPS: tuple[Hops, ...] = ("leader", "both", "follower", "both")
+_ORDERS: tuple[Order, ...] = ("round-robin", "urgent-first")
 
 
 class Chooser(Protocol):
@@ -102,7 +107,7 @@ class Scenario:
     """One run's configuration."""
 
     version: int
-    hops: Literal["leader", "follower", "both"]
+    hops: Hops
     leader: Side
     follower: Side
     partitions: tuple[Partition, ...]
@@ -118,13 +123,23 @@ class Scenario:
 
 
 def draw(choose: Chooser, depth: int = 1) -> Scenario:
-    """Any scenario. `depth` is how long runs are: 1 for many short ones."""
+    """Any scenario. `depth` is how long runs are: 1 for many short ones.
+
+    A part of them is of a kind in which something was broken once.
+    """
+    scenario = _any(choose, depth)
+    if choose.chance(85):
+        return scenario
+    return choose.pick((_lists_differ, _nothing_may_pass, _last_is_large, _backlog_beside))(choose, scenario)
+
+
+def _any(choose: Chooser, depth: int) -> Scenario:
     version = choose.pick((3, 5, 7, 12, 13, 17, *sorted(DECODED_VERSIONS), 3, 4, 6, 7, 9))
-    hops = choose.pick(("leader", "both", "follower", "both"))
+    hops = choose.pick(_HOPS)
     alike = choose.pick(_PATTERNS) if choose.chance(70) else None
     batch = max(alike or (50_000,))
     rates = (2 * batch, MB, 5 * batch, 5 * MB, batch, 20 * MB, 0, None)
-    order: Order = choose.pick(("round-robin", "urgent-first"))
+    order: Order = choose.pick(_ORDERS)
     policy: Policy = "kip73" if choose.chance(6) else "strict"
     lists = ((0,), (0, 1), (1,))
     leader = Side(choose.pick(rates), choose.pick(lists), policy, order)
@@ -134,7 +149,7 @@ def draw(choose: Chooser, depth: int = 1) -> Scenario:
     partitions = _partitions(choose, leaders, followers, fetchers, alike)
     seconds = choose.pick((8.0, 15.0, 25.0, 40.0))
     events = tuple(sorted((_event(choose, seconds) for _ in range(_few(choose))), key=lambda event: event.at))
-    rogues = (choose.pick(ROGUES),) if choose.chance(15) else ()
+    rogues = (choose.pick(ROGUES),) if choose.chance(20) else ()
     return Scenario(
         version,
         hops,
@@ -149,8 +164,61 @@ def draw(choose: Chooser, depth: int = 1) -> Scenario:
         sidecar_slots=choose.pick((1_000, 1_000, 1_000, 0, 1)),
         names_known_after=choose.pick((0.0, 0.0, 0.3, 2.0, None)),
         seconds=seconds,
-        most_exchanges=choose.pick((25, 40, 60, 120)) * depth,
+        most_exchanges=choose.pick((25, 50, 100, 140)) * depth,
     )
+
+
+def _plain(choose: Chooser, scenario: Scenario, partitions: tuple[Partition, ...]) -> Scenario:
+    """One link, and nothing that happens."""
+    return replace(
+        scenario,
+        partitions=partitions,
+        events=(),
+        rogues=(),
+        bandwidth=100 * MB,
+        leader_slots=1_000,
+        sidecar_slots=1_000,
+        names_known_after=0.0,
+        most_exchanges=max(140, scenario.most_exchanges),
+    )
+
+
+def _lists_differ(choose: Chooser, scenario: Scenario) -> Scenario:
+    """Two hops, of which the leader's throttles more."""
+    behind = choose.integer(1, 2)
+    partitions = [Partition(topic, number, 0, 0, 0, True, count=4_000) for number in range(behind) for topic in (0, 1)]
+    order: Order = choose.pick(("round-robin", "round-robin", "urgent-first"))
+    leader = Side(choose.pick((2 * MB, MB, 5 * MB)), (0, 1), order=order)
+    follower = Side(choose.pick((2 * MB, 5 * MB)), (0,), order=order)
+    return replace(_plain(choose, scenario, tuple(partitions)), hops="both", leader=leader, follower=follower)
+
+
+def _nothing_may_pass(choose: Chooser, scenario: Scenario) -> Scenario:
+    """Two hops, of which the leader's lets little through, and a partition beside that cannot wait."""
+    pattern = choose.pick(((900_000,), (100_000,)))
+    partitions = (Partition(0, 0, 0, 0, 0, True, pattern, 500), Partition(2, 0, 0, 0, 0, False))
+    leader = Side(choose.pick((0, 100_000, MB)), (0,), order=scenario.leader.order)
+    follower = Side(choose.pick((5 * MB, MB)), (0,), order=scenario.leader.order)
+    plain = _plain(choose, scenario, partitions)
+    return replace(plain, hops="both", version=choose.integer(3, 7), leader=leader, follower=follower)
+
+
+def _last_is_large(choose: Chooser, scenario: Scenario) -> Scenario:
+    """The last batch is larger than all before, beside partitions that always have records."""
+    last = choose.pick((100_000, 900_000))
+    partitions = [Partition(0, 0, 0, 0, 0, True, (1_000,), 50, (last,))]
+    partitions += [Partition(3, number, 0, 0, 0, True, count=100_000) for number in range(choose.integer(1, 8))]
+    plain = _plain(choose, scenario, tuple(partitions))
+    side = Side(MB, (0,), order=scenario.leader.order)
+    return replace(plain, version=choose.integer(3, 8), hops=choose.pick(_HOPS[:2]), leader=side, follower=side)
+
+
+def _backlog_beside(choose: Chooser, scenario: Scenario) -> Scenario:
+    """Partitions that nobody throttles and that fill every answer."""
+    partitions = [Partition(0, number, 0, 0, 0, True, count=4_000) for number in range(choose.integer(1, 3))]
+    partitions += [Partition(3, number, 0, 0, 0, True, count=20_000) for number in range(choose.integer(9, 30))]
+    plain = _plain(choose, scenario, tuple(partitions))
+    return replace(plain, leader=Side(5 * MB, (0,), order=choose.pick(_ORDERS)), hops="leader")
 
 
 def _few(choose: Chooser) -> int:
@@ -175,17 +243,19 @@ def _partitions(
     choose: Chooser, leaders: int, followers: int, fetchers: int, alike: tuple[int, ...] | None
 ) -> tuple[Partition, ...]:
     """At least one behind for each link, and what stands beside it."""
-    backlog = choose.pick((2, 10, 40)) * MB
+    backlog = choose.pick((2 * MB, 10 * MB, 40 * MB, 500_000, 60_000))
     links = leaders * followers * fetchers
     live = choose.pick((0.0, 0.0, 1.0, 0.2, 0.05 if links <= 2 else 0.5))
     beside = choose.pick((0, 1, 1, 2)) if links <= 5 else choose.pick((0, 1))
-    unthrottled = choose.pick((0, 0, 0, 0, 1, 1, 5, 30)) if links == 1 else choose.pick((0, 0, 0, 1)) if links <= 3 else 0
+    unthrottled = (
+        choose.pick((0, 0, 0, 0, 1, 1, 5, 30)) if links == 1 else choose.pick((0, 0, 0, 1)) if links <= 3 else 0
+    )
     made: list[Partition] = []
     numbers = [0, 0, 0, 0]
 
     def add(topic: int, place: tuple[int, int, int], pattern: tuple[int, ...], size: int, **more: float) -> None:
         count = min(size // (sum(pattern) // len(pattern)), 20_000)
-        last = (choose.pick((100_000, 900_000)),) if choose.chance(15) and size else ()
+        last = (choose.pick((100_000, 900_000)),) if size and choose.chance(40 if size < 2 * MB else 5) else ()
         made.append(
             Partition(
                 topic,

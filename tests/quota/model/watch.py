@@ -6,15 +6,17 @@ import math
 from typing import TYPE_CHECKING
 
 from tests.quota.model.follower import Fetcher, Replica
+from tests.quota.model.hops import Chain
 from tests.quota.model.logs import Log
 from tests.quota.model.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
+from tests.quota.model.world import START
 
 if TYPE_CHECKING:
     from tests.quota.model.run import Run
 
 LOOK_SECONDS = 0.5
 HIDDEN_SECONDS = 10.0  # no error longer than this
-SLACK_SECONDS = 5.0
+SLACK_SECONDS = 3.0
 SHARE_SECONDS = 0.15  # of quota in one fetch
 FLOOR = 0.05  # of the bytes go to whoever waited longest, in the urgent-first order
 
@@ -45,11 +47,11 @@ class Watch:
             limit = HIDDEN_SECONDS + 2.0 + self._slowest_answer(fetcher) + self._question_seconds(fetcher)
             self.world.after(limit, self._must_have_seen, fetcher, log, chain, self.world.now)
 
-    def _must_have_seen(self, fetcher: Fetcher, log: Log, chain: object, since: float) -> None:
+    def _must_have_seen(self, fetcher: Fetcher, log: Log, chain: Chain, since: float) -> None:
         replica = fetcher.replicas.get(log.key)
         if replica is None or fetcher.chain is not chain or not log.error_code:
             return
-        if replica.error_seen_at < since and chain.is_open:  # type: ignore[attr-defined]
+        if replica.error_seen_at < since and chain.is_open:
             self.world.violate(
                 "errors shown", f"{log.key} of replica {fetcher.replica_id} fails for {self.world.now - since:.1f} s"
             )
@@ -71,14 +73,29 @@ class Watch:
                         fetcher.took(now - appended_at, replica)
                 else:
                     self._compare(fetcher, replica, waits[key[0]], now)
+        if self._is_over():
+            self.world.stop()
         self.world.after(LOOK_SECONDS, self._look)
+
+    def _is_over(self) -> bool:
+        """Whether nothing more can happen but empty answers."""
+        run = self.run
+        if any(one.live_every for one in run.scenario.partitions) or run.scenario.rogues:
+            return False
+        if self.world.now < START + max((event.at for event in run.scenario.events), default=0.0) + LOOK_SECONDS:
+            return False
+        return all(
+            replica.synced_at < math.inf and replica.offset >= replica.log.end
+            for fetcher in run.fetchers.values()
+            for replica in fetcher.replicas.values()
+        )
 
     def _compare(self, fetcher: Fetcher, replica: Replica, longest: float, now: float) -> None:
         waits = now - max(replica.moved_at, self._disturbed_at)
         if waits > longest:
             self.world.violate(
                 "nobody starves",
-                f"{replica.key} of replica {fetcher.replica_id} gets nothing for {waits:.1f} s; {longest:.1f} s is long",
+                f"{replica.key} of replica {fetcher.replica_id} gets nothing for {waits:.1f} s, not {longest:.1f} s",
             )
 
     def finish(self, is_complete: bool) -> None:
@@ -132,7 +149,7 @@ class Watch:
                     inflow += spec.live_size / spec.live_every
             share = max(sidecar.meter.allowed.batch, SHARE_SECONDS * quota)
             is_urgent = sidecar.throttle.settings.order == "urgent-first"
-            rounds = 1 / FLOOR if is_urgent else 2.0
+            rounds = 1 / FLOOR if is_urgent else 1.0
             if sidecar.throttle.settings.policy == "kip73":
                 share, seconds = max(share, quota), seconds + 12
             left = 1 - 1.1 * inflow / quota

@@ -24,7 +24,7 @@ class Violation:
 class World:
     """An event heap. Calling it reads the clock."""
 
-    __slots__ = ("_heap", "_number", "exchanges", "now", "trace", "violations")
+    __slots__ = ("_heap", "_is_over", "_number", "exchanges", "now", "trace", "violations")
 
     def __init__(self) -> None:
         self.now = START
@@ -33,6 +33,7 @@ class World:
         self.trace: Callable[[str], None] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._number = 0
+        self._is_over = False
 
     def __call__(self) -> float:
         return self.now
@@ -50,8 +51,14 @@ class World:
             call(*args)
             if violations or self.exchanges >= most_exchanges:
                 return False
+            if self._is_over:
+                return True
         self.now = until
         return True
+
+    def stop(self) -> None:
+        """Nothing more of interest happens."""
+        self._is_over = True
 
     def violate(self, promise: str, text: str) -> None:
         """Note that a promise was broken."""
