@@ -11,7 +11,7 @@ from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.model.follower import BACKOFF_SECONDS, Fetcher, Replica
 from tests.quota.model.hops import Chain, Sidecar
 from tests.quota.model.leader import LeaderNode
-from tests.quota.model.logs import Key, Log
+from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Key, Log
 from tests.quota.model.promise import Exceptions, Meter
 from tests.quota.model.rogues import join
 from tests.quota.model.scenario import Event, Partition, Scenario, Side
@@ -60,6 +60,8 @@ class Run:
                 log.fetched(FIRST_FOLLOWER + spec.follower, offset, world.now)
             replicas.setdefault(place, []).append(Replica(log, offset, world.now))
         self.sides = [scenario.leader, scenario.follower]
+        live = max((one.live_size for one in scenario.partitions if one.live_every), default=0)
+        self._largest = max(live, *[max(log.sizes) for log in self.logs])
         self._batches = batches_in_a_second  # 0: one for each link
         count = len(replicas)
         self.ingress = [self._sidecar(0, number + 1, count) for number in range(leaders)]
@@ -117,7 +119,7 @@ class Run:
     @property
     def largest_batch(self) -> int:
         """In bytes."""
-        return max(max(log.sizes) for log in self.logs)
+        return self._largest
 
     @property
     def links_beside_rogues(self) -> int:
@@ -139,12 +141,9 @@ class Run:
     def _sidecar(self, side: int, broker: int, links: int) -> Sidecar:
         scenario, world, settings = self.scenario, self.world, self.sides[side]
         throttle = Throttle("follower" if side else "leader", broker, world)
-        sizes = [
-            size
-            for spec, log in zip(scenario.partitions, self.logs, strict=True)
-            for size in (*log.sizes, *((spec.live_size,) if spec.live_every else ()))
-        ]
-        batch = max(sizes) if scenario.version >= 3 else max(*sizes, PARTITION_MAX_BYTES)
+        batch = (
+            self._largest if scenario.version >= FIRST_WITH_WHOLE_BATCHES else max(self._largest, PARTITION_MAX_BYTES)
+        )
         allowed = Exceptions(batch, links + 20 * len(scenario.rogues), self._batches or links + len(scenario.rogues))
         meter = Meter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
         sidecar = Sidecar(world, throttle, meter)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from tests.quota.model.follower import Fetcher, Replica
-from tests.quota.model.hops import Chain
+from tests.quota.model.hops import Chain, Sidecar
 from tests.quota.model.logs import Log
 from tests.quota.model.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 from tests.quota.model.world import START
@@ -106,9 +106,17 @@ class Watch:
     # How long is long
 
     def _measure(self) -> None:
+        lines = {id(sidecar): self._line_seconds(sidecar) for sidecar in self.run.sidecars}
         for place, fetcher in self.run.fetchers.items():
-            fetcher.slowest_allowed = 1.0 + 2 * self._slowest_answer(fetcher)
-            self._longest_waits[place] = {key[0]: self._longest_wait(place, key[0]) for key in fetcher.replicas}
+            slowest = self._slowest_answer(fetcher)
+            fetcher.slowest_allowed = 1.0 + 2 * slowest
+            self._longest_waits[place] = waits = {}
+            for topic in {key[0] for key in fetcher.replicas}:
+                seconds = SLACK_SECONDS + 2 * slowest
+                for sidecar in self.run.path(place[0], place[1]):
+                    if any(key[0] == topic for key in sidecar.meter.terms.throttled):
+                        seconds += lines[id(sidecar)]
+                waits[topic] = seconds * (1.5 if self.run.scenario.rogues else 1.0)
 
     def _slowest_answer(self, fetcher: Fetcher) -> float:
         """Seconds that answers may take until it is each partition's turn."""
@@ -124,38 +132,29 @@ class Watch:
                 seconds += allowed.links * allowed.batch / quota
         return seconds
 
-    def _longest_wait(self, place: tuple[int, int, int], topic: bytes) -> float:
-        """How long a partition of this topic may go without records."""
-        run, scenario = self.run, self.run.scenario
-        fetcher = run.fetchers[place]
-        seconds = SLACK_SECONDS + 2 * self._slowest_answer(fetcher)
-        for sidecar in run.path(place[0], place[1]):
-            quota, throttled = sidecar.meter.terms.quota, sidecar.meter.terms.throttled
-            if quota is None or not any(key[0] == topic for key in throttled):
-                continue
-            if quota == 0:
-                return math.inf
-            in_line = backlog = 0
-            inflow = 0.0
-            for other, fetcher in run.fetchers.items():
-                if sidecar not in run.path(other[0], other[1]):
-                    continue
-                for replica in fetcher.replicas.values():
-                    if replica.key in throttled:
-                        in_line += 1
-                        backlog += replica.log.ends[-1] - replica.log.ends[replica.offset]
-            for spec, log in zip(scenario.partitions, run.logs, strict=True):
-                if spec.live_every and log.key in throttled:
-                    inflow += spec.live_size / spec.live_every
-            share = max(sidecar.meter.allowed.batch, SHARE_SECONDS * quota)
-            is_urgent = sidecar.throttle.settings.order == "urgent-first"
-            rounds = 1 / FLOOR if is_urgent else 1.0
-            if sidecar.throttle.settings.policy == "kip73":
-                share, seconds = max(share, quota), seconds + 12
-            left = 1 - 1.1 * inflow / quota
-            if left <= 0.1:
-                return math.inf
-            line = in_line * share * rounds
-            seconds += 2 * min(line, backlog + in_line * share) / quota / left
-        factor = 1.5 if scenario.rogues else 1.0
-        return factor * seconds
+    def _line_seconds(self, sidecar: Sidecar) -> float:
+        """How long the line is for one side's budget."""
+        run, quota, throttled = self.run, sidecar.meter.terms.quota, sidecar.meter.terms.throttled
+        if quota is None:
+            return 0.0
+        if quota == 0:
+            return math.inf
+        in_line = backlog = 0
+        inflow = 0.0
+        for (leader, follower, _), fetcher in run.fetchers.items():
+            if sidecar in run.path(leader, follower):
+                logs = [(one.log, one.offset) for one in fetcher.replicas.values() if one.key in throttled]
+                in_line += len(logs)
+                backlog += sum(log.ends[-1] - log.ends[min(offset, log.end)] for log, offset in logs)
+        for spec, log in zip(run.scenario.partitions, run.logs, strict=True):
+            if spec.live_every and log.key in throttled:
+                inflow += spec.live_size / spec.live_every
+        left = 1 - 1.1 * inflow / quota
+        if left <= 0.1:
+            return math.inf
+        share = max(sidecar.meter.allowed.batch, SHARE_SECONDS * quota)
+        seconds = 0.0
+        if sidecar.throttle.settings.policy == "kip73":
+            share, seconds = max(share, quota), 12.0
+        line = in_line * share / (FLOOR if sidecar.throttle.settings.order == "urgent-first" else 1.0)
+        return seconds + 2 * min(line, backlog + in_line * share) / quota / left
