@@ -15,16 +15,18 @@ _FEW = 4  # batches from which nothing is concluded yet
 _MANY_BATCHES = 50  # a cap of this many batches wastes about half of one: 1 %
 _FORGIVEN_MISSES = 3
 _PROBE_BYTES = 64 * 1024  # the first cap after a probe that brought nothing
+_FADING = 0.998  # of the largest batch seen, for each answer: after 350 answers without its like it counts half
 
 
 class BatchSizes:
     """What is known of one partition's batch sizes, in bytes. Zero is unknown."""
 
-    __slots__ = ("_misses", "barren", "bytes_per_offset", "largest", "next_size", "seen", "smallest")
+    __slots__ = ("_misses", "barren", "bytes_per_offset", "largest", "most", "next_size", "seen", "smallest")
 
     def __init__(self) -> None:
         self.smallest = 0
         self.largest = 0
+        self.most = 0.0  # the largest of all lately: what may come where one whole batch comes
         self.seen = 0
         self.next_size = 0  # of the batch at the fetch offset, read off the tail that was cut
         self.barren = 0  # grants in a row that brought nothing, as far as the cap is to blame
@@ -34,6 +36,7 @@ class BatchSizes:
     def learn(self, records: RecordsSeen) -> None:
         """Take what one response showed of this partition."""
         self.next_size = records.next_batch_size
+        self.most = max(self.most * _FADING, records.largest, records.next_batch_size)
         if records.batches:
             self.barren = self._misses = 0
             smallest, largest = records.smallest, records.largest

@@ -8,6 +8,7 @@ in sync one after the other, and the mean time to it falls towards half.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from quota.replica_state import UNKNOWN_OFFSET, ReplicaPartition
@@ -30,6 +31,7 @@ class CatchUp:
     __slots__ = (
         "_at_risk",
         "_due",
+        "_is_other_hops_turn",
         "_last",
         "_members",
         "_owed",
@@ -47,6 +49,7 @@ class CatchUp:
         self._owed = 0.0  # bytes that the floor has to come
         self._last = 0  # bytes granted last
         self._due = False
+        self._is_other_hops_turn = True
 
     def is_urgent(self, link: ReplicaLink, now: float) -> bool:
         """Whether the link has a partition below min ISR to feed, and so goes before links that have none."""
@@ -57,21 +60,41 @@ class CatchUp:
 
     def order(self, link: ReplicaLink, now: float) -> Iterable[ReplicaPartition]:
         """All of the link's queue, first what is to be granted first."""
+        first = link.queue.passed_over(now)
         if link.throttle.settings.order == "round-robin":
-            return link.queue
-        self._rank_when_due(link, now)
-        self._due = self._owed >= self._last > 0
-        return link.queue if self._due else self._by_rank(link)
+            order: Iterable[ReplicaPartition] = link.queue
+        else:
+            self._rank_when_due(link, now)
+            self._due = self._owed >= self._last > 0
+            if self._due:
+                order = link.queue
+            else:
+                order = self._by_rank(link)
+                if self._is_other_hops_turn:
+                    first = list(dict.fromkeys([*first, *self._paced(link)]))
+        return _first_then(first, order) if first else order
 
-    def granted(self, grants: Sequence[tuple[ReplicaPartition, int]], reserved: int) -> None:
+    def granted(self, link: ReplicaLink, grants: Sequence[tuple[ReplicaPartition, int]], reserved: int) -> None:
         """Note what was granted of the last order, and the bytes reserved for it (0 without a reservation)."""
         self._last = reserved or sum(cap for _, cap in grants)
         if self._due:
             self._owed -= self._last
         else:
             self._owed += self._last * FLOOR / (1 - FLOOR)
-        for replica, _ in grants:
+        self._is_other_hops_turn = not (self._is_other_hops_turn and grants[0][0].is_paced)
+        for replica, cap in grants:
             replica.granted_offset = replica.fetch_offset
+            link.queue.granted(replica, cap if cap > 1 else replica.largest_batch)
+
+    def _paced(self, link: ReplicaLink) -> list[ReplicaPartition]:
+        """What an earlier hop grants now, that which had least first; nothing where this hop sees no other kind.
+
+        That hop has chosen them, and may not have them here when their rank's turn comes: they take every other grant.
+        """
+        paced = link.queue.paced
+        if not paced or len(paced) == len(link.queue) or self._at_risk:
+            return []
+        return sorted(paced, key=attrgetter("turn"))
 
     def _by_rank(self, link: ReplicaLink) -> Iterator[ReplicaPartition]:
         queue, stalled = link.queue, []
@@ -101,6 +124,14 @@ class CatchUp:
         else:
             self._at_risk = []
         self._members = frozenset(self._ranked)
+
+
+def _first_then(first: Sequence[ReplicaPartition], order: Iterable[ReplicaPartition]) -> Iterator[ReplicaPartition]:
+    yield from first
+    taken = frozenset(first)
+    for replica in order:
+        if replica not in taken:
+            yield replica
 
 
 def _remaining(replica: ReplicaPartition) -> float:

@@ -14,6 +14,7 @@ the quota is asked before the bytes are sent, and each partition behind gets one
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocol.fetch import (
@@ -27,8 +28,10 @@ from protocol.fetch import (
 )
 from quota import response_limit
 from quota.decisions import Answer, Decision, Forward, Hold
-from quota.fetch_sessions import Grant
+from quota.fetch_sessions import LEFT_OUT_MS, Grant
+from quota.questions import QUESTION_SECONDS, URGENT_SECONDS
 from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
+from quota.turns import CLAIM_SECONDS
 
 if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
@@ -37,14 +40,26 @@ SHARE_SECONDS = 0.12  # of quota: what one fetch is granted; small enough to pac
 SHARE_BESIDE_LIVE_SECONDS = 0.012  # the same on a link with live traffic: a record in sync waits behind every share
 LONGEST_RIDE_SECONDS = 0.02  # how long a share waits for a live record to go with
 LARGEST_SHARE_SECONDS = 0.15  # what a fetch that comes late may be granted
+ROUND_SECONDS = 4.0  # in which all links in line have had a share, however many there are
+CROWDED_SHARE_SECONDS = 0.9  # the most that is kept granted while full answers have no room for it
 SMALLEST_FILL_SECONDS = 0.05  # worth a fetch of its own when the window has no room for a whole share
-QUESTION_SECONDS = 10.0  # no partition goes longer without a true answer: its follower would miss errors
-SHORTEST_QUESTION_SECONDS = 1.0  # between two questions of an earlier hop that are passed on
+URGENT_BESIDE_OTHERS_SECONDS = 0.5  # how long others that cannot wait are held for a question that cannot go yet
+LONGEST_HOLD_SECONDS = 30.0  # whatever a follower asks for: its socket's time-out is 30 s by default
+_REFRESH_SECONDS = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its place in the line is lost
 SHORTEST_WAIT_SECONDS = 0.05  # a fetch that brings nothing lasts this long at least: held, not spun
 _SHORTEST_HOLD_SECONDS = 0.001  # the event loop's own resolution; a shorter hold would spin
-_LAPSE_SECONDS = 0.25  # how late a link may come back for the budget it waited for
 _AT_ONCE = 1  # min_bytes: an answer comes as soon as there is anything
 _LEAST_WHOLE_VERSION = 3  # KIP-74: from v3 on the first partition with data returns at least one whole batch
+
+
+@dataclass(slots=True)
+class _Fill:
+    """What one fetch is granted."""
+
+    grants: list[Grant]
+    share: int = 0  # bytes asked for
+    reserved: int = 0  # bytes that may come: the first partition with data returns a whole batch, however large
+    batch: int = 0  # the largest batch among them: what cannot be split, and so may go beyond the window
 
 
 def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: float) -> Decision:
@@ -52,6 +67,7 @@ def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: f
     throttle = link.throttle
     if not (link.behind_count or link.unknown_count) or throttle.settings.rate is None:
         throttle.turns.leave(link)
+        throttle.questions.leave(link)
         if link.sessions.is_incremental:
             request = link.sessions.changes(link, request)
         else:
@@ -61,98 +77,102 @@ def decide(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: f
     if throttle.settings.policy == "kip73" and link.queue and not throttle.kip73.is_quota_exceeded():
         # As Kafka, without a reservation; but its samples need answers smaller than the quota's window (KIP-73's Q&A):
         # with whole 10 MB answers they let 1.8 x the quota through at 1 MB/s.
-        grants, _, _ = _fill(link, request, now, throttle.kip73.one_window)
-        return _forward_granted(link, request, grants, 0, now, held_seconds)
+        fill = _fill(link, request, now, throttle.kip73.one_window)
+        return _forward_granted(link, request, fill.grants, 0, now, held_seconds)
     is_urgent = link.catch_up.is_urgent(link, now)
-    grants, reserved, ready = _grants(link, request, now, is_urgent)
-    if grants:
-        throttle.turns.served(link, reserved, is_urgent=is_urgent)
-        throttle.ledger.reserve(reserved)
-        return _forward_granted(link, request, grants, reserved, now, held_seconds)
-    if _is_question_due(link, now):
+    granted, ready = _grants(link, request, now, is_urgent)
+    if granted is not None:
+        throttle.turns.served(link, granted.share, is_urgent=is_urgent, replica=link.replica_id)
+        link.account.reserve(granted.reserved)
+        return _forward_granted(link, request, granted.grants, granted.reserved, now, held_seconds)
+    question_at = _question_at(link, now)
+    if question_at <= throttle.clock():
         return _forward_question(link, request, now)
-    return _leave_out(link, request, now, held_seconds, ready)
+    return _leave_out(link, request, now, held_seconds, min(ready, question_at))
 
 
 # Granting
 
 
-def _grants(link: ReplicaLink, request: FetchRequest, now: float, is_urgent: bool) -> tuple[list[Grant], int, float]:
-    """The partitions to grant now, the bytes to reserve for them, and else the time at which to try again."""
+def _grants(link: ReplicaLink, request: FetchRequest, now: float, is_urgent: bool) -> tuple[_Fill | None, float]:
+    """The partitions to grant now, or None and the time at which to try again."""
     throttle = link.throttle
     rate = throttle.settings.rate or 0
     if throttle.settings.policy == "kip73":
-        return [], 0, throttle.kip73.retry_at(now)
+        return None, throttle.kip73.retry_at(now)
     if not link.queue or not rate:
-        return [], 0, float("inf")
+        return None, float("inf")
     ledger = throttle.ledger
-    ledger.want(is_waited_for=len(throttle.turns) > 0)
-    ahead = throttle.turns.ahead_of(link, is_urgent=is_urgent)
+    in_line = len(throttle.turns)
+    ledger.want(is_waited_for=in_line > 0)
+    ahead = throttle.turns.ahead_of(link, replica=link.replica_id, is_urgent=is_urgent)
     # Late by a little: what has gathered meanwhile goes along, within bounds, or bursts would repeat every second.
     share = rate * (SHARE_BESIDE_LIVE_SECONDS if now < link.live_until else SHARE_SECONDS)
-    spend = min(max(ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS)
-    grants, reserved, batch = _fill(link, request, now, spend)
+    fair = rate * ROUND_SECONDS / (in_line + 1)
+    share = min(share, fair)
+    if passed_over_seconds := link.queue.passed_over_seconds(now):
+        spend = rate * min(SHARE_SECONDS + passed_over_seconds, CROWDED_SHARE_SECONDS)
+    else:
+        spend = min(max(ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
+    fill = _fill(link, request, now, spend)
     # A batch larger than the credit that can gather goes when the credit is full; the rest becomes debt.
-    needed = min(reserved, ledger.most_credit)
+    needed = min(fill.reserved, ledger.most_credit)
     ready = ledger.credit_at(needed + ahead)
     # Compared with a fresh reading: the ledger has read the clock since `now` was taken.
     if ready <= throttle.clock():
         room = ledger.room() - ahead
-        if needed <= room + batch:
-            return grants, reserved, now
+        if fill.reserved <= room + fill.batch:
+            return fill, now
         throttle.release_stuck()
         smallest = min(share, rate * SMALLEST_FILL_SECONDS)
         ready = ledger.room_at(smallest + ahead)
         if ready <= throttle.clock():
-            grants, reserved, fitting_batch = _fill(link, request, now, room)
-            if reserved <= room + fitting_batch:
-                return grants, reserved, now
-            ready = ledger.room_at(needed - batch + ahead)
-    lapses = max(ready, now + request.max_wait_ms / 1000) + _LAPSE_SECONDS
-    throttle.turns.wait(link, needed, lapses, is_urgent=is_urgent)
-    return [], 0, ready
+            smaller = _fill(link, request, now, room)
+            if smaller.reserved <= room + smaller.batch:
+                return smaller, now
+            ready = ledger.room_at(fill.reserved - fill.batch + ahead)
+    throttle.turns.wait(link, needed, now + CLAIM_SECONDS, replica=link.replica_id, is_urgent=is_urgent)
+    return None, min(ready, now + _REFRESH_SECONDS)
 
 
-def _fill(link: ReplicaLink, request: FetchRequest, now: float, spend: float) -> tuple[list[Grant], int, int]:
+def _fill(link: ReplicaLink, request: FetchRequest, now: float, spend: float) -> _Fill:
     """Grant partitions in the catch-up order for about `spend` bytes: at least one, whole batches where known.
 
     No more than one answer may hold: a partition for which it has no room left would look as if it had no batch to
     give.
-
-    Returns the grants, the bytes to reserve for them, and the size of the largest batch among them: what cannot be
-    split, and so may go beyond the window.
     """
-    grants: list[Grant] = []
-    batch = 0
+    fill = _Fill([])
+    excess = 0
     limit = link.throttle.settings.response_max_bytes
     left = spend = min(spend, request.max_bytes if limit is None else min(limit, request.max_bytes))
     for replica in link.catch_up.order(link, now):
         if request.header.api_version < _LEAST_WHOLE_VERSION:
             # A cap below the next batch returns a part of it, for ever: take the partition whole or not at all.
-            grants.append((replica, replica.max_bytes))
-            batch = max(batch, replica.max_bytes)
+            fill.grants.append((replica, replica.max_bytes))
+            fill.batch = max(fill.batch, replica.max_bytes)
             left -= replica.max_bytes
         else:
             cap, is_sure = replica.batches.cap_for(left, replica.worth_asking(), replica.topic.batches)
-            if grants and (cap > left or not is_sure):
+            if fill.grants and (cap > left or not is_sure):
                 break
-            grants.append((replica, cap))
-            batch = max(batch, replica.batches.largest or replica.topic.batches.largest)
+            fill.grants.append((replica, cap))
+            batch = replica.largest_batch
+            excess = max(excess, batch - cap)
+            fill.batch = max(fill.batch, batch)
             # One batch of unknown size: the whole share. One larger than its cap comes whole where it is first.
             left -= max(cap, replica.batches.next_size or replica.batches.largest) if cap > 1 else spend
         if left <= 0:
             break
-    return grants, int(spend - left), batch
+    fill.share = int(spend - left)
+    fill.reserved = max(fill.share, sum([cap for _, cap in fill.grants]) + excess)
+    return fill
 
 
 def _forward_granted(
     link: ReplicaLink, request: FetchRequest, grants: list[Grant], reserved: int, now: float, held_seconds: float
 ) -> Forward:
-    link.catch_up.granted(grants, reserved)
+    link.catch_up.granted(link, grants, reserved)
     granted = [replica for replica, _ in grants]
-    for replica in granted:  # to the end of the queue
-        del link.queue[replica]
-        link.queue[replica] = None
     link.leave_out(granted)
     # A partition that is not known may be in sync, and one asked for 0 bytes ends no wait.
     wait_left = 0 if link.unknown_count else max(0, request.max_wait_ms - round(held_seconds * 1000))
@@ -162,7 +182,10 @@ def _forward_granted(
         request = link.sessions.changes(link, request, grants, _asked_along(link, asks_all))
     else:
         front, entries, asked = _split(link, request, frozenset(granted))
-        request = request.with_(topics=front + _granted_topics(request, grants, entries) + asked)
+        funded = _granted_topics(request, grants, entries)
+        # What is not throttled stays in front, but where it fills every answer: without a quota it would take turns.
+        first = funded + front if now < link.crowded_until else front + funded
+        request = request.with_(topics=first + asked)
         request = link.sessions.whole(link, request, (*granted, *link.waiting()))
     fetch = InFlight(reserved=reserved, granted=granted, asks_all=asks_all)
     min_bytes = _min_bytes(link, grants, now)
@@ -242,23 +265,33 @@ def _asked_along(link: ReplicaLink, asks_all: bool) -> list[ReplicaPartition]:
     ]
 
 
-def _is_question_due(link: ReplicaLink, now: float) -> bool:
-    if link.unknown_count:
-        return True  # no high watermark to judge by, nor one to make an entry of
-    if link.sessions.in_session:
-        if not link.sessions.is_incremental:
-            return True  # a full answer has to have every partition, and of those waiting nothing is made up here
-        if link.sessions.is_asked_for_offsets and now - link.questioned_at >= SHORTEST_QUESTION_SECONDS:
-            return True
-    if not link.queue:
+def _question_at(link: ReplicaLink, now: float) -> float:
+    """The time at which this link may ask for offsets and errors alone; inf where it has nothing to ask."""
+    questions = link.throttle.questions
+    is_full_in_session = link.sessions.in_session and not link.sessions.is_incremental
+    if link.unknown_count or is_full_in_session:
+        # No high watermark to judge by, nor one to make an entry of; and a full answer in a session has to have every
+        # partition, of which nothing is made up.
+        if link.unknown_since is None:
+            link.unknown_since = now
+        waits_alone = link.partition_count == link.behind_count + link.unknown_count or link.sessions.is_incremental
+        longest = URGENT_SECONDS if waits_alone else URGENT_BESIDE_OTHERS_SECONDS
+        return questions.ready_at(link, link.replica_id, link.unknown_since, urgent_seconds=longest)
+    link.unknown_since = None
+    if link.sessions.is_asked_for_offsets or not link.queue:
         # The follower's own sidecar asks for 0 bytes of everything behind: its question, to be passed on.
-        return now - link.questioned_at >= QUESTION_SECONDS / 2
-    return link.unanswered_since is not None and now - link.unanswered_since >= QUESTION_SECONDS
+        due = link.questioned_at + QUESTION_SECONDS
+    elif link.unanswered_since is not None:
+        due = max(link.unanswered_since, link.questioned_at) + QUESTION_SECONDS
+    else:
+        return float("inf")
+    return questions.ready_at(link, link.replica_id, due)
 
 
 def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> Forward:
     """Ask for every partition behind with 0 bytes and no wait: true offsets and errors, and at most one batch."""
     link.questioned_at = now
+    link.unknown_since = None
     link.throttle.stats.questions += 1
     link.leave_out()
     asks_all = True
@@ -268,28 +301,39 @@ def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> F
     else:
         front, _, asked = _split(link, request, ())
         question = link.sessions.whole(link, request.with_(topics=front + asked), link.waiting())
-    return _forward(link, question.with_(max_wait_ms=0), InFlight(is_question=True, asks_all=asks_all))
+    fetch = InFlight(is_question=True, asks_all=asks_all)
+    link.throttle.questions.asked(link, link.replica_id)
+    return _forward(link, question.with_(max_wait_ms=0), fetch)
 
 
 def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_seconds: float, ready: float) -> Decision:
     ready = min(ready, _leave_unanswered(link, now) + QUESTION_SECONDS, link.throttle.names_awaited_until)
-    wait = max(request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS)
-    if link.partition_count > link.behind_count:
+    wait = min(max(request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS), LONGEST_HOLD_SECONDS)
+    has_to_wait = _has_to_wait(link)
+    if link.partition_count > link.behind_count + link.unknown_count and not has_to_wait:
         link.leave_out()
         shorter = min(request.max_wait_ms / 1000, max(ready - now, SHORTEST_WAIT_SECONDS))
         return _forward_without(link, request.with_(max_wait_ms=round(shorter * 1000), min_bytes=_AT_ONCE))
-    if held_seconds < wait - _SHORTEST_HOLD_SECONDS:
+    if held_seconds < wait - _SHORTEST_HOLD_SECONDS or has_to_wait:
         if held_seconds == 0.0:
             link.hold()
             link.leave_out()
-        return Hold(min(max(ready, now + _SHORTEST_HOLD_SECONDS), now + wait - held_seconds))
+        until = max(ready, now + _SHORTEST_HOLD_SECONDS)
+        return Hold(until if has_to_wait else min(until, now + wait - held_seconds))
     return Answer(_empty_answer(link, request))
+
+
+def _has_to_wait(link: ReplicaLink) -> bool:
+    """Whether a full answer needs an entry that only the leader can give, and the question for it may not go yet."""
+    if link.sessions.is_incremental:
+        return False
+    return link.unknown_count > 0 or link.sessions.in_session
 
 
 def _forward_without(link: ReplicaLink, request: FetchRequest) -> Forward:
     """Ask for what is not behind, and only outside of sessions make up an answer for the rest."""
     if link.sessions.is_incremental:
-        return _forward(link, link.sessions.changes(link, request), InFlight())
+        return _forward(link, link.sessions.changes(link, request), InFlight(), leaves_out=True)
     row = fetch_version(request.header.api_version)
     topics = [kept for block in request.topics if (kept := _kept(link, row, block)).entries]
     fewer = link.sessions.whole(link, request.with_(topics=topics), ())
@@ -304,9 +348,9 @@ def _empty_answer(link: ReplicaLink, request: FetchRequest) -> bytes:
     """
     version, correlation_id = request.header.api_version, request.header.correlation_id
     if link.sessions.is_incremental:
-        return encode_fetch_response(version, correlation_id, 0, [], session_id=link.sessions.follower.id)
+        return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [], session_id=link.sessions.follower.id)
     if version > 0:
-        return encode_fetch_response(version, correlation_id, 1, [])
+        return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [])
     return encode_fetch_response(version, correlation_id, 0, _made_up_topics(link, version))
 
 
@@ -319,17 +363,24 @@ def _made_up_topics(link: ReplicaLink, version: int) -> list[ResponseTopic]:
 
 
 def _forward(
-    link: ReplicaLink, request: FetchRequest, fetch: InFlight, appended: bytes = b"", appended_topics: int = 0
+    link: ReplicaLink,
+    request: FetchRequest,
+    fetch: InFlight,
+    appended: bytes = b"",
+    appended_topics: int = 0,
+    *,
+    leaves_out: bool = False,
 ) -> Forward:
     throttle, row = link.throttle, fetch_version(request.header.api_version)
     fetch.api_version, fetch.uses_topic_ids = row.api_version, row.names_topics_by_id
     fetch.forwarded_at, fetch.max_wait_seconds = throttle.clock(), request.max_wait_ms / 1000
+    fetch.max_bytes = request.max_bytes
     link.in_flight.append(fetch)
     limit = throttle.settings.response_max_bytes
     if limit is not None:
         request = response_limit.limit_response(request, limit, link.response_rotation)
     walk = throttle.throttled_ids if row.names_topics_by_id else throttle.throttled_topics
-    return Forward(request, appended, appended_topics, walk, link.sessions.head_patch())
+    return Forward(request, appended, appended_topics, walk, link.sessions.head_patch(leaves_out=leaves_out))
 
 
 def _split(

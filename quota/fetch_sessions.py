@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 Grant = tuple[ReplicaPartition, int]
 """A partition and its partition_max_bytes."""
 
+LEFT_OUT_MS: Final = 1
+"""The throttle_time_ms of an answer from which partitions were left out (KIP-219). Silence about a partition means that
+nothing is new, but not in such an answer: an earlier hop goes on asking."""
+
 _NONE: Final = ()
 
 
@@ -100,18 +104,24 @@ class FetchSessions:
         """The leader's response was passed on; `head` is as it came."""
         self.leader.answered(head.error_code, head.session_id)
 
-    def head_patch(self) -> Callable[[ResponseHead], ResponseHead] | None:
-        """What makes the head of the leader's response one of the follower's session; None below v7."""
+    def head_patch(self, *, leaves_out: bool = False) -> Callable[[ResponseHead], ResponseHead] | None:
+        """What makes the head of the leader's response one of the follower's session; None below v7.
+
+        `leaves_out` says that the answer is not true for all: see LEFT_OUT_MS.
+        """
         if not self._has_sessions:
             return None
         session_id, is_incremental = self.follower.id, self.is_incremental
+        least_throttle_ms = LEFT_OUT_MS if leaves_out else 0
 
         def patch(head: ResponseHead) -> ResponseHead:
             if is_incremental and head.error_code in SESSION_ERRORS:
                 # Our session is gone, not the follower's: it gets an answer in which nothing is new, and ours begins
                 # anew with its next fetch.
                 return head._replace(error_code=0, session_id=session_id)
-            return head if head.error_code else head._replace(session_id=session_id)
+            if head.error_code:
+                return head
+            return head._replace(session_id=session_id, throttle_time_ms=max(head.throttle_time_ms, least_throttle_ms))
 
         return patch
 

@@ -3,6 +3,9 @@
 Promise: bytes sent in the last second + bytes reserved and not yet answered <= 1.04 x quota + one batch, at every
 instant. What a batch takes beyond the budget is carried as debt, so the long-run mean keeps to the quota.
 
+Each link reserves through an `Account` of its own: whatever happens to the link, closing its account gives back all
+that it held.
+
 Two bounds work together. The *window* remembers what was sent in the last second and gives the promise its
 strictness: a token bucket would let its burst through on top of a second's worth of tokens. The *credit* accrues at
 the quota's rate and is capped at a quarter second, which spreads the second's bytes evenly and remembers debt for as
@@ -22,6 +25,7 @@ _BUCKET_SECONDS = 0.001  # sends closer together than this share one entry: the 
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes waiters earlier
 UNSTEADY = 0.02  # of the bytes that no quota could stop: room kept for the next second's, which may be that many more
 _SMOOTH_SECONDS = 4.0  # over which their rate is measured
+QUESTION_DEBT_SECONDS = 10.0  # of quota: the most that answers to questions may leave to be paid
 _EPSILON_BYTES = 0.5  # rates are integers; this only absorbs the rounding of credit kept as a float
 
 
@@ -37,6 +41,9 @@ class StrictLedger:
         self._sent_bytes = 0
         self._unstoppable_bytes = 0
         self._unstoppable_rate = 0.0  # bytes/s, smoothed
+        self._unstoppable_now = 0  # bytes of the second that began at `_second_at`, and of the one before it
+        self._unstoppable_before = 0
+        self._second_at = clock()
         self._reserved = 0
         self._wanted_at = -math.inf
 
@@ -50,14 +57,17 @@ class StrictLedger:
         return self._reserved
 
     def set_rate(self, rate: int | None) -> None:
-        """Put another quota in force at once. Credit saved under the old one is capped by the new one's."""
+        """Put another quota in force at once.
+
+        Credit saved under the old one is capped by the new one's, and so is debt: it is at most one window of it.
+        """
         self._advance(self._clock())
         if self._rate is None:
             self._credit = 0.0
             self._unstoppable_rate = 0.0  # of bytes that nothing tried to stop it says little
         self._rate = rate
         if rate is not None:
-            self._credit = min(self._credit, rate * CREDIT_SECONDS)
+            self._credit = max(min(self._credit, rate * CREDIT_SECONDS), -rate * WINDOW_SECONDS)
             if rate == 0:
                 self._credit = 0.0  # nothing would ever pay a debt back
 
@@ -142,21 +152,40 @@ class StrictLedger:
         self._send(now, used)
 
     def charge(self, size: int) -> None:
-        """Count bytes that no quota could stop (in-sync replicas, answers to questions).
+        """Count bytes of in-sync replicas, which no quota could stop.
 
         Their debt is bounded by one quota window: otherwise an hour of inflow above the quota would starve a move
         for hours.
         """
-        now = self._clock()
-        self._advance(now)
-        floor = -(self._rate or 0) * WINDOW_SECONDS
-        self._credit = min(self._credit, max(floor, self._credit - size))
+        now = self._owe(size, WINDOW_SECONDS)
         self._unstoppable_rate += size / _SMOOTH_SECONDS
+        self._unstoppable_now += size
         self._send(now, size, size)
 
+    def charge_question(self, size: int) -> None:
+        """Count bytes that came with the answer to a question."""
+        self._send(self._owe(size, QUESTION_DEBT_SECONDS), size)
+
+    def recount(self, reserved: int) -> None:
+        """Take what all open accounts hold together: an exception half way through a change may have lost count."""
+        self._reserved = reserved
+
+    def _owe(self, size: int, most_seconds: float) -> float:
+        """Take `size` bytes of credit, down to a debt of `most_seconds` of quota; returns the time."""
+        now = self._clock()
+        self._advance(now)
+        floor = -(self._rate or 0) * most_seconds
+        self._credit = min(self._credit, max(floor, self._credit - size))
+        return now
+
     def _taken(self, sent: int, unstoppable: int) -> float:
-        """What a second's bytes take of the window, with room for what no quota can stop in the next second."""
-        return sent - unstoppable + max(unstoppable, self._unstoppable_rate * WINDOW_SECONDS) * (1 + UNSTEADY)
+        """What a second's bytes take of the window, with room for what no quota can stop in the next second.
+
+        That is expected to be what the last seconds had on average; but no more than came in the last one or two: a
+        burst that is over is not expected again.
+        """
+        expected = min(self._unstoppable_rate * WINDOW_SECONDS, self._unstoppable_now + self._unstoppable_before)
+        return sent - unstoppable + max(unstoppable, expected) * (1 + UNSTEADY)
 
     def _limit(self) -> float:
         return (self._rate or 0) * WINDOW_SECONDS * (1 + WINDOW_SLACK)
@@ -179,8 +208,48 @@ class StrictLedger:
         if self._unstoppable_rate:
             self._unstoppable_rate *= math.exp((self._credit_at - now) / _SMOOTH_SECONDS)
         self._credit_at = now
+        if now - self._second_at >= WINDOW_SECONDS:
+            is_next = now - self._second_at < 2 * WINDOW_SECONDS
+            self._unstoppable_before = self._unstoppable_now if is_next else 0
+            self._unstoppable_now = 0
+            self._second_at = now
         sent = self._sent
         while sent and sent[0][0] + WINDOW_SECONDS <= now:
             _, size, unstoppable = sent.popleft()
             self._sent_bytes -= int(size)
             self._unstoppable_bytes -= int(unstoppable)
+
+
+class Account:
+    """What one link holds of a ledger: reserved for answers to come, and handed over but not confirmed."""
+
+    __slots__ = ("_ledger", "held")
+
+    def __init__(self, ledger: StrictLedger) -> None:
+        self._ledger = ledger
+        self.held = 0
+
+    def reserve(self, size: int) -> None:
+        """See StrictLedger.reserve."""
+        self.held += size
+        self._ledger.reserve(size)
+
+    def settle(self, reserved: int, used: int) -> None:
+        """See StrictLedger.settle."""
+        self.held -= reserved
+        self._ledger.settle(reserved, used)
+
+    def hand_over(self, reserved: int, used: int) -> None:
+        """See StrictLedger.hand_over."""
+        self.held += used - reserved
+        self._ledger.hand_over(reserved, used)
+
+    def confirm(self, used: int) -> None:
+        """See StrictLedger.confirm."""
+        self.held -= used
+        self._ledger.confirm(used)
+
+    def close(self) -> None:
+        """Hold nothing any more. What was held may have been sent in part: it counts as sent."""
+        held, self.held = self.held, 0
+        self._ledger.settle(held, held)

@@ -14,7 +14,9 @@ from quota.catch_up import CatchUp
 from quota.decisions import Answer, Decision, Hold
 from quota.fetch_plan import decide
 from quota.fetch_sessions import FetchSessions
+from quota.grant_queue import GrantQueue
 from quota.interval import IntervalCounts
+from quota.ledger import Account
 from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
 from quota.request_intake import take_incremental, take_whole
 from quota.response_limit import ResponseRotation
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_REPLICA = -1
 STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than this is stuck
+CROWDED_SECONDS = 5.0  # how long after an answer that others filled the next ones are expected to be full
 LIVE_SECONDS = 1.0  # how long after a record of theirs partitions that do not wait count as live
 _NO_ERROR = ResponseHead()
 
@@ -41,17 +44,21 @@ class ReplicaLink:
         self.peer = peer
         self.replica_id = UNKNOWN_REPLICA
         self.topics: dict[bytes, ReplicaTopic] = {}
-        self.queue: dict[ReplicaPartition, None] = {}  # behind or unknown, the one that waited longest first
+        self.account = Account(throttle.ledger)
+        self.queue = GrantQueue()  # behind or unknown
         self.catch_up = CatchUp()
         self.behind_count = 0
         self.unknown_count = 0
         self.unanswered_since: float | None = None  # since when partitions were left out with no true answer
         self.questioned_at = float("-inf")
+        self.unknown_since: float | None = None  # since when a question waits that tells who is in sync
+        self.crowded_until = -math.inf  # until when answers are expected to be full without what is granted
         self.live_until = -math.inf  # until when records of partitions that do not wait are expected to come
         self.in_flight: deque[InFlight] = deque()
         self.response_rotation = ResponseRotation()
         self.sessions = FetchSessions(throttle.open_session, throttle.stats)
         self.partition_count = 0
+        self.most_max_bytes = 0  # partition_max_bytes that was asked for
         self.most_partitions = 0  # at one time: no more are remembered that are absent
         self.absent: dict[ReplicaPartition, float] = {}  # when to forget it, oldest first
         self.left_out_count = 0  # fetches that left out all that was behind, but for what they were granted
@@ -97,7 +104,7 @@ class ReplicaLink:
         partition_bytes = throttle.stats.partition_bytes
         counts = None if throttle.stats.interval is None else throttle.stats.interval.link(self.peer)
         is_live = False
-        if fetch.asks_all and not head.error_code:
+        if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             self.unanswered_since = None
         granted = frozenset(fetch.granted)
         barren = set(granted)
@@ -141,19 +148,16 @@ class ReplicaLink:
             self.live_until = now + LIVE_SECONDS
         if self.unknown_count and self.sessions.is_incremental and not head.error_code:
             self._take_silence(now)
-        if behind_bytes or in_sync_bytes or unthrottled_bytes:
-            # Behind others a cap below one batch brings nothing. An answer without any records says nothing about caps:
-            # an earlier hop, or Kafka's own throttle, kept all.
-            for replica in barren:
-                replica.batches.miss()
+        self._take_barren(barren, fetch, behind_bytes + in_sync_bytes + unthrottled_bytes, now)
         if fetch.is_question:
             # At most one batch comes with a question; no quota could have stopped it.
-            throttle.ledger.settle(fetch.reserved, 0)
-            throttle.ledger.charge(behind_bytes + in_sync_bytes)
+            self.account.settle(fetch.reserved, 0)
+            throttle.ledger.charge_question(behind_bytes)
+            throttle.questions.answered(self, self.replica_id, behind_bytes, throttle.settings.rate or 0)
         else:
-            throttle.ledger.hand_over(fetch.reserved, behind_bytes)
+            self.account.hand_over(fetch.reserved, behind_bytes)
             self._unconfirmed += behind_bytes
-            throttle.ledger.charge(in_sync_bytes)
+        throttle.ledger.charge(in_sync_bytes)
         if behind_bytes or in_sync_bytes:
             throttle.record(behind_bytes + in_sync_bytes)
 
@@ -162,7 +166,7 @@ class ReplicaLink:
         self._confirm()
         while self.in_flight:
             reserved = self.in_flight.popleft().reserved
-            self.throttle.ledger.settle(reserved, reserved)
+            self.account.settle(reserved, reserved)
 
     def release_if_stuck(self) -> None:
         """What a stuck peer has not taken counts as sent: it may not keep others from the budget until it is closed."""
@@ -171,25 +175,26 @@ class ReplicaLink:
             self._confirm()
         for fetch in self.in_flight:
             if now - fetch.forwarded_at >= STUCK_SECONDS + fetch.max_wait_seconds:
-                self.throttle.ledger.settle(fetch.reserved, fetch.reserved)
-                fetch.reserved = 0
+                reserved, fetch.reserved = fetch.reserved, 0
+                self.account.settle(reserved, reserved)
 
     def close(self) -> None:
-        """The connection is gone."""
-        self.abandon()
-        self._count_all_left_out()
-        for topic in self.topics.values():
-            topic.lag.closed()
-        self.throttle.turns.leave(self)
-        self.throttle.links.discard(self)
+        """The connection is gone. Whatever happens in here, it holds nothing of the budget any more."""
+        try:
+            self.abandon()
+            self._count_all_left_out()
+            for topic in self.topics.values():
+                topic.lag.closed()
+        finally:
+            self.throttle.drop(self)
 
     # What a request brings
 
     def _confirm(self) -> None:
         """A fetcher asks again when it has appended what it was sent: only then is it known when that arrived."""
         if self._unconfirmed:
-            self.throttle.ledger.confirm(self._unconfirmed)
-            self._unconfirmed = 0
+            unconfirmed, self._unconfirmed = self._unconfirmed, 0
+            self.account.confirm(unconfirmed)
 
     def _take_in(self, request: FetchRequest, now: float) -> Answer | None:
         """Take a request in; returns what to answer it with where it does not fit its session."""
@@ -241,11 +246,30 @@ class ReplicaLink:
 
     def _forget_all(self) -> None:
         self._count_all_left_out()
-        self.topics, self.queue, self.absent = {}, {}, {}
+        self.topics, self.queue, self.absent = {}, GrantQueue(), {}
         self.behind_count = self.unknown_count = self.partition_count = 0
         self.sessions.touched = {}
 
     # What an answer brings
+
+    def _take_barren(self, barren: set[ReplicaPartition], fetch: InFlight, size: int, now: float) -> None:
+        """Take what was granted and not in an answer of `size` bytes of records.
+
+        An answer without any records says nothing: an earlier hop, or Kafka's own throttle, kept all. Where others
+        filled it there was no room. Else the cap was below one batch, which brings nothing behind others.
+        """
+        for replica in fetch.granted:
+            if replica not in barren:
+                self.queue.served(replica)
+        if not size:
+            return
+        for replica in barren:
+            if fetch.max_bytes - size < replica.max_bytes:
+                self.crowded_until = now + CROWDED_SECONDS
+                self.queue.pass_over(replica, now)
+                replica.granted_offset = UNKNOWN_OFFSET
+            else:
+                replica.batches.miss()
 
     def _take_answers(self, topic: ReplicaTopic, headers: bytes, now: float) -> None:
         partitions = topic.partitions
@@ -256,7 +280,7 @@ class ReplicaLink:
             replica.last_reported = UNKNOWN_OFFSET if error_code else high_watermark
             if error_code or high_watermark == replica.high_watermark:
                 continue
-            replica.high_watermark = high_watermark
+            replica.earlier_high_watermark, replica.high_watermark = replica.high_watermark, high_watermark
             topic.made_up = None
             topic.lag.update(partition, replica.fetch_offset, high_watermark, now)
             self.classify(replica)
@@ -320,9 +344,11 @@ class ReplicaLink:
             topic.unknown.symmetric_difference_update((partition,))
         # An earlier hop that asks for 0 bytes wants the partition's offsets only: nothing may be granted here.
         if (behind or unknown) and replica.max_bytes > 0:
-            self.queue.setdefault(replica)
+            self.queue.enter(replica, is_capped=replica.max_bytes < self.most_max_bytes)
         else:
-            self.queue.pop(replica, None)
+            self.queue.leave(replica)
+            if not (behind or unknown) and replica.is_present:
+                replica.was_queued = replica.is_paced = False
 
     # Counting
 

@@ -38,18 +38,22 @@ class ReplicaPartition:
         "arrived",
         "batches",
         "behind",
+        "earlier_high_watermark",
         "entry",
         "fetch_offset",
         "granted_offset",
         "high_watermark",
         "in_sync_until",
+        "is_paced",
         "last_reported",
         "leader_epoch",
         "left_out_from",
         "max_bytes",
         "partition",
         "topic",
+        "turn",
         "upstream",
+        "was_queued",
     )
 
     def __init__(self, topic: ReplicaTopic, partition: int, fetch_offset: int, max_bytes: int) -> None:
@@ -58,11 +62,15 @@ class ReplicaPartition:
         self.fetch_offset = fetch_offset
         self.max_bytes = max_bytes
         self.high_watermark = UNKNOWN_OFFSET
+        self.earlier_high_watermark = UNKNOWN_OFFSET  # the one before it
         self.last_reported = UNKNOWN_OFFSET  # the high watermark that the leader told last, whatever became of it here
         self.behind = False  # throttled, and known not to be in sync
         self.in_sync_until = NEVER  # clock seconds: see `go_back`
         self.batches = BatchSizes()
         self.granted_offset = UNKNOWN_OFFSET  # the fetch offset at the last grant
+        self.turn = 0.0  # where its next turn in the queue begins, in bytes
+        self.was_queued = False  # since it fell behind
+        self.is_paced = False  # by an earlier hop
         self.arrived = 0  # bytes of whole batches in the last answer: the next fetch offset tells how many offsets
         self.leader_epoch = NO_LEADER_EPOCH
         self.left_out_from = 0  # while behind: it was left out as often as its link's `left_out_count` is beyond this
@@ -76,6 +84,11 @@ class ReplicaPartition:
             self.batches.bytes_per_offset = self.topic.batches.bytes_per_offset = per_offset
             self.arrived = 0
         self.fetch_offset = fetch_offset
+
+    @property
+    def largest_batch(self) -> int:
+        """What one whole batch of it may be, in bytes: as large as the topic's largest lately, or all that is asked."""
+        return int(max(self.batches.next_size, self.topic.batches.most)) or self.max_bytes
 
     @property
     def has_caught_up(self) -> bool:
@@ -97,16 +110,16 @@ class ReplicaPartition:
         """Whether it needs budget: it is throttled, and not known to be in sync."""
         return self.behind or self.partition in self.topic.unknown
 
-    def go_back(self, in_sync_until: float = NEVER) -> None:
+    def go_back(self, fetch_offset: int, in_sync_until: float = NEVER) -> None:
         """A leader epoch may have begun; the high watermark is unknown from now on.
 
         Below inter.broker.protocol.version 0.11 (before KIP-101) a follower then truncates to its own high watermark,
         which is a fetch older than its leader's. It stays in the ISR all the same, until `replica.lag.time.max.ms` is
-        over: producers wait for it, and it may become the leader. In sessions (level 1.1 on) there is no such follower.
+        over: producers wait for it, and it may become the leader. One that goes back further was not truncated so.
         """
-        if self.has_caught_up:
+        if self.has_caught_up and fetch_offset >= self.earlier_high_watermark:
             self.in_sync_until = in_sync_until
-        self.high_watermark = UNKNOWN_OFFSET
+        self.high_watermark = self.earlier_high_watermark = UNKNOWN_OFFSET
         self.arrived = 0
 
     def forget_sync(self) -> None:
@@ -118,7 +131,12 @@ class ReplicaPartition:
         self.batches = BatchSizes()
 
     def worth_asking(self) -> int:
-        """The partition_max_bytes that the rest of the partition is worth, where that is less than what was asked."""
+        """The partition_max_bytes that the rest of the partition is worth, where that is less than what was asked.
+
+        All that was asked where the last grants brought nothing: then the estimate may be what is wrong.
+        """
+        if self.batches.barren:
+            return self.max_bytes
         rest = self.batches.remaining(self.high_watermark - self.fetch_offset, self.topic.batches)
         return int(min(self.max_bytes, rest)) if self.high_watermark != UNKNOWN_OFFSET else self.max_bytes
 
@@ -217,6 +235,7 @@ class InFlight:
     api_version: int = 0
     uses_topic_ids: bool = False
     reserved: int = 0  # bytes of the budget set aside
+    max_bytes: int = 0  # of the whole answer
     granted: Sequence[ReplicaPartition] = ()
     is_question: bool = False
     asks_all: bool = False  # every partition behind is in it, so its answer is true for all

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from protocol.errors import MalformedFrame
 from protocol.fetch import NO_LEADER_EPOCH, FetchRequest, fetch_version
 from protocol.fetch_session import FIRST_SESSION_VERSION
 from quota.replica_state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
 
 ABSENT_SECONDS = 15.0  # how long a partition that is not asked for is remembered: longer than one hop leaves it out
+LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # of replicas below level 0.11 (KIP-101): they truncate to their high watermark
 PULSE_SECONDS = 1.0  # an incremental fetch names few topics, but shows that the replica follows all of its session
 MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 
@@ -49,9 +51,13 @@ def take_whole(link: ReplicaLink, request: FetchRequest, now: float) -> None:
         if keeps_entries:
             _take_entries(link, topic, entries, row.changes(entries, stride), stride, now)
         else:
-            _take_block(link, topic, row.requested(stride).iter_unpack(entries), now)
+            truncates = request.header.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
+            in_sync_until = now + link.throttle.lag.replica_lag_time_max if truncates else NEVER
+            _take_block(link, topic, row.requested(stride).iter_unpack(entries), now, in_sync_until)
     if count != link.partition_count:
         _set_aside_absent(link, request, now)
+        if count != link.partition_count:
+            raise MalformedFrame("a partition is named twice in a full fetch", 0)
     link.most_partitions = max(link.most_partitions, count)
     link.pulsed_at = now
     _forget_absent(link, now)
@@ -74,7 +80,7 @@ def take_incremental(link: ReplicaLink, request: FetchRequest, now: float) -> No
         if name in link.topics:
             topic = link.topics[name]
             for partition in topic.partitions.keys() & set(partitions):
-                _set_aside(link, topic, partition, now, in_session=True)
+                _set_aside(link, topic, partition, now)
     link.most_partitions = max(link.most_partitions, link.partition_count)
     if now - link.pulsed_at >= PULSE_SECONDS:
         link.pulsed_at = now
@@ -84,17 +90,24 @@ def take_incremental(link: ReplicaLink, request: FetchRequest, now: float) -> No
     _forget_absent(link, now)
 
 
-def _take_block(link: ReplicaLink, topic: ReplicaTopic, entries: Iterable[tuple[int, int, int]], now: float) -> None:
+def _take_block(
+    link: ReplicaLink,
+    topic: ReplicaTopic,
+    entries: Iterable[tuple[int, int, int]],
+    now: float,
+    in_sync_until: float,
+) -> None:
     """Below v7: only what throttling needs is read of each entry."""
     partitions = topic.partitions
     for partition, fetch_offset, max_bytes in entries:
         replica = partitions.get(partition)
+        _check(link, partition, fetch_offset, max_bytes)
         if replica is None:
-            replica = partitions[partition] = _appeared(link, topic, partition, fetch_offset, max_bytes)
+            replica = _appeared(link, topic, partition, fetch_offset, max_bytes, in_sync_until=in_sync_until)
         elif replica.fetch_offset == fetch_offset and replica.max_bytes == max_bytes:
             continue
         else:
-            _moved(link, replica, fetch_offset, now, in_sync_until=now + link.throttle.lag.replica_lag_time_max)
+            _moved(link, replica, fetch_offset, now, in_sync_until)
             replica.max_bytes = max_bytes
         link.classify(replica)
 
@@ -116,12 +129,13 @@ def _take_entries(
         replica = partitions.get(partition)
         if replica is not None and replica.entry == entry:
             continue
+        _check(link, partition, fetch_offset, max_bytes)
         if replica is None:
-            replica = partitions[partition] = _appeared(link, topic, partition, fetch_offset, max_bytes, leader_epoch)
+            replica = _appeared(link, topic, partition, fetch_offset, max_bytes, leader_epoch)
         else:
             if leader_epoch != replica.leader_epoch:
                 # The leader was elected anew: what it said before is of another epoch.
-                replica.go_back()
+                replica.go_back(fetch_offset)
                 topic.forget_responses()
             _moved(link, replica, fetch_offset, now)
             replica.max_bytes = max_bytes
@@ -133,12 +147,21 @@ def _take_entries(
         link.classify(replica)
 
 
+def _check(link: ReplicaLink, partition: int, fetch_offset: int, max_bytes: int) -> None:
+    """Refuse what no follower asks for: a negative size would lend budget instead of taking it."""
+    if max_bytes < 0 or fetch_offset < 0 or partition < 0:
+        reason = f"partition {partition} is asked for from offset {fetch_offset} with {max_bytes} bytes"
+        raise MalformedFrame(reason, 0)
+    if max_bytes > link.most_max_bytes:
+        link.most_max_bytes = max_bytes
+
+
 def _moved(
     link: ReplicaLink, replica: ReplicaPartition, fetch_offset: int, now: float, in_sync_until: float = NEVER
 ) -> None:
     topic = replica.topic
     if fetch_offset < replica.fetch_offset:
-        replica.go_back(in_sync_until)
+        replica.go_back(fetch_offset, in_sync_until)
         if not fetch_offset:  # deleted and made anew while its last fetch waited at the leader
             replica.forget_sync()
         topic.forget_responses()
@@ -160,32 +183,33 @@ def _appeared(
     fetch_offset: int,
     max_bytes: int,
     leader_epoch: int = NO_LEADER_EPOCH,
+    in_sync_until: float = NEVER,
 ) -> ReplicaPartition:
-    link.partition_count += 1
     topic.forget_responses()
+    link.partition_count += 1
     replica = topic.absent.pop(partition, None)
     if replica is None:
-        return ReplicaPartition(topic, partition, fetch_offset, max_bytes)
+        replica = topic.partitions[partition] = ReplicaPartition(topic, partition, fetch_offset, max_bytes)
+        return replica
+    topic.partitions[partition] = replica
     del link.absent[replica]
-    is_known = leader_epoch == replica.leader_epoch and replica.fetch_offset <= fetch_offset < replica.high_watermark
-    if not is_known:
-        # Its high watermark may be of another leader epoch, or too old to tell whether it is in sync.
-        replica.go_back()
+    if leader_epoch != replica.leader_epoch or fetch_offset < replica.fetch_offset:
+        replica.go_back(fetch_offset, in_sync_until)  # what was told may be of another leader epoch
     replica.fetch_offset, replica.max_bytes, replica.arrived = fetch_offset, max_bytes, 0
     if not fetch_offset:
         replica.forget_sync()
     return replica
 
 
-def _set_aside(link: ReplicaLink, topic: ReplicaTopic, partition: int, now: float, *, in_session: bool) -> None:
+def _set_aside(link: ReplicaLink, topic: ReplicaTopic, partition: int, now: float) -> None:
     """Take away a partition that is not asked for.
 
     It is remembered for a while: the follower's own sidecar leaves out what its quota has no room for, and asks for it
-    again soon. Outside of sessions entries are made up of high watermarks, so an old one is not kept.
+    again soon. The high watermark that it was told still tells what it is behind of. Nor does an entry made up of it
+    hurt: what a follower has below a high watermark is committed, so applied again it changes nothing; and a follower
+    whose log was cut since then comes back from an earlier offset, or in another leader epoch.
     """
     replica = topic.partitions.pop(partition)
-    if not in_session:
-        replica.go_back(now + link.throttle.lag.replica_lag_time_max)
     topic.absent[partition] = replica
     link.absent[replica] = now + ABSENT_SECONDS
     link.partition_count -= 1
@@ -202,11 +226,10 @@ def _set_aside_absent(link: ReplicaLink, request: FetchRequest, now: float) -> N
     for name, entries, stride, _ in request.topics:
         ids = present.setdefault(name, set())
         ids.update([entry[0] for entry in row.requested(stride).iter_unpack(entries)])
-    in_session = link.sessions.in_session
     for name, topic in list(link.topics.items()):
         kept = present.get(name, set())
         for partition in [id_ for id_ in topic.partitions if id_ not in kept]:
-            _set_aside(link, topic, partition, now, in_session=in_session)
+            _set_aside(link, topic, partition, now)
         topic.forget_responses()
 
 

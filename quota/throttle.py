@@ -17,6 +17,7 @@ from quota.interval import IntervalCounts
 from quota.kip73 import Kip73Budget
 from quota.lag import LagTracker
 from quota.ledger import StrictLedger
+from quota.questions import Questions
 from quota.replica_link import ReplicaLink
 from quota.sampled_rate import SampledRate
 from quota.throttled_replicas import ThrottledReplicas
@@ -116,6 +117,7 @@ class Throttle:
         self.generation = 0  # see `generation_at`
         self.stats = ThrottleStats()
         self.turns = Turns(clock)
+        self.questions = Questions(clock)
         self.ledger = StrictLedger(clock)
         self._new_samples()
         self.lag = LagTracker(clock, self.settings.replica_lag_time_max_ms / 1000, self._forget_topic)
@@ -228,6 +230,16 @@ class Throttle:
         link = ReplicaLink(self, peer)
         self.links.add(link)
         return link
+
+    def drop(self, link: ReplicaLink) -> None:
+        """Forget a link that is closed, with all that it holds."""
+        try:
+            link.account.close()
+        finally:
+            self.links.discard(link)
+            self.turns.leave(link)
+            self.questions.leave(link)
+            self.ledger.recount(sum([other.account.held for other in self.links]))
 
     def release_stuck(self) -> None:
         """Take back what links with stuck peers keep of the budget."""

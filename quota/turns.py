@@ -1,60 +1,150 @@
-"""Whose turn it is when several links want the same budget: one share each, urgent ones first, then first come."""
+"""Whose turn it is when several links want the same budget: urgent ones first, then each replica its share in turn.
+
+Turns go by bytes and by replica (start-time fair queueing): whoever had less goes first, and a follower that opens
+twenty connections gets no more than one with a single connection.
+"""
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
 
 FLOOR = 0.05
 """Of the bytes granted: what is not the most urgent gets at least so much, so that none starves."""
 
+CLAIM_SECONDS: Final = 1.0
+"""How long a claim keeps others behind it when its link does not plan again."""
+
+PLACE_SECONDS: Final = 5.0
+"""How long its place in the line is kept after that, without keeping others behind it."""
+
+_MOST_FINISHED = 256  # replicas whose last turn is remembered while others wait
+
+
+@dataclass(slots=True, eq=False)
+class _Claim:
+    link: Hashable
+    replica: Hashable
+    size: float  # bytes
+    until: float  # clock seconds
+    is_urgent: bool
+    start: float  # in bytes: where its turn begins, on a scale on which every replica gets the same
+    number: int
+
+    def __lt__(self, other: _Claim) -> bool:
+        return (self.start, self.number) < (other.start, other.number)
+
 
 class Turns:
-    """Links that found too little budget, oldest first, each with the bytes it waits for.
+    """Links that found too little budget, in the order of their turns, each with the bytes that it waits for.
 
     A link further back may only take what those ahead leave, so a link that polls often cannot starve one that polls
     seldom. Urgent links stand ahead of all others, but for the floor's share. A claim lapses when its link does not
-    come back for it: a stuck peer blocks no one.
+    come back for it: a stuck peer blocks no one. Its place is kept a while longer, or links that come back seldom would
+    stand behind each other's claims for ever.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._claims: dict[Hashable, tuple[float, float, bool]] = {}
+        self._claims: dict[Hashable, _Claim] = {}
+        self._line: list[_Claim] = []  # the same in their order
+        self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended
+        self._reached = 0.0  # where the turn served last began
+        self._number = 0
+        self._urgent_count = 0
         self._owed = 0.0  # bytes of the floor to come
 
-    def ahead_of(self, link: Hashable, *, is_urgent: bool = False) -> float:
-        """Bytes claimed by the links in front of `link` (all of them if it does not wait yet)."""
-        now = self._clock()
-        lapsed = [other for other, (_, until, _) in self._claims.items() if until < now and other != link]
-        for other in lapsed:
-            del self._claims[other]
-        sizes = [size for size, _, other_is_urgent in self._claims.values() if not other_is_urgent]
-        has_ranks = not sizes or self._owed < min(sizes)
+    def ahead_of(self, link: Hashable, *, replica: Hashable = None, is_urgent: bool = False) -> float:
+        """Bytes claimed by the links in front of `link`, or of the place that it would get."""
+        now = self._drop_lapsed(link)
+        own = self._claims.get(link)
+        start = self._start_of(link if replica is None else replica) if own is None else own.start
+        number = self._number + 1 if own is None else own.number
+        has_ranks = bool(self._urgent_count or is_urgent) and not self._is_floor_due()
         ahead = 0.0
-        is_passed = False  # the place that `link` has among its like
-        for other, (size, _, other_is_urgent) in self._claims.items():
-            if other == link:
-                is_passed = True
-            elif has_ranks and other_is_urgent != is_urgent:
-                ahead += size if other_is_urgent else 0
+        is_passed = False
+        for claim in self._line:
+            is_passed = is_passed or (claim.start, claim.number) >= (start, number)
+            if claim is own or claim.until < now:
+                continue
+            if has_ranks and claim.is_urgent != is_urgent:
+                ahead += claim.size if claim.is_urgent else 0
             elif not is_passed:
-                ahead += size
+                ahead += claim.size
+            elif not has_ranks:
+                break
         return ahead
 
-    def wait(self, link: Hashable, size: float, until: float, *, is_urgent: bool = False) -> None:
-        """Keep `link`'s place, or give it the last one; the claim lapses after `until` (clock seconds)."""
-        self._claims[link] = (size, until, is_urgent)
+    def first(self) -> Hashable | None:
+        """The link whose turn is next; None when nobody waits."""
+        now = self._drop_lapsed(None)
+        has_ranks = self._urgent_count > 0 and not self._is_floor_due()
+        for claim in self._line:
+            if claim.until >= now and (claim.is_urgent or not has_ranks):
+                return claim.link
+        return None
 
-    def served(self, link: Hashable, size: float, *, is_urgent: bool) -> None:
+    def wait(
+        self, link: Hashable, size: float, until: float, *, replica: Hashable = None, is_urgent: bool = False
+    ) -> None:
+        """Keep `link`'s place, or give it one behind what its replica waits for; it lapses after `until` (clock)."""
+        claim = self._claims.get(link)
+        if claim is not None:
+            self._urgent_count += is_urgent - claim.is_urgent
+            claim.size, claim.until, claim.is_urgent = size, until, is_urgent
+            return
+        replica = link if replica is None else replica
+        start = self._start_of(replica)
+        self._number += 1
+        claim = self._claims[link] = _Claim(link, replica, size, until, is_urgent, start, self._number)
+        insort(self._line, claim)
+        self._urgent_count += is_urgent
+
+    def served(self, link: Hashable, size: float, *, is_urgent: bool, replica: Hashable = None) -> None:
         """`link` had its turn, with `size` bytes."""
+        replica = link if replica is None else replica
+        claim = self._claims.get(link)
+        finished = max(self._reached, self._finished.get(replica, 0.0))
+        if claim is not None:
+            self._reached = max(self._reached, claim.start)
         self.leave(link)
+        if self._line:
+            self._finished[replica] = finished + size
+            if len(self._finished) > _MOST_FINISHED:
+                self._finished = {one: end for one, end in self._finished.items() if end > self._reached}
+        else:
+            self._finished = {}  # nobody waited: what was had so far counts against no one
         if not is_urgent:
             self._owed = max(0.0, self._owed - size)
-        elif any(not other_is_urgent for _, _, other_is_urgent in self._claims.values()):
+        elif len(self._line) > self._urgent_count:
             self._owed += size * FLOOR / (1 - FLOOR)
 
     def leave(self, link: Hashable) -> None:
         """`link` needs no turn."""
-        self._claims.pop(link, None)
+        claim = self._claims.pop(link, None)
+        if claim is not None:
+            self._line.remove(claim)
+            self._urgent_count -= claim.is_urgent
 
     def __len__(self) -> int:
         return len(self._claims)
+
+    def _start_of(self, replica: Hashable) -> float:
+        """Where the next turn of a replica begins: behind its last one, and behind all that it waits for."""
+        start = max(self._reached, self._finished.get(replica, 0.0))
+        return start + sum([claim.size for claim in self._line if claim.replica == replica])
+
+    def _is_floor_due(self) -> bool:
+        """Whether those that are not urgent have waited for enough bytes: then all are alike for one turn."""
+        now = self._clock()
+        sizes = [claim.size for claim in self._line if not claim.is_urgent and claim.until >= now]
+        return bool(sizes) and self._owed >= min(sizes)
+
+    def _drop_lapsed(self, asking: Hashable) -> float:
+        """Give up places that nobody came back to for long, from the front on; returns the time."""
+        now = self._clock()
+        while self._line and self._line[0].until + PLACE_SECONDS < now and self._line[0].link != asking:
+            self.leave(self._line[0].link)
+        return now

@@ -8,6 +8,7 @@ part of it below v3, and a cap behind whole batches cuts the last one.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest, RequestTopic
 from protocol.header import FETCH, RequestHeader
@@ -70,14 +71,13 @@ class Log:
 
     def read(self, fetch_offset: int, limit: int, at_least_one: bool, version: int) -> tuple[int, list[int], int]:
         """(bytes sent, sizes of the whole batches, size of the batch that was cut or 0)."""
-        sizes = self.batches[fetch_offset:]
-        if not sizes:
+        if fetch_offset >= len(self.batches):
             return 0, [], 0
         if at_least_one and version >= 3:
-            limit = max(limit, sizes[0])
+            limit = max(limit, self.batches[fetch_offset])
         whole: list[int] = []
         total = 0
-        for size in sizes:
+        for size in islice(self.batches, fetch_offset, None):
             if total + size > limit:
                 if not whole and version >= 3:
                     return 0, [], 0

@@ -151,9 +151,10 @@ def test_what_falls_behind_after_the_ranking_is_in_the_order_too() -> None:
     talk = conversation()
     talk.run(0.2)
     link, now = talk.link, talk.clock.now
-    last = link.queue.popitem()[0]
+    *_, last = link.queue
+    link.queue.leave(last)
     assert last not in set(link.catch_up.order(link, now + RANK_SECONDS))
-    link.queue[last] = None
+    link.queue.enter(last, is_capped=False)
     assert last in set(link.catch_up.order(link, now + RANK_SECONDS))
 
 

@@ -1,0 +1,98 @@
+"""The partitions of one link that wait for a grant, and whose turn among them is next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Final
+
+from quota.replica_state import ReplicaPartition
+
+PASSED_OVER_SECONDS: Final = 3.0
+"""How long a grant is kept up for which full answers have no room. In a session the leader's own order brings it to the
+front when what stands before it had its turn."""
+
+
+class GrantQueue:
+    """Iterates over what waits for a grant: first what had the fewest bytes (start-time fair queueing).
+
+    What an earlier hop leaves out for a while returns to its place: else a partition that is there now and then would
+    be behind all that is always there, for ever.
+    """
+
+    __slots__ = ("_is_sorted", "_passed_over", "_reached", "_waiting", "paced")
+
+    def __init__(self) -> None:
+        self._waiting: dict[ReplicaPartition, None] = {}
+        self._is_sorted = True
+        self._reached = 0.0  # where the last turn began, in bytes
+        self._passed_over: dict[ReplicaPartition, float] = {}  # since when, in clock seconds
+        self.paced: dict[ReplicaPartition, None] = {}
+        """Those that an earlier hop paces: it leaves them out at times, or has given them smaller caps."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, replica: ReplicaPartition) -> bool:
+        return replica in self._waiting
+
+    def __iter__(self) -> Iterator[ReplicaPartition]:
+        if not self._is_sorted:
+            self._is_sorted = True
+            self._waiting = dict.fromkeys(sorted(self._waiting, key=attrgetter("turn")))
+        return iter(self._waiting)
+
+    def enter(self, replica: ReplicaPartition, *, is_capped: bool) -> None:
+        """A partition waits; one that does already keeps its place. `is_capped` says that others may have more."""
+        if replica not in self._waiting:
+            if replica.was_queued:
+                replica.is_paced = True
+            else:
+                replica.was_queued = True
+                replica.turn = self._reached
+            self._is_sorted = False
+            self._waiting[replica] = None
+        replica.is_paced |= is_capped
+        if replica.is_paced:
+            self.paced[replica] = None
+
+    def leave(self, replica: ReplicaPartition) -> None:
+        """A partition does not wait any more, or not at the moment."""
+        if replica in self._waiting:
+            del self._waiting[replica]
+            self.paced.pop(replica, None)
+
+    def granted(self, replica: ReplicaPartition, size: int) -> None:
+        """A partition has its grant of `size` bytes: its next turn is when all others have had as much."""
+        self._reached = max(self._reached, replica.turn)
+        replica.turn = self._reached + size
+        del self._waiting[replica]
+        self._waiting[replica] = None
+        self._is_sorted = False
+
+    # Grants that full answers had no room for
+
+    def pass_over(self, replica: ReplicaPartition, now: float) -> None:
+        """A grant brought nothing, in an answer that others filled."""
+        self._passed_over.setdefault(replica, now)
+
+    def served(self, replica: ReplicaPartition) -> None:
+        """A grant brought something."""
+        self._passed_over.pop(replica, None)
+
+    def passed_over(self, now: float) -> list[ReplicaPartition]:
+        """The grants to be kept up. One that was for long enough stands behind the others from then on."""
+        kept: list[ReplicaPartition] = []
+        for replica, since in list(self._passed_over.items()):
+            if replica not in self._waiting:
+                del self._passed_over[replica]
+            elif now - since > PASSED_OVER_SECONDS:
+                del self._passed_over[replica]
+                replica.granted_offset = replica.fetch_offset
+            else:
+                kept.append(replica)
+        return kept
+
+    def passed_over_seconds(self, now: float) -> float:
+        """For how long the first of those has waited; 0 where there is none."""
+        return now - next(iter(self._passed_over.values())) if self._passed_over else 0.0

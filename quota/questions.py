@@ -1,0 +1,89 @@
+"""Whose turn it is to ask a leader for offsets and errors alone: a fetch of 0 bytes that may bring one batch.
+
+No quota can stop that batch, so all links of a side ask one after the other: one question at a time, and the next no
+sooner than what the last one brought is paid. Example: at 1 MB/s and with batches of 1 MB, twenty links that connect
+at once ask in twenty seconds and not in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Final
+
+QUESTION_SECONDS: Final = 10.0
+"""No partition goes longer without a true answer, where what the questions bring can be paid: its follower would miss
+errors. At rate 0 nothing can be paid: there one question in so long is asked on the whole side."""
+
+URGENT_SECONDS: Final = 5.0
+"""How long a question waits at most that tells whether a replica is in sync: half of the shortest
+`replica.lag.time.max.ms` that Kafka had as its default. One for each replica in so long goes unpaid."""
+
+UNANSWERED_SECONDS: Final = 1.0
+"""A question without an answer for so long does not keep others from theirs."""
+
+REPLICA_SHARE: Final = 3
+"""A replica's next question waits three times as long as the last one takes to be paid: no replica, whatever it does,
+takes more than a third of the quota with questions."""
+
+_RETRY_SECONDS = 0.02
+_MOST_REPLICAS = 256
+
+
+class Questions:
+    """The questions of one side's links. Times are in clock seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._asking: Hashable = None
+        self._asked_at = 0.0
+        self._paid_at = float("-inf")
+        self._replicas: dict[int, tuple[float, float]] = {}  # when each asked last, and when it may again
+        self._waiting: dict[Hashable, tuple[float, float]] = {}  # first come first: when it may ask, when it lapses
+
+    def ready_at(self, link: Hashable, replica: int, due: float, *, urgent_seconds: float | None = None) -> float:
+        """The time at which `link`'s question, due at `due`, may go; it may go now if that is not later than now.
+
+        `urgent_seconds` is set where it tells whether a replica is in sync: then it waits for no longer.
+        """
+        now = self._clock()
+        asked_at, replica_at = self._replicas.get(replica, (float("-inf"), float("-inf")))
+        ready = max(due, self._paid_at, replica_at)
+        if urgent_seconds is not None:
+            ready = min(ready, max(due + urgent_seconds, asked_at + URGENT_SECONDS))
+        self._waiting[link] = ready, now + UNANSWERED_SECONDS
+        if ready > now:
+            return ready
+        if self._asking is not None and now - self._asked_at < UNANSWERED_SECONDS:
+            return now + _RETRY_SECONDS
+        for other, (other_ready, lapses) in list(self._waiting.items()):
+            if other == link:
+                break
+            if lapses < now:
+                del self._waiting[other]
+            elif other_ready <= now:
+                return now + _RETRY_SECONDS
+        return now
+
+    def asked(self, link: Hashable, replica: int) -> None:
+        """`link` asks."""
+        now = self._clock()
+        self._waiting.pop(link, None)
+        self._asking, self._asked_at = link, now
+        if len(self._replicas) >= _MOST_REPLICAS:
+            self._replicas = {one: times for one, times in self._replicas.items() if times[1] > now}
+        self._replicas[replica] = now, now + URGENT_SECONDS  # until it is known what it brought
+
+    def answered(self, link: Hashable, replica: int, size: int, rate: int) -> None:
+        """The answer to `link`'s question brought `size` bytes; `rate` is the quota in bytes/s."""
+        now = self._clock()
+        price = min(size / rate, QUESTION_SECONDS) if rate else QUESTION_SECONDS if size else 0.0
+        self._paid_at = max(self._paid_at, now) + price
+        self._replicas[replica] = self._asked_at, now + min(REPLICA_SHARE * price, URGENT_SECONDS)
+        if self._asking == link:
+            self._asking = None
+
+    def leave(self, link: Hashable) -> None:
+        """`link` has no question any more."""
+        self._waiting.pop(link, None)
+        if self._asking == link:
+            self._asking = None
