@@ -25,7 +25,7 @@ from protocol.fetch_session import (
     LeaderSession,
 )
 from protocol.response_scanner import ResponseHead
-from quota.replica_state import ReplicaPartition, Upstream
+from quota.replica_state import NEVER, ReplicaPartition, Upstream
 
 if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
@@ -52,16 +52,19 @@ class FetchSessions:
         "follower",
         "is_asked_for_offsets",
         "leader",
+        "opened_at",
         "touched",
+        "used_at",
     )
 
-    def __init__(self, open_session: Callable[[], int], stats: ThrottleStats) -> None:
-        """`open_session` returns the id for a new session, or NO_SESSION when there is no slot left for one."""
+    def __init__(self, open_session: Callable[[int], int], stats: ThrottleStats) -> None:
+        """`open_session` returns the id for a new session of so many partitions, or NO_SESSION without a slot."""
         self.follower = FollowerSession()
         self.leader = LeaderSession()
         self.touched: dict[ReplicaPartition, None] = {}
         self.is_asked_for_offsets = False
         """Whether an earlier hop asked for partitions with 0 bytes, and was not answered yet: its question."""
+        self.opened_at = self.used_at = NEVER  # the follower's, in clock seconds
         self._open_session = open_session
         self._stats = stats
         self._has_sessions = False  # the version of the request under way
@@ -82,8 +85,9 @@ class FetchSessions:
         if replica.entry:
             self.touched[replica] = None
 
-    def enter(self, request: FetchRequest) -> int:
+    def enter(self, request: FetchRequest, now: float) -> int:
         """Take a request's session fields; returns 0, or the error code that it has to be answered with."""
+        self.used_at = now
         self._lists_all = True
         self._has_sessions = request.header.api_version >= FIRST_SESSION_VERSION
         if not self._has_sessions:
@@ -96,8 +100,11 @@ class FetchSessions:
         keeps_slot = self.follower.id
         self.follower.end()
         self.leader.begin_anew()
-        if request.session_epoch == INITIAL_EPOCH and (session_id := keeps_slot or self._open_session()):
-            self.follower.begin(session_id, uses_topic_ids)
+        if request.session_epoch == INITIAL_EPOCH:
+            size = sum([len(topic.entries) // topic.stride for topic in request.topics if topic.entries])
+            if session_id := keeps_slot or self._open_session(size):
+                self.opened_at = self.opened_at if keeps_slot else now
+                self.follower.begin(session_id, uses_topic_ids)
         return 0
 
     def answered(self, head: ResponseHead) -> None:

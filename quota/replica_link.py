@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from protocol.fetch import RESPONSE_ENTRY, FetchRequest, encode_fetch_response
-from protocol.fetch_session import FIRST_SESSION_VERSION
+from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
 from protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
 from quota.catch_up import CatchUp
 from quota.decisions import Answer, Decision, Hold
@@ -64,6 +64,7 @@ class ReplicaLink:
         self.left_out_count = 0  # fetches that left out all that was behind, but for what they were granted
         self.request_number = 0
         self.pulsed_at = -math.inf  # when all topics of the session were last noted as followed
+        self._api_version = -1  # of the last fetch taken in
         self._is_taken_in = True
         self._unconfirmed = 0  # bytes sent that the follower's next request will show to have arrived
         self._settled_at = -math.inf
@@ -200,19 +201,24 @@ class ReplicaLink:
         """Take a request in; returns what to answer it with where it does not fit its session."""
         self._confirm()
         self.replica_id = request.replica_id
-        sessions = self.sessions
-        used_topic_ids = sessions.follower.uses_topic_ids
-        error_code = sessions.enter(request)
+        sessions, version = self.sessions, request.header.api_version
+        error_code = sessions.enter(request, now)
+        if not error_code and version != self._api_version:
+            # The entries that are kept have another layout. A session cannot go on with them: it begins anew.
+            if sessions.is_incremental:
+                sessions.follower.end()
+                error_code = FETCH_SESSION_ID_NOT_FOUND
+            else:
+                self._forget_all()
+                self._api_version = version
         if error_code:
-            version, correlation_id = request.header.api_version, request.header.correlation_id
+            correlation_id = request.header.correlation_id
             return Answer(encode_fetch_response(version, correlation_id, 0, [], error_code=error_code))
         if sessions.is_incremental:
             take_incremental(self, request, now)
             if not self.partition_count:
                 sessions.follower.end()  # as brokers do: an empty session is closed
         else:
-            if sessions.follower.uses_topic_ids != used_topic_ids:
-                self._forget_all()  # it goes by names where it went by ids, or the other way round
             take_whole(self, request, now)
         return None
 

@@ -66,6 +66,8 @@ class ThrottleStats:
     """From v7 on: fetches of followers that list all that they want. In the steady state there are none."""
     full_fetches_sent: int = 0
     """The same, of our own to leaders."""
+    sessions_evicted: int = 0
+    """Fetch sessions of followers that gave way to another's, as KIP-227 says."""
     interval: IntervalCounts | None = None
     """What is counted for the next sample; None while nobody takes samples."""
 
@@ -77,6 +79,7 @@ class EveryPartition:
         return True
 
 
+SESSION_EVICTION_SECONDS = 120.0  # min.incremental.fetch.session.eviction.ms
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 NO_PARTITION: frozenset[int] = frozenset()
 EVERY_PARTITION = EveryPartition()
@@ -210,12 +213,28 @@ class Throttle:
         """How many fetch sessions are kept for followers."""
         return sum(link.sessions.follower.id != NO_SESSION for link in self.links)
 
-    def open_session(self) -> int:
-        """The id for one more fetch session; NO_SESSION when all slots are taken."""
-        if self.open_sessions >= self.settings.session_slots:
+    def open_session(self, size: int) -> int:
+        """The id for one more fetch session, of `size` partitions; NO_SESSION when all slots are taken."""
+        if self.open_sessions >= self.settings.session_slots and not self._evict_session(size):
             return NO_SESSION
         self._last_session_id = next_epoch(self._last_session_id)
         return self._last_session_id
+
+    def _evict_session(self, size: int) -> bool:
+        """Free a slot as brokers do (KIP-227): of the session unused for longest, or of an old one that is smaller."""
+        sessions = [link for link in self.links if link.sessions.follower.id != NO_SESSION]
+        if not sessions:
+            return False
+        before = self.clock() - SESSION_EVICTION_SECONDS
+        victim = min(sessions, key=lambda link: link.sessions.used_at)
+        if victim.sessions.used_at >= before:
+            old = [link for link in sessions if link.sessions.opened_at < before and link.partition_count < size]
+            if not old:
+                return False
+            victim = min(old, key=lambda link: link.partition_count)
+        victim.sessions.follower.end()  # its next fetch is told so, and begins anew
+        self.stats.sessions_evicted += 1
+        return True
 
     def in_isr(self, topic: bytes, partition: int, replica: int) -> bool:
         """Whether the cluster's metadata lists `replica` in the partition's ISR; False when it is not known."""

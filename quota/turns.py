@@ -125,8 +125,9 @@ class Turns:
         """`link` needs no turn."""
         claim = self._claims.pop(link, None)
         if claim is not None:
-            self._line.remove(claim)
-            self._urgent_count -= claim.is_urgent
+            # Not by `remove` and by counting down: an exception half way through `wait` leaves these apart.
+            self._line = [other for other in self._line if other is not claim]
+            self._urgent_count = sum([other.is_urgent for other in self._line]) if self._urgent_count else 0
 
     def __len__(self) -> int:
         return len(self._claims)

@@ -60,7 +60,7 @@ def busy_sides() -> list[SideSource]:
     leader.throttle.stats.partitions_left_out = 12
     leader.throttle.stats.full_fetches_received = 15
     leader.throttle.stats.full_fetches_sent = 16
-    leader.throttle.link(2).sessions.follower.begin(leader.throttle.open_session(), uses_topic_ids=True)
+    leader.throttle.link(2).sessions.follower.begin(leader.throttle.open_session(1), uses_topic_ids=True)
     lag = leader.throttle.lag.topic(2, b"orders")
     lag.fetched(1000.0)
     lag.update(7, 100, 115, 999.0)
