@@ -58,13 +58,18 @@ def scenario_lines(scenario: Scenario) -> Iterator[str]:
             yield f"{field.name}: {value}"
 
 
-def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], most_tries: int = 200) -> Scenario:
     """The smallest scenario found, by leaving out one thing at a time, for which `fails` still holds."""
     is_smaller = True
     while is_smaller:
         is_smaller = False
         for candidate in _smaller(scenario):
-            if candidate != scenario and candidate.partitions and fails(candidate):
+            if candidate == scenario or not candidate.partitions:
+                continue
+            most_tries -= 1
+            if most_tries < 0:
+                return scenario
+            if fails(candidate):
                 scenario, is_smaller = candidate, True
                 break
     return scenario
