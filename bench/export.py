@@ -118,7 +118,7 @@ async def _pauses(report: Report, rounds: int, directory: str) -> None:
     for _ in range(rounds):
         link = throttle.link(2)
         for topic in range(TOPICS):
-            lag = throttle.lag.topic(2, b"topic-%d" % topic)
+            lag = link.asker.topic(2, b"topic-%d" % topic)
             link._count_strays(
                 b"topic-%d" % topic, False, [RecordsSeen(id_, 1000, 990, 3) for id_ in range(PARTITIONS)]
             )

@@ -4,7 +4,7 @@ Each error carries its facts as fields, `kind` is its label on `weir_protocol_er
 sentence. The stream that raised one cannot be read any further: its connection is to be closed.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 class ProtocolError(Exception):
@@ -55,6 +55,21 @@ class MalformedFrame(ProtocolError):
 
     def __str__(self) -> str:
         return f"A frame is malformed at byte {self.offset}: {self.reason}."
+
+
+class TooMany(ProtocolError):
+    """A request lists more topics or partitions than are decoded (`what`). It is no fault: it can pass as it is."""
+
+    kind = "too_many"
+
+    def __init__(self, what: Literal["topics", "partitions"], count: int, limit: int) -> None:
+        super().__init__(what, count, limit)
+        self.what = what
+        self.count = count
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"A request lists {self.count} {self.what} at least, and at most {self.limit} are decoded."
 
 
 class UnsupportedVersion(ProtocolError):

@@ -16,6 +16,7 @@ from protocol.primitives import CLASSIC, COMPACT
 from protocol.request_topics import (
     RequestTopic,
     after_identified_topics,
+    check_counts,
     read_classic_topics,
     read_compact_topics,
     read_name,
@@ -24,7 +25,7 @@ from protocol.request_topics import (
     write_compact_topics,
     write_name,
 )
-from protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
+from protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
 
 CONSUMER: Final = -1
 """The replica_id of who is no replica."""
@@ -96,8 +97,8 @@ class FetchRequest:
 def decode_fetch_request(frame: bytes) -> FetchRequest:
     """Decode a whole Fetch request, `frame` being everything behind its 4-byte size.
 
-    Raises MalformedFrame when lengths and counts do not add up to the frame, UnsupportedVersion when the version is not
-    in FETCH_VERSIONS.
+    Raises MalformedFrame when lengths and counts do not add up to the frame, TooMany when it lists more topics or
+    partitions than are decoded at once, UnsupportedVersion when the version is not in FETCH_VERSIONS.
     """
     header, at = decode_request_header(frame)
     row = fetch_version(header.api_version)
@@ -130,8 +131,25 @@ def decode_fetch_request(frame: bytes) -> FetchRequest:
     return FetchRequest(header=header, topics=topics, forgotten=forgotten, rack_id=rack_id, tags=tags, **fields)
 
 
+def check_replica_fetch(request: FetchRequest) -> FetchRequest:
+    """A replica's request as a broker takes it: a wait, or bytes to wait for, below 0 are 0.
+
+    `replica.fetch.wait.max.ms` and `replica.fetch.min.bytes` may be set so. Sizes may not, and no broker reads up to
+    one that is negative: raises MalformedFrame for such a max_bytes.
+    """
+    if request.max_bytes < 0:
+        behind_header = len(encode_request_header(request.header)) + len(request.header.tags)
+        raise MalformedFrame(f"a replica's fetch has a max_bytes of {request.max_bytes}", behind_header)
+    if request.max_wait_ms < 0 or request.min_bytes < 0:
+        return request.with_(max_wait_ms=max(0, request.max_wait_ms), min_bytes=max(0, request.min_bytes))
+    return request
+
+
 def encode_fetch_request(request: FetchRequest) -> bytes:
-    """The request's whole frame with its 4-byte size prefix, in the version that its header names."""
+    """The request's whole frame with its 4-byte size prefix, in the version that its header names.
+
+    Raises ValueError when its topics are of another version, and struct.error when a field does not hold its value.
+    """
     header = request.header
     row = fetch_version(header.api_version)
     encoding = COMPACT if row.is_flexible else CLASSIC
@@ -144,7 +162,7 @@ def encode_fetch_request(request: FetchRequest) -> bytes:
     if row.is_flexible:
         write_compact_topics(parts, request.topics, row)
     else:
-        write_classic_topics(parts, request.topics)
+        write_classic_topics(parts, request.topics, row)
     if row.has_forgotten_topics:
         _write_forgotten(parts, request.forgotten, row)
     if row.has_rack_id:
@@ -164,7 +182,7 @@ def read_replica_id(frame: bytes) -> int:
     """Who sent the request of v15 to v18 that is `frame`, without its 4-byte size; CONSUMER where no replica is named.
 
     Partitions are stepped over. Raises MalformedFrame when lengths and counts do not add up as far as the replica id;
-    what stands behind it is not looked at.
+    what stands behind it is not looked at. Raises TooMany as `decode_fetch_request`.
     """
     header, at = decode_request_header(frame)
     row = fetch_version(header.api_version)
@@ -177,7 +195,7 @@ def read_replica_id(frame: bytes) -> int:
 
 def _replica_id(frame: bytes, at: int) -> int:
     """What the request's tag buffer at `at` says of its sender."""
-    count, at = read_unsigned_varint(frame, at)
+    count, at = read_tag_count(frame, at)
     for _ in range(count):
         tag, at = read_unsigned_varint(frame, at)
         size, at = read_unsigned_varint(frame, at)
@@ -196,10 +214,14 @@ def _replica_id(frame: bytes, at: int) -> int:
 def _read_forgotten(frame: bytes, at: int, row: FetchVersion) -> tuple[tuple[ForgottenTopic, ...], int]:
     encoding = COMPACT if row.is_flexible else CLASSIC
     count, at = encoding.read_count(frame, at, smallest_topic(row))
+    check_counts(count)
+    total = 0
     forgotten: list[ForgottenTopic] = []
     for _ in range(count):
         name, at = read_name(frame, at, row)
         partitions, at = encoding.read_count(frame, at, SIZE.size)
+        total += partitions
+        check_counts(count, total)
         end = at + partitions * SIZE.size
         ids = struct.unpack_from(f">{partitions}i", frame, at)
         tags, at = encoding.read_tags(frame, end)
@@ -209,8 +231,12 @@ def _read_forgotten(frame: bytes, at: int, row: FetchVersion) -> tuple[tuple[For
 
 def _after_forgotten(frame: bytes, at: int, row: FetchVersion) -> int:
     count, at = COMPACT.read_count(frame, at, smallest_topic(row))
+    check_counts(count)
+    total = 0
     for _ in range(count):
         partitions, at = COMPACT.read_count(frame, at + TOPIC_ID_SIZE, SIZE.size)
+        total += partitions
+        check_counts(count, total)
         at = after_tags(frame, at + partitions * SIZE.size)
     return at
 

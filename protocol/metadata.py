@@ -23,6 +23,7 @@ NO_ERROR: Final = 0
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 REPLICA_NOT_AVAILABLE: Final = 9
 """A broker with a replica is down: the partition is described all the same."""
+UNKNOWN_TOPIC_ID: Final = 100
 
 NO_ID: Final = bytes(ID_SIZE)
 """What stands where a topic has no id (Uuid.ZERO_UUID)."""
@@ -48,14 +49,16 @@ class AssignedFollowers(NamedTuple):
     """What a Metadata response says of one partition; a topic that it describes none of has one with number -1.
 
     `followers` are the broker ids of all replicas but the leader: in a reassignment (KIP-455) those that are added and
-    those that are removed too.
+    those that are removed too. `leader` is -1 where there is none.
     """
 
     topic_error: int
     topic: bytes | None
     error_code: int
     partition: int
-    followers: frozenset[int]
+    leader: int = -1
+    followers: frozenset[int] = frozenset()
+    in_sync: frozenset[int] = frozenset()
 
 
 def encode_api_versions_request(correlation_id: int, client_id: bytes) -> bytes:
@@ -123,16 +126,19 @@ def decode_assigned_followers(frame: bytes, version: int, correlation_id: int) -
         topic, at = _read_topic(frame, at)
         partitions, at = COMPACT.read_count(frame, at, _SMALLEST_PARTITION)
         if not partitions:
-            yield AssignedFollowers(topic.error_code, topic.name, NO_ERROR, -1, frozenset())
+            yield AssignedFollowers(topic.error_code, topic.name, NO_ERROR, -1)
         for _ in range(partitions):
             if at + _PARTITION_HEAD > len(frame):
                 raise MalformedFrame("the frame ends within a partition", len(frame))
             error_code, partition, leader = _PARTITION.unpack_from(frame, at)
             replicas, at = _read_node_ids(frame, at + _PARTITION_HEAD)
-            for _array in range(2):  # isr_nodes, offline_replicas
-                _, at = _read_node_ids(frame, at)
+            in_sync, at = _read_node_ids(frame, at)
+            _, at = _read_node_ids(frame, at)  # offline_replicas
             at = _after_tags(frame, at)
-            yield AssignedFollowers(topic.error_code, topic.name, error_code, partition, frozenset(replicas) - {leader})
+            followers = frozenset(replicas) - {leader}
+            yield AssignedFollowers(
+                topic.error_code, topic.name, error_code, partition, leader, followers, frozenset(in_sync)
+            )
         at = _after_topic(frame, at)
     _check_end(frame, version, at)
 

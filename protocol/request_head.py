@@ -29,7 +29,6 @@ _LAST_FETCH_WITH_LEADING_REPLICA_ID: Final = 14
 _LARGEST_HEAD: Final = 2**17
 """Bytes; two strings of 32,767 bytes each fit in. More is not held back for any request."""
 
-_MOST_HEADER_TAGS: Final = 16  # Kafka's clients send none
 _FIXED: Final = struct.Struct(">ihhi")
 _INT16: Final = struct.Struct(">h")
 _NO_ACKS: Final = 0
@@ -98,7 +97,7 @@ def _check_size(size: int) -> None:
 def _end_of_acks(head: Head, api_version: int) -> int:
     at = _after_string(head, FIXED_HEAD)
     if api_version >= _FIRST_FLEXIBLE_PRODUCE:
-        at = _after_compact_string(head, _after_tags(head, at))
+        at = _after_compact_string(head, after_tags(head, at))
     elif api_version >= _FIRST_TRANSACTIONAL_PRODUCE:
         at = _after_string(head, at)
     return at + _INT16.size
@@ -107,7 +106,7 @@ def _end_of_acks(head: Head, api_version: int) -> int:
 def _end_of_replica_id(head: Head, api_version: int) -> int:
     at = _after_string(head, FIXED_HEAD)
     if api_version >= _FIRST_FLEXIBLE_FETCH:
-        at = _after_tags(head, at)
+        at = after_tags(head, at)
     return at + SIZE.size
 
 
@@ -122,10 +121,3 @@ def _after_string(head: Head, at: int) -> int:
 def _after_compact_string(head: Head, at: int) -> int:
     length_and_one, at = read_unsigned_varint(head, at)
     return at + max(0, length_and_one - 1)  # 0 is a null string
-
-
-def _after_tags(head: Head, at: int) -> int:
-    count, _ = read_unsigned_varint(head, at)
-    if count > _MOST_HEADER_TAGS:  # or reading them anew for each byte that comes could take long
-        raise MalformedFrame(f"a request header has {count} tags", at)
-    return after_tags(head, at)

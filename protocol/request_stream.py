@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from protocol.errors import FrameTooLarge, MalformedFrame, ProtocolError
+from protocol.errors import MalformedFrame, ProtocolError, TooMany
 from protocol.fetch_request import read_replica_id
 from protocol.fetch_versions import DECODED_VERSIONS, FETCH_VERSIONS
 from protocol.frame_stream import FrameStream
@@ -16,11 +16,13 @@ from protocol.header import FETCH, SASL_HANDSHAKE, SIZE, RequestHeader
 from protocol.request_head import Head, RequestHead, read_request_head
 from protocol.response_scanner import Buffer
 
-DEFAULT_FETCH_SIZE_LIMIT: Final = 100 * 2**20
-"""Kafka's default socket.request.max.bytes, for the Fetch requests that are collected."""
+DEFAULT_FETCH_SIZE_LIMIT: Final = 16 * 2**20
+"""Bytes of a Fetch request that is collected: 200,000 partitions of v18 have room in it, one in each topic."""
 
 LARGEST_API_KEY: Final = 200
 """No Kafka release has a key above 100: a first frame with a larger one is not Kafka's protocol."""
+
+_SHORT_HEAD: Final = 1024  # bytes that nearly every request's head fits into
 
 _SIZE_AND_KEY: Final = struct.Struct(">ih")
 _TLS_HANDSHAKE: Final = b"\x16\x03"  # TLSPlaintext: ContentType handshake, major version 3 (RFC 8446, 5.1)
@@ -31,7 +33,9 @@ _VERSIONS_WITH_REPLICA_STATE: Final = frozenset(
 
 OpaqueReason = Literal["tls", "sasl", "not_kafka"]
 
-UndecodedReason = Literal["fetch_version", "fetch_too_large", "fetch_malformed"]
+UndecodedReason = Literal[
+    "fetch_version", "fetch_too_large", "fetch_malformed", "too_many_topics", "too_many_partitions"
+]
 
 
 class Pass(NamedTuple):
@@ -61,9 +65,10 @@ class ReplicaFetch(NamedTuple):
 class Undecoded(NamedTuple):
     """A Fetch request that is a replica's, or may be one, passes.
 
-    `fetch_version`: its version is not one that is decoded; `replica_id` is None where it is not known, and the
-    request may be a consumer's. The others are of v15 or above, where `replica_id` is not known: `fetch_too_large`, it
-    is above the limit; `fetch_malformed`, its lengths do not add up to where the replica id would stand.
+    `fetch_version`: its version is not one that is decoded. `fetch_too_large`: it is above the limit. Where
+    `replica_id` is None it is not known, and the request may be a consumer's. The other reasons are of v15 or above:
+    `fetch_malformed`, its lengths do not add up to where the replica id would stand; `too_many_topics` and
+    `too_many_partitions`, it lists more than is decoded.
     """
 
     reason: UndecodedReason
@@ -93,8 +98,8 @@ class RequestStream(FrameStream):
     any time. `fetch_size_limit` is in bytes, the size prefix left out, and counts only for requests that are collected.
 
     A malformed request is refused only where it is certain that it was to be decoded, and a ReplicaFetch may turn out
-    malformed when it is. A request of v15 or above that does not let itself be read up to its replica id passes, and so
-    does one above the limit: it may be a consumer's, and the broker is left to judge.
+    malformed when it is. A request of v15 or above that does not let itself be read up to its replica id passes: it may
+    be a consumer's, and the broker is left to judge. One above the limit passes in any version.
     """
 
     __slots__ = ("_collecting", "_first", "_frame", "_needed", "consumed", "decode_fetch", "fetch_size_limit")
@@ -142,7 +147,7 @@ class RequestStream(FrameStream):
         """Take the next bytes received; the events' buffers are slices of `view` wherever possible.
 
         The caller may stop after a ReplicaFetch and give `view[consumed:]` again later; else it takes every event.
-        Raises InvalidFrameSize, MalformedFrame, FrameTooLarge, after the events of all that came before that request.
+        Raises InvalidFrameSize and MalformedFrame, after the events of all that came before that request.
         """
         size = len(view)
         start = at = 0  # view[start:at] is to pass and was not given out yet
@@ -182,7 +187,10 @@ class RequestStream(FrameStream):
 
     def _complete_head(self, view: memoryview, at: int) -> Generator[RequestEvent, None, int]:
         """Add to the bytes held back until they say what the request is; returns the offset behind what was taken."""
-        at = self._hold(view, at, self._needed)
+        wanted = self._needed
+        if len(self._head) >= SIZE.size:  # a few bytes more, or each of its fields could have all read anew
+            wanted = max(wanted, min(SIZE.size + SIZE.unpack_from(self._head)[0], _SHORT_HEAD))
+        at = self._hold(view, at, wanted)
         held = self._head
         if len(held) < self._needed:
             return at
@@ -224,21 +232,21 @@ class RequestStream(FrameStream):
             yield BecameOpaque(head)
             return
         frame_size, api_key, api_version, _, _, replica_id = head
-        size = frame_size - SIZE.size
+        is_too_large = frame_size - SIZE.size > self.fetch_size_limit
         reason: UndecodedReason | None = None
         if api_key == FETCH and api_version in _VERSIONS_WITH_REPLICA_STATE:
-            if size > self.fetch_size_limit:
+            if is_too_large:
                 reason = "fetch_too_large"
             elif len(frame) < frame_size:
                 self._left = frame_size
                 self._collecting = head
                 return
             else:
-                replica_id = _replica_id_of(frame[SIZE.size : frame_size])
-                reason = "fetch_malformed" if replica_id is None else None
-        if replica_id is not None and self.decode_fetch(replica_id, api_version):
-            if size > self.fetch_size_limit:
-                raise FrameTooLarge(size, self.fetch_size_limit)
+                replica_id, reason = _replica_id_of(frame[SIZE.size : frame_size])
+        is_decoded = replica_id is not None and self.decode_fetch(replica_id, api_version)
+        if is_decoded and is_too_large:
+            reason = "fetch_too_large"
+        if is_decoded and not is_too_large:
             self._left = frame_size
             self._collecting = head._replace(replica_id=replica_id)
         else:
@@ -271,17 +279,19 @@ class RequestStream(FrameStream):
             frame = bytes(view[SIZE.size :])
         replica_id = head.replica_id
         if replica_id is None:
-            replica_id = _replica_id_of(frame)
+            replica_id, reason = _replica_id_of(frame)
             if replica_id is None or not self.decode_fetch(replica_id, head.api_version):
-                yield from self._announce(head, replica_id, "fetch_malformed" if replica_id is None else None)
+                yield from self._announce(head, replica_id, reason)
                 yield Pass(bytes(whole))
                 return
         yield ReplicaFetch(RequestHeader(head.api_key, head.api_version, head.correlation_id, None), frame)
 
 
-def _replica_id_of(frame: Head) -> int | None:
-    """Who sent a whole Fetch request of v15 or above, given without its size; None where that cannot be read."""
+def _replica_id_of(frame: Head) -> tuple[int | None, UndecodedReason | None]:
+    """Who sent a whole Fetch request of v15 or above, given without its size; else why that is not read."""
     try:
-        return read_replica_id(bytes(frame))
+        return read_replica_id(bytes(frame)), None
+    except TooMany as error:
+        return None, "too_many_topics" if error.what == "topics" else "too_many_partitions"
     except MalformedFrame:
-        return None
+        return None, "fetch_malformed"

@@ -3,16 +3,24 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from protocol.errors import MalformedFrame
+from protocol.errors import MalformedFrame, TooMany
 from protocol.fetch_versions import TOPIC_ID_SIZE, FetchVersion
 from protocol.primitives import CLASSIC, COMPACT, COUNT, NO_TAGS, STRING_LENGTH
-from protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
+from protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
 
 SMALLEST_TOPIC: Final = STRING_LENGTH.size + COUNT.size
 """Bytes of a topic with an empty name and no partitions: no count can be larger than what is left divided by this."""
 
+MOST_TOPICS: Final = 50_000
+"""Of a request that is decoded, for it is done at once: this many take tenths of a second."""
+
+MOST_PARTITIONS: Final = 200_000
+"""The same; Kafka recommends no more in a whole cluster."""
+
 _SMALLEST_COMPACT_TOPIC: Final = 3  # an empty name's length, a count, and a tag buffer: one byte each
 _SMALLEST_TAGS: Final = len(NO_TAGS)
+_MOST_PATTERNS: Final = 1_000  # learned of one request: where each topic looks different, steps cost less
+_SHORT_TAGS: Final = 64  # bytes: topics are only compared with each other as long as there is little to compare
 _FEW_PARTITIONS: Final = 8  # of a topic: with more, to look at each topic costs less than to compare many
 
 
@@ -40,6 +48,14 @@ class _Pattern(NamedTuple):
     columns: tuple[tuple[int, int], ...]
 
 
+def check_counts(topics: int, partitions: int = 0) -> None:
+    """Raise TooMany where a request lists more than is decoded."""
+    if topics > MOST_TOPICS:
+        raise TooMany("topics", topics, MOST_TOPICS)
+    if partitions > MOST_PARTITIONS:
+        raise TooMany("partitions", partitions, MOST_PARTITIONS)
+
+
 def smallest_topic(row: FetchVersion) -> int:
     """Bytes that a topic takes at least."""
     if row.names_topics_by_id:
@@ -65,7 +81,7 @@ def write_name(name: bytes, row: FetchVersion) -> bytes:
 
 
 def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> tuple[list[RequestTopic], int]:
-    """The topics array at `position` of a version below v12, and the offset behind it."""
+    """The topics array at `position` of a version below v12, and the offset behind it. Raises as `check_counts`."""
     size = len(frame)
     stride = row.partition_size
     if position + COUNT.size > size:
@@ -74,6 +90,8 @@ def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> tuple
     position += COUNT.size
     if not 0 <= count <= (size - position) // SMALLEST_TOPIC:
         raise MalformedFrame(f"{count} topics cannot stand in {size - position} bytes", position - COUNT.size)
+    check_counts(count)
+    total = 0
     topics: list[RequestTopic] = []
     string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from  # two look-ups less for each topic
     make = tuple.__new__  # at half of what the class's own constructor costs
@@ -90,32 +108,48 @@ def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> tuple
         position = entries_start + partitions * stride
         if partitions < 0 or position > size:
             raise MalformedFrame(f"{partitions} partitions do not fit into the frame", name_end)
+        total += partitions
+        if total > MOST_PARTITIONS:
+            check_counts(count, total)
         topics.append(make(RequestTopic, (frame[name_start:name_end], frame[entries_start:position], stride, b"")))
     return topics, position
 
 
-def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic]) -> None:
-    """Append the topics array of a version below v12."""
+def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> None:
+    """Append the topics array of a version below v12. Raises ValueError when a topic's entries are of another."""
+    size = row.partition_size
     string_length, entry_count = STRING_LENGTH.pack, COUNT.pack
     parts.append(entry_count(len(topics)))
     for name, entries, stride, _ in topics:
+        if stride != size or len(entries) % size:
+            raise ValueError(f"Entries of {stride} bytes cannot stand in v{row.api_version}, which has {size}.")
         parts += (string_length(len(name)), name, entry_count(len(entries) // stride), entries)
 
 
 def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[RequestTopic], int]:
-    """The topics array at `at` of v12 or above, and the offset behind it."""
+    """The topics array at `at` of v12 or above, and the offset behind it. Raises as `check_counts`."""
     count, at = COMPACT.read_count(frame, at, smallest_topic(row))
+    check_counts(count)
+    total = 0
     fixed = row.partition_size
     pattern = _Pattern(fixed + _SMALLEST_TAGS, ((fixed, 0),))
+    patterns_left = _MOST_PATTERNS
     topics: list[RequestTopic] = []
     make = tuple.__new__  # as in read_classic_topics
     for _ in range(count):
         name, at = read_name(frame, at, row)
         partitions, at = COMPACT.read_count(frame, at, fixed + _SMALLEST_TAGS)
+        total += partitions
+        if total > MOST_PARTITIONS:
+            check_counts(count, total)
         # Topics are mostly alike: what the last one looked like comes first.
         if not _matches(frame, at, partitions, pattern):
-            pattern = _pattern_of(frame, at, fixed)
-            if not _matches(frame, at, partitions, pattern):
+            is_alike = False
+            if patterns_left:
+                patterns_left -= 1
+                pattern = _pattern_of(frame, at, fixed)
+                is_alike = _matches(frame, at, partitions, pattern)
+            if not is_alike:
                 at = _read_unlike_partitions(frame, at, partitions, fixed, name, topics)
                 last = topics[-1]
                 tags, at = _read_topic_tags(frame, at)
@@ -131,18 +165,25 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[
 def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
     """The offset behind the topics array at `at` of v13 or above, without decoding it.
 
-    Raises MalformedFrame where it does not fit into the frame.
+    Raises MalformedFrame where it does not fit into the frame, and as `check_counts`.
     """
     left, at = COMPACT.read_count(frame, at, smallest_topic(row))
+    check_counts(left)
+    total = 0
     fixed = row.partition_size
     pattern = _Pattern(fixed + _SMALLEST_TAGS, ((fixed, 0),))
+    patterns_left = _MOST_PATTERNS
     unlike: list[RequestTopic] = []
     while left:
         start = at
         partitions, first = COMPACT.read_count(frame, start + TOPIC_ID_SIZE, fixed + _SMALLEST_TAGS)
-        if not _matches(frame, first, partitions, pattern):
-            pattern = _pattern_of(frame, first, fixed)
+        total += partitions
+        check_counts(left, total)
         is_alike = _matches(frame, first, partitions, pattern)
+        if not is_alike and patterns_left:
+            patterns_left -= 1
+            pattern = _pattern_of(frame, first, fixed)
+            is_alike = _matches(frame, first, partitions, pattern)
         if is_alike:
             behind = first + partitions * pattern.stride
         else:
@@ -151,7 +192,9 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
         left -= 1
         count_at, step = start + TOPIC_ID_SIZE, 1
         next_count = frame[at + TOPIC_ID_SIZE : at + first - start]
-        if is_alike and partitions <= _FEW_PARTITIONS and left and next_count == frame[count_at:first]:
+        is_small = is_alike and partitions <= _FEW_PARTITIONS and at - behind <= _SHORT_TAGS
+        if is_small and patterns_left and left and next_count == frame[count_at:first]:
+            patterns_left -= 1
             # Many small topics are mostly alike: those behind are passed several at once.
             lengths = [*range(count_at, first), *range(behind, at)]
             for entry in range(first, behind, pattern.stride):
@@ -160,14 +203,27 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
             while (step := min(step, left)) and _matches(frame, at, step, topic):
                 at += step * topic.stride
                 left -= step
+                total += step * partitions
                 step *= 2
+    check_counts(0, total)
     if at > len(frame):
         raise MalformedFrame("the frame ends within a topic", len(frame))
     return at
 
 
 def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> None:
-    """Append the topics array of v12 or above, with what belongs together in one topic again."""
+    """Append the topics array of v12 or above, with what belongs together in one topic again.
+
+    Raises ValueError when a topic's entries are of a version below v12, or its name is no id where there are ids.
+    """
+    fixed = row.partition_size
+    for name, entries, stride, _ in topics:
+        if stride <= fixed or len(entries) % stride:
+            raise ValueError(
+                f"Entries of {stride} bytes cannot stand in v{row.api_version}, which has {fixed} and tags."
+            )
+        if row.names_topics_by_id and len(name) != TOPIC_ID_SIZE:
+            raise ValueError(f"A topic id has {len(name)} bytes.")
     count_at = len(parts)
     parts.append(b"")  # the count of topics, when it is known
     by_id = row.names_topics_by_id
@@ -193,6 +249,8 @@ def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
 
 def _matches(frame: bytes, at: int, partitions: int, pattern: _Pattern) -> bool:
     """Whether `partitions` partitions that look like `pattern` stand at `at`: seen column by column, without a loop."""
+    if not partitions:
+        return at <= len(frame)
     stride = pattern.stride
     end = at + partitions * stride
     if end > len(frame):
@@ -212,6 +270,7 @@ def _pattern_of(frame: bytes, at: int, fixed: int) -> _Pattern:
         offsets.extend(range(start - at, end - at))
         return value, end
 
+    read_tag_count(frame, at + fixed)
     count, end = read(at + fixed)
     while count and end <= len(frame):
         _, end = read(end)
@@ -227,14 +286,16 @@ def _read_unlike_partitions(
     frame: bytes, at: int, partitions: int, fixed: int, name: bytes, topics: list[RequestTopic]
 ) -> int:
     """Partitions one by one, those neighbours together that have one stride; returns the offset behind them."""
-    start, stride = at, 0
+    start, stride, size = at, 0, len(frame)
     for _ in range(partitions):
-        end = after_tags(frame, at + fixed)
-        if end > len(frame):
+        tags_at = at + fixed
+        end = tags_at + 1 if tags_at < size and not frame[tags_at] else after_tags(frame, tags_at)
+        if end > size:
             raise MalformedFrame("a partition's tags pass the end of the frame", at)
         if end - at != stride:
             if at > start:
                 topics.append(RequestTopic(name, frame[start:at], stride))
+                check_counts(len(topics))
             start, stride = at, end - at
         at = end
     topics.append(RequestTopic(name, frame[start:at], stride))

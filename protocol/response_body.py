@@ -23,6 +23,10 @@ RESPONSE_ENTRY: Final = struct.Struct(">ihqi")
 HEAD_SIZE: Final = RESPONSE_ENTRY.size - SIZE.size
 """Bytes of the first three, with which a partition begins in every version."""
 
+_LONGEST_NAME: Final = 255
+"""Bytes that a topic's name has in Kafka at most (249 today), for leaders that are not trusted with more."""
+
+_NO_BOUND: Final = 2**63
 _NULL: Final = -1  # records that are null, which takes no bytes
 _DIVERGING_EPOCH_TAG: Final = 0
 
@@ -47,16 +51,20 @@ class ScannedTopic(NamedTuple):
 class ResponseBody:
     """What follows a response's head: `count` topics in the `left` last bytes of a frame of `frame_size` bytes.
 
+    It is refused when it has more than `most_partitions`, where that is not None.
+
     `topics` is complete when `left` is 0. `behind_topics` is how many bytes of the frame follow the topics array: -1
     until that is known.
     """
 
     __slots__ = (
+        "_allowed",
         "_diverging",
         "_frame_size",
         "_held",
         "_in_topic",
         "_is_walked",
+        "_longest_name",
         "_name",
         "_partitions_left",
         "_records",
@@ -74,7 +82,15 @@ class ResponseBody:
         "topics",
     )
 
-    def __init__(self, row: FetchVersion, count: int, left: int, frame_size: int, walk: Container[bytes]) -> None:
+    def __init__(
+        self,
+        row: FetchVersion,
+        count: int,
+        left: int,
+        frame_size: int,
+        walk: Container[bytes],
+        most_partitions: int | None,
+    ) -> None:
         self.topics: list[ScannedTopic] = []
         self.left = left
         self.behind_topics = -1 if count else left
@@ -84,6 +100,8 @@ class ResponseBody:
         self._frame_size = frame_size
         self._walk = walk
         self._smallest = smallest_partition(row)
+        self._allowed = _NO_BOUND if most_partitions is None else most_partitions  # partitions that may still come
+        self._longest_name = LONGEST_STRING if most_partitions is None else _LONGEST_NAME
         # The topic being walked:
         self._in_topic = False
         self._name = b""
@@ -193,11 +211,17 @@ class ResponseBody:
                 (length,) = STRING_LENGTH.unpack((yield STRING_LENGTH.size))
             if not 0 <= length <= min(LONGEST_STRING, self.left):
                 raise self._malformed(f"a topic name of {length} bytes does not fit into the frame", start)
+            if length > self._longest_name:
+                raise self._malformed(f"a topic name has {length} bytes", start)
             name = (yield length) if length else b""
         start = self.left
         partitions = yield from self._count()
         if partitions < 0 or partitions * self._smallest > self.left:
             raise self._malformed(f"{partitions} partitions cannot stand in {self.left} bytes", start)
+        if partitions > self._allowed:
+            raise self._malformed(
+                f"{partitions} partitions come where {self._allowed} are left of those asked for", start
+            )
         self._enter_topic(name, partitions)
 
     def _partition(self) -> Structure:
@@ -281,6 +305,7 @@ class ResponseBody:
         self._name = name
         self._is_walked = name in self._walk
         self._partitions_left = partitions
+        self._allowed -= partitions
         self._seen_headers, self._records, self._diverging = [], [], []
         if not partitions and not self._row.is_flexible:
             self._leave_topic()

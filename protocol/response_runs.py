@@ -46,28 +46,36 @@ class ClassicBody(ResponseBody):
 
     __slots__ = ("_stride", "_transactions_at")
 
-    def __init__(self, row: FetchVersion, count: int, left: int, frame_size: int, walk: Container[bytes]) -> None:
-        super().__init__(row, count, left, frame_size, walk)
+    def __init__(
+        self,
+        row: FetchVersion,
+        count: int,
+        left: int,
+        frame_size: int,
+        walk: Container[bytes],
+        most_partitions: int | None,
+    ) -> None:
+        super().__init__(row, count, left, frame_size, walk, most_partitions)
         self._stride = self._smallest
         self._transactions_at = row.response_partition.layout.size if row.has_aborted_transactions else 0
 
     def _read_topics(self, view: memoryview, at: int, end: int) -> int:
         stride, is_idle, topics = self._stride, self._is_idle, self.topics
-        is_long = stride > RESPONSE_ENTRY.size
+        is_long, longest_name = stride > RESPONSE_ENTRY.size, self._longest_name
         string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from
         make = tuple.__new__  # at half of what the class's own constructor costs
         frame_end = at + self.left
-        topics_left = self._topics_left
+        topics_left, allowed = self._topics_left, self._allowed
         while topics_left and at + SMALLEST_TOPIC <= end:
             (length,) = string_length(view, at)
             name_start = at + 2
             name_end = name_start + length
             entries = name_end + 4
-            if length < 0 or entries > end:
+            if not 0 <= length <= longest_name or entries > end:
                 break
             (partitions,) = entry_count(view, name_end)
             stop = entries + partitions * stride
-            if partitions < 0 or stop > frame_end:
+            if not 0 <= partitions <= allowed or stop > frame_end:
                 break
             name = view[name_start:name_end].tobytes()
             if stop <= end:
@@ -77,15 +85,16 @@ class ClassicBody(ResponseBody):
                         headers = self._shortened(headers, partitions)
                     topics.append(make(ScannedTopic, (name, headers, [], ())))
                     topics_left -= 1
+                    allowed -= partitions
                     at = stop
                     continue
-            self.left, self._topics_left = frame_end - entries, topics_left
+            self.left, self._topics_left, self._allowed = frame_end - entries, topics_left, allowed
             self._enter_topic(name, partitions)
             at = self._read_partitions(view, entries, end)
             if self._in_topic:
                 return at
-            topics_left = self._topics_left
-        self.left, self._topics_left = frame_end - at, topics_left
+            topics_left, allowed = self._topics_left, self._allowed
+        self.left, self._topics_left, self._allowed = frame_end - at, topics_left, allowed
         if not topics_left:
             self.behind_topics = self.left
         return at
@@ -175,15 +184,23 @@ class CompactBody(ResponseBody):
 
     __slots__ = ("_fixed",)
 
-    def __init__(self, row: FetchVersion, count: int, left: int, frame_size: int, walk: Container[bytes]) -> None:
-        super().__init__(row, count, left, frame_size, walk)
+    def __init__(
+        self,
+        row: FetchVersion,
+        count: int,
+        left: int,
+        frame_size: int,
+        walk: Container[bytes],
+        most_partitions: int | None,
+    ) -> None:
+        super().__init__(row, count, left, frame_size, walk, most_partitions)
         self._fixed = row.response_partition.layout.size
 
     def _read_topics(self, view: memoryview, at: int, end: int) -> int:
         stride, topics, by_id = self._smallest, self.topics, self._row.names_topics_by_id
         make = tuple.__new__  # at half of what the class's own constructor costs
         frame_end = at + self.left
-        topics_left = self._topics_left
+        topics_left, allowed = self._topics_left, self._allowed
         while topics_left and at < end:
             if by_id:
                 name_start, name_end = at, at + TOPIC_ID_SIZE
@@ -203,7 +220,7 @@ class CompactBody(ResponseBody):
                 entries += 1
             partitions = count_and_one - 1
             stop = entries + partitions * stride
-            if partitions < 0 or stop > frame_end:
+            if not 0 <= partitions <= allowed or stop > frame_end:
                 break
             name = view[name_start:name_end].tobytes()
             # The bytes are those of idle partitions where the last one's size is; most topics with records fail here.
@@ -212,15 +229,16 @@ class CompactBody(ResponseBody):
                 if self._count_idle(headers, partitions) == partitions:
                     topics.append(make(ScannedTopic, (name, self._shortened(headers, partitions), [], ())))
                     topics_left -= 1
+                    allowed -= partitions
                     at = stop + 1
                     continue
-            self.left, self._topics_left = frame_end - entries, topics_left
+            self.left, self._topics_left, self._allowed = frame_end - entries, topics_left, allowed
             self._enter_topic(name, partitions)
             at = self._read_partitions(view, entries, end)
             if self._in_topic:
                 return at
-            topics_left = self._topics_left
-        self.left, self._topics_left = frame_end - at, topics_left
+            topics_left, allowed = self._topics_left, self._allowed
+        self.left, self._topics_left, self._allowed = frame_end - at, topics_left, allowed
         if not topics_left:
             self.behind_topics = self.left
         return at

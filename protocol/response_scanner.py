@@ -42,9 +42,12 @@ class FetchResponseScanner:
 
     Feed `receive` from the frame's size prefix on until `done`; after an error the scanner is of no use any more.
     `appended` are `appended_topics` topics as encode_response_topics made them; they go out behind the broker's own,
-    unless the head that goes out has an error: then a follower looks at nothing else.
+    unless the head that goes out has an error: then a follower looks at nothing else. An answer without topics that has
+    a throttle_time_ms stays empty: it is legal for a full fetch (KIP-219), with some of its partitions it is not.
     `walk` names the topics whose records are stepped through batch by batch; for the records of others RecordsSeen has
     complete_bytes = size and no batches.
+    `most_partitions` and `most_topics` are how many were asked for, each of them counted as often as it comes. A
+    response with more is malformed: what is kept of one is bounded by its request. None is no bound.
     `head_patch` is called once with the broker's head; what it returns goes out, as far as the version has the fields.
 
     `topics` is complete when `done`. `frame_size` is the frame's size field as received and `head` the broker's; both
@@ -57,6 +60,9 @@ class FetchResponseScanner:
         "_body",
         "_correlation_id",
         "_held",
+        "_most_partitions",
+        "_most_topics",
+        "_needed",
         "_patch",
         "_row",
         "_walk",
@@ -74,6 +80,9 @@ class FetchResponseScanner:
         appended_topics: int = 0,
         walk: Container[bytes] = (),
         head_patch: Callable[[ResponseHead], ResponseHead] | None = None,
+        *,
+        most_partitions: int | None = None,
+        most_topics: int | None = None,
     ) -> None:
         self.done = False
         self.topics: list[ScannedTopic] = []
@@ -85,8 +94,11 @@ class FetchResponseScanner:
         self._appended = appended
         self._appended_topics = appended_topics
         self._walk = walk
+        self._most_partitions = most_partitions
+        self._most_topics = most_topics
         self._patch = head_patch
-        self._held = b""  # the frame's start, held back until it can be patched
+        self._held = bytearray()  # the frame's start, held back until it can be patched
+        self._needed = SIZE.size  # bytes of it without which nothing more can be read
         self._body: ResponseBody | None = None  # when the head was read
 
     @property
@@ -140,10 +152,10 @@ class FetchResponseScanner:
         From then on there is a body.
         """
         row = self._row
-        head = self._held + bytes(view[: _LONGEST_HEAD - len(self._held)])
-        if len(head) < SIZE.size:
-            self._held = head
+        self._held += view[: _LONGEST_HEAD - len(self._held)]
+        if len(self._held) < self._needed:
             return None
+        head = bytes(self._held)
         (size,) = SIZE.unpack_from(head)
         if size < SIZE.size:
             raise InvalidFrameSize(size)
@@ -156,7 +168,7 @@ class FetchResponseScanner:
         if end > len(frame):
             if SIZE.size + end > _LONGEST_HEAD:
                 raise MalformedFrame(f"the fields in front of the topics take {end} bytes", fields_at)
-            self._held = head
+            self._needed = SIZE.size + (end if fields_at <= len(frame) else fields_at)
             return None
         (correlation_id,) = SIZE.unpack_from(frame)
         if correlation_id != self._correlation_id:
@@ -164,16 +176,19 @@ class FetchResponseScanner:
         left = size - end
         if not 0 <= count <= left // smallest_topic(row):
             raise MalformedFrame(f"{count} topics cannot stand in {left} bytes", count_at)
+        if self._most_topics is not None and count > self._most_topics:
+            raise MalformedFrame(f"{count} topics answer a fetch that can have {self._most_topics} at most", count_at)
 
         names, layout = row.response_head.names, row.response_head.layout
         self.head = ResponseHead(**dict(zip(names, layout.unpack_from(frame, fields_at), strict=True)))
         self.frame_size = size
-        self._held = b""
-        self._body = (CompactBody if row.is_flexible else ClassicBody)(row, count, left, size, self._walk)
+        self._held = bytearray()
+        body_type = CompactBody if row.is_flexible else ClassicBody
+        self._body = body_type(row, count, left, size, self._walk, self._most_partitions)
 
         received = head[: SIZE.size + end]
         sent_head = self.head if self._patch is None else self._patch(self.head)
-        if sent_head.error_code:
+        if sent_head.error_code or (not count and sent_head.throttle_time_ms > 0):
             self._appended, self._appended_topics = b"", 0
         if not self._appended_topics and sent_head == self.head:
             return received, received

@@ -11,6 +11,9 @@ from protocol.errors import MalformedFrame
 LONGEST_VARINT: Final = 5
 """Bytes of an unsigned 32-bit one."""
 
+MOST_TAGS: Final = 8
+"""Of one buffer that is read as a whole. Kafka writes two at most; with any number, reading could take seconds."""
+
 
 def read_unsigned_varint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
     """The value and the offset behind it; 0 and an offset beyond `data` where it is cut off.
@@ -43,15 +46,31 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def after_tags(data: bytes | bytearray | memoryview, at: int) -> int:
-    """The offset behind a tag buffer: a count, then for each tag its number, its size in bytes, and those bytes."""
-    count, at = read_unsigned_varint(data, at)
+    """The offset behind a tag buffer: a count, then for each tag its number, its size in bytes, and those bytes.
+
+    Raises MalformedFrame where there are more than MOST_TAGS.
+    """
+    count, at = read_tag_count(data, at)
+    end = len(data)
     for _ in range(count):
-        if at > len(data):  # or a count alone could keep this busy for hours
-            break
-        _, at = read_unsigned_varint(data, at)
-        size, at = read_unsigned_varint(data, at)
-        at += size
+        if at + 1 < end and data[at] < 0x80 and data[at + 1] < 0x80:  # nearly always
+            at += 2 + data[at + 1]
+        else:
+            _, at = read_unsigned_varint(data, at)
+            size, at = read_unsigned_varint(data, at)
+            at += size
     return at
+
+
+def read_tag_count(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
+    """The count of tags with which a buffer begins, and the offset behind it, as `read_unsigned_varint`.
+
+    Raises MalformedFrame where there are more than MOST_TAGS.
+    """
+    count, end = read_unsigned_varint(data, at)
+    if count > MOST_TAGS:
+        raise MalformedFrame(f"a tag buffer has {count} tags", at)
+    return count, end
 
 
 _SHORT: Final = tuple(bytes((value,)) for value in range(0x80))

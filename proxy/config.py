@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
+from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from proxy.address import Address
 from proxy.config_reader import ConfigError, read_table
 from proxy.routes import check_routes
@@ -115,7 +116,7 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on sizes (bytes) and waits (seconds)."""
 
-    fetch_request_max_bytes: PositiveInt = 100 * 2**20
+    fetch_request_max_bytes: PositiveInt = DEFAULT_FETCH_SIZE_LIMIT
     drain_seconds: Seconds = 10.0
     connect_timeout_seconds: PositiveSeconds = 5.0
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
-from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
+DEFAULT_FETCH_MEMORY: Final = 100 * 2**20
+"""Bytes of all fetches together: dozens of links may have a large one at the same moment."""
 
 
 class Keeper(Protocol):
@@ -17,12 +18,12 @@ class Keeper(Protocol):
 class FetchMemory:
     """The bytes that links keep of fetches being received, of those held back, and of what came behind those.
 
-    A single fetch may have as many as `limit`, and all together no more: when there are more, the link that keeps most
-    is closed. So thousands of connections cannot take the memory that replication needs, and a real fetch, a few
-    hundred KB at the most, is not the one to go.
+    All together may have as many as `limit`: when there are more, the link that keeps most is closed. So thousands of
+    connections cannot take the memory that replication needs, and a real fetch, a few hundred KB at the most, is not
+    the one to go.
     """
 
-    def __init__(self, limit: int = DEFAULT_FETCH_SIZE_LIMIT) -> None:
+    def __init__(self, limit: int = DEFAULT_FETCH_MEMORY) -> None:
         self.limit = limit
         self.total = 0
         self._kept: dict[Keeper, int] = {}

@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_request
+from protocol.errors import ProtocolError, TooMany
+from protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request, encode_fetch_request
+from protocol.fetch_session import FIRST_SESSION_VERSION
 from protocol.framing import Pending, ReplicaFetch
 from protocol.header import SIZE
 from protocol.response_scanner import FetchResponseScanner
@@ -51,7 +53,7 @@ class ReplicaFetches:
 
     `peer` is the other broker's id where the route says it; else the first fetch's replica_id is. While one is held the
     next may not be taken. A throttle that raises has a bug: from then on the connection's fetches pass untouched, for a
-    quota may never break replication.
+    quota may never break replication. Only a ProtocolError is the follower's fault, and ends the connection.
     """
 
     __slots__ = ("_carrier", "_held", "_peer", "_relay", "_throttle")
@@ -76,7 +78,21 @@ class ReplicaFetches:
     def take(self, event: ReplicaFetch) -> None:
         """Decide on a fetch that arrived. Raises MalformedFrame."""
         self._relay.stats.fetch_requests[event.header.api_version] += 1
-        self._decide(event, decode_fetch_request(event.frame))
+        try:
+            request = check_replica_fetch(decode_fetch_request(event.frame))
+        except TooMany as error:
+            self._forward_untouched_from_now_on(event, f"too_many_{error.what}", error)
+            return
+        self._decide(event, request)
+
+    def passed_undecoded(self, api_version: int) -> None:
+        """A fetch passes that may be of this follower, but is too large to decode, or could not be.
+
+        From v7 on the leader then has the follower's session, and what it names next is nothing that we know. So it all
+        passes. Below v7 each fetch says everything: the next one may be throttled again.
+        """
+        if api_version >= FIRST_SESSION_VERSION:
+            self._release()
 
     def replan(self) -> None:
         """Decide again on the fetch that is held."""
@@ -124,11 +140,10 @@ class ReplicaFetches:
                 return
             data, pending = _carry_out(event, request, decision)
         except TooManyPartitions as error:
-            self._relay.log.fault(
-                "too_many_partitions", str(self._peer), side=self._relay.stats.side, reason=str(error)
-            )
-            self._pass_from_now_on("too_many_partitions")
-            data, pending = _untouched(event), Pending(event.header.correlation_id)
+            self._forward_untouched_from_now_on(event, "too_many_partitions", error)
+            return
+        except ProtocolError:
+            raise  # the request broke a rule: closing the connection gives back what was reserved for it
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up(error)
             data, pending = _untouched(event), Pending(event.header.correlation_id)
@@ -165,9 +180,19 @@ class ReplicaFetches:
         self._report(error)
         self._pass_from_now_on("throttle_error")
 
+    def _forward_untouched_from_now_on(self, event: ReplicaFetch, reason: str, error: Exception) -> None:
+        relay = self._relay
+        relay.log.fault(reason, str(self._peer), side=relay.stats.side, reason=str(error))
+        self._pass_from_now_on(reason)
+        self.drop_held()
+        self._carrier.forward(_untouched(event), Pending(event.header.correlation_id))
+
     def _pass_from_now_on(self, reason: str) -> None:
-        """In a session the leader does not know what its follower names: the follower begins anew, with the leader."""
         self._relay.stats.passthrough[reason] += 1
+        self._release()
+
+    def _release(self) -> None:
+        """Decode no more; in a session the leader does not know what its follower names: it begins anew with it."""
         self._carrier.stop_decoding()
         throttle, self._throttle = self._throttle, None
         if throttle is not None:
@@ -189,8 +214,18 @@ def _carry_out(event: ReplicaFetch, request: FetchRequest, decision: Forward | A
     version, correlation_id = event.header.api_version, event.header.correlation_id
     if isinstance(decision, Answer):
         return None, Pending(correlation_id, answer=decision.frame)
+    most_partitions, most_topics = decision.most_partitions, None
+    if most_partitions is not None:  # a leader may put each partition into a topic of its own
+        most_topics = most_partitions + len(decision.request.topics)
     scanner = FetchResponseScanner(
-        version, correlation_id, decision.appended, decision.appended_topics, decision.walk, decision.head_patch
+        version,
+        correlation_id,
+        decision.appended,
+        decision.appended_topics,
+        decision.walk,
+        decision.head_patch,
+        most_partitions=most_partitions,
+        most_topics=most_topics,
     )
     unchanged = decision.request is request
     return _untouched(event) if unchanged else encode_fetch_request(decision.request), Pending(correlation_id, scanner)

@@ -219,6 +219,8 @@ class Link:
             case Undecoded(reason, api_version, replica_id):
                 stats = self._relay.stats
                 stats.count_undecoded(api_version, reason)
+                if reason != "fetch_version":
+                    self._fetches.passed_undecoded(api_version)
                 self._relay.log.fault(
                     "fetch_not_throttled",
                     self.client_host,

@@ -1,4 +1,4 @@
-"""Asks one broker for the ids and names of topics, and for their followers, over a connection of its own."""
+"""Asks one broker for the ids and names of topics, and for their replicas, over a connection of its own."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from protocol.metadata import (
 )
 from proxy.address import Address
 from proxy.connect import connect
-from quota.unassigned import Assignment
+from quota.unassigned import Assignment, Replicas
 
 MAX_ANSWER_BYTES = 32 * 2**20
 CLIENT_ID = b"weir"
 
 _TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms; other connections wait for no more than that
-_PARTITIONS_PER_SLICE = 200  # the same
+_PARTITIONS_PER_SLICE = 100  # the same
 
 
 class NoTopicIds(Exception):
@@ -92,20 +92,21 @@ class MetadataConnection:
         return found
 
     async def assignments(self, names: Collection[bytes]) -> Mapping[bytes, Assignment]:
-        """Ask for the followers of topics by name (UTF-8); returns those that the broker can tell of.
+        """Ask for the replicas of topics by name (UTF-8); returns those that the broker can tell of.
 
         A topic that does not exist has no partitions; a partition that the broker has an error for has None.
         """
         self._correlation_id += 1
         answer = await self._ask(encode_metadata_request(self._version, self._correlation_id, CLIENT_ID, names))
-        found: dict[bytes, dict[int, frozenset[int] | None]] = {}
+        found: dict[bytes, dict[int, Replicas | None]] = {}
         rows = decode_assigned_followers(answer, self._version, self._correlation_id)
         for number, row in enumerate(rows, start=1):
             if row.topic and row.topic_error == UNKNOWN_TOPIC_OR_PARTITION:
                 found[row.topic] = {}
             elif row.topic and row.topic_error == NO_ERROR and row.partition >= 0:
                 is_told = row.error_code in (NO_ERROR, REPLICA_NOT_AVAILABLE)
-                found.setdefault(row.topic, {})[row.partition] = row.followers if is_told else None
+                replicas = Replicas(row.leader, row.followers, row.in_sync) if is_told else None
+                found.setdefault(row.topic, {})[row.partition] = replicas
             if number % _PARTITIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         return found

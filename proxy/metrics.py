@@ -22,7 +22,7 @@ from prometheus_client.samples import Sample
 
 from proxy.export_stats import ExportStats
 from proxy.stats import RelayStats
-from quota.throttle import Throttle
+from quota.throttle import NO_BROKER, Throttle
 from quota.topic_names import TopicNames
 
 SAMPLES_PER_SLICE = 100
@@ -30,7 +30,7 @@ SAMPLES_PER_SLICE = 100
 
 # Shown from the start, at 0: a rate needs the sample before the first event.
 KNOWN_PASSTHROUGH = (
-    *("fetch_version", "fetch_too_large", "fetch_malformed", "too_many_partitions"),
+    *("fetch_version", "fetch_too_large", "fetch_malformed", "too_many_topics", "too_many_partitions"),
     *("tls", "sasl", "not_kafka", "throttle_error"),
 )
 KNOWN_PROTOCOL_ERRORS = (
@@ -129,7 +129,7 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "Record bytes of replica fetches, by the other broker and whether the partition was throttled.",
         ("side", "peer", "throttled"),
         (
-            ((side.throttle.side, str(peer), "true" if throttled else "false"), size)
+            ((side.throttle.side, "none" if peer == NO_BROKER else str(peer), "true" if throttled else "false"), size)
             for side in sides
             for (peer, throttled), size in list(side.throttle.stats.replication_bytes.items())
         ),
@@ -196,6 +196,20 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "replica_lag_time_max_ms: a replica that lags for longer is not in sync (KIP-16).",
         sides,
         lambda side: side.throttle.lag.replica_lag_time_max,
+    )
+    yield _by_side(
+        "weir_lag_evicted",
+        "counter",
+        "Partitions of replicas whose lag is not told for want of room: dropped, or not taken.",
+        sides,
+        lambda side: side.throttle.lag.evicted,
+    )
+    yield _by_side(
+        "weir_replica_ids_refused",
+        "counter",
+        "Replica ids that the cluster's metadata does not know, or that are too many: they have no series.",
+        sides,
+        lambda side: side.throttle.brokers.refused,
     )
 
 

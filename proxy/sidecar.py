@@ -15,7 +15,7 @@ from proxy.admin import AdminServer
 from proxy.buffers import BufferPool
 from proxy.config import SIDES, Config, ConfigError, ThrottleTable, throttle_settings
 from proxy.export import Exporter, new_exporter
-from proxy.fetch_memory import FetchMemory
+from proxy.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
 from proxy.listener import Listener
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
 from proxy.metrics import ProcessStats, SideSource, families, render
@@ -205,7 +205,7 @@ class Sidecar:
         self.log.info("listening", role=route.partition("[")[0], **_route_status(listener))
 
     def _apply_limits(self) -> None:
-        self._fetch_memory.limit = self.config.limits.fetch_request_max_bytes
+        self._fetch_memory.limit = max(DEFAULT_FETCH_MEMORY, self.config.limits.fetch_request_max_bytes)
         for relay in self._relays.values():
             relay.fetch_size_limit = self.config.limits.fetch_request_max_bytes
             relay.connect_seconds = self.config.limits.connect_timeout_seconds
@@ -252,6 +252,7 @@ class Sidecar:
             log=self.log,
             count=self._count_poll,
             clock=self._clock,
+            lagging=self._topic_ids.unasked,
         )
         self._polling.append(asyncio.create_task(self._poller.run()))
 

@@ -30,7 +30,7 @@ class RelayStats:
     """Fetch requests of replicas (decoded or not) by api_version."""
     passthrough: Counter[str] = field(default_factory=Counter)
     """What passed undecoded, by reason. Requests: `fetch_version`, `fetch_too_large`, `fetch_malformed`. Connections:
-    `tls`, `sasl`, `not_kafka`, `throttle_error`, `too_many_partitions`."""
+    `tls`, `sasl`, `not_kafka`, `throttle_error`, `too_many_topics`, `too_many_partitions`."""
     protocol_errors: Counter[str] = field(default_factory=Counter)
     """Connections closed because of a peer's bytes, by `ProtocolError.kind`; `fetch_memory`: for want of memory."""
     upstream_failures: Counter[str] = field(default_factory=Counter)

@@ -68,6 +68,7 @@ class TopicIdResolver:
         self._retry_seconds = 0.0  # 0 unless the last question failed
         self._failing = False  # until one is answered; there may be nothing to ask for long
         self._connection: MetadataConnection | None = None
+        self._untold: dict[tuple[str, str], int] = {}  # by event and side: how often, when it was logged last
         self._wake = asyncio.Event()
         names.on_miss = self._wake.set
 
@@ -75,6 +76,10 @@ class TopicIdResolver:
         """Ask for the throttled topics now: other ones are throttled."""
         self._poll_at = self._clock()
         self._wake.set()
+
+    def unasked(self) -> UnassignedReplicas | None:
+        """Return the replicas that somebody else is to ask for; None while the servers have topic ids."""
+        return None if self._has_ids else self._unassigned
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -93,13 +98,16 @@ class TopicIdResolver:
 
     async def resolve(self) -> None:
         """Ask once for what is due; what fails is logged, and asked again."""
+        self._log_untold()
         wanted = self._names.wanted()
         by_name: list[bytes] = []
         silent: list[bytes] = []
         if self._has_ids and self._clock() >= self._poll_at:
             by_name = sorted(topic.encode() for topic in self._topics())
-            silent = self._unassigned.topics()
             self._poll_at = self._clock() + self._poll_seconds
+            for _ in self._unassigned.look():
+                await asyncio.sleep(0)
+            silent = self._unassigned.topics
         try:
             for topic_ids, names in _questions(wanted, by_name):
                 self._learn(await self._names_of(names, topic_ids), topic_ids)
@@ -170,6 +178,17 @@ class TopicIdResolver:
             await asyncio.sleep(0)
         if forgotten:
             self._log.info("replicas_not_assigned", partitions=forgotten, effect="their lag is forgotten")
+
+    def _log_untold(self) -> None:
+        """Say so where there was no room for lag, or where ids are no brokers'."""
+        for throttle in self._unassigned.throttles:
+            for event, count, effect in (
+                ("lag_evicted", throttle.lag.evicted, "the lag of some replicas is not told"),
+                ("replica_ids_refused", throttle.brokers.refused, "what fetches with them has no series of its own"),
+            ):
+                if count != self._untold.get((event, throttle.side), 0):
+                    self._untold[event, throttle.side] = count
+                    self._log.fault(event, peer=throttle.side, count=count, effect=effect)
 
     async def _ask(self, question: Callable[[MetadataConnection], Awaitable[_Answer]]) -> _Answer:
         """Ask one server after the other: the one that answered comes first next time.

@@ -14,6 +14,7 @@ _EVEN_SPREAD = 0.002  # sizes this close together count as equal: their caps was
 _FEW = 4  # batches from which nothing is concluded yet
 _MANY_BATCHES = 50  # a cap of this many batches wastes about half of one: 1 %
 _FORGIVEN_MISSES = 3
+_BARREN_BEFORE_FIRST = 2
 _PROBE_BYTES = 64 * 1024  # the first cap after a probe that brought nothing
 _FADING = 0.998  # of the largest batch seen, for each answer: after 350 answers without its like it counts half
 
@@ -55,6 +56,11 @@ class BatchSizes:
             self.barren += 1
 
     @property
+    def has_to_be_first(self) -> bool:
+        """Whether a larger cap was no help: the first partition with data returns one whole batch, of whatever size."""
+        return self.barren >= _BARREN_BEFORE_FIRST
+
+    @property
     def is_even(self) -> bool:
         """Whether batches are so alike that a cap of several ends where one of them ends."""
         return self.seen >= _FEW and self.largest - self.smallest <= self.largest * _EVEN_SPREAD
@@ -76,7 +82,7 @@ class BatchSizes:
         known = self if self.seen >= _FEW else others
         batch = self.next_size or known.largest
         if self.barren:
-            return min(asked, max(batch, _PROBE_BYTES) << min(self.barren, 16)), False
+            return max(1, min(asked, int(left), max(batch, _PROBE_BYTES) << min(self.barren, 16))), False
         if not batch:
             return 1, False
         room = int(min(left, asked))

@@ -60,19 +60,14 @@ class CatchUp:
 
     def order(self, link: ReplicaLink, now: float) -> Iterable[ReplicaPartition]:
         """All of the link's queue, first what is to be granted first."""
-        first = link.queue.passed_over(now)
         if link.throttle.settings.order == "round-robin":
-            order: Iterable[ReplicaPartition] = link.queue
-        else:
-            self._rank_when_due(link, now)
-            self._due = self._owed >= self._last > 0
-            if self._due:
-                order = link.queue
-            else:
-                order = self._by_rank(link)
-                if self._is_other_hops_turn:
-                    first = list(dict.fromkeys([*first, *self._paced(link)]))
-        return _first_then(first, order) if first else order
+            return link.queue
+        self._rank_when_due(link, now)
+        self._due = self._owed >= self._last > 0
+        if self._due:
+            return link.queue
+        paced = self._paced(link) if self._is_other_hops_turn else []
+        return _first_then(paced, self._by_rank(link)) if paced else self._by_rank(link)
 
     def granted(self, link: ReplicaLink, grants: Sequence[tuple[ReplicaPartition, int]], reserved: int) -> None:
         """Note what was granted of the last order, and the bytes reserved for it (0 without a reservation)."""

@@ -16,6 +16,7 @@ class Forward:
     `appended` holds `appended_topics` encoded topics for the end of its response: the empty entries of the
     partitions left out. `walk` names the topics (UTF-8 names, from v13 on ids) in whose records whole batches are told
     from cut tails. `head_patch` makes the head that the follower gets of the leader's, where there are sessions.
+    `most_partitions` is how many a true answer may have, in a session all that are in it; None is no bound.
     """
 
     request: FetchRequest
@@ -23,6 +24,7 @@ class Forward:
     appended_topics: int = 0
     walk: Container[bytes] = ()
     head_patch: Callable[[ResponseHead], ResponseHead] | None = None
+    most_partitions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ the quota is asked before the bytes are sent, and each partition behind gets one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ from protocol.fetch import (
 from quota import response_limit
 from quota.decisions import Answer, Decision, Forward, Hold
 from quota.fetch_sessions import LEFT_OUT_MS, Grant
-from quota.questions import QUESTION_SECONDS, URGENT_SECONDS
+from quota.questions import QUESTION_SECONDS
 from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
 from quota.turns import CLAIM_SECONDS
 
@@ -41,9 +42,8 @@ SHARE_BESIDE_LIVE_SECONDS = 0.012  # the same on a link with live traffic: a rec
 LONGEST_RIDE_SECONDS = 0.02  # how long a share waits for a live record to go with
 LARGEST_SHARE_SECONDS = 0.15  # what a fetch that comes late may be granted
 ROUND_SECONDS = 4.0  # in which all links in line have had a share, however many there are
-CROWDED_SHARE_SECONDS = 0.9  # the most that is kept granted while full answers have no room for it
 SMALLEST_FILL_SECONDS = 0.05  # worth a fetch of its own when the window has no room for a whole share
-URGENT_BESIDE_OTHERS_SECONDS = 0.5  # how long others that cannot wait are held for a question that cannot go yet
+LONGEST_BESIDE_OTHERS_SECONDS = 1.0  # how long others that cannot wait are held for a question that cannot go yet
 LONGEST_HOLD_SECONDS = 30.0  # whatever a follower asks for: its socket's time-out is 30 s by default
 _REFRESH_SECONDS = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its place in the line is lost
 SHORTEST_WAIT_SECONDS = 0.05  # a fetch that brings nothing lasts this long at least: held, not spun
@@ -110,10 +110,7 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float, is_urgent: boo
     share = rate * (SHARE_BESIDE_LIVE_SECONDS if now < link.live_until else SHARE_SECONDS)
     fair = rate * ROUND_SECONDS / (in_line + 1)
     share = min(share, fair)
-    if passed_over_seconds := link.queue.passed_over_seconds(now):
-        spend = rate * min(SHARE_SECONDS + passed_over_seconds, CROWDED_SHARE_SECONDS)
-    else:
-        spend = min(max(ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
+    spend = min(max(ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
     fill = _fill(link, request, now, spend)
     # A batch larger than the credit that can gather goes when the credit is full; the rest becomes debt.
     needed = min(fill.reserved, ledger.most_credit)
@@ -177,17 +174,20 @@ def _forward_granted(
     # A partition that is not known may be in sync, and one asked for 0 bytes ends no wait.
     wait_left = 0 if link.unknown_count else max(0, request.max_wait_ms - round(held_seconds * 1000))
     asks_all = True
+    grants_are_first = now < link.crowded_until
     if link.sessions.is_incremental:
         asks_all = _is_time_to_ask_all(link, now)
+        if grants_are_first:
+            link.sessions.leader.begin_anew()  # a session keeps its own order: only a new one has the grants in front
         request = link.sessions.changes(link, request, grants, _asked_along(link, asks_all))
     else:
         front, entries, asked = _split(link, request, frozenset(granted))
         funded = _granted_topics(request, grants, entries)
         # What is not throttled stays in front, but where it fills every answer: without a quota it would take turns.
-        first = funded + front if now < link.crowded_until else front + funded
+        first = funded + front if grants_are_first else front + funded
         request = request.with_(topics=first + asked)
         request = link.sessions.whole(link, request, (*granted, *link.waiting()))
-    fetch = InFlight(reserved=reserved, granted=granted, asks_all=asks_all)
+    fetch = InFlight(reserved=reserved, granted=granted, asks_all=asks_all, grants_are_first=grants_are_first)
     min_bytes = _min_bytes(link, grants, now)
     if min_bytes > _AT_ONCE:
         wait_left = min(wait_left, round(LONGEST_RIDE_SECONDS * 1000))
@@ -275,8 +275,8 @@ def _question_at(link: ReplicaLink, now: float) -> float:
         if link.unknown_since is None:
             link.unknown_since = now
         waits_alone = link.partition_count == link.behind_count + link.unknown_count or link.sessions.is_incremental
-        longest = URGENT_SECONDS if waits_alone else URGENT_BESIDE_OTHERS_SECONDS
-        return questions.ready_at(link, link.replica_id, link.unknown_since, urgent_seconds=longest)
+        longest = math.inf if waits_alone else LONGEST_BESIDE_OTHERS_SECONDS
+        return questions.ready_at(link, link.replica_id, link.unknown_since, is_urgent=True, longest_wait=longest)
     link.unknown_since = None
     if link.sessions.is_asked_for_offsets or not link.queue:
         # The follower's own sidecar asks for 0 bytes of everything behind: its question, to be passed on.
@@ -380,7 +380,8 @@ def _forward(
     if limit is not None:
         request = response_limit.limit_response(request, limit, link.response_rotation)
     walk = throttle.throttled_ids if row.names_topics_by_id else throttle.throttled_topics
-    return Forward(request, appended, appended_topics, walk, link.sessions.head_patch(leaves_out=leaves_out))
+    head_patch, most_partitions = link.sessions.head_patch(leaves_out=leaves_out), link.partition_count
+    return Forward(request, appended, appended_topics, walk, head_patch, most_partitions)
 
 
 def _split(

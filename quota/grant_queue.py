@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Final
 
 from quota.replica_state import ReplicaPartition
-
-PASSED_OVER_SECONDS: Final = 3.0
-"""How long a grant is kept up for which full answers have no room. In a session the leader's own order brings it to the
-front when what stands before it had its turn."""
 
 
 class GrantQueue:
@@ -20,13 +15,12 @@ class GrantQueue:
     be behind all that is always there, for ever.
     """
 
-    __slots__ = ("_is_sorted", "_passed_over", "_reached", "_waiting", "paced")
+    __slots__ = ("_is_sorted", "_reached", "_waiting", "paced")
 
     def __init__(self) -> None:
         self._waiting: dict[ReplicaPartition, None] = {}
         self._is_sorted = True
         self._reached = 0.0  # where the last turn began, in bytes
-        self._passed_over: dict[ReplicaPartition, float] = {}  # since when, in clock seconds
         self.paced: dict[ReplicaPartition, None] = {}
         """Those that an earlier hop paces: it leaves them out at times, or has given them smaller caps."""
 
@@ -69,30 +63,3 @@ class GrantQueue:
         del self._waiting[replica]
         self._waiting[replica] = None
         self._is_sorted = False
-
-    # Grants that full answers had no room for
-
-    def pass_over(self, replica: ReplicaPartition, now: float) -> None:
-        """A grant brought nothing, in an answer that others filled."""
-        self._passed_over.setdefault(replica, now)
-
-    def served(self, replica: ReplicaPartition) -> None:
-        """A grant brought something."""
-        self._passed_over.pop(replica, None)
-
-    def passed_over(self, now: float) -> list[ReplicaPartition]:
-        """The grants to be kept up. One that was for long enough stands behind the others from then on."""
-        kept: list[ReplicaPartition] = []
-        for replica, since in list(self._passed_over.items()):
-            if replica not in self._waiting:
-                del self._passed_over[replica]
-            elif now - since > PASSED_OVER_SECONDS:
-                del self._passed_over[replica]
-                replica.granted_offset = replica.fetch_offset
-            else:
-                kept.append(replica)
-        return kept
-
-    def passed_over_seconds(self, now: float) -> float:
-        """For how long the first of those has waited; 0 where there is none."""
-        return now - next(iter(self._passed_over.values())) if self._passed_over else 0.0

@@ -2,13 +2,20 @@
 
 A replica is caught up when its fetch offset has reached the high watermark. KIP-16 compares with the leader's log end
 offset, which no Fetch carries: what the leader has beyond the high watermark is on its way to every in-sync replica.
-`lag_begin` is the KIP's lagBegin: set when a replica is first seen not caught up, kept until it is.
+`lag_begin` is the KIP's lagBegin: set when a replica is first seen not caught up, kept until it is. What a replica asks
+for no more lags from then on, and so does what is answered with errors only, from its last good answer on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from quota.asked_topic import AskedTopic, Asker
+from quota.broker_ids import BrokerIds
+from quota.topic_lag import LagRow, TopicLag
 
 SILENCE_GRACE_SECONDS: Final = 2.0
 """Silence up to here is not lag: an idle follower is silent for one long poll at a time (`replica.fetch.wait.max.ms`,
@@ -17,182 +24,27 @@ flap between 0 and these. Nothing is lost: what matters is `replica.lag.time.max
 is set below twice the grace."""
 
 EXPIRE_SECONDS: Final = 3600.0
-"""A replica that has not fetched a topic for this long is forgotten; ten times `replica.lag.time.max.ms` where that is
+"""What nobody asks for is forgotten when it was silent for this long; ten times `replica.lag.time.max.ms` where that is
 longer. Long enough to raise an alert for a dead broker and answer it; Kafka drops an idle quota sensor after an hour
 too."""
 
+MOST_PARTITIONS: Final = 100_000
+"""Partitions of replicas, and topics of replicas, kept on one side: at most about 80 MB, where each topic has one
+partition. Five times what a large broker has. What has been silent for longest makes room for more."""
 
-class LagRow(NamedTuple):
-    """One partition of one replica at the moment it is read.
+_Key = TypeVar("_Key")
 
-    `topic` is its name (UTF-8), or its id as Kafka prints it while that is all that is known.
-    """
-
-    topic: bytes
-    partition: int
-    replica: int
-    lag_seconds: float
-    lag_messages: int
-    stuck: bool
-    """No fetch of this topic came from the replica for `replica.lag.time.max.ms`."""
-
-
-class TopicLag:
-    """The lag of one replica on the partitions of one topic; made by `LagTracker.topic`.
-
-    Silence is the topic's, not the partition's: nothing may be done for each of 2,000 partitions at each fetch.
-    """
-
-    __slots__ = (
-        "_fetched_at",
-        "_partitions",
-        "_returned_at",
-        "_returning",
-        "_silent_since",
-        "_tracker",
-        "lag_messages",
-        "names_topic",
-        "replica",
-        "topic",
-    )
-
-    def __init__(self, tracker: LagTracker, replica: int, topic: bytes, now: float, names_topic: bool) -> None:
-        self._tracker = tracker
-        self.replica = replica
-        self.topic = topic
-        self.names_topic = names_topic
-        """Whether `topic` is the topic's name, and not its id."""
-        self.lag_messages = 0
-        """Sum over the partitions, as of their last update."""
-        # By partition: (messages behind, lag_begin), or (0, when it was last seen caught up).
-        self._partitions: dict[int, tuple[int, float]] = {}
-        self._returning: dict[int, tuple[int, float]] = {}  # those of `leave_out`
-        self._fetched_at = now
-        # The last silence that was more than a long poll, from its last fetch before to its first fetch after.
-        self._silent_since = now
-        self._returned_at = now
-
-    def __len__(self) -> int:
-        """Return how many partitions are known."""
-        return len(self._partitions)
-
-    def fetched(self, now: float) -> None:
-        """Note that the replica asks for this topic: once a fetch. `now` is the tracker's clock, in seconds."""
-        if now - self._fetched_at > self._tracker.silence_grace_seconds:
-            self._silent_since = self._fetched_at
-            self._returned_at = now
-            self._tracker._keep(self)
-            self._take(self._returning)
-            self._returning = {}
-        self._fetched_at = now
-
-    def update(self, partition: int, fetch_offset: int, high_watermark: int, now: float) -> None:
-        """Note where the replica is, when either offset changed; a high watermark below 0 is unknown and says nothing.
-
-        Both belong to one fetch: the offset asked for and the high watermark that answered it, or the one before.
-        """
-        if high_watermark < 0:
-            return
-        behind = high_watermark - fetch_offset
-        if behind < 0:
-            behind = 0
-        before = self._partitions.get(partition)
-        if before is None:
-            self.lag_messages += behind
-            self._partitions[partition] = (behind, now)
-            return
-        messages, since = before
-        self.lag_messages += behind - messages
-        if behind == 0:
-            self._partitions[partition] = (0, now)
-        elif messages == 0:
-            self._partitions[partition] = (behind, self._lag_begin(since, now))
-        else:
-            self._partitions[partition] = (behind, since)
-
-    def of(self, partition: int, now: float) -> tuple[int, float] | None:
-        """Return how far behind a partition is: messages, and seconds as `rows` tells them; None when not known."""
-        known = self._partitions.get(partition)
-        if known is None:
-            return None
-        messages, since = known
-        return messages, max(now - since if messages else 0.0, self._silence_that_counts(now))
-
-    @property
-    def partitions(self) -> list[int]:
-        """The partitions that are known."""
-        return list(self._partitions)
-
-    def is_overdue(self, now: float, silent_seconds: float) -> bool:
-        """Whether no fetch of the topic came for so long, or a partition lags for `replica.lag.time.max.ms`."""
-        if not self._partitions:
-            return False
-        if self._silence(now) > silent_seconds:
-            return True
-        since = now - self._tracker.replica_lag_time_max
-        return self.lag_messages > 0 and any(behind and begin < since for behind, begin in self._partitions.values())
-
-    def forget(self, partition: int) -> None:
-        """Drop a partition that this replica no longer fetches from here; an unknown one is ignored."""
-        self.lag_messages -= self._partitions.pop(partition, (0, 0.0))[0]
-
-    def leave_out(self, partition: int, *, may_return: bool) -> None:
-        """Forget a partition that is not assigned to the replica.
-
-        Where a silent connection still asks for it, it `may_return`: when that fetches again. Nothing else would tell
-        of a partition at rest.
-        """
-        if may_return:
-            self._returning[partition] = self._partitions[partition]
-        self.forget(partition)
-
-    def closed(self) -> None:
-        """A connection that fetched the topic is gone: what was left out will not return as it was."""
-        self._returning = {}
-
-    def take_over(self, other: TopicLag) -> None:
-        """Take what `other` has seen of the same partitions, later than this one."""
-        self._take(other._partitions)
-
-    def _take(self, partitions: Mapping[int, tuple[int, float]]) -> None:
-        for partition, (messages, since) in partitions.items():
-            self.forget(partition)
-            self._partitions[partition] = (messages, since)
-            self.lag_messages += messages
-
-    def _lag_begin(self, caught_up_at: float, now: float) -> float:
-        """Return since when a partition lags that was caught up and is not any more.
-
-        That is now, unless the replica has just come back and was last seen caught up before it went: then it lags
-        since it went silent, or its lag would begin at 0 again though it never caught up (KIP-16's third scenario).
-        Only soon after the return: a partition with nothing new is not updated, and may be idle for days before it is.
-        """
-        soon = now - self._returned_at <= self._tracker.replica_lag_time_max
-        return self._silent_since if soon and caught_up_at < self._returned_at else now
-
-    def _silence(self, now: float) -> float:
-        return now - self._fetched_at
-
-    def _silence_that_counts(self, now: float) -> float:
-        """0 within the grace: a follower that waits for new records says nothing meanwhile."""
-        silence = self._silence(now)
-        return silence if silence > self._tracker.silence_grace_seconds else 0.0
-
-    def _rows(self, now: float) -> Iterator[LagRow]:
-        topic, replica, silence = self.topic, self.replica, self._silence_that_counts(now)
-        stuck = self._silence(now) > self._tracker.replica_lag_time_max
-        # A copy: the caller may let fetches in between two rows. `silence` is at least 0, and so is the lag.
-        for partition, (messages, since) in list(self._partitions.items()):
-            lag = now - since if messages else 0.0
-            yield LagRow(topic, partition, replica, lag if lag > silence else silence, messages, stuck)
+_LOOKED_AT: Final = 2  # topics that are looked at for room: whatever is there, it costs no more
+_LOOKED_AT_IN_A_SECOND: Final = 8  # whether they are over; `rows` looks at all
+_MADE_AT_A_FETCH: Final = 100  # in about 1 ms; the first fetch of 50,000 topics leaves the others for later
 
 
 class LagTracker:
     """The lag of every replica that fetches through one side.
 
-    `clock` gives monotonic seconds; `replica_lag_time_max_seconds` is `replica.lag.time.max.ms`. Memory is bounded by
-    the partitions fetched in the last `expire_seconds`: what is silent for longer goes at the next `rows()`, or when a
-    new topic comes. `forgotten` is called with a topic that went with its last replica.
+    `clock` gives monotonic seconds; `replica_lag_time_max_seconds` is `replica.lag.time.max.ms`. `forgotten` is called
+    with a topic that went with its last replica. `in_sync` says whether the cluster lists a replica (topic, partition,
+    broker id) in the ISR now. Nothing here costs more where more topics are known, but `rows`.
     """
 
     def __init__(
@@ -200,10 +52,26 @@ class LagTracker:
         clock: Callable[[], float],
         replica_lag_time_max_seconds: float,
         forgotten: Callable[[bytes], None] = lambda topic: None,
+        in_sync: Callable[[bytes, int, int], bool] = lambda topic, partition, replica: False,
+        brokers: BrokerIds | None = None,
+        most_partitions: int = MOST_PARTITIONS,
     ) -> None:
-        self._clock = clock
+        self.now = clock
+        self.in_sync = in_sync
+        self.evicted = 0
+        """Partitions that made room for others, and times that there was none."""
+        self._brokers = BrokerIds() if brokers is None else brokers
         self._forgotten = forgotten
+        self._most_partitions = most_partitions
         self._topics: dict[tuple[int, bytes], TopicLag] = {}
+        self._turns: deque[TopicLag] = deque()  # the one that was looked at longest ago first; some are kept no longer
+        self._early: deque[AskedTopic] = deque()  # what they noted is to be taken in
+        self._to_make = _MADE_AT_A_FETCH
+        self._replicas_of: dict[bytes, int] = {}  # how many have the topic
+        self._topics_of: dict[int, int] = {}  # how many the replica has
+        self._partitions = 0
+        self._messages = 0
+        self._expire_at = -math.inf  # when to look again
         self.replica_lag_time_max = replica_lag_time_max_seconds
 
     @property
@@ -219,57 +87,125 @@ class LagTracker:
         self.silence_grace_seconds = min(SILENCE_GRACE_SECONDS, seconds / 2)
         self.expire_seconds = max(EXPIRE_SECONDS, 10 * seconds)
 
-    def topic(self, replica: int, topic: bytes, names_topic: bool = True) -> TopicLag:
-        """Return the lag of this replica (its broker id) on this topic: the same object on every connection.
-
-        `names_topic` is False where `topic` is the topic's id as Kafka prints it.
-        """
-        found = self._topics.get((replica, topic))
-        if found is None:
-            now = self._clock()
-            self._expire(now)
-            found = self._topics[replica, topic] = TopicLag(self, replica, topic, now, names_topic)
-        return found
-
-    def rename(self, topic_lag: TopicLag, topic: bytes) -> TopicLag:
-        """Return the lag under the name of a topic that went by its id so far, with what was seen by then."""
-        if topic_lag.topic == topic:
-            return topic_lag  # by another connection of the replica
-        self._topics.pop((topic_lag.replica, topic_lag.topic), None)
-        known = self.topic(topic_lag.replica, topic)
-        known.take_over(topic_lag)
-        return known
+    def asker(self) -> Asker:
+        """Return what notes the fetches of a new connection."""
+        return Asker(self)
 
     def known(self, replica: int, topic: bytes) -> TopicLag | None:
         """Return the lag of this replica on this topic, None where it is not known; nothing is made."""
         return self._topics.get((replica, topic))
 
-    def topics(self) -> Iterator[TopicLag]:
-        """Iterate over the lag of every replica on every topic."""
-        return iter(self._topics.values())
+    def topics(self) -> list[TopicLag]:
+        """Return the lag of every replica on every topic."""
+        return list(self._topics.values())
 
     def rows(self) -> Iterator[LagRow]:
         """Iterate over every partition of every replica, each with its lag at the moment it is read.
 
         Lazy, and steady while fetches go on between two rows: each topic is copied when its first row is read.
         """
-        self._expire(self._clock())
-        for topic_lag in list(self._topics.values()):
-            yield from topic_lag._rows(self._clock())
+        for lag in self.topics():
+            now = self.now()
+            if not lag.is_kept:
+                continue
+            if self._brokers.is_refused(lag.replica) or lag.expire(now):
+                self.drop(lag)
+            else:
+                yield from lag.rows(now)
+        while self._early:
+            asked = self._early.popleft()
+            if (new := asked.take_early()) is not None:
+                yield from new.rows(self.now())
 
     def sum_messages(self) -> int:
-        """Return KIP-73's SumReplicaLag: messages behind, over all replicas. Costs one addition a topic."""
-        return sum(topic_lag.lag_messages for topic_lag in self._topics.values())
+        """Return KIP-73's SumReplicaLag: messages behind, over all replicas."""
+        return self._messages
 
-    def _keep(self, topic_lag: TopicLag) -> None:
-        """Take back what a connection still holds although it had expired."""
-        self._topics.setdefault((topic_lag.replica, topic_lag.topic), topic_lag)
+    # For the topics
 
-    def _expire(self, now: float) -> None:
-        silent = [key for key, topic_lag in self._topics.items() if topic_lag._silence(now) > self.expire_seconds]
-        for key in silent:
-            del self._topics[key]
-        if silent:
-            kept = {topic for _, topic in self._topics}
-            for topic in {topic for _, topic in silent} - kept:
-                self._forgotten(topic)
+    def fetched(self) -> None:
+        """A connection fetches: some topics may be made."""
+        self._to_make = _MADE_AT_A_FETCH
+        while self._early and self._to_make > 0:
+            self._to_make -= 1
+            self._early.popleft().take_early()
+
+    def makes_later(self, asked: AskedTopic) -> bool:
+        """Whether a topic is not to be made now: so many were made at this fetch that other connections would wait."""
+        self._to_make -= 1
+        if self._to_make >= 0 or len(self._early) >= self._most_partitions:
+            return False
+        self._early.append(asked)
+        return True
+
+    def made(self, asked: AskedTopic) -> TopicLag | None:
+        """Return the lag of a topic that a connection asks for; None where its replica is none, or there is no room."""
+        key = asked.replica, asked.topic
+        lag = self._topics.get(key)
+        if lag is not None:
+            return lag
+        if not self._brokers.admits(asked.replica, asked.topic if asked.names_topic else b""):
+            return None
+        self._expire()
+        if len(self._topics) >= self._most_partitions and not self._evict():
+            return None
+        self._topics[key] = lag = TopicLag(self, asked.replica, asked.topic, asked.names_topic)
+        if len(self._turns) > 2 * len(self._topics) + _MADE_AT_A_FETCH:
+            self._turns = deque(self._topics.values())
+        else:
+            self._turns.append(lag)
+        self._replicas_of[asked.topic] = self._replicas_of.get(asked.topic, 0) + 1
+        self._topics_of[asked.replica] = self._topics_of.get(asked.replica, 0) + 1
+        return lag
+
+    def drop(self, lag: TopicLag) -> None:
+        """Keep it no longer."""
+        lag.empty()
+        del self._topics[lag.replica, lag.topic]
+        if _is_last(self._replicas_of, lag.topic):
+            self._forgotten(lag.topic)
+        if _is_last(self._topics_of, lag.replica):
+            self._brokers.forget(lag.replica)
+
+    def count(self, partitions: int, messages: int) -> None:
+        """Count what came, or went."""
+        self._partitions += partitions
+        self._messages += messages
+
+    def has_room(self) -> bool:
+        """Whether one more partition may be kept; another one may have to go for it."""
+        return self._partitions < self._most_partitions or self._evict()
+
+    def _expire(self) -> None:
+        now = self.now()
+        if now < self._expire_at:
+            return
+        self._expire_at = now + 1.0
+        for _ in range(min(_LOOKED_AT_IN_A_SECOND, len(self._turns))):
+            lag = self._turns.popleft()
+            if lag.is_kept and lag.expire(now):
+                self.drop(lag)
+            elif lag.is_kept:
+                self._turns.append(lag)
+
+    def _evict(self) -> bool:
+        looked_at = 0
+        while looked_at < _LOOKED_AT and self._turns:
+            lag = self._turns.popleft()
+            if not lag.is_kept:
+                continue
+            looked_at += 1
+            if not lag.is_asked:
+                self.evicted += len(lag)
+                self.drop(lag)
+                return True
+            self._turns.append(lag)
+        self.evicted += 1
+        return False
+
+
+def _is_last(counts: dict[_Key, int], key: _Key) -> bool:
+    left = counts.pop(key) - 1
+    if left:
+        counts[key] = left
+    return not left

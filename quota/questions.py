@@ -7,6 +7,7 @@ at once ask in twenty seconds and not in one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from typing import Final
 
@@ -14,9 +15,15 @@ QUESTION_SECONDS: Final = 10.0
 """No partition goes longer without a true answer, where what the questions bring can be paid: its follower would miss
 errors. At rate 0 nothing can be paid: there one question in so long is asked on the whole side."""
 
-URGENT_SECONDS: Final = 5.0
-"""How long a question waits at most that tells whether a replica is in sync: half of the shortest
-`replica.lag.time.max.ms` that Kafka had as its default. One for each replica in so long goes unpaid."""
+URGENT_SECONDS: Final = 1.0
+"""How long a question that tells whether a replica is in sync waits at most for what the last one brought to be paid: a
+replica in sync may not be throttled. So at quotas below a batch a second such questions are a second apart."""
+
+LONGEST_URGENT_SECONDS: Final = 15.0
+"""How long such a question waits at most where many links have one: half of `replica.lag.time.max.ms`."""
+
+SHORTEST_SECONDS: Final = 0.1
+"""Between two questions of those that have waited for that long."""
 
 UNANSWERED_SECONDS: Final = 1.0
 """A question without an answer for so long does not keep others from theirs."""
@@ -35,21 +42,24 @@ class Questions:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._asking: Hashable = None
-        self._asked_at = 0.0
-        self._paid_at = float("-inf")
+        self._asked_at = self._paid_at = -math.inf
         self._replicas: dict[int, tuple[float, float]] = {}  # when each asked last, and when it may again
         self._waiting: dict[Hashable, tuple[float, float]] = {}  # first come first: when it may ask, when it lapses
 
-    def ready_at(self, link: Hashable, replica: int, due: float, *, urgent_seconds: float | None = None) -> float:
+    def ready_at(
+        self, link: Hashable, replica: int, due: float, *, is_urgent: bool = False, longest_wait: float = math.inf
+    ) -> float:
         """The time at which `link`'s question, due at `due`, may go; it may go now if that is not later than now.
 
-        `urgent_seconds` is set where it tells whether a replica is in sync: then it waits for no longer.
+        `is_urgent`: it tells whether a replica is in sync. `longest_wait` (seconds) is set where others wait for it.
         """
         now = self._clock()
-        asked_at, replica_at = self._replicas.get(replica, (float("-inf"), float("-inf")))
+        asked_at, replica_at = self._replicas.get(replica, (-math.inf, -math.inf))
         ready = max(due, self._paid_at, replica_at)
-        if urgent_seconds is not None:
-            ready = min(ready, max(due + urgent_seconds, asked_at + URGENT_SECONDS))
+        if is_urgent:
+            unpaid = max(due, self._asked_at + URGENT_SECONDS, asked_at + URGENT_SECONDS)
+            waited_long = max(due + min(LONGEST_URGENT_SECONDS, longest_wait), self._asked_at + SHORTEST_SECONDS)
+            ready = min(ready, unpaid, waited_long)
         self._waiting[link] = ready, now + UNANSWERED_SECONDS
         if ready > now:
             return ready
@@ -71,14 +81,14 @@ class Questions:
         self._asking, self._asked_at = link, now
         if len(self._replicas) >= _MOST_REPLICAS:
             self._replicas = {one: times for one, times in self._replicas.items() if times[1] > now}
-        self._replicas[replica] = now, now + URGENT_SECONDS  # until it is known what it brought
+        self._replicas[replica] = now, now + REPLICA_SHARE * UNANSWERED_SECONDS  # until it is known what it brought
 
     def answered(self, link: Hashable, replica: int, size: int, rate: int) -> None:
         """The answer to `link`'s question brought `size` bytes; `rate` is the quota in bytes/s."""
         now = self._clock()
         price = min(size / rate, QUESTION_SECONDS) if rate else QUESTION_SECONDS if size else 0.0
         self._paid_at = max(self._paid_at, now) + price
-        self._replicas[replica] = self._asked_at, now + min(REPLICA_SHARE * price, URGENT_SECONDS)
+        self._replicas[replica] = self._asked_at, now + min(REPLICA_SHARE * price, QUESTION_SECONDS)
         if self._asking == link:
             self._asking = None
 

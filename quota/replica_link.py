@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from protocol.fetch import RESPONSE_ENTRY, FetchRequest, encode_fetch_response
 from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
+from protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
 from quota.catch_up import CatchUp
 from quota.decisions import Answer, Decision, Hold
@@ -30,6 +31,7 @@ STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than th
 CROWDED_SECONDS = 5.0  # how long after an answer that others filled the next ones are expected to be full
 LIVE_SECONDS = 1.0  # how long after a record of theirs partitions that do not wait count as live
 _NO_ERROR = ResponseHead()
+_ERRORS_OF_NO_TOPIC = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
 
 
 class ReplicaLink:
@@ -63,8 +65,8 @@ class ReplicaLink:
         self.absent: dict[ReplicaPartition, float] = {}  # when to forget it, oldest first
         self.left_out_count = 0  # fetches that left out all that was behind, but for what they were granted
         self.request_number = 0
-        self.pulsed_at = -math.inf  # when all topics of the session were last noted as followed
         self._api_version = -1  # of the last fetch taken in
+        self.asker = throttle.lag.asker()
         self._is_taken_in = True
         self._unconfirmed = 0  # bytes sent that the follower's next request will show to have arrived
         self._settled_at = -math.inf
@@ -89,7 +91,7 @@ class ReplicaLink:
         if self._generation != generation:
             self._generation = generation
             for topic in self.topics.values():
-                self._reclassify(topic)
+                self._reclassify(topic, now)
         return decide(self, request, now, held_seconds)
 
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
@@ -102,8 +104,7 @@ class ReplicaLink:
         self._response_number += 1
         self._settled_at = now
         behind_bytes = in_sync_bytes = unthrottled_bytes = cut_bytes = 0
-        partition_bytes = throttle.stats.partition_bytes
-        counts = None if throttle.stats.interval is None else throttle.stats.interval.link(self.peer)
+        counts = None if throttle.stats.interval is None else throttle.stats.interval.link(self.counted_peer)
         is_live = False
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             self.unanswered_since = None
@@ -116,7 +117,7 @@ class ReplicaLink:
                 continue
             sizes = topic_counts = None
             if records and topic.name is not None:
-                sizes = partition_bytes[topic.name]
+                sizes = throttle.stats.sizes(topic.name)
                 if counts is not None:
                     topic_counts = counts.topics[topic.name]
             for seen in records:
@@ -129,10 +130,11 @@ class ReplicaLink:
                     topic_counts.count(seen, is_throttled)
                 if replica is not None:
                     barren.discard(replica)
+                    replica.served_number = self._response_number
                     replica.batches.learn(seen)
                     replica.arrived = seen.complete_bytes
                     topic.batches.learn(seen)
-                if is_throttled and replica is not None and (replica.behind or replica in granted):
+                if is_throttled and replica is not None and (replica.is_waiting or replica in granted):
                     behind_bytes += seen.size
                     continue
                 is_live |= replica is not None and not replica.is_waiting
@@ -184,8 +186,7 @@ class ReplicaLink:
         try:
             self.abandon()
             self._count_all_left_out()
-            for topic in self.topics.values():
-                topic.lag.closed()
+            self.asker.close()
         finally:
             self.throttle.drop(self)
 
@@ -229,9 +230,14 @@ class ReplicaLink:
             throttle = self.throttle
             name = throttle.topic_names.name_of(key) if is_id else key
             shown = printed_id(key).encode() if name is None else name
-            lag = throttle.lag.topic(self.replica_id, shown, names_topic=name is not None)
+            lag = self.asker.topic(self.replica_id, shown, names_topic=name is not None)
             topic = self.topics[key] = ReplicaTopic(key, name, lag, throttle.throttled_partitions(name, key))
         return topic
+
+    @property
+    def counted_peer(self) -> int:
+        """The other broker's id, as its bytes are counted."""
+        return self.throttle.counted_peer(self.peer)
 
     def partitions(self) -> list[ReplicaPartition]:
         """All that the follower asks for."""
@@ -252,6 +258,8 @@ class ReplicaLink:
 
     def _forget_all(self) -> None:
         self._count_all_left_out()
+        self.asker.close()
+        self.asker = self.throttle.lag.asker()
         self.topics, self.queue, self.absent = {}, GrantQueue(), {}
         self.behind_count = self.unknown_count = self.partition_count = 0
         self.sessions.touched = {}
@@ -262,20 +270,18 @@ class ReplicaLink:
         """Take what was granted and not in an answer of `size` bytes of records.
 
         An answer without any records says nothing: an earlier hop, or Kafka's own throttle, kept all. Where others
-        filled it there was no room. Else the cap was below one batch, which brings nothing behind others.
+        filled it there was no room. Else the cap was below one batch, which brings nothing behind others. The next
+        grants go in front of them; what brings nothing there has nothing to give.
         """
-        for replica in fetch.granted:
-            if replica not in barren:
-                self.queue.served(replica)
-        if not size:
+        if not size or fetch.grants_are_first:
             return
         for replica in barren:
-            if fetch.max_bytes - size < replica.max_bytes:
-                self.crowded_until = now + CROWDED_SECONDS
-                self.queue.pass_over(replica, now)
-                replica.granted_offset = UNKNOWN_OFFSET
-            else:
+            is_full = fetch.max_bytes - size < replica.max_bytes
+            if not is_full:
                 replica.batches.miss()
+            if is_full or replica.batches.has_to_be_first:
+                self.crowded_until = now + CROWDED_SECONDS
+                replica.granted_offset = UNKNOWN_OFFSET
 
     def _take_answers(self, topic: ReplicaTopic, headers: bytes, now: float) -> None:
         partitions = topic.partitions
@@ -283,8 +289,16 @@ class ReplicaLink:
             replica = partitions.get(partition)
             if replica is None:
                 continue
-            replica.last_reported = UNKNOWN_OFFSET if error_code else high_watermark
-            if error_code or high_watermark == replica.high_watermark:
+            if error_code:
+                replica.last_reported = UNKNOWN_OFFSET
+                # The leader's own broker may say so because it does not lead the partition: no lag begins with that.
+                begins = self.throttle.side == "follower" and error_code not in _ERRORS_OF_NO_TOPIC
+                topic.lag.refuse(partition, now, begins=begins)
+                continue
+            if replica.last_reported == UNKNOWN_OFFSET:
+                topic.lag.answer(partition, now)
+            replica.last_reported = high_watermark
+            if high_watermark == replica.high_watermark:
                 continue
             replica.earlier_high_watermark, replica.high_watermark = replica.high_watermark, high_watermark
             topic.made_up = None
@@ -304,14 +318,17 @@ class ReplicaLink:
 
     # Who is behind
 
-    def _reclassify(self, topic: ReplicaTopic) -> None:
+    def _reclassify(self, topic: ReplicaTopic, now: float) -> None:
         if topic.name is None:
             topic.name = self.throttle.topic_names.name_of(topic.key)
             if topic.name is not None:
-                topic.lag = self.throttle.lag.rename(topic.lag, topic.name)
+                topic.lag.rename(topic.name)
         topic.throttled = self.throttle.throttled_partitions(topic.name, topic.key)
         is_throttling = self.throttle.settings.rate is not None
+        tells_lag = not topic.lag.is_known  # its follower was taken for no broker, perhaps
         for replica in topic.partitions.values():
+            if tells_lag:
+                topic.lag.update(replica.partition, replica.fetch_offset, replica.high_watermark, now)
             self.classify(replica)
             if (replica.upstream is Upstream.AS_CAME) == (is_throttling and replica.is_waiting):
                 self.sessions.touch(replica)
@@ -372,14 +389,14 @@ class ReplicaLink:
         stats = self.throttle.stats
         stats.partitions_left_out += left_out
         if stats.interval is not None:
-            stats.interval.link(self.peer).left_out += left_out
+            stats.interval.link(self.counted_peer).left_out += left_out
 
     def hold(self) -> None:
         """A fetch is held until there is budget."""
         stats = self.throttle.stats
         stats.fetches_held += 1
         if stats.interval is not None:
-            stats.interval.link(self.peer).fetches_held += 1
+            stats.interval.link(self.counted_peer).fetches_held += 1
 
     def count_left_out(self, replica: ReplicaPartition, interval: IntervalCounts | None) -> None:
         """Count in `interval` how often a partition was left out since that was last counted."""
@@ -388,7 +405,7 @@ class ReplicaLink:
             return
         replica.left_out_from = self.left_out_count
         if interval is not None and replica.topic.name is not None:
-            interval.link(self.peer).topics[replica.topic.name].leave_out(replica.partition, left_out)
+            interval.link(self.counted_peer).topics[replica.topic.name].leave_out(replica.partition, left_out)
 
     def _count_all_left_out(self) -> None:
         """Nothing here stays as it is."""
@@ -400,12 +417,12 @@ class ReplicaLink:
         """Count bytes of this link: they are of throttled partitions or not, and some of both were cut."""
         stats = self.throttle.stats
         if throttled:
-            stats.replication_bytes[self.peer, True] += throttled
+            stats.count_replication(self.counted_peer, True, throttled)
         if unthrottled:
-            stats.replication_bytes[self.peer, False] += unthrottled
+            stats.count_replication(self.counted_peer, False, unthrottled)
         stats.cut_bytes += cut
         if stats.interval is not None and throttled + unthrottled:
-            counts = stats.interval.link(self.peer)
+            counts = stats.interval.link(self.counted_peer)
             counts.throttled += throttled
             counts.unthrottled += unthrottled
             counts.cut += cut
@@ -420,7 +437,7 @@ class ReplicaLink:
             is_throttled = seen.partition in throttled
             sizes[is_throttled] += seen.size
             if name is not None:
-                stats.partition_bytes[name][seen.partition] += seen.size
+                stats.sizes(name)[seen.partition] += seen.size
                 if stats.interval is not None:
-                    stats.interval.link(self.peer).topics[name].count(seen, is_throttled)
+                    stats.interval.link(self.counted_peer).topics[name].count(seen, is_throttled)
         self._count(sizes[True], sizes[False], sum(seen.cut_bytes for seen in records))

@@ -15,7 +15,7 @@ from protocol.fetch import NO_LEADER_EPOCH, made_up_entries
 from quota.batches import BatchSizes
 
 if TYPE_CHECKING:
-    from quota.lag import TopicLag
+    from quota.asked_topic import AskedTopic
     from quota.throttle import EveryPartition
 
 UNKNOWN_OFFSET = -1
@@ -43,6 +43,7 @@ class ReplicaPartition:
         "fetch_offset",
         "granted_offset",
         "high_watermark",
+        "in_sync_from",
         "in_sync_until",
         "is_paced",
         "last_reported",
@@ -50,6 +51,7 @@ class ReplicaPartition:
         "left_out_from",
         "max_bytes",
         "partition",
+        "served_number",
         "topic",
         "turn",
         "upstream",
@@ -65,12 +67,14 @@ class ReplicaPartition:
         self.earlier_high_watermark = UNKNOWN_OFFSET  # the one before it
         self.last_reported = UNKNOWN_OFFSET  # the high watermark that the leader told last, whatever became of it here
         self.behind = False  # throttled, and known not to be in sync
-        self.in_sync_until = NEVER  # clock seconds: see `go_back`
+        self.in_sync_from = UNKNOWN_OFFSET  # see `go_back`
+        self.in_sync_until = NEVER  # clock seconds
         self.batches = BatchSizes()
         self.granted_offset = UNKNOWN_OFFSET  # the fetch offset at the last grant
         self.turn = 0.0  # where its next turn in the queue begins, in bytes
         self.was_queued = False  # since it fell behind
         self.is_paced = False  # by an earlier hop
+        self.served_number = 0  # the link's answers by the last one that had records of it
         self.arrived = 0  # bytes of whole batches in the last answer: the next fetch offset tells how many offsets
         self.leader_epoch = NO_LEADER_EPOCH
         self.left_out_from = 0  # while behind: it was left out as often as its link's `left_out_count` is beyond this
@@ -117,8 +121,12 @@ class ReplicaPartition:
         which is a fetch older than its leader's. It stays in the ISR all the same, until `replica.lag.time.max.ms` is
         over: producers wait for it, and it may become the leader. One that goes back further was not truncated so.
         """
-        if self.has_caught_up and fetch_offset >= self.earlier_high_watermark:
+        if self.has_caught_up:
+            known = self.earlier_high_watermark != UNKNOWN_OFFSET
+            self.in_sync_from = self.earlier_high_watermark if known else self.high_watermark
             self.in_sync_until = in_sync_until
+        if fetch_offset < self.in_sync_from:
+            self.in_sync_until = NEVER
         self.high_watermark = self.earlier_high_watermark = UNKNOWN_OFFSET
         self.arrived = 0
 
@@ -168,7 +176,7 @@ class ReplicaTopic:
     )
 
     def __init__(
-        self, key: bytes, name: bytes | None, lag: TopicLag, throttled: frozenset[int] | EveryPartition
+        self, key: bytes, name: bytes | None, lag: AskedTopic, throttled: frozenset[int] | EveryPartition
     ) -> None:
         self.key = key  # as on the wire: the name, from v13 on the topic id
         self.name = name  # None while the id's name is not known
@@ -237,6 +245,7 @@ class InFlight:
     reserved: int = 0  # bytes of the budget set aside
     max_bytes: int = 0  # of the whole answer
     granted: Sequence[ReplicaPartition] = ()
+    grants_are_first: bool = False  # what was granted stands in front of all else
     is_question: bool = False
     asks_all: bool = False  # every partition behind is in it, so its answer is true for all
     forwarded_at: float = 0.0  # clock seconds

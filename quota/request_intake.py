@@ -15,12 +15,10 @@ from protocol.fetch_session import FIRST_SESSION_VERSION
 from quota.replica_state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
 
 if TYPE_CHECKING:
-    from quota.lag import TopicLag
     from quota.replica_link import ReplicaLink
 
 ABSENT_SECONDS = 15.0  # how long a partition that is not asked for is remembered: longer than one hop leaves it out
 LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # of replicas below level 0.11 (KIP-101): they truncate to their high watermark
-PULSE_SECONDS = 1.0  # an incremental fetch names few topics, but shows that the replica follows all of its session
 MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 
 
@@ -34,6 +32,7 @@ class TooManyPartitions(Exception):
 
 def take_whole(link: ReplicaLink, request: FetchRequest, now: float) -> None:
     """Take a request in that lists everything."""
+    link.asker.fetched(now)
     link.request_number = number = link.request_number + 1
     row = fetch_version(request.header.api_version)
     count = sum([len(topic.entries) // topic.stride for topic in request.topics])
@@ -44,7 +43,6 @@ def take_whole(link: ReplicaLink, request: FetchRequest, now: float) -> None:
         if not entries:
             continue
         topic = link.topic(name, row.names_topics_by_id)
-        topic.lag.fetched(now)
         topic.tags = tags or topic.tags
         if topic.repeats_request(entries, number):
             continue
@@ -59,18 +57,17 @@ def take_whole(link: ReplicaLink, request: FetchRequest, now: float) -> None:
         if count != link.partition_count:
             raise MalformedFrame("a partition is named twice in a full fetch", 0)
     link.most_partitions = max(link.most_partitions, count)
-    link.pulsed_at = now
     _forget_absent(link, now)
 
 
 def take_incremental(link: ReplicaLink, request: FetchRequest, now: float) -> None:
     """Take a request in that says what changed in its session."""
+    link.asker.fetched(now)
     row = fetch_version(request.header.api_version)
     for name, entries, stride, tags in request.topics:
         if not entries:
             continue
         topic = link.topic(name, row.names_topics_by_id)
-        topic.lag.fetched(now)
         topic.tags = tags or topic.tags
         topic.forget_requests()
         _take_entries(link, topic, entries, row.changes(entries, stride), stride, now)
@@ -82,11 +79,6 @@ def take_incremental(link: ReplicaLink, request: FetchRequest, now: float) -> No
             for partition in topic.partitions.keys() & set(partitions):
                 _set_aside(link, topic, partition, now)
     link.most_partitions = max(link.most_partitions, link.partition_count)
-    if now - link.pulsed_at >= PULSE_SECONDS:
-        link.pulsed_at = now
-        for topic in link.topics.values():
-            if topic.partitions:
-                topic.lag.fetched(now)
     _forget_absent(link, now)
 
 
@@ -103,7 +95,7 @@ def _take_block(
         replica = partitions.get(partition)
         _check(link, partition, fetch_offset, max_bytes)
         if replica is None:
-            replica = _appeared(link, topic, partition, fetch_offset, max_bytes, in_sync_until=in_sync_until)
+            replica = _appeared(link, topic, partition, fetch_offset, max_bytes, now, in_sync_until=in_sync_until)
         elif replica.fetch_offset == fetch_offset and replica.max_bytes == max_bytes:
             continue
         else:
@@ -131,7 +123,7 @@ def _take_entries(
             continue
         _check(link, partition, fetch_offset, max_bytes)
         if replica is None:
-            replica = _appeared(link, topic, partition, fetch_offset, max_bytes, leader_epoch)
+            replica = _appeared(link, topic, partition, fetch_offset, max_bytes, now, leader_epoch)
         else:
             if leader_epoch != replica.leader_epoch:
                 # The leader was elected anew: what it said before is of another epoch.
@@ -173,7 +165,7 @@ def _moved(
         interval = link.throttle.stats.interval
         if interval is not None and topic.name is not None and fetch_offset >= replica.high_watermark:
             # Its last bytes may have come in an interval before: without a line it would be behind there for good.
-            interval.link(link.peer).topics[topic.name].touch(replica.partition)
+            interval.link(link.counted_peer).topics[topic.name].touch(replica.partition)
 
 
 def _appeared(
@@ -182,9 +174,11 @@ def _appeared(
     partition: int,
     fetch_offset: int,
     max_bytes: int,
+    now: float,
     leader_epoch: int = NO_LEADER_EPOCH,
     in_sync_until: float = NEVER,
 ) -> ReplicaPartition:
+    topic.lag.ask(partition, now)
     topic.forget_responses()
     link.partition_count += 1
     replica = topic.absent.pop(partition, None)
@@ -210,6 +204,7 @@ def _set_aside(link: ReplicaLink, topic: ReplicaTopic, partition: int, now: floa
     whose log was cut since then comes back from an earlier offset, or in another leader epoch.
     """
     replica = topic.partitions.pop(partition)
+    topic.lag.leave(partition, now)
     topic.absent[partition] = replica
     link.absent[replica] = now + ABSENT_SECONDS
     link.partition_count -= 1
@@ -235,23 +230,14 @@ def _set_aside_absent(link: ReplicaLink, request: FetchRequest, now: float) -> N
 
 def _forget_absent(link: ReplicaLink, now: float) -> None:
     """Drop the partitions that were absent for long, and those that are too many."""
+    too_many = len(link.absent) - link.most_partitions
     gone: list[ReplicaPartition] = []
-    while link.absent:
-        replica, until = next(iter(link.absent.items()))
-        if until > now and len(link.absent) <= link.most_partitions:
+    for replica, until in link.absent.items():  # one walk: a dictionary is slow where its first entries are deleted
+        if until > now and len(gone) >= too_many:
             break
         gone.append(replica)
+    for replica in gone:
         topic = replica.topic
         del link.absent[replica], topic.absent[replica.partition]
         if not topic.partitions and not topic.absent:
             del link.topics[topic.key]
-    if not gone:
-        return
-    # A topic that was deleted and made anew has another id, but its name's lag: that is the new one's now.
-    followed: dict[TopicLag, list[ReplicaTopic]] = {}
-    for topic in link.topics.values():
-        followed.setdefault(topic.lag, []).append(topic)
-    for replica in gone:
-        lag = replica.topic.lag
-        if not any(replica.partition in topic.partitions for topic in followed.get(lag, ())):
-            lag.forget(replica.partition)

@@ -11,9 +11,9 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from quota.interval import IntervalCounts, LinkCounts, QuotaCounts
-from quota.lag import TopicLag
 from quota.samples import LinkLine, PartitionLine, QuotaLine
 from quota.throttle import Throttle
+from quota.topic_lag import TopicLag
 
 QUOTA_IDS = {side: f"{side}.replication.throttled.rate" for side in ("leader", "follower")}
 
@@ -46,10 +46,10 @@ def lines(throttle: Throttle, counts: IntervalCounts, key: SampleKey) -> Iterato
     common = {**key._asdict(), "side": throttle.side}
     for quota in counts.quotas:
         yield _quota_line(quota, QUOTA_IDS[throttle.side], key.end_seconds, common)
-    connections = Counter(link.peer for link in throttle.links)
+    connections = Counter(link.counted_peer for link in throttle.links)
     behind: Counter[int] = Counter()
     for link in throttle.links:
-        behind[link.peer] += link.behind_count
+        behind[link.counted_peer] += link.behind_count
     for peer in {**counts.links, **connections}:
         link_counts = counts.link(peer)
         of_peer = {**common, "peer": peer}

@@ -12,10 +12,11 @@ from zlib import crc32
 from protocol.fetch import MAX_INT32
 from protocol.fetch_session import NO_SESSION, next_epoch
 from protocol.metadata import NO_ID
+from quota.broker_ids import MOST_IDS, BrokerIds
 from quota.catch_up import Order
 from quota.interval import IntervalCounts
 from quota.kip73 import Kip73Budget
-from quota.lag import LagTracker
+from quota.lag import MOST_PARTITIONS, LagTracker
 from quota.ledger import StrictLedger
 from quota.questions import Questions
 from quota.replica_link import ReplicaLink
@@ -57,7 +58,8 @@ class ThrottleStats:
     replication_bytes: dict[tuple[int, bool], int] = field(default_factory=lambda: defaultdict(int))
     """By peer, and whether the partition is throttled."""
     partition_bytes: dict[bytes, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
-    """By topic and partition; a topic that no replica has fetched for long is forgotten."""
+    """By topic and partition; a topic that no replica has fetched for long is forgotten. NO_TOPIC is all beyond
+    MOST_PARTITIONS topics."""
     cut_bytes: int = 0
     partitions_left_out: int = 0
     fetches_held: int = 0
@@ -71,6 +73,19 @@ class ThrottleStats:
     interval: IntervalCounts | None = None
     """What is counted for the next sample; None while nobody takes samples."""
 
+    def sizes(self, topic: bytes) -> Counter[int]:
+        """What the bytes of a topic are counted in, by partition."""
+        if topic not in self.partition_bytes and len(self.partition_bytes) >= MOST_PARTITIONS:
+            topic = NO_TOPIC
+        return self.partition_bytes[topic]
+
+    def count_replication(self, peer: int, is_throttled: bool, size: int) -> None:
+        """Count bytes of a peer's links."""
+        key = peer, is_throttled
+        if key not in self.replication_bytes and len(self.replication_bytes) >= 2 * MOST_IDS:
+            key = NO_BROKER, is_throttled
+        self.replication_bytes[key] += size
+
 
 class EveryPartition:
     """The set of all partition ids: what `*` throttles."""
@@ -80,6 +95,10 @@ class EveryPartition:
 
 
 SESSION_EVICTION_SECONDS = 120.0  # min.incremental.fetch.session.eviction.ms
+NO_BROKER = -1
+"""What is counted together of peers that are no brokers, or too many."""
+
+NO_TOPIC = b""
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 NO_PARTITION: frozenset[int] = frozenset()
 EVERY_PARTITION = EveryPartition()
@@ -123,7 +142,11 @@ class Throttle:
         self.questions = Questions(clock)
         self.ledger = StrictLedger(clock)
         self._new_samples()
-        self.lag = LagTracker(clock, self.settings.replica_lag_time_max_ms / 1000, self._forget_topic)
+        self.brokers = BrokerIds()
+        self.brokers.learn([broker_id])
+        self.lag = LagTracker(
+            clock, self.settings.replica_lag_time_max_ms / 1000, self._forget_topic, self.in_isr, self.brokers
+        )
         self.links: set[ReplicaLink] = set()
         self.topic_names = TopicNames(clock) if topic_names is None else topic_names
         self.throttled_ids: Container[bytes] = _ThrottledIds(self)
@@ -278,6 +301,23 @@ class Throttle:
         self.stats.interval = IntervalCounts(now)
         self.stats.interval.set_quota(self.settings.rate, self.settings.policy, now)
         return ended
+
+    def counted_peer(self, peer: int) -> int:
+        """What bytes of a peer's links are counted under. On the follower's side peers are configured."""
+        return NO_BROKER if self.side == "leader" and self.brokers.is_refused(peer) else peer
+
+    def refuse_replica(self, broker_id: int, topic: bytes) -> None:
+        """As the cluster says, no such broker has a replica of a topic that it fetches: it has no series."""
+        self.brokers.refuse(broker_id, topic)
+        if self.side == "leader":
+            for is_throttled in (False, True):
+                size = self.stats.replication_bytes.pop((broker_id, is_throttled), 0)
+                if size:
+                    self.stats.count_replication(NO_BROKER, is_throttled, size)
+
+    def replicas_known(self) -> None:
+        """Brokers are known now that were taken for none: what they fetch is to be looked at again."""
+        self.generation += 1
 
     def _forget_topic(self, topic: bytes) -> None:
         self.stats.partition_bytes.pop(topic, None)

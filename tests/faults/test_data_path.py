@@ -73,10 +73,13 @@ async def test_a_response_of_an_impossible_size_ends_its_connection(size: int) -
         await refused(relay, client, broker, "invalid_frame_size", "upstream")
 
 
-async def test_a_fetch_to_be_decoded_that_is_larger_than_the_limit_ends_its_connection() -> None:
+async def test_a_fetch_that_is_larger_than_the_limit_passes_as_far_as_it_comes() -> None:
     async with beside_another(fetch_size_limit=1000) as (relay, client, broker):
-        await client.send(struct.pack(">ihhihi", 2**31 - 1, 1, 3, 9, -1, 5))
-        await refused(relay, client, broker, "frame_too_large", "client")
+        begun = struct.pack(">ihhihi", 2**31 - 1, 1, 3, 9, -1, 5) + b"x" * 100_000
+        await client.send(begun)
+        await broker.expect(begun)
+        assert relay.stats.passthrough == {"fetch_too_large": 1}
+        assert relay.relay.fetch_memory.total == 0
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from protocol.errors import (
     InvalidFrameSize,
     MalformedFrame,
     ProtocolError,
+    TooMany,
     UnexpectedResponse,
     UnsupportedVersion,
 )
@@ -16,6 +17,7 @@ ERRORS = [
     (InvalidFrameSize(-7), "invalid_frame_size", {"size": -7}),
     (FrameTooLarge(11, 10), "frame_too_large", {"size": 11, "limit": 10}),
     (MalformedFrame("3 topics cannot stand in 5 bytes", 8), "malformed_frame", {"offset": 8}),
+    (TooMany("topics", 12, 11), "too_many", {"what": "topics", "count": 12, "limit": 11}),
     (UnsupportedVersion(1, 99), "unsupported_version", {"api_key": 1, "api_version": 99}),
     (UnexpectedResponse(42), "unexpected_response", {"correlation_id": 42}),
     (CorrelationMismatch(1, 2), "correlation_mismatch", {"expected": 1, "received": 2}),
@@ -24,7 +26,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "kind", "fields"), ERRORS, ids=lambda value: getattr(value, "kind", ""))
 def test_error_carries_its_facts_as_fields_and_one_sentence(
-    error: ProtocolError, kind: str, fields: dict[str, int]
+    error: ProtocolError, kind: str, fields: dict[str, int | str]
 ) -> None:
     assert error.kind == kind
     for name, value in fields.items():

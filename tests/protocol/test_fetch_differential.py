@@ -102,7 +102,9 @@ def test_response_of_aiokafka_is_read_by_it_with_the_appended_topics(
     sent = feed(scanner, pieces(received, cuts))
     assert scanner.done
     theirs = response_type.decode(BytesIO(sent[8:]))
-    assert theirs.topics == [*topics, *((name, [(*entry, b"") for entry in entries]) for name, entries in appended)]
+    stays_empty = not topics and version >= 1 and throttle_time_ms > 0
+    grown_by = [] if stays_empty else [(name, [(*entry, b"") for entry in entries]) for name, entries in appended]
+    assert theirs.topics == [*topics, *grown_by]
     assert theirs.throttle_time_ms == throttle_time_ms if version >= 1 else not hasattr(theirs, "throttle_time_ms")
     assert [topic.name.decode() for topic in scanner.topics] == [name for name, _ in topics]
     for seen, (_, partitions) in zip(scanner.topics, topics, strict=True):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from protocol import request_topics
 from protocol.errors import MalformedFrame
 from protocol.fetch import (
     CONSUMER,
@@ -19,6 +20,7 @@ from protocol.fetch import (
 from protocol.fetch_request import read_replica_id
 from protocol.framing import Expect, Pass, ReplicaFetch, RequestEvent, RequestStream, Undecoded
 from protocol.header import FETCH, RequestHeader
+from protocol.request_stream import UndecodedReason
 from tests.protocol.fetch_data import NO_TAGS, single_bytes
 from tests.protocol.fetch_requests import (
     DIRECTORY_ID,
@@ -199,6 +201,28 @@ def test_a_fetch_above_the_limit_passes_without_being_collected() -> None:
     large = stream(size - 1)
     events_of(large, data[:20])
     assert (large.collected, large.passing) == (0, len(data) - 20)
+
+
+@pytest.mark.parametrize(
+    ("topics", "reason"),
+    [
+        pytest.param([(ID, [], ())] * 6, "too_many_topics", id="topics"),
+        pytest.param([(ID, [asked(0)] * 11, ())], "too_many_partitions", id="partitions"),
+    ],
+)
+def test_a_fetch_that_lists_more_than_is_decoded_passes_and_says_so(
+    topics: list[AskedTopic], reason: UndecodedReason, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_topics, "MOST_TOPICS", 5)
+    monkeypatch.setattr(request_topics, "MOST_PARTITIONS", 10)
+    header = RequestHeader(FETCH, 17, 1, b"c")
+    data = encode(FetchRequest(header, 0, 500, 1, 2**20, [], tags=REPLICA_STATE), topics)
+    for chunks in ([data], [data[:50], data[50:]]):
+        assert joined(events_of(stream(2**24), *chunks)) == [
+            Undecoded(reason, 17, None),
+            Expect(FETCH, 17, 1),
+            Pass(data),
+        ]
 
 
 def test_a_fetch_is_kept_until_its_last_byte_is_there() -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import FrameTooLarge, InvalidFrameSize, MalformedFrame, ProtocolError
+from protocol.errors import InvalidFrameSize, MalformedFrame, ProtocolError
 from protocol.framing import BecameOpaque, Expect, Pass, ReplicaFetch, RequestEvent, RequestStream, Undecoded
+from tests.protocol.fetch_data import single_bytes
 from tests.protocol.request_events import cut, events_of, failure, joined, passed
 from tests.protocol.wire import CONSUMER, fetch, frame, produce, request, string
 
@@ -109,15 +110,25 @@ def test_a_fetch_is_not_collected_when_the_caller_does_not_want_it() -> None:
     assert isinstance(events_of(stream, fetch(1, 6))[0], ReplicaFetch)
 
 
-def test_a_fetch_at_the_limit_is_collected_and_a_larger_one_refused_when_its_head_is_there() -> None:
-    data = fetch(1, 5)
+@pytest.mark.parametrize("version", [0, 3, 7, 12, 14])
+def test_a_fetch_at_the_limit_is_collected_and_a_larger_one_passes_and_says_so(version: int) -> None:
+    data = fetch(1, 5, version=version)
     size = len(data) - 4
     assert isinstance(events_of(RequestStream(size), data)[0], ReplicaFetch)
     before = request(3, 1, 1)
-    events, error = failure(RequestStream(size - 1), before + data[:24])
-    assert passed(events) == before
-    assert isinstance(error, FrameTooLarge)
-    assert (error.size, error.limit) == (size, size - 1)
+    for chunks in ([before + data], [before + data[:24], data[24:]], single_bytes(before + data)):
+        events = events_of(RequestStream(size - 1), *chunks)
+        assert [event for event in events if not isinstance(event, Pass)] == [
+            Expect(3, 1, 1),
+            Undecoded("fetch_too_large", version, 5),
+            Expect(1, version, 1),
+        ]
+        assert passed(events) == before + data
+
+
+def test_a_fetch_above_the_limit_that_is_not_wanted_passes_without_a_word() -> None:
+    stream = RequestStream(10, decode_fetch=lambda replica_id, api_version: False)
+    assert events_of(stream, fetch(1, 5)) == [Expect(1, 3, 1), Pass(fetch(1, 5))]
 
 
 def test_a_consumers_fetch_and_other_requests_pass_at_any_size() -> None:

@@ -98,10 +98,16 @@ def test_replicas_in_a_response_of_kafka_python_are_read(
     for error, name, _, partitions in found:
         topic = None if name is None else name.encode()
         if not partitions:
-            expected.append(AssignedFollowers(error, topic, 0, -1, frozenset()))
+            expected.append(AssignedFollowers(error, topic, 0, -1))
         expected += [
             AssignedFollowers(
-                error, topic, one.error_code, one.partition_index, frozenset(one.replica_nodes) - {one.leader_id}
+                error,
+                topic,
+                one.error_code,
+                one.partition_index,
+                one.leader_id,
+                frozenset(one.replica_nodes) - {one.leader_id},
+                frozenset(one.isr_nodes),
             )
             for one in partitions
         ]

@@ -95,9 +95,21 @@ def test_response_without_topics_is_done_with_its_head(version: int, appended: T
     assert sent == grown(version, [], appended)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_response_that_is_empty_for_a_throttled_client_stays_empty(version: int) -> None:
+    """KIP-219: a full fetch may be answered so; with some of its partitions alone a follower refuses the answer."""
+    empty = response(version, 7, [], throttle_time_ms=1)
+    for chunks in ([empty], single_bytes(empty)):
+        scanner = FetchResponseScanner(version, 7, encoded(version, MADE_UP), len(MADE_UP))
+        sent = feed(scanner, chunks)
+        assert scanner.done
+        assert sent == (empty if version >= 1 else grown(version, [], MADE_UP))  # v0 has no throttle_time_ms
+
+
 def grown(version: int, topics: Topics, appended: Topics, *, throttle_time_ms: int = 0, tags: bytes = NO_TAGS) -> bytes:
     """The response as a broker would have written it had it had the appended topics too."""
-    both = [*topics, *with_ids(version, appended)]
+    stays_empty = not topics and throttle_time_ms and version >= 1
+    both = [*topics, *([] if stays_empty else with_ids(version, appended))]
     return response(version, 7, both, throttle_time_ms=throttle_time_ms, tags=tags)
 
 

@@ -18,6 +18,7 @@ from quota.unassigned import UnassignedReplicas
 from tests.quota.clock import ManualClock
 
 ORDERS, ORDERS_AGAIN, PAYMENTS, STRANGER = (bytes([number]) * 16 for number in (1, 2, 3, 0xFF))
+FOLLOWER = 2
 POLL_SECONDS = 60.0
 DEADLINE_SECONDS = 5.0
 
@@ -29,6 +30,7 @@ class Resolving:
         self.clock = ManualClock()
         self.names = TopicNames(self.clock)
         self.throttle = Throttle("leader", 1, self.clock, topic_names=self.names)
+        self.throttle.brokers.learn([FOLLOWER])
         self.throttled = {"orders"}
         self.changes = 0
         self.changed = asyncio.Event()

@@ -9,19 +9,19 @@ import pytest
 from kafka.protocol.metadata import MetadataResponse
 
 from proxy.metadata import MetadataConnection
+from quota.unassigned import Replicas
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.metadata_broker import Broker, MetadataBroker, Partition, Question, Topic
-from tests.proxy.resolving import POLL_SECONDS, Resolving, events, fields
-
-FOLLOWER = 2
+from tests.proxy.resolving import FOLLOWER, POLL_SECONDS, Resolving, events, fields
 
 
 def fetched(resolving: Resolving, *topics: bytes) -> None:
     """A follower is caught up on partition 0 of these, and fetches no more."""
+    asker = resolving.throttle.lag.asker()
+    asker.fetched(resolving.clock())
     for topic in topics:
-        lag = resolving.throttle.lag.topic(FOLLOWER, topic)
-        lag.fetched(resolving.clock())
-        lag.update(0, 10, 10, resolving.clock())
+        asker.topic(FOLLOWER, topic).update(0, 10, 10, resolving.clock())
+    asker.close()
 
 
 def forgotten(resolving: Resolving) -> bool:
@@ -110,6 +110,50 @@ async def test_replica_that_became_the_leader_is_forgotten_here(
     assert forgotten(resolving)
 
 
+async def test_replica_that_the_cluster_says_is_in_sync_has_no_lag(
+    naming_broker: MetadataBroker, resolving: Resolving
+) -> None:
+    naming_broker.replicas, naming_broker.leader = {"payments": {0: [FOLLOWER, 1]}}, 1
+    fetched(resolving, b"payments")
+    for polls in range(10):
+        await resolving.asked_at(polls * POLL_SECONDS)
+    assert [row.lag_seconds for row in resolving.throttle.lag.rows()] == [0]
+
+
+async def test_replica_of_a_partition_that_another_broker_leads_is_forgotten(
+    naming_broker: MetadataBroker, resolving: Resolving
+) -> None:
+    """This broker was restarted, and leads nothing any more."""
+    naming_broker.replicas, naming_broker.leader = {"payments": {0: [3, 1, FOLLOWER]}}, 3
+    fetched(resolving, b"payments")
+    for polls in range(3):
+        await resolving.asked_at(polls * POLL_SECONDS)
+    assert forgotten(resolving)
+
+
+async def test_replica_id_that_somebody_made_up_has_no_lag(
+    naming_broker: MetadataBroker, resolving: Resolving, caplog: pytest.LogCaptureFixture
+) -> None:
+    naming_broker.replicas = {"payments": {0: [1, FOLLOWER]}}
+    asker = resolving.throttle.lag.asker()
+    asker.fetched(0.0)
+    asker.topic(1000, b"payments").update(0, 10, 10, 0.0)
+    await resolving.asked_at(0)
+    assert forgotten(resolving)
+    await resolving.asked_at(1)
+    assert events(caplog) == ["replica_ids_refused"]
+    assert fields(caplog, "replica_ids_refused")["count"] == 1
+
+
+async def test_lag_without_room_is_logged_once_in_a_while(
+    resolving: Resolving, naming_broker: MetadataBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    for seconds in range(4):
+        resolving.throttle.lag.evicted += seconds % 2
+        await resolving.asked_at(seconds)
+    assert events(caplog) == ["lag_evicted"]
+
+
 class Answered(MetadataConnection):
     """Each question has the same answer, at once."""
 
@@ -129,6 +173,7 @@ async def test_assignments_of_20000_partitions_never_hold_the_loop_for_long() ->
     topic = Topic(name="large", topic_id=UUID(int=1), partitions=partitions)
     connection = Answered(MetadataResponse(brokers=[Broker(host="h")], topics=[topic]))
     found = [await longest_gaps(connection.assignments([b"large"])) for _ in range(3)]
-    assert all(answer == {b"large": dict.fromkeys(range(20_000), frozenset({2, 3}))} for answer, _ in found)
+    of_each = Replicas(1, frozenset({2, 3}), frozenset({1, 2}))
+    assert all(answer == {b"large": dict.fromkeys(range(20_000), of_each)} for answer, _ in found)
     # The best of three, for a machine that does other work too.
     assert min(gaps[0] for _, gaps in found) < 0.005

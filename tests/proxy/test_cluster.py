@@ -25,6 +25,8 @@ from proxy.cluster import ClusterPoller, InSyncReplicas, in_sync_replicas
 from proxy.config import Cluster
 from proxy.log import EventLog
 from proxy.min_isr import REFRESH_SECONDS, RETRY_SECONDS, Partitions
+from quota.throttle import Throttle
+from quota.unassigned import UnassignedReplicas
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.servers import serving
 from tests.quota.clock import ManualClock
@@ -385,3 +387,29 @@ async def test_cluster_run_polls_at_once_when_woken(broker: Broker, harness: Har
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+@pytest.mark.parametrize("newest_metadata", [1, 5])
+async def test_replicas_that_lag_are_asked_for_too_where_brokers_have_no_topic_ids(
+    broker: Broker, harness: Harness, newest_metadata: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Broker 2 follows `orders`, broker 9 nothing; `deleted` is not there any more."""
+    caplog.set_level(logging.INFO, "weir")
+    broker.newest_metadata = newest_metadata
+    harness.topics = {"payments"}
+    throttle = Throttle("leader", 1, harness.clock)
+    throttle.brokers.learn([2, 9])
+    asker = throttle.lag.asker()
+    asker.fetched(0.0)
+    for replica, topic in ((2, b"orders"), (9, b"orders"), (2, b"deleted")):
+        asker.topic(replica, topic).update(0, 10, 10, 0.0)
+    asker.close()
+    lagging = UnassignedReplicas([throttle])
+    harness.poller._lagging = lambda: lagging
+    for _ in range(6):
+        harness.clock.sleep(5.0)
+        await harness.poller.poll()
+    assert [(row.replica, row.topic, row.lag_seconds) for row in throttle.lag.rows()] == [(2, b"orders", 0)]
+    assert harness.published[-1] == {(b"payments", 0): frozenset({1, 3})}
+    assert broker.asked[-1] == (["orders", "payments"] if newest_metadata == 5 else None)
+    assert [record.msg for record in caplog.records if record.name == "weir"] == ["replicas_not_assigned"]

@@ -125,7 +125,7 @@ def test_config_optional_tables_absent_have_the_documented_defaults() -> None:
     assert config.quota.order == "urgent-first"
     assert config.quota.replica_lag_time_max_ms == 30000
     assert (config.fetch.response_max_bytes, config.fetch.session_cache_slots) == (None, 1000)
-    assert config.limits.fetch_request_max_bytes == 104857600
+    assert config.limits.fetch_request_max_bytes == 16777216
     assert (config.limits.drain_seconds, config.limits.connect_timeout_seconds) == (10.0, 5.0)
     assert config.export is None
     assert (config.log.json, config.log.level) == (False, "info")

@@ -8,11 +8,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from protocol.errors import ProtocolError, UnsupportedVersion
+from protocol.errors import ProtocolError, TooMany, UnsupportedVersion
 from proxy import metrics
 from proxy.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, content_type, families, render
 from proxy.stats import RelayStats
-from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.throttle import NO_BROKER, Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from quota.topic_names import TopicNames
 from tests.proxy.loop_gaps import longest_gaps
@@ -61,8 +61,11 @@ def busy_sides() -> list[SideSource]:
     leader.throttle.stats.full_fetches_received = 15
     leader.throttle.stats.full_fetches_sent = 16
     leader.throttle.link(2).sessions.follower.begin(leader.throttle.open_session(1), uses_topic_ids=True)
-    lag = leader.throttle.lag.topic(2, b"orders")
-    lag.fetched(1000.0)
+    asker = leader.throttle.lag.asker()
+    asker.fetched(1000.0)
+    lag = asker.topic(2, b"orders")
+    leader.throttle.lag.evicted, leader.throttle.brokers.refused = 5, 6
+    leader.throttle.stats.replication_bytes[NO_BROKER, False] = 7
     lag.update(7, 100, 115, 999.0)
     lag.update(7, 100, 115, 1000.0)
     leader.relay.fetches_held = 13
@@ -116,6 +119,9 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_partition_bytes_total", {"side": "leader", "topic": "orders", "partition": "7"}, 340),
         ("weir_replica_lag_messages_sum", {"side": "leader"}, 15),
         ("weir_replica_lag_limit_seconds", {"side": "leader"}, 30),
+        ("weir_lag_evicted_total", {"side": "leader"}, 5),
+        ("weir_replica_ids_refused_total", {"side": "leader"}, 6),
+        ("weir_replication_bytes_total", {"side": "leader", "peer": "none", "throttled": "false"}, 7),
         ("weir_partitions_left_out_total", {"side": "leader"}, 12),
         ("weir_fetches_held_total", {"side": "leader"}, 13),
         ("weir_full_fetches_total", {"side": "leader", "sender": "follower"}, 15),
@@ -126,6 +132,7 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_fetch_requests_total", {"side": "leader", "api_version": "3"}, 14),
         ("weir_passthrough_total", {"reason": "tls"}, 3),
         ("weir_passthrough_total", {"reason": "fetch_version"}, 0),
+        ("weir_passthrough_total", {"reason": "too_many_topics"}, 0),
         ("weir_passthrough_total", {"reason": "too_many_partitions"}, 0),
         ("weir_protocol_errors_total", {"side": "follower", "kind": "malformed_frame"}, 3),
         ("weir_protocol_errors_total", {"side": "leader", "kind": "fetch_memory"}, 0),
@@ -143,7 +150,7 @@ async def test_metrics_counted_values_are_shown(name: str, labels: dict[str, str
 
 
 def test_metrics_every_protocol_error_that_closes_a_connection_is_shown_from_the_start() -> None:
-    never = {UnsupportedVersion.kind}  # whoever decodes asks first
+    never = {UnsupportedVersion.kind, TooMany.kind}  # whoever decodes asks first, and what is too much passes
     assert set(KNOWN_PROTOCOL_ERRORS) - {"fetch_memory"} == {one.kind for one in ProtocolError.__subclasses__()} - never
 
 
@@ -224,7 +231,7 @@ async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch:
         text += part.decode()
         number += 1
         side.throttle.stats.partition_bytes[b"new"][number] += 1
-        side.throttle.lag.topic(2, b"new").update(number, 0, 1, 1000.0)
+        side.throttle.lag.asker().topic(2, b"new").update(number, 0, 1, 1000.0)
         side.relay.fetch_requests[number + 100] += 1
     assert list(parse_text(text))
 
@@ -233,7 +240,9 @@ async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> Non
     side = source("leader", 1)
     for number in range(200):
         topic = b"topic-%d" % number
-        lag = side.throttle.lag.topic(2, topic)
+        asker = side.throttle.lag.asker()
+        asker.fetched(1000.0)
+        lag = asker.topic(2, topic)
         for partition in range(100):
             side.throttle.stats.partition_bytes[topic][partition] = 1_000_000 + partition
             lag.update(partition, 5, 10, 1000.0)

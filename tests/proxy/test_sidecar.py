@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from proxy.address import Address
 from proxy.config import Admin, Config, parse_config
+from proxy.fetch_memory import DEFAULT_FETCH_MEMORY
 from proxy.relay import Relay
 from proxy.sidecar import ListenError, Sidecar
 from quota.samples import IntervalLine, LinkLine
@@ -246,7 +247,7 @@ async def test_sidecar_reload_puts_in_force_what_needs_no_restart_and_names_the_
         assert (leader.settings.rate, leader.settings.policy, leader.settings.session_slots) == (6, "kip73", 3)
         relay = weir.sidecar._relays["leader"]
         assert (relay.connect_seconds, relay.fetch_size_limit) == (1.5, 1000)
-        assert {relay.fetch_memory.limit for relay in weir.sidecar._relays.values()} == {1000}
+        assert {relay.fetch_memory.limit for relay in weir.sidecar._relays.values()} == {DEFAULT_FETCH_MEMORY}
         assert len({id(relay.fetch_memory) for relay in weir.sidecar._relays.values()}) == 1
         assert weir.sidecar.config.cluster is None
         assert (await weir.call("GET", "/v1/throttle"))[1]["sources"] == {LEADER_RATE: "file"}
@@ -304,7 +305,7 @@ async def test_sidecar_status_shows_both_sides(broker: Broker) -> None:
     async with running(configured(broker, throttle=throttle)) as weir:
         lag = weir.sidecar.sides[0].throttle.lag
         for partition in range(30):
-            lag.topic(2, b"orders").update(partition, 0, partition, 0.0)
+            lag.asker().topic(2, b"orders").update(partition, 0, partition, 0.0)
         link = weir.sidecar.sides[0].throttle.link(2)
         status, body = await weir.call("GET", "/v1/status")
         assert (status, body["broker_id"], body["state"], body["ready"]) == (200, 1, "serving", True)
@@ -330,7 +331,9 @@ async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(
     asked: list[set[str]] = []
     polled = asyncio.Event()
 
-    async def ask(poller: cluster.ClusterPoller, topics: set[str]) -> dict[tuple[bytes, int], frozenset[int]]:
+    async def ask(
+        poller: cluster.ClusterPoller, topics: set[str], told: object
+    ) -> dict[tuple[bytes, int], frozenset[int]]:
         asked.append(topics)
         polled.set()
         return {(b"orders", 0): frozenset({1, 2})}

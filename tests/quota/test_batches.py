@@ -63,10 +63,19 @@ def test_barren_grants_widen_the_cap_until_data_comes() -> None:
     caps = []
     for barren in (1, 2, 3):
         sizes.barren = barren
-        caps.append(sizes.cap_for(100, 1 << 30, BatchSizes())[0])
+        caps.append(sizes.cap_for(10**7, 1 << 30, BatchSizes())[0])
     assert caps[0] < caps[1] < caps[2]
     sizes.learn(seen(1000))
     assert sizes.barren == 0
+
+
+def test_barren_grants_do_not_widen_the_cap_beyond_the_budget_but_have_to_be_first() -> None:
+    sizes = learned(seen(1000, 500, 700, 900))
+    sizes.barren = 1
+    assert sizes.cap_for(2000, 1 << 20, BatchSizes()) == (2000, False)
+    assert not sizes.has_to_be_first
+    sizes.barren = 2
+    assert sizes.has_to_be_first
 
 
 def test_rest_of_a_partition_is_its_offsets_in_bytes_and_half_a_batch_more() -> None:
@@ -85,7 +94,7 @@ def test_miss_of_known_sizes_is_forgiven_three_times() -> None:
         known.miss()
     assert known.cap_for(1000, 5000, BatchSizes()) == (1000, True)
     known.miss()
-    assert known.cap_for(1000, 5000, BatchSizes()) == (5000, False)
+    assert known.cap_for(1050, 5000, BatchSizes()) == (1050, False)
     unknown.miss()
     assert unknown.barren == 1
     known.learn(seen(*[100] * 5))

@@ -4,7 +4,9 @@ import tracemalloc
 
 import pytest
 
-from quota.lag import LagRow, LagTracker, TopicLag
+from quota.asked_topic import AskedTopic
+from quota.lag import LagTracker
+from quota.topic_lag import LagRow
 from tests.quota.clock import ManualClock
 
 LAG_TIME_MAX = 30.0
@@ -18,21 +20,36 @@ class Replica:
     def __init__(self, lag_time_max: float = LAG_TIME_MAX) -> None:
         self.clock = ManualClock(1000.0)
         self.tracker = LagTracker(self.clock, lag_time_max)
+        self.connect()
 
-    @property
-    def topic(self) -> TopicLag:
-        return self.tracker.topic(FOLLOWER, b"orders")
+    def connect(self) -> None:
+        """Ask over a new connection."""
+        self.asker = self.tracker.asker()
+        self.topic = self.asker.topic(FOLLOWER, b"orders")
+
+    def fetched(self) -> None:
+        """Fetch with nothing new: no partition is updated."""
+        self.asker.fetched(self.clock())
 
     def fetch(self, fetch_offset: int, high_watermark: int, partition: int = 0) -> None:
-        now = self.clock()
-        self.topic.fetched(now)
-        self.topic.update(partition, fetch_offset, high_watermark, now)
+        self.fetched()
+        self.topic.update(partition, fetch_offset, high_watermark, self.clock())
+
+    def forget(self, partition: int) -> None:
+        known = self.tracker.known(FOLLOWER, b"orders")
+        assert known is not None
+        known.forget(partition)
+
+    def other(self, replica: int, topic: bytes = b"orders") -> AskedTopic:
+        """Another replica that asks over a connection of its own."""
+        asker = self.tracker.asker()
+        asker.fetched(self.clock())
+        return asker.topic(replica, topic)
 
     def idle_for(self, seconds: float) -> None:
-        """Fetch with nothing new: the topic is seen, no partition is updated."""
         for _ in range(round(seconds / FETCH_WAIT)):
             self.clock.sleep(FETCH_WAIT)
-            self.topic.fetched(self.clock())
+            self.fetched()
 
     @property
     def row(self) -> LagRow:
@@ -63,7 +80,7 @@ def test_lagging_follower_that_catches_up_after_each_burst_stays_under(replica: 
         replica.fetch(end, end + 1_000_000)
         for _ in range(4):
             replica.clock.sleep(1.0)
-            replica.topic.fetched(replica.clock())
+            replica.fetched()
             worst = max(worst, replica.row.lag_seconds)
         end += 1_000_000
         replica.fetch(end, end)
@@ -96,7 +113,7 @@ def test_bootstrapping_follower_that_was_caught_up_lags_until_it_is_again(replic
     replica.fetch(500, 500)
     replica.idle_for(10.0)
     replica.clock.sleep(600.0)
-    replica.topic.fetched(replica.clock())
+    replica.fetched()
     replica.clock.sleep(0.2)
     replica.topic.update(0, 500, 90_000, replica.clock())
     assert replica.row.lag_seconds == pytest.approx(600.2)
@@ -188,13 +205,13 @@ def test_update_with_an_unknown_high_watermark_changes_nothing(replica: Replica)
 def test_sum_messages_follows_updates_and_forgets_of_every_replica(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.fetch(0, 50, partition=1)
-    other = replica.tracker.topic(3, b"orders")
+    other = replica.other(3)
     other.update(0, 493, 500, replica.clock())
     assert replica.tracker.sum_messages() == 457
     replica.fetch(300, 600)
     assert replica.tracker.sum_messages() == 357
-    replica.topic.forget(0)
-    replica.topic.forget(99)
+    replica.forget(0)
+    replica.forget(99)
     assert replica.tracker.sum_messages() == 57
     replica.fetch(50, 50, partition=1)
     assert replica.tracker.sum_messages() == 7
@@ -204,21 +221,16 @@ def test_sum_messages_follows_updates_and_forgets_of_every_replica(replica: Repl
 def test_forget_and_fetch_again_begins_anew(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.idle_for(40.0)
-    replica.topic.forget(0)
+    replica.forget(0)
     replica.fetch(100, 500)
     assert replica.row.lag_seconds == 0
-
-
-def test_topic_of_another_connection_is_the_same(replica: Replica) -> None:
-    assert replica.tracker.topic(2, b"a") is replica.tracker.topic(2, b"a")
-    assert replica.tracker.topic(2, b"a") is not replica.tracker.topic(3, b"a")
-    assert replica.tracker.topic(2, b"a") is not replica.tracker.topic(2, b"b")
 
 
 @pytest.mark.parametrize(("lag_time_max", "expires_after"), [(30.0, 3600.0), (600.0, 6000.0)])
 def test_replica_silent_for_long_expires_at_the_next_scrape(lag_time_max: float, expires_after: float) -> None:
     replica = Replica(lag_time_max)
     replica.fetch(100, 500)
+    replica.asker.close()
     replica.clock.sleep(expires_after)
     assert replica.row.stuck
     replica.clock.sleep(1.0)
@@ -226,25 +238,35 @@ def test_replica_silent_for_long_expires_at_the_next_scrape(lag_time_max: float,
     assert replica.tracker.sum_messages() == 0
 
 
+def test_replica_silent_for_long_on_an_open_connection_lags_on(replica: Replica) -> None:
+    replica.fetch(100, 500)
+    replica.clock.sleep(4000.0)
+    assert (replica.row.lag_seconds, replica.row.stuck) == (4000.0, True)
+    replica.fetched()
+    assert (replica.row.lag_messages, replica.row.stuck) == (400, False)
+
+
 def test_replicas_that_expired_leave_when_a_new_topic_comes() -> None:
     """Memory is bounded without a scrape too: a thousand replicas an hour, each seen once, do not add up."""
     clock = ManualClock()
     tracker = LagTracker(clock, LAG_TIME_MAX)
     for replica in range(3000):
-        tracker.topic(replica, b"orders").update(0, 0, 1, clock())
+        asker = tracker.asker()
+        asker.fetched(clock())
+        asker.topic(replica, b"orders").update(0, 0, 1, clock())
+        asker.close()
         clock.sleep(3.6)
-    assert tracker.sum_messages() <= 1001
+    assert tracker.sum_messages() <= 1002
 
 
-def test_replica_that_expired_is_back_with_its_next_fetch(replica: Replica) -> None:
-    """A connection may still hold the object that the tracker has dropped."""
-    topic = replica.topic
+def test_replica_that_expired_is_back_with_its_next_update(replica: Replica) -> None:
     replica.fetch(100, 500)
+    replica.asker.close()
     replica.clock.sleep(4000.0)
     assert list(replica.tracker.rows()) == []
-    topic.fetched(replica.clock())
-    assert replica.row.lag_messages == 400
-    assert replica.topic is topic
+    replica.connect()
+    replica.fetch(100, 500)
+    assert (replica.row.lag_messages, replica.row.lag_seconds) == (400, 0)
 
 
 def test_rows_survive_fetches_between_two_rows(replica: Replica) -> None:
@@ -254,8 +276,8 @@ def test_rows_survive_fetches_between_two_rows(replica: Replica) -> None:
     rows = replica.tracker.rows()
     first = next(rows)
     replica.fetch(100, 500, 4)
-    replica.topic.forget(1)
-    replica.tracker.topic(3, b"new").update(0, 0, 1, replica.clock())
+    replica.forget(1)
+    replica.other(3, b"new").update(0, 0, 1, replica.clock())
     assert [row.partition for row in (first, *rows)] == [0, 1, 2, 3]
 
 
@@ -271,6 +293,7 @@ def test_lag_tracker_with_another_lag_time_goes_by_it_at_once(replica: Replica) 
     replica.tracker.replica_lag_time_max = 1.0
     assert (replica.row.lag_seconds, replica.row.stuck) == (1.5, True)
     replica.tracker.replica_lag_time_max = 600.0
+    replica.asker.close()
     replica.clock.sleep(5998.0)
     assert list(replica.tracker.rows())
     with pytest.raises(ValueError, match="more than 0 seconds, not -1"):
@@ -283,7 +306,7 @@ def test_memory_of_20_000_lagging_partitions_is_below_10_mb() -> None:
     try:
         tracker = LagTracker(ManualClock(), LAG_TIME_MAX)
         for number in range(20):
-            topic = tracker.topic(FOLLOWER, b"topic-%d" % number)
+            topic = tracker.asker().topic(FOLLOWER, b"topic-%d" % number)
             for partition in range(1000):
                 topic.update(partition, partition, 10**9, float(partition))
         used, _ = tracemalloc.get_traced_memory()

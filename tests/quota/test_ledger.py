@@ -2,7 +2,7 @@
 
 import pytest
 
-from quota.ledger import UNSTEADY, StrictLedger
+from quota.ledger import UNSTEADY, Account, StrictLedger
 from tests.quota.conversation import MovedClock
 
 RATE = 1000
@@ -146,3 +146,35 @@ def test_set_rate_caps_the_credit_saved_under_a_higher_one() -> None:
     ledger = full_ledger(MovedClock())
     ledger.set_rate(100)
     assert ledger.credit() == pytest.approx(25, abs=1)
+
+
+def test_lowered_quota_keeps_no_more_debt_than_one_window_of_it() -> None:
+    ledger = full_ledger(MovedClock())
+    ledger.settle(0, 50 * RATE)
+    ledger.set_rate(RATE // 10)
+    assert ledger.credit() == pytest.approx(-RATE // 10, abs=1)
+
+
+@pytest.mark.parametrize("times_quota", [10, 50])
+def test_burst_of_in_sync_bytes_leaves_nothing_behind_two_seconds_after_it_left_the_window(times_quota: int) -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    for _ in range(100):
+        ledger.charge(times_quota * RATE // 100)
+        clock.move(0.01)
+    burst_left_the_window = clock.now + 1.0
+    while ledger.room() < 0.5 * RATE or ledger.credit() < 0:
+        clock.move(0.01)
+    assert clock.now <= burst_left_the_window + 1.0
+
+
+def test_account_gives_back_all_that_it_holds_when_it_is_closed() -> None:
+    ledger = full_ledger(MovedClock())
+    account = Account(ledger)
+    account.reserve(300)
+    account.hand_over(100, 80)
+    account.confirm(30)
+    assert (account.held, ledger.reserved) == (250, 250)
+    account.close()
+    assert (account.held, ledger.reserved) == (0, 0)
+    assert ledger.room() == pytest.approx(1040 - 280, abs=1)  # it may have been sent

@@ -6,6 +6,7 @@ import pytest
 
 from protocol.fetch import FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
 from quota.decisions import Answer, Forward, Hold
+from quota.questions import URGENT_SECONDS
 from quota.replica_link import ReplicaLink
 from quota.throttle import Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
@@ -40,6 +41,8 @@ def conversation(rate: int, behind: int = 1, in_sync: int = 0, version: int = 3,
     if known:
         question = forward(talk.link, follower.request())
         talk.link.settle(leader.answer(question.request))
+        if not rate:
+            clock.move(URGENT_SECONDS)  # another one may be asked
     return talk
 
 
@@ -300,13 +303,16 @@ def test_below_v3_the_mean_keeps_to_the_quota_though_partitions_are_taken_whole(
 def test_replica_that_was_in_sync_and_goes_back_is_not_throttled_while_it_may_be_in_the_isr() -> None:
     """Old levels truncate to the follower's own high watermark when a leader epoch begins."""
     talk = conversation(0, behind=1, in_sync=1)
+    talk.leader.logs[b"t", 1].batches.append(BATCH)
     talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
-    talk.follower.offsets[b"t", 1] = 49
+    talk.follower.offsets[b"t", 1] = 51
+    talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
+    talk.follower.offsets[b"t", 1] = 50  # the high watermark that it was told before
     talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
     decision = forward(talk.link, talk.follower.request())
     assert asked(decision.request) == [(b"t", 1, PARTITION_MAX_BYTES)]
     talk.clock.move(31)
-    talk.follower.offsets[b"t", 1] = 48  # looked into again
+    talk.follower.offsets[b"t", 1] = 49  # looked into again
     talk.link.settle(talk.leader.answer(decision.request))
     talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
     assert talk.link.behind_count == 2

@@ -110,7 +110,22 @@ def test_lag_goes_on_while_another_hop_leaves_a_partition_out() -> None:
     assert [row.lag_seconds for row in side.lag.rows() if row.partition == 0] == [pytest.approx(10.0)]
 
 
-def test_partition_absent_for_long_is_forgotten() -> None:
+def test_lag_is_no_longer_for_what_another_hop_leaves_out() -> None:
+    """It leaves partitions out between its grants; what is behind lags since it is behind, and the others do not."""
+    talk = two_hops(None, MB // 4)
+    assert talk.next_hop is not None
+    side = talk.next_hop.link.throttle
+    began = talk.clock.now
+    for _ in range(30):
+        talk.run(1.0)
+        rows = list(side.lag.rows())
+        assert all(row.lag_seconds <= talk.clock.now - began for row in rows)
+        assert [row.lag_seconds for row in rows if (row.topic, row.partition) == IDLE] == [0]
+    assert len(rows) == PARTITIONS + 1
+    assert not any(row.stuck for row in rows)
+
+
+def test_partition_absent_for_long_is_remembered_by_its_lag_alone() -> None:
     clock = MovedClock()
     side = throttle("leader", 0, clock)
     link = side.link(2)
@@ -124,7 +139,7 @@ def test_partition_absent_for_long_is_forgotten() -> None:
     clock.move(ABSENT_SECONDS)
     link.plan(follower.request())
     assert set(link.topics) == {b"idle"}
-    assert [row for row in side.lag.rows() if row.topic == b"t"] == []
+    assert [row.lag_seconds for row in side.lag.rows() if row.topic == b"t"] == [ABSENT_SECONDS]
 
 
 def test_no_more_absent_partitions_are_remembered_than_one_request_had() -> None:
@@ -159,3 +174,17 @@ def test_partition_that_returns_is_granted_where_the_quota_has_room() -> None:
     assert sizes[b"t", 1] == 0
     link.settle(leader.answer(decision.request))
     assert side.ledger.reserved > 0  # in the window until the follower shows that it has taken them in
+
+
+@pytest.mark.parametrize("version", [3, 6])
+@pytest.mark.parametrize("leader_rate", [0, MB])
+def test_leader_quota_is_not_passed_by_what_returns_from_the_hop_before(leader_rate: int, version: int) -> None:
+    """The follower's sidecar leaves out and brings back again; each return may not be a question with a batch."""
+    talk = two_hops(leader_rate, 5 * MB, batch=900_000)
+    talk.follower.version = version
+    start = talk.clock.now
+    talk.run(30.0)
+    received = talk.follower.received
+    assert sum(size for _, size in received) <= 30 * leader_rate + 4 * 900_000
+    assert worst_second(received) <= 1.04 * leader_rate + 900_000
+    assert mean_rate(received, start, start + 30.0) >= 0.95 * leader_rate

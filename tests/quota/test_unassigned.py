@@ -6,28 +6,41 @@ from collections.abc import Callable
 
 import pytest
 
+import quota.throttle
 from protocol.metadata import NO_ID
-from quota.lag import LagRow
 from quota.replica_link import ReplicaLink
 from quota.throttle import Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
+from quota.topic_lag import LagRow
 from quota.topic_names import CLUSTER_METADATA_ID
-from quota.unassigned import SILENT_SECONDS, Assignment, UnassignedReplicas
+from quota.unassigned import SILENT_SECONDS, Assignment, Replicas, UnassignedReplicas
 from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
 from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
 
+LEADER = 1
 FOLLOWER = 2
+
+
+def led(*replicas: int, leader: int = LEADER, in_sync: frozenset[int] = frozenset()) -> Replicas:
+    """A partition with these replicas, of which the leader is one."""
+    return Replicas(leader, frozenset(replicas) - {leader}, in_sync)
+
+
 DELETED: Assignment = {}
-ON_BOTH, MOVED_AWAY = {0: frozenset({1, FOLLOWER})}, {0: frozenset({1})}
+ON_BOTH: Assignment = {0: led(1, FOLLOWER)}
+MOVED_AWAY: Assignment = {0: led(1)}
 POLL_SECONDS = 5.0
 
 
 class Side:
     """The leader's side of broker 1, its poll of the metadata, and followers' connections."""
 
-    def __init__(self, settings: ThrottleSettings | None = None, most_topics: int = 500) -> None:
+    def __init__(
+        self, settings: ThrottleSettings | None = None, most_topics: int = 500, side: quota.throttle.Side = "leader"
+    ) -> None:
         self.clock = MovedClock()
-        self.throttle = Throttle("leader", 1, self.clock, settings)
+        self.throttle = Throttle(side, 1, self.clock, settings)
+        self.throttle.brokers.learn([FOLLOWER, 3])
         self.unassigned = UnassignedReplicas([self.throttle], most_topics)
 
     def fetched(self, *partitions: tuple[bytes, int], replica: int = FOLLOWER, behind: int = 0) -> ReplicaLink:
@@ -42,9 +55,15 @@ class Side:
         """The same, closed."""
         self.fetched(*partitions, replica=replica, behind=behind).close()
 
+    def topics(self) -> list[bytes]:
+        """The topics to ask for now."""
+        for _ in self.unassigned.look():
+            pass
+        return self.unassigned.topics
+
     def poll(self, **assignments: Assignment) -> int:
         """Ask once and answer; returns how many partitions are forgotten."""
-        asked = {name.decode() for name in self.unassigned.topics()}
+        asked = {name.decode() for name in self.topics()}
         answered = {name.encode(): assignment for name, assignment in assignments.items() if name in asked}
         return sum(self.unassigned.take(answered))
 
@@ -66,7 +85,7 @@ class Side:
         return row
 
 
-@pytest.mark.parametrize("assignment", [MOVED_AWAY, DELETED, {1: frozenset({FOLLOWER})}])
+@pytest.mark.parametrize("assignment", [MOVED_AWAY, DELETED, {1: led(FOLLOWER)}])
 def test_replica_that_is_gone_is_forgotten_before_it_counts_as_out_of_sync(assignment: Assignment) -> None:
     """Moved away; its topic deleted; and its partition alone, as in a topic that was made anew with fewer."""
     side = Side()
@@ -75,6 +94,81 @@ def test_replica_that_is_gone_is_forgotten_before_it_counts_as_out_of_sync(assig
     assert side.polled_for(30, orders=assignment) == 1
     assert side.rows == []
     assert side.throttle.lag.sum_messages() == 0
+
+
+def test_replica_that_another_broker_leads_now_is_no_lag_of_this_one() -> None:
+    """This broker was restarted, and leads nothing any more: its followers fetch elsewhere."""
+    side = Side()
+    side.closed((b"orders", 0))
+    assert side.polled_for(30, orders={0: led(1, 2, 3, leader=3)}) == 1
+    assert side.rows == []
+
+
+def test_replica_on_the_followers_side_is_kept_whoever_leads_it() -> None:
+    side = Side(side="follower")
+    side.closed((b"orders", 0), replica=1)
+    assert side.polled_for(300, orders={0: led(1, 2, 3, leader=3)}) == 0
+    assert side.row.stuck
+    assert side.polled_for(30, orders={0: led(1, 2, 3, leader=1)}) == 1
+
+
+def test_replica_that_the_cluster_says_is_in_sync_has_no_lag_until_it_says_so_no_more() -> None:
+    """Its fetches go another way than through this sidecar. In the ISR it was caught up 30 s before at the most."""
+    side = Side()
+    side.closed((b"orders", 0))
+    side.polled_for(300, orders={0: led(1, FOLLOWER, in_sync=frozenset({1, FOLLOWER}))})
+    assert (side.row.lag_seconds, side.row.stuck) == (0, False)
+    side.polled_for(40, orders=ON_BOTH)
+    assert (side.row.lag_seconds, side.row.stuck) == (70, True)
+
+
+def test_replica_that_died_is_over_the_limit_as_soon_as_it_leaves_the_isr() -> None:
+    side = Side()
+    side.closed((b"orders", 0))
+    side.polled_for(35, orders={0: led(1, FOLLOWER, in_sync=frozenset({1, FOLLOWER}))})
+    assert (side.row.lag_seconds, side.row.stuck) == (0, False)
+    side.polled_for(5, orders=ON_BOTH)
+    assert (side.row.lag_seconds, side.row.stuck) == (35, True)
+
+
+def test_replica_in_the_isr_of_throttled_topics_has_no_lag_at_once() -> None:
+    side = Side()
+    side.closed((b"orders", 0))
+    side.throttle.set_in_sync_replicas({(b"orders", 0): frozenset({1, FOLLOWER})})
+    side.clock.move(100)
+    assert (side.row.lag_seconds, side.row.stuck) == (0, False)
+    side.throttle.set_in_sync_replicas({})
+    side.clock.move(40)
+    assert (side.row.lag_seconds, side.row.stuck) == (70, True)
+
+
+@pytest.mark.parametrize("error_code", [3, 6])
+def test_replica_that_is_refused_by_this_broker_is_forgotten_when_another_one_leads(error_code: int) -> None:
+    """It asks on, and has errors only."""
+    side = Side()
+    leader = Leader({(b"orders", 0): Log([100])})
+    talk = Conversation(side.clock, side.throttle.link(FOLLOWER), leader, Follower({(b"orders", 0): 1}, FOLLOWER))
+    talk.run(1)
+    leader.logs[b"orders", 0].error_code = error_code
+    forgotten = 0
+    for _ in range(6):
+        talk.run(POLL_SECONDS)
+        forgotten += side.poll(orders={0: led(1, FOLLOWER, leader=3)})
+    assert forgotten == 1
+    assert side.rows == []
+
+
+def test_partition_that_one_connection_left_away_is_forgotten_where_it_was_moved_away() -> None:
+    side = Side()
+    logs = {(b"orders", partition): Log([100]) for partition in range(2)}
+    follower = Follower(dict.fromkeys(logs, 1), FOLLOWER)
+    talk = Conversation(side.clock, side.throttle.link(FOLLOWER), Leader(logs), follower)
+    talk.run(1)
+    del follower.offsets[b"orders", 0]
+    for _ in range(6):
+        talk.run(POLL_SECONDS)
+        side.poll(orders={0: led(1), 1: led(1, FOLLOWER)})
+    assert side.rows == [(b"orders", 1, FOLLOWER)]
 
 
 def test_replica_that_is_assigned_is_kept_while_its_broker_is_down() -> None:
@@ -99,8 +193,8 @@ def test_replica_in_a_reassignment_is_kept_until_it_is_removed() -> None:
     side = Side()
     side.closed((b"orders", 0))
     side.closed((b"orders", 0), replica=3)
-    assert side.polled_for(60, orders={0: frozenset({1, 2, 3})}) == 0
-    side.polled_for(60, orders={0: frozenset({1, 3})})
+    assert side.polled_for(60, orders={0: led(1, 2, 3)}) == 0
+    side.polled_for(60, orders={0: led(1, 3)})
     assert side.rows == [(b"orders", 0, 3)]
 
 
@@ -108,9 +202,9 @@ def test_replica_that_was_silent_for_a_moment_is_not_asked_for() -> None:
     side = Side()
     side.closed((b"orders", 0))
     side.clock.move(SILENT_SECONDS - 1)
-    assert side.unassigned.topics() == []
+    assert side.topics() == []
     side.clock.move(2)
-    assert side.unassigned.topics() == [b"orders"]
+    assert side.topics() == [b"orders"]
 
 
 def test_replica_that_old_metadata_leaves_out_is_kept() -> None:
@@ -138,7 +232,7 @@ def test_replica_that_fetches_while_the_answer_is_on_its_way_is_kept() -> None:
     side.closed((b"orders", 0))
     side.polled_for(15, orders=MOVED_AWAY)
     side.clock.move(10)
-    assert side.unassigned.topics() == [b"orders"]
+    assert side.topics() == [b"orders"]
     side.closed((b"orders", 0))
     assert sum(side.unassigned.take({b"orders": MOVED_AWAY})) == 0
     assert len(side.rows) == 1
@@ -150,7 +244,7 @@ def test_replica_that_fetches_while_the_answer_is_taken_is_kept() -> None:
         side.closed((name, 0))
     side.polled_for(15, a=DELETED, b=DELETED)
     side.clock.move(10)
-    side.unassigned.topics()
+    side.topics()
     taking = side.unassigned.take({b"a": DELETED, b"b": DELETED})
     assert next(taking) == 1
     side.closed((b"b", 0))
@@ -191,7 +285,7 @@ def test_idle_replica_that_is_silent_on_an_open_connection_comes_back_with_its_n
 def test_replica_that_was_forgotten_does_not_come_back_by_another_connection_of_its_topic() -> None:
     side = Side()
     link = side.fetched((b"orders", 0))
-    side.polled_for(60, orders={0: frozenset({1}), 1: frozenset({1, FOLLOWER})})
+    side.polled_for(60, orders={0: led(1), 1: led(1, FOLLOWER)})
     link.close()
     side.fetched((b"orders", 1))
     assert side.rows == [(b"orders", 1, FOLLOWER)]
@@ -206,7 +300,7 @@ def test_partition_that_lags_alone_is_forgotten_beside_others_of_its_topic() -> 
     fetching = Conversation(side.clock, side.throttle.link(FOLLOWER), leader, follower)
     fetching.exchange()
     follower.offsets[b"orders", 2] = 5
-    both = frozenset({1, FOLLOWER})
+    both = led(1, FOLLOWER)
     forgotten = 0
     for answered in range(30):
         for _ in range(4):
@@ -214,7 +308,7 @@ def test_partition_that_lags_alone_is_forgotten_beside_others_of_its_topic() -> 
             fetching.link.plan(follower.request())
             fetching.link.settle(leader.answer(follower.request()))
             side.clock.move(1)
-        forgotten += side.poll(orders={0: frozenset({1}), 1: both})  # and a stale answer for partition 2
+        forgotten += side.poll(orders={0: led(1), 1: both})  # and a stale answer for partition 2
     assert forgotten == 1
     assert side.rows == [(b"orders", 1, FOLLOWER), (b"orders", 2, FOLLOWER)]
     assert side.throttle.lag.sum_messages() > 0
@@ -223,8 +317,8 @@ def test_partition_that_lags_alone_is_forgotten_beside_others_of_its_topic() -> 
 def test_partitions_of_a_topic_are_forgotten_one_by_one() -> None:
     side = Side()
     side.closed((b"orders", 0), (b"orders", 1), (b"payments", 0))
-    both = frozenset({1, FOLLOWER})
-    assert side.polled_for(60, orders={0: frozenset({1}), 1: both}, payments={0: both}) == 1
+    both = led(1, FOLLOWER)
+    assert side.polled_for(60, orders={0: led(1), 1: both}, payments={0: both}) == 1
     assert side.rows == [(b"orders", 1, FOLLOWER), (b"payments", 0, FOLLOWER)]
 
 
@@ -243,7 +337,7 @@ def test_topics_are_asked_for_in_turn_where_they_are_many() -> None:
     side = Side(most_topics=2)
     side.closed(*((name, 0) for name in (b"a", b"b", b"c")))
     side.clock.move(SILENT_SECONDS + 1)
-    asked = [side.unassigned.topics() for _ in range(4)]
+    asked = [side.topics() for _ in range(4)]
     assert asked == [[b"a", b"b"], [b"c", b"a"], [b"b", b"c"], [b"a", b"b"]]
 
 
@@ -252,10 +346,12 @@ def test_topics_that_metadata_does_not_know_by_name_are_not_asked_for() -> None:
     side = Side()
     side.closed((b"__cluster_metadata", 0))
     for topic_id in (CLUSTER_METADATA_ID, b"\x07" * 16, NO_ID):
-        side.throttle.link(FOLLOWER).topic(topic_id, is_id=True).lag.update(0, 1, 1, side.clock())
+        link = side.throttle.link(FOLLOWER)
+        link.asker.fetched(side.clock())
+        link.topic(topic_id, is_id=True).lag.update(0, 1, 1, side.clock())
     side.clock.move(60)
     assert len(side.rows) == 4
-    assert side.unassigned.topics() == []
+    assert side.topics() == []
 
 
 def test_short_replica_lag_time_max_shortens_what_is_waited() -> None:

@@ -1,0 +1,95 @@
+"""Frames that come byte by byte cost in proportion to their bytes: what is held back is not read anew for each."""
+
+import struct
+import time
+from collections.abc import Callable
+
+import pytest
+
+from protocol.errors import MalformedFrame
+from protocol.framing import RequestStream
+from protocol.response_scanner import FetchResponseScanner
+from protocol.varint import MOST_TAGS
+from tests.protocol.fetch_data import Partition, batch, response, single_bytes, with_ids
+from tests.protocol.request_events import events_of
+from tests.protocol.wire import frame, request, tag_buffer
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """CPU time of the fastest of a few runs."""
+    taken = []
+    for _ in range(4):
+        started = time.process_time()
+        work()
+        taken.append(time.process_time() - started)
+    return min(taken)
+
+
+def scan(data: bytes) -> FetchResponseScanner:
+    """Have a v12 response scanned byte by byte."""
+    scanner = FetchResponseScanner(12, 7)
+    for byte in single_bytes(data):
+        scanner.receive(memoryview(byte))
+    return scanner
+
+
+def answer(tags: bytes) -> bytes:
+    return frame(struct.pack(">i", 7) + tags + struct.pack(">ihi", 0, 0, 0) + b"\x01\x00")
+
+
+@pytest.mark.parametrize("tags", [1, MOST_TAGS])
+def test_response_head_byte_by_byte_takes_time_in_proportion_to_its_size(tags: int) -> None:
+    def work(size: int) -> Callable[[], object]:
+        data = answer(tag_buffer(*[(number, b"t" * (size // tags)) for number in range(tags)]))
+        assert scan(data).done
+        return lambda: scan(data)
+
+    assert seconds(work(3600)) < 2.5 * seconds(work(1800)) + 0.0005
+
+
+def test_response_head_of_many_tags_is_malformed_as_soon_as_they_are_counted() -> None:
+    """4 KB of them took nearly a second of CPU."""
+    data = answer(tag_buffer(*[(number, b"") for number in range(1300)]))
+    with pytest.raises(MalformedFrame):
+        scan(data[:10])
+
+
+@pytest.mark.parametrize(("api_key", "version", "behind_tags"), [(1, 12, struct.pack(">iii", 5, 500, 1)), (0, 9, b"")])
+def test_request_head_byte_by_byte_takes_time_in_proportion_to_its_size(
+    api_key: int, version: int, behind_tags: bytes
+) -> None:
+    def work(size: int) -> Callable[[], object]:
+        tags = tag_buffer(*[(number, b"t" * (size // MOST_TAGS)) for number in range(MOST_TAGS)])
+        body = tags + (behind_tags or b"\xac\x02" + b"i" * 299 + struct.pack(">h", 1))
+        chunks = single_bytes(request(api_key, version, 1, body, client_id=b"c" * (size // 2)))
+        return lambda: events_of(RequestStream(), *chunks)
+
+    assert seconds(work(8_000)) < 2.5 * seconds(work(4_000)) + 0.0005
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+def test_request_cut_once_in_its_head_is_not_read_for_each_field(version: int) -> None:
+    """A byte in front and all else behind it: as cheap as when all comes at once, but for the bytes held."""
+    tags = tag_buffer(*[(number, b"t") for number in range(MOST_TAGS)]) if version >= 9 else b""
+    body = tags + (b"\x00" if version >= 9 else b"\xff\xff") + struct.pack(">h", 1)
+    data = request(0, version, 1, body)
+    whole, cut = [data] * 200, [data[:1], data[1:]] * 200
+    assert seconds(lambda: events_of(RequestStream(), *cut)) < 4 * seconds(lambda: events_of(RequestStream(), *whole))
+
+
+@pytest.mark.parametrize("version", [3, 7, 12, 18])
+def test_response_body_byte_by_byte_takes_time_in_proportion_to_its_size(version: int) -> None:
+
+    def work(count: int) -> Callable[[], object]:
+        partitions = [Partition(p, 0, 7, batch(30)) for p in range(count)]
+        chunks = single_bytes(response(version, 7, with_ids(version, [(b"orders", partitions)])))
+
+        def run() -> None:
+            scanner = FetchResponseScanner(version, 7)
+            for chunk in chunks:
+                scanner.receive(memoryview(chunk))
+            assert scanner.done
+
+        return run
+
+    assert seconds(work(100)) < 2.5 * seconds(work(50)) + 0.0005

@@ -1,0 +1,45 @@
+"""A move beside unthrottled backlog that fills every answer has what it would have without a quota, up to the quota."""
+
+import pytest
+
+from protocol.fetch import FETCH_VERSIONS
+from quota.throttle import Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
+from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+
+MB = 1_000_000
+BATCH = 10_300
+SECONDS = 5.0
+MOVED, BACKLOG = b"m" * 16, b"b" * 16
+LONG = [BATCH] * 60_000
+
+
+def received(version: int, backlog: int, rate: int | None) -> tuple[float, list[int]]:
+    """Bytes/s of five partitions that move, and the bytes of each of `backlog` others; every fetch takes 50 ms."""
+    clock = MovedClock()
+    moved, others = (MOVED, BACKLOG) if FETCH_VERSIONS[version].names_topics_by_id else (b"moved", b"backlog")
+    logs = {(others, p): Log(LONG) for p in range(backlog)} | {(moved, p): Log(LONG) for p in range(5)}
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=rate, replicas={"moved": ALL_REPLICAS}))
+    throttle.topic_names.learn({MOVED: b"moved", BACKLOG: b"backlog"})
+    offsets = dict.fromkeys(logs, 0)
+    if version < 7:
+        follower = Follower(offsets, version=version)
+        Conversation(clock, throttle.link(2), Leader(logs), follower, round_trip=0.05).run(SECONDS)
+    else:
+        upstream = SessionLeader(clock, Leader(logs), round_trip=0.05)
+        SessionFollower(clock, Hop(clock, throttle.link(2), upstream), offsets, version).run(SECONDS)
+    sizes = {key: offset * BATCH for key, offset in offsets.items()}
+    return (
+        sum(size for (topic, _), size in sizes.items() if topic == moved) / SECONDS,
+        [size for (topic, _), size in sizes.items() if topic == others],
+    )
+
+
+@pytest.mark.parametrize(("version", "backlog"), [(3, 30), (7, 30), (13, 60), (13, 150)])
+def test_move_beside_backlog_that_fills_every_answer_has_its_quota(version: int, backlog: int) -> None:
+    rate, others = received(version, backlog, 5 * MB)
+    unthrottled, _ = received(version, backlog, None)
+    assert rate >= 0.9 * min(5 * MB, unthrottled)
+    assert rate <= 5 * MB + BATCH
+    assert min(others) > 0.5 * sum(others) / len(others)  # they go on in turn, as without a quota

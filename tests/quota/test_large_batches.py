@@ -1,0 +1,51 @@
+"""Batches of unlike sizes: a large one behind small ones has to come, whatever was learned from the small ones."""
+
+from itertools import pairwise
+
+import pytest
+
+from quota.decisions import Forward
+from quota.throttle import Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
+
+MB = 1_000_000
+
+
+@pytest.mark.parametrize("version", [3, 6])
+@pytest.mark.parametrize("last", [100_000, 900_000])
+def test_partition_with_a_large_last_batch_catches_up_beside_live_records(version: int, last: int) -> None:
+    """300 live records a second stand in front of it, so no answer of the leader brings more than its cap."""
+    clock = MovedClock()
+    logs = {(b"t", 0): Log([1_000] * 3_000 + [last]), (b"live", 0): Log([])}
+    follower = Follower(dict.fromkeys(logs, 0), version=version)
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=5 * MB, replicas={"t": ALL_REPLICAS}))
+    talk = Conversation(clock, throttle.link(2), Leader(logs), follower)
+    start, live = clock.now, logs[b"live", 0].batches
+    while follower.offsets[b"t", 0] <= 3_000:
+        live += [1_000] * (int((clock.now - start) * 300) - len(live))
+        talk.exchange()
+        assert clock.now - start < 5
+
+
+def test_links_with_large_batches_take_their_first_answers_one_after_the_other() -> None:
+    """Each has to be asked who is in sync, and each question may bring a batch that no quota can stop."""
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
+    links = [throttle.link(replica) for replica in range(2, 12)]
+    requests = [Follower({(b"t", 0): 0}, replica_id=link_number).request() for link_number in range(2, 12)]
+    leader, start = Leader({(b"t", 0): Log([MB] * 100)}), clock.now
+    asked_at: list[float] = []
+    waiting = dict.fromkeys(range(len(links)), 0.0)
+    while waiting:
+        for number, held in list(waiting.items()):
+            decision = links[number].plan(requests[number], held)
+            if isinstance(decision, Forward):
+                asked_at.append(clock.now)
+                links[number].settle(leader.answer(decision.request))
+                del waiting[number]
+            else:
+                waiting[number] = clock.now + 0.01 - start
+        clock.move(0.01)
+    assert all(second - first >= 0.98 for first, second in pairwise(asked_at[:5]))  # each as soon as the last is paid
+    assert 5.0 <= asked_at[-1] - asked_at[0] <= 10.0  # but none waits for longer than URGENT_SECONDS

@@ -1,0 +1,213 @@
+"""Peers that lie, or are broken: what they ask for never lends them budget, nor keeps it from the others."""
+
+import pytest
+
+from protocol.errors import MalformedFrame
+from protocol.fetch import FetchRequest, RequestTopic
+from quota.decisions import Forward, Hold
+from quota.replica_link import ReplicaLink
+from quota.throttle import SESSION_EVICTION_SECONDS, Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.conversation import (
+    Conversation,
+    Follower,
+    Leader,
+    Log,
+    MovedClock,
+    mean_rate,
+    requested_partition,
+    worst_second,
+)
+from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+
+MB = 1_000_000
+BATCH = 10_300
+
+
+def throttle(clock: MovedClock, rate: int = MB, **settings: int) -> Throttle:
+    return Throttle("leader", 1, clock, ThrottleSettings(rate=rate, replicas={"t": ALL_REPLICAS}, **settings))  # type: ignore[arg-type]
+
+
+def asking(version: int, *partitions: tuple[int, int, int], replica: int = 9, max_wait_ms: int = 500) -> FetchRequest:
+    """A full fetch of partitions of topic t: (partition, fetch_offset, partition_max_bytes)."""
+    entries = [requested_partition(version, *partition) for partition in partitions]
+    topics = [RequestTopic(b"t", b"".join(entries), len(entries[0]))]
+    return Follower({}, replica_id=replica, version=version).request(max_wait_ms).with_(topics=topics)
+
+
+@pytest.mark.parametrize("version", [3, 4, 7, 12])
+@pytest.mark.parametrize("partition", [(0, 5, -(2**31)), (0, -7, 1000), (-1, 5, 1000)])
+def test_fetch_with_a_negative_field_is_refused(version: int, partition: tuple[int, int, int]) -> None:
+    side = throttle(MovedClock())
+    link = side.link(9)
+    with pytest.raises(MalformedFrame):
+        link.plan(asking(version, partition))
+    link.close()
+    assert side.ledger.reserved == 0
+
+
+@pytest.mark.parametrize("version", [3, 7, 12])
+def test_full_fetch_that_names_a_partition_twice_is_refused(version: int) -> None:
+    side = throttle(MovedClock())
+    link = side.link(9)
+    with pytest.raises(MalformedFrame):
+        link.plan(asking(version, (0, 5, 1000), (0, 5, 1000)))
+    link.close()
+    assert side.ledger.reserved == 0
+
+
+def honest(side: Throttle, clock: MovedClock, batches: int = 20_000) -> Conversation:
+    leader = Leader({(b"t", p): Log([BATCH] * batches) for p in range(4)})
+    return Conversation(clock, side.link(2), leader, Follower(dict.fromkeys(leader.logs, 0)))
+
+
+def test_claims_of_peers_that_wait_for_days_and_never_come_back_keep_nobody_from_the_budget() -> None:
+    clock = MovedClock()
+    side = throttle(clock)
+    talk = honest(side, clock)
+    talk.run(2.0)
+    for replica in (8, 9):
+        link = side.link(replica)
+        leader = Leader({(b"t", 0): Log([BATCH] * 10), (b"other", 0): Log([])})
+        follower = Follower({(b"t", 0): 0, (b"other", 0): 0}, replica_id=replica)
+        for _ in range(2):  # the second one, mixed, stands in line for the budget
+            request = follower.request(max_wait_ms=2**31 - 1)
+            decision = link.plan(request)
+            while not isinstance(decision, Forward):  # until the other's question is paid
+                clock.move(0.01)
+                decision = link.plan(request, 0.01)
+            link.settle(leader.answer(decision.request))
+    start = clock.now
+    talk.run(20.0)
+    assert mean_rate(talk.follower.received, start, clock.now) >= 0.9 * MB
+
+
+@pytest.mark.parametrize("version", [3, 6])
+def test_replica_that_was_in_sync_and_goes_back_far_is_throttled(version: int) -> None:
+    """Below 0.11 a replica goes back to its own high watermark, one fetch before: not to its beginning."""
+    clock = MovedClock()
+    side = throttle(clock)
+    leader = Leader({(b"t", 0): Log([BATCH] * 20_000)})
+    follower = Follower({(b"t", 0): 20_000}, version=version)
+    talk = Conversation(clock, side.link(2), leader, follower)
+    start = clock.now
+    while clock.now < start + 10:
+        follower.offsets[b"t", 0] = 20_000
+        talk.exchange()
+        follower.offsets[b"t", 0] = 1
+        for _ in range(5):
+            talk.exchange()
+    assert worst_second(follower.received) <= 1.04 * MB + 2 * BATCH
+    assert mean_rate(follower.received, start, clock.now) <= 1.02 * MB
+
+
+def test_replica_below_leader_epochs_that_goes_back_by_one_fetch_is_in_sync() -> None:
+    clock = MovedClock()
+    side = throttle(clock, rate=0)
+    log = Log([BATCH] * 5)
+    link = side.link(2)
+    follower = Follower({(b"t", 0): 5}, version=3)
+    leader = Leader({(b"t", 0): log})
+    for batches in (5, 6, 7):
+        log.batches = [BATCH] * batches
+        follower.offsets[b"t", 0] = batches
+        talk = Conversation(clock, link, leader, follower)
+        talk.exchange()
+    follower.offsets[b"t", 0] = 6  # its own high watermark
+    talk.exchange()
+    assert link.behind_count == 0
+    follower.offsets[b"t", 0] = 2
+    talk.exchange()
+    assert link.behind_count == 1
+
+
+def test_twenty_connections_of_one_replica_have_no_more_than_one_of_another() -> None:
+    clock = MovedClock()
+    side = throttle(clock, rate=4 * MB)
+    links = [side.link(9) for _ in range(20)] + [side.link(2)]
+    followers = [Follower({(b"t", 0): 0}, replica_id=9 if n < 20 else 2) for n in range(21)]
+    leader = Leader({(b"t", 0): Log([BATCH] * 20_000)})
+    take_turns(clock, links, followers, leader, 10.0)
+    taken = [sum(size for _, size in one.received) for one in followers]
+    assert taken[-1] >= 0.4 * sum(taken)
+    assert sum(taken) >= 0.95 * 4 * MB * 10
+
+
+def take_turns(
+    clock: MovedClock, links: list[ReplicaLink], followers: list[Follower], leader: Leader, seconds: float
+) -> None:
+    """All at once: every link's request is planned when it is time, and answered 4 ms after it was forwarded."""
+    requests = [follower.request() for follower in followers]
+    asked_at, next_at = [clock.now] * len(links), [clock.now] * len(links)
+    answers: list[Forward | None] = [None] * len(links)
+    end = clock.now + seconds
+    while (now := min(next_at)) < end:
+        index = next_at.index(now)
+        clock.now = now
+        forwarded = answers[index]
+        if forwarded is not None:
+            topics = leader.answer(forwarded.request)
+            links[index].settle(topics)
+            followers[index].take(topics, now)
+        if asked_at[index] < 0:
+            requests[index], asked_at[index] = followers[index].request(), now
+        decision = links[index].plan(requests[index], now - asked_at[index])
+        answers[index] = decision if isinstance(decision, Forward) else None
+        if isinstance(decision, Hold):
+            next_at[index] = max(decision.until, now + 0.0005)
+        else:
+            next_at[index], asked_at[index] = now + 0.004, -1.0
+
+
+def test_sessions_that_are_not_used_give_way_to_a_follower_that_needs_one() -> None:
+    clock = MovedClock()
+    side = throttle(clock, session_slots=2)
+    leader = Leader({(b"t", 0): Log([])})
+    idle = [
+        SessionFollower(clock, Hop(clock, side.link(n), SessionLeader(clock, leader)), {(b"t", 0): 0}) for n in (8, 9)
+    ]
+    for one in idle:
+        one.fetch()
+    follower = SessionFollower(clock, Hop(clock, side.link(2), SessionLeader(clock, leader)), {(b"t", 0): 0})
+    follower.run(5)
+    assert follower.epoch == 0
+    clock.move(SESSION_EVICTION_SECONDS)
+    follower.run(5)
+    assert follower.epoch > 1
+    assert side.stats.sessions_evicted == 1
+    assert side.open_sessions == 2
+    for one in idle:
+        one.run(2)  # the one that lost its slot begins anew
+    assert not any(one.refused for one in idle)
+
+
+@pytest.mark.parametrize("versions", [(3, 12), (12, 3), (7, 9), (9, 7), (0, 6), (5, 7)])
+def test_fetch_version_that_changes_within_a_connection_begins_anew(versions: tuple[int, int]) -> None:
+    clock = MovedClock()
+    side = throttle(clock)
+    link = side.link(2)
+    leader = Leader({(b"t", p): Log([BATCH] * 50) for p in range(3)} | {(b"u", 0): Log([])})
+    offsets = dict.fromkeys(leader.logs, 0)
+    for version in versions * 2:
+        if version >= 7:
+            follower = SessionFollower(clock, Hop(clock, link, SessionLeader(clock, leader)), offsets, version)
+            follower.run(0.5)
+            assert not follower.refused
+        else:
+            Conversation(clock, link, leader, Follower(offsets, version=version)).run(0.5)
+    link.close()
+    assert side.ledger.reserved == 0
+
+
+def test_incremental_fetch_of_another_version_is_told_to_begin_anew() -> None:
+    clock = MovedClock()
+    side = throttle(clock)
+    leader = Leader({(b"t", p): Log([BATCH] * 500) for p in range(3)})
+    follower = SessionFollower(
+        clock, Hop(clock, side.link(2), SessionLeader(clock, leader)), dict.fromkeys(leader.logs, 0), 7
+    )
+    follower.run(1)
+    follower.version = 9
+    follower.run(1)
+    assert follower.errors == [70]
+    assert follower.epoch > 1
