@@ -33,39 +33,37 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2, help="at a time (2)")
     parser.add_argument("--seed", type=int, help="tell one run line by line")
     parser.add_argument("--shrink", action="store_true", help="with --seed: make it small first")
-    parser.add_argument("--batch-for-each-link", action="store_true", help="allow one batch for each link, not for all")
     options = parser.parse_args()
-    batches = 0 if options.batch_for_each_link else 1
     if options.seed is not None:
-        return _tell(draw(Seeded(options.seed), options.depth), shrinks=options.shrink, batches=batches)
-    return _run_all(options.first, options.runs, options.depth, options.processes, batches)
+        return _tell(draw(Seeded(options.seed), options.depth), shrinks=options.shrink)
+    return _run_all(options.first, options.runs, options.depth, options.processes)
 
 
-def _tell(scenario: Scenario, *, shrinks: bool, batches: int) -> int:
+def _tell(scenario: Scenario, *, shrinks: bool) -> int:
     if shrinks:
-        broken = {violation.promise for violation in judge(scenario, batches_in_a_second=batches).violations}
+        broken = {violation.promise for violation in judge(scenario).violations}
         if broken:
-            scenario = shrink(scenario, lambda one: bool(broken & _broken(one, batches)))
+            scenario = shrink(scenario, lambda one: bool(broken & _broken(one)))
     for line in scenario_lines(scenario):
         print(line)
     print()
-    outcome = judge(scenario, batches_in_a_second=batches, trace=print)
+    outcome = judge(scenario, trace=print)
     print(f"\n{outcome.exchanges} fetches, {outcome.seconds:.1f} s, {outcome.figures}")
     for violation in outcome.violations[:10]:
         print(violation)
     return 1 if outcome.violations else 0
 
 
-def _broken(scenario: Scenario, batches: int) -> set[str]:
-    return {violation.promise for violation in judge(scenario, batches_in_a_second=batches).violations}
+def _broken(scenario: Scenario) -> set[str]:
+    return {violation.promise for violation in judge(scenario).violations}
 
 
-def _run_some(seeds: range, depth: int, batches: int) -> tuple[list[Failure], Counter[str], dict[str, float]]:
+def _run_some(seeds: range, depth: int) -> tuple[list[Failure], Counter[str], dict[str, float]]:
     failures: list[Failure] = []
     counts: Counter[str] = Counter()
     largest: dict[str, float] = {}
     for seed in seeds:
-        outcome = judge(draw(Seeded(seed), depth), batches_in_a_second=batches)
+        outcome = judge(draw(Seeded(seed), depth))
         failures += [(seed, one.promise, str(one)) for one in outcome.violations[:1]]
         counts += Counter(runs=1, fetches=outcome.exchanges, seconds=round(outcome.seconds))
         for name, value in outcome.figures.items():
@@ -73,14 +71,14 @@ def _run_some(seeds: range, depth: int, batches: int) -> tuple[list[Failure], Co
     return failures, counts, largest
 
 
-def _run_all(first: int, runs: int, depth: int, processes: int, batches: int) -> int:
+def _run_all(first: int, runs: int, depth: int, processes: int) -> int:
     start = shown_at = time.monotonic()
     counts: Counter[str] = Counter()
     largest: dict[str, float] = {}
     broken: Counter[str] = Counter()
     parts = [range(at, min(at + RUNS_AT_A_TIME, first + runs)) for at in range(first, first + runs, RUNS_AT_A_TIME)]
     with ProcessPoolExecutor(processes) as pool:
-        for failures, counted, figures in pool.map(_run_some, parts, [depth] * len(parts), [batches] * len(parts)):
+        for failures, counted, figures in pool.map(_run_some, parts, [depth] * len(parts)):
             counts += counted
             for name, value in figures.items():
                 largest[name] = max(value, largest.get(name, 0.0))

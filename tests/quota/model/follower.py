@@ -67,7 +67,6 @@ class Fetcher:
         self.replicas = {replica.key: replica for replica in replicas}
         self.order: dict[Key, None] = dict.fromkeys(self.replicas)  # those asked for now
         self.chain: Chain | None = None
-        self.full_fetches = 0
         self.slowest = 0.0  # record of an in-sync partition, in seconds
         self.slowest_allowed = math.inf
         self.empty_answers: list[float] = []
@@ -89,6 +88,7 @@ class Fetcher:
         for replica in self.replicas.values():
             replica.moved_at, replica.synced_at, replica.high_watermark = now, math.inf, -1
         self._is_asking = False
+        chain.may_be_asked()
         self.ask(chain)
 
     def ask(self, chain: Chain) -> None:
@@ -106,10 +106,11 @@ class Fetcher:
         forgotten = _NONE
         self._is_full = not has_sessions or self._session_epoch == 0
         if self._is_full:
+            if self.chain is not None and has_sessions:
+                self.chain.may_be_asked()
             self._sent = set(self.order)
             self._asked = self._sent
             keys = self.order
-            self.full_fetches += 1
         else:
             keys = {key: None for key in self._changed if key in self.order}
             gone = self._sent - self.order.keys()
@@ -271,6 +272,7 @@ class Fetcher:
             self._changed[key] = None
             replica.moved_at = self.world.now
             if self.chain is not None:
+                self.chain.may_be_asked()
                 self.ask(self.chain)
 
     def delete(self, key: Key) -> None:
@@ -285,6 +287,7 @@ class Fetcher:
             return
         now = self.world.now
         if self.chain is not None:
+            self.chain.may_be_asked()
             for hop in self.chain.hops:
                 hop.told.elected(key, replica.offset, now)
         replica.leader_epoch += 1

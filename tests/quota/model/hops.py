@@ -15,7 +15,7 @@ from quota.throttle import Throttle, ThrottleSettings
 from tests.quota.model.describe import answer_line, decision_line, request_line
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Key
-from tests.quota.model.promise import Meter, Terms, Told
+from tests.quota.model.promise import Meter, Terms, Told, most_questions
 from tests.quota.model.wire import Response, scan, scan_appended, seen_by_scanner
 from tests.quota.model.world import World
 
@@ -95,6 +95,12 @@ class Chain:
         self.world.exchanges += 1
         self.forward(-1, request)
 
+    def may_be_asked(self) -> None:
+        """There is a reason to ask the leader who is in sync."""
+        for hop in self.hops:
+            hop.reasons += 1
+            hop.sidecar.meter.urgent += 1
+
     def forward(self, number: int, request: FetchRequest) -> None:
         """Hop `number` sends a request on."""
         self._later(self._latency, self._arrive, number + 1, request)
@@ -155,7 +161,9 @@ class Hop:
         self.sidecar = sidecar
         self.told = Told()
         self.is_throttled = True
-        self.empty_answers: deque[float] = deque()
+        self.reasons = 0  # for questions
+        self._questions = 0  # that brought something
+        self._opened_at = chain.world.now
         self._number = number
         self._link: ReplicaLink | None = None
         self._request: FetchRequest | None = None
@@ -164,7 +172,7 @@ class Hop:
         self._plan_number = 0
         self._planned_at = -math.inf
         self._plans_at_once = 0
-        self._in_flight: deque[tuple[Forward, Terms]] = deque()
+        self._in_flight: deque[tuple[Forward, Terms, bool]] = deque()
 
     @property
     def in_flight(self) -> bool:
@@ -188,13 +196,15 @@ class Hop:
         """An answer passed; returns what goes on to the follower."""
         if not self.is_throttled:
             return response
-        decision, terms = self._in_flight.popleft()
+        decision, terms, is_question = self._in_flight.popleft()
         if self.chain.world.trace is not None:
             line = answer_line(response.topics)
             self.chain.world.say(
                 f"{self.sidecar.meter.side}, link {self.chain.number}: answered {response.head}, {line}"
             )
-        self.sidecar.meter.passed(terms, self.told, response.topics, response.bases)
+        meter = self.sidecar.meter
+        if meter.passed(terms, self.told, response.topics, response.bases, is_question=is_question) and is_question:
+            self._count_question()
         self.told.take(response.topics)
         assert self._link is not None
         try:
@@ -203,7 +213,7 @@ class Hop:
             self._give_up(error)
         self.sidecar.wake_soon()
         head = response.head if decision.head_patch is None else decision.head_patch(response.head)
-        if not decision.appended_topics or head.error_code:
+        if not decision.appended_topics or head.error_code or (not response.topics and head.throttle_time_ms > 0):
             return response.appended(head, [])
         version = decision.request.header.api_version
         return response.appended(head, scan_appended(version, decision.appended, decision.appended_topics))
@@ -211,7 +221,8 @@ class Hop:
     def break_off(self, response: Response, share: float) -> None:
         """The connection broke when this share of an answer had passed."""
         if self.is_throttled and self._in_flight:
-            self.sidecar.meter.passed(self._in_flight[0][1], self.told, response.topics, response.bases, share)
+            _, terms, is_question = self._in_flight[0]
+            self.sidecar.meter.passed(terms, self.told, response.topics, response.bases, share, is_question=is_question)
 
     def close(self) -> None:
         """The connection is gone."""
@@ -234,6 +245,7 @@ class Hop:
         if self._link is None:
             self._link = self.sidecar.throttle.link(request.replica_id)
         held = max(world.now - self._since, _LEAST_HELD_SECONDS) if self._is_held else 0.0
+        questions = self.sidecar.throttle.stats.questions
         try:
             decision = self._link.plan(request, held)
         except Exception as error:  # noqa: BLE001 - as the proxy does
@@ -257,7 +269,8 @@ class Hop:
             head, topics = scan(version, decision.frame)
             self.chain.answer(self._number, Response(head, topics, {}, 0))
             return
-        self._in_flight.append((decision, self.sidecar.meter.terms))
+        is_question = self.sidecar.throttle.stats.questions > questions
+        self._in_flight.append((decision, self.sidecar.meter.terms, is_question))
         self.chain.forward(self._number, decision.request)
 
     def _time_is_over(self, plan_number: int) -> None:
@@ -267,6 +280,13 @@ class Hop:
     def _drop_held(self) -> None:
         self._is_held = False
         self.sidecar.held.pop(self, None)
+
+    def _count_question(self) -> None:
+        self._questions += 1
+        most = most_questions(self.chain.world.now - self._opened_at, self.reasons)
+        if self.chain.client.is_honest and self._questions > most:
+            text = f"{self.sidecar.meter.side}: {self._questions} of one link brought records, {most:.1f} are promised"
+            self.chain.world.violate("questions", text)
 
     def _watch_for_spinning(self, now: float) -> None:
         if now != self._planned_at:

@@ -13,18 +13,18 @@ _WORTH_COMPARING_SECONDS = 5.0
 _WORTH_COMPARING_BATCHES = 20
 
 
-def judge(scenario: Scenario, *, batches_in_a_second: int = 1, trace: Callable[[str], None] | None = None) -> Outcome:
+def judge(scenario: Scenario, trace: Callable[[str], None] | None = None) -> Outcome:
     """Play a scenario; where rogues join, without them first."""
-    run = Run(scenario, batches_in_a_second=batches_in_a_second)
+    run = Run(scenario)
     run.world.trace = trace
     if not scenario.rogues:
         return run.play()
-    alone = Run(replace(scenario, rogues=()), batches_in_a_second=batches_in_a_second)
+    alone = Run(replace(scenario, rogues=()))
     before = alone.play()
     if before.violations:
         return before
     scenario = replace(scenario, seconds=before.seconds, most_exchanges=100 * scenario.most_exchanges)
-    run = Run(scenario, batches_in_a_second=batches_in_a_second)
+    run = Run(scenario)
     run.world.trace = trace
     outcome = run.play()
     enough = _WORTH_COMPARING_BATCHES * run.largest_batch

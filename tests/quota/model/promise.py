@@ -26,27 +26,41 @@ class Exceptions:
 
     batch: int
     links: int  # that can ask questions of their own
-    batches_in_a_second: int = 1  # one for the whole side
 
 
 def most_in_a_second(quota: int, allowed: Exceptions) -> float:
-    """Bytes of throttled replicas, not known to be in sync, in any sliding second."""
-    return WINDOW_SLACK * quota + allowed.batches_in_a_second * allowed.batch
+    """Bytes of throttled replicas, not known to be in sync, in any sliding second.
 
-
-def most_in_all(quotas: Sequence[tuple[float, int | None]], until: float, allowed: Exceptions, returns: int) -> float:
-    """The same from the start on; `quotas` are those in force and since when.
-
-    The mean keeps to the quota, with one window of it and one batch on top. A quota too low to pay for one question a
-    link in 10 s may be passed by what those bring. `returns` are new connections and leader epochs.
+    What questions brought is not among them: that is at most one batch for each, and how many there are is bounded by
+    `most_questions`.
     """
-    total = allowed.batches_in_a_second * float(allowed.batch)
+    return WINDOW_SLACK * quota + allowed.batch
+
+
+def most_questions(seconds: float, reasons: int) -> float:
+    """Questions that brought a batch, of one link in its first so many seconds.
+
+    `reasons` are those to ask who is in sync: the connection, a leader epoch, a partition that is new or that failed, a
+    full fetch of the follower's, settings that changed.
+    """
+    return 1 + reasons + seconds / QUESTION_SECONDS
+
+
+def most_in_all(quotas: Sequence[tuple[float, int | None]], until: float, allowed: Exceptions, urgent: int) -> float:
+    """The same with what questions brought, from the start on; `quotas` are those in force and since when.
+
+    The mean keeps to the quota, with one window of it, one batch, and a debt of 10 s on top. `urgent` questions, which
+    tell who is in sync, wait for no payment that takes longer than that; and a quota too low to pay for one batch in
+    10 s may be passed by one question a link in so long.
+    """
+    total = float(allowed.batch) * (1 + urgent)
+    largest = max((quota or 0 for _, quota in quotas), default=0)
     for (since, quota), (end, _) in zip(quotas, [*quotas[1:], (until, 0)], strict=True):
-        if quota is None:
-            continue
-        questions = (allowed.links * (1 + (end - since) / QUESTION_SECONDS) + returns) * allowed.batch
-        total += quota * (end - since) + (questions if quota * QUESTION_SECONDS < allowed.batch * allowed.links else 0)
-    return total + WINDOW_SLACK * max((quota or 0 for _, quota in quotas), default=0)
+        if quota is not None:
+            is_unpaid = quota * QUESTION_SECONDS < allowed.batch
+            questions = allowed.links * (1 + (end - since) / QUESTION_SECONDS) if is_unpaid else 0.0
+            total += quota * (end - since) + questions * allowed.batch
+    return total + (WINDOW_SLACK + QUESTION_SECONDS) * largest
 
 
 @dataclass(slots=True)
@@ -104,7 +118,7 @@ class Meter:
         self.bounded = 0  # bytes that the quota bounds
         self.in_sync = 0
         self.worst = 0.0  # second, in bounds
-        self.returns = 0  # of partitions whose high watermark nobody knows then: each may be asked for at once
+        self.urgent = 0  # reasons to ask who is in sync
         self._window: deque[tuple[float, int]] = deque()
         self._in_window = 0
 
@@ -114,11 +128,18 @@ class Meter:
         self.quotas.append((self.world.now, quota))
 
     def passed(
-        self, terms: Terms, told: Told, topics: Sequence[ScannedTopic], bases: dict[Key, int], share: float = 1.0
-    ) -> None:
-        """An answer passed, or `share` of it before its connection broke."""
+        self,
+        terms: Terms,
+        told: Told,
+        topics: Sequence[ScannedTopic],
+        bases: dict[Key, int],
+        share: float = 1.0,
+        *,
+        is_question: bool = False,
+    ) -> int:
+        """An answer passed, or `share` of it before its connection broke; returns the bytes that the quota bounds."""
         if terms.quota is None or not bases:
-            return
+            return 0
         now, bounded = self.world.now, 0
         for name, _, records, _ in topics:
             for seen in records:
@@ -130,10 +151,12 @@ class Meter:
                 else:
                     bounded += seen.size
         if bounded:
-            self._count(int(bounded * share), now)
+            bounded = int(bounded * share)
+            self.bounded += bounded
+            self._count(max(0, bounded - self.allowed.batch) if is_question else bounded, now)
+        return bounded
 
     def _count(self, size: int, now: float) -> None:
-        self.bounded += size
         window = self._window
         window.append((now, size))
         self._in_window += size
@@ -162,7 +185,7 @@ class Meter:
     def finish(self) -> None:
         """The run is over: compare what passed in all."""
         now = self.world.now
-        most = most_in_all(self.quotas, now, self.allowed, self.returns)
+        most = most_in_all(self.quotas, now, self.allowed, self.urgent)
         if not self.is_strict:
             most += 12 * max((quota or 0 for _, quota in self.quotas), default=0)  # KIP-73's own window
             most += self.allowed.links * (self.allowed.batch + max((quota or 0 for _, quota in self.quotas), default=0))

@@ -40,7 +40,7 @@ class Outcome:
 class Run:
     """One scenario's world."""
 
-    def __init__(self, scenario: Scenario, *, batches_in_a_second: int = 1) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.world = world = World()
         self.by_id = FETCH_VERSIONS[scenario.version].names_topics_by_id
@@ -62,7 +62,6 @@ class Run:
         self.sides = [scenario.leader, scenario.follower]
         live = max((one.live_size for one in scenario.partitions if one.live_every), default=0)
         self._largest = max(live, *[max(log.sizes) for log in self.logs])
-        self._batches = batches_in_a_second  # 0: one for each link
         count = len(replicas)
         self.ingress = [self._sidecar(0, number + 1, count) for number in range(leaders)]
         self.egress = [self._sidecar(1, FIRST_FOLLOWER + number, count) for number in range(followers)]
@@ -144,7 +143,7 @@ class Run:
         batch = (
             self._largest if scenario.version >= FIRST_WITH_WHOLE_BATCHES else max(self._largest, PARTITION_MAX_BYTES)
         )
-        allowed = Exceptions(batch, links + 20 * len(scenario.rogues), self._batches or links + len(scenario.rogues))
+        allowed = Exceptions(batch, links + 20 * len(scenario.rogues))
         meter = Meter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
         sidecar = Sidecar(world, throttle, meter)
         if self.by_id and scenario.names_known_after is not None:
@@ -163,7 +162,7 @@ class Run:
                     side = self.sides[sidecar in self.egress]
                     sidecar.meter.change(side.rate, self.throttled(side))
             if seconds:
-                self.watch.disturbed()
+                self._all_may_be_asked()
 
         if seconds:
             self.world.after(seconds, learn)
@@ -184,7 +183,6 @@ class Run:
     def _connect(self, place: tuple[int, int, int], fetcher: Fetcher) -> None:
         leader, follower, _ = place
         scenario = self.scenario
-        self._returned(place)
         fetcher.connect(
             Chain(
                 self.world,
@@ -223,10 +221,6 @@ class Run:
         spec = self.scenario.partitions[index]
         return index, (spec.leader, spec.follower, spec.fetcher)
 
-    def _returned(self, place: tuple[int, int, int]) -> None:
-        for sidecar in self.path(place[0], place[1]):
-            sidecar.meter.returns += 1
-
     def _break(self, event: Event) -> None:
         _, place = self._chosen(event)
         fetcher = self.fetchers[place]
@@ -239,14 +233,12 @@ class Run:
         log = self.logs[index]
         if log.key in self.leaders[place[0]].logs and not log.error_code:
             self.leaders[place[0]].fail(log, NOT_LEADER_OR_FOLLOWER)
-            self._returned(place)
             self.watch.failed(self.fetchers[place], log)
             self.world.after(_HEALS_AFTER, self.leaders[place[0]].fail, log, 0)
 
     def _elect(self, event: Event) -> None:
         index, place = self._chosen(event)
         log = self.logs[index]
-        self._returned(place)
         self.fetchers[place].elect(log.key, (event.value or 0) if self.scenario.version <= _LAST_THAT_GOES_BACK else 0)
 
     def _delete(self, event: Event) -> None:
@@ -267,6 +259,13 @@ class Run:
         self.sides[number] = side
         for sidecar in self.egress if number else self.ingress:
             self._configure(sidecar, side)
+        self._all_may_be_asked()
+
+    def _all_may_be_asked(self) -> None:
+        """Nobody knows what is in sync of what nobody throttled."""
+        for fetcher in self.fetchers.values():
+            if fetcher.chain is not None:
+                fetcher.chain.may_be_asked()
         self.watch.disturbed()
 
     def _evict(self, event: Event) -> None:
