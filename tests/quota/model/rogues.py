@@ -101,14 +101,16 @@ class Peer:
                     max_wait_ms=LARGEST,
                 )
         elif self.rogue == "high watermark":
-            version = min(version, 6)
+            version = version if FETCH_VERSIONS[version].names_topics_by_id else min(version, 6)
             while True:
                 yield self._request(version, [(behind, behind.end, PARTITION_MAX_BYTES)], max_wait_ms=0)
                 for offset in range(0, behind.end, max(1, behind.end // 20)):
                     yield self._request(version, [(behind, offset, PARTITION_MAX_BYTES)])
         elif self.rogue == "versions":
+            by_id = FETCH_VERSIONS[version].names_topics_by_id
+            versions = (13, 17, 15, 18) if by_id else (3, 7, 11, 12, 4, 5)
             for number in itertools.count():
-                yield self._request((3, 7, 11, 12, 4, 17)[number % 6], [(behind, number, PARTITION_MAX_BYTES)])
+                yield self._request(versions[number % len(versions)], [(behind, number, PARTITION_MAX_BYTES)])
         elif self.rogue == "twice":
             for number in itertools.count():
                 wanted = [(behind, number, PARTITION_MAX_BYTES), (self.second, number, PARTITION_MAX_BYTES)]
@@ -131,7 +133,7 @@ class Peer:
         topics = []
         for log, offset, size in wanted:
             entry = pack(log.key[1], 5, offset, size)
-            name = log.key[0].ljust(16, b"\x01") if row.names_topics_by_id else log.key[0]
+            name = log.key[0].ljust(16, b"\x01") if row.names_topics_by_id else log.key[0]  # made-up ones have no id
             topics.append(RequestTopic(name, entry, len(entry)))
         header = RequestHeader(FETCH, version, next(self._numbers), b"r")
         return FetchRequest(
