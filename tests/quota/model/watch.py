@@ -139,8 +139,9 @@ class Watch:
         seconds = 0.0
         for sidecar in self.run.sidecars:
             allowed, quota = sidecar.meter.allowed, sidecar.meter.terms.quota
-            if quota:
-                seconds += allowed.links * allowed.batch / quota
+            if quota is not None:
+                price = allowed.batch / quota if quota else math.inf
+                seconds += allowed.links * min(price, HIDDEN_SECONDS)
         return seconds
 
     def _line_seconds(self, sidecar: Sidecar) -> float:
