@@ -112,8 +112,8 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float, is_urgent: boo
     share = min(share, fair)
     spend = min(max(ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
     fill = _fill(link, request, now, spend)
-    # A batch larger than the credit that can gather goes when half of that has; the rest becomes debt. Beside records in
-    # sync it is never all there when a fetch comes.
+    # A batch larger than the credit that can gather goes when half of that has; the rest becomes debt. Beside records
+    # in sync a fetch never finds all of it.
     needed = min(fill.reserved, ledger.most_credit / 2)
     ready = ledger.credit_at(needed + ahead)
     # Compared with a fresh reading: the ledger has read the clock since `now` was taken.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from protocol.fetch import FetchRequest
+from protocol.response_scanner import ResponseHead
 from quota.decisions import Answer, Forward, Hold
 from quota.replica_link import ReplicaLink
 from quota.throttle import Throttle, ThrottleSettings
@@ -23,6 +24,11 @@ _WAKE_INTERVAL_SECONDS = 0.005
 _SHORTEST_HOLD_SECONDS = 0.001
 _LEAST_HELD_SECONDS = 1e-6
 _MOST_PLANS_AT_ONCE = 200  # of one held fetch, at one moment
+
+
+def stays_empty(response: Response, head: ResponseHead) -> bool:
+    """Whether an answer is legal without any partition, and not with some (KIP-219). As in the response scanner."""
+    return not response.topics and head.throttle_time_ms > 0
 
 
 class Sidecar:
@@ -213,7 +219,7 @@ class Hop:
             self._give_up(error)
         self.sidecar.wake_soon()
         head = response.head if decision.head_patch is None else decision.head_patch(response.head)
-        if not decision.appended_topics or head.error_code or (not response.topics and head.throttle_time_ms > 0):
+        if not decision.appended_topics or head.error_code or stays_empty(response, head):
             return response.appended(head, [])
         version = decision.request.header.api_version
         return response.appended(head, scan_appended(version, decision.appended, decision.appended_topics))
