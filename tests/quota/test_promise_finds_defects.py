@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -40,20 +40,11 @@ def question_for_each_return(patch: Patch) -> None:
 
 def place_lost_by_each_return(patch: Patch) -> None:
     """What is there now and then stands behind all that is always there."""
-    granted = GrantQueue.granted
 
-    def last(queue: GrantQueue, one: ReplicaPartition, size: int) -> None:
-        granted(queue, one, size)
-        one.was_queued = False
+    def always_there_first(queue: GrantQueue) -> Iterator[ReplicaPartition]:
+        return iter(sorted(queue._waiting, key=lambda one: one.is_paced))
 
-    def enter(queue: GrantQueue, one: ReplicaPartition, *, is_capped: bool) -> None:
-        if one not in queue._waiting:
-            one.turn = max((other.turn for other in queue._waiting), default=queue._reached) + 1
-            queue._is_sorted = False
-            queue._waiting[one] = None
-
-    patch.setattr(GrantQueue, "granted", last)
-    patch.setattr(GrantQueue, "enter", enter)
+    patch.setattr(GrantQueue, "__iter__", always_there_first)
     patch.setattr(CatchUp, "_paced", lambda self, link: [])
 
 
@@ -167,7 +158,10 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     "8": (empty_answers_filled, link(3, "both", side(100_000, 1), side(100_000, 0), T, U)),
     "14": (negative_sizes, link(4, "leader", side(MB, 0), side(MB), HONEST, rogues=("negative",))),
     "15": (claims_that_last, link(4, "leader", side(MB, 0), side(MB), HONEST, REST, rogues=("long wait",))),
-    "16": (in_sync_lately_however_far_back, link(4, "leader", side(MB, 0), side(MB), HONEST, rogues=("high watermark",))),
+    "16": (
+        in_sync_lately_however_far_back,
+        link(4, "leader", side(MB, 0), side(MB), HONEST, rogues=("high watermark",)),
+    ),
 }
 """By the number of the defect."""
 

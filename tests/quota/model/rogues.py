@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROGUE_ID = 199
 JOINS_AFTER = 1.0
 _PAUSE_SECONDS = 0.03  # between two fetches of one connection
-_MOST_FETCHES = 150  # of one connection
+_MOST_FETCHES = 60  # of one connection
 SMALLEST, LARGEST = -(2**31), 2**31 - 1
 _CONNECTIONS: dict[Rogue, int] = {"long wait": 2, "never reads": 3, "many connections": 8}
 

@@ -164,7 +164,7 @@ def _any(choose: Chooser, depth: int) -> Scenario:
         sidecar_slots=choose.pick((1_000, 1_000, 1_000, 0, 1)),
         names_known_after=choose.pick((0.0, 0.0, 0.3, 2.0, None)),
         seconds=seconds,
-        most_exchanges=choose.pick((15, 25, 40, 70)) * depth,
+        most_exchanges=choose.pick((10, 20, 30, 50)) * depth,
     )
 
 
@@ -179,7 +179,7 @@ def _plain(choose: Chooser, scenario: Scenario, partitions: tuple[Partition, ...
         leader_slots=1_000,
         sidecar_slots=1_000,
         names_known_after=0.0,
-        most_exchanges=max(100, scenario.most_exchanges),
+        most_exchanges=max(80, scenario.most_exchanges),
     )
 
 
