@@ -28,7 +28,7 @@ class Drawn:
         return self._data.draw(st.integers(0, 99)) >= 100 - percent
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_promise_of_a_drawn_run_holds(data: st.DataObject) -> None:
     scenario = draw(Drawn(data))

@@ -149,7 +149,7 @@ def _any(choose: Chooser, depth: int) -> Scenario:
     partitions = _partitions(choose, leaders, followers, fetchers, alike)
     seconds = choose.pick((8.0, 15.0, 25.0, 40.0))
     events = tuple(sorted((_event(choose, seconds) for _ in range(_few(choose))), key=lambda event: event.at))
-    rogues = (choose.pick(ROGUES),) if choose.chance(20) else ()
+    rogues = (choose.pick(ROGUES),) if choose.chance(15) else ()
     return Scenario(
         version,
         hops,
@@ -164,7 +164,7 @@ def _any(choose: Chooser, depth: int) -> Scenario:
         sidecar_slots=choose.pick((1_000, 1_000, 1_000, 0, 1)),
         names_known_after=choose.pick((0.0, 0.0, 0.3, 2.0, None)),
         seconds=seconds,
-        most_exchanges=choose.pick((10, 20, 30, 50)) * depth,
+        most_exchanges=choose.pick((8, 15, 25, 40)) * depth,
     )
 
 
@@ -179,7 +179,7 @@ def _plain(choose: Chooser, scenario: Scenario, partitions: tuple[Partition, ...
         leader_slots=1_000,
         sidecar_slots=1_000,
         names_known_after=0.0,
-        most_exchanges=max(80, scenario.most_exchanges),
+        most_exchanges=max(60, scenario.most_exchanges),
     )
 
 
@@ -227,7 +227,7 @@ def _few(choose: Chooser) -> int:
 
 def _shape(choose: Chooser) -> tuple[int, int, int]:
     """Leaders, followers, and fetchers of each pair."""
-    many = choose.pick((1, 1, 1, 1, 1, 2, 2, 2, 3, 5, 5, 10, 20, 40)) if choose.chance(90) else 1
+    many = choose.pick((1, 1, 1, 1, 1, 2, 2, 2, 3, 5, 5, 10, 20, 40, 1, 1, 2, 3, 5)) if choose.chance(90) else 1
     kind = choose.pick(("followers", "leaders", "fetchers"))
     return (
         many if kind == "leaders" else 1,
@@ -248,7 +248,7 @@ def _partitions(
     live = choose.pick((0.0, 0.0, 1.0, 0.2, 0.05 if links <= 2 else 0.5))
     beside = choose.pick((0, 1, 1, 2)) if links <= 5 else choose.pick((0, 1))
     unthrottled = (
-        choose.pick((0, 0, 0, 0, 1, 1, 5, 30)) if links == 1 else choose.pick((0, 0, 0, 1)) if links <= 3 else 0
+        choose.pick((0, 0, 0, 0, 1, 1, 3, 12)) if links == 1 else choose.pick((0, 0, 0, 1)) if links <= 3 else 0
     )
     made: list[Partition] = []
     numbers = [0, 0, 0, 0]
