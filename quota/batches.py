@@ -23,7 +23,17 @@ _FADING = 0.998  # of the largest batch seen, for each answer: after 350 answers
 class BatchSizes:
     """What is known of one partition's batch sizes, in bytes. Zero is unknown."""
 
-    __slots__ = ("_misses", "barren", "bytes_per_offset", "largest", "most", "next_size", "seen", "smallest")
+    __slots__ = (
+        "__weakref__",
+        "_misses",
+        "barren",
+        "bytes_per_offset",
+        "largest",
+        "most",
+        "next_size",
+        "seen",
+        "smallest",
+    )
 
     def __init__(self) -> None:
         self.smallest = 0

@@ -117,8 +117,9 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float, is_urgent: boo
     if link.answer_seconds > SLOW_SECONDS:
         spend = max(spend, min(rate * min(link.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
     fill = _fill(link, request, now, spend)
-    # A batch larger than the credit that can gather goes when the credit is full; the rest becomes debt.
-    needed = min(fill.reserved, ledger.most_credit)
+    # A batch larger than the credit that can gather goes when half of that has; the rest becomes debt. Beside records
+    # in sync a fetch never finds all of it.
+    needed = min(fill.reserved, ledger.most_credit / 2)
     ready = ledger.credit_at(needed + ahead)
     # Compared with a fresh reading: the ledger has read the clock since `now` was taken.
     if ready <= throttle.clock():
@@ -264,10 +265,7 @@ def _asked_along(link: ReplicaLink, asks_all: bool) -> list[ReplicaPartition]:
 def _question_at(link: ReplicaLink, now: float) -> float:
     """The time at which this link may ask for offsets and errors alone; inf where it has nothing to ask."""
     questions = link.throttle.questions
-    is_full_in_session = link.sessions.in_session and not link.sessions.is_incremental
-    if link.unknown_count or is_full_in_session:
-        # No high watermark to judge by, nor one to make an entry of; and a full answer in a session has to have every
-        # partition, of which nothing is made up.
+    if link.unknown_count:  # no high watermark to judge by, nor one to make an entry of
         if link.unknown_since is None:
             link.unknown_since = now
         waits_alone = link.partition_count == link.behind_count + link.unknown_count or link.sessions.is_incremental
@@ -281,7 +279,8 @@ def _question_at(link: ReplicaLink, now: float) -> float:
         due = max(link.unanswered_since, link.questioned_at) + QUESTION_SECONDS
     else:
         return float("inf")
-    return questions.ready_at(link, link.replica_id, due)
+    # A full fetch in a session that is held for that long has its follower's time-out before it.
+    return questions.ready_at(link, link.replica_id, due, is_urgent=_has_to_wait(link))
 
 
 def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> Forward:
@@ -306,7 +305,9 @@ def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_second
     ready = min(ready, _leave_unanswered(link, now) + QUESTION_SECONDS, link.throttle.names_awaited_until)
     wait = min(max(request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS), LONGEST_HOLD_SECONDS)
     has_to_wait = _has_to_wait(link)
-    if link.partition_count > link.behind_count + link.unknown_count and not has_to_wait:
+    if link.partition_count > link.behind_count + link.unknown_count and (
+        link.sessions.is_incremental or not link.unknown_count
+    ):
         link.leave_out()
         shorter = min(request.max_wait_ms / 1000, max(ready - now, SHORTEST_WAIT_SECONDS))
         return _forward_without(link, request.with_(max_wait_ms=round(shorter * 1000), min_bytes=_AT_ONCE))
@@ -320,21 +321,25 @@ def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_second
 
 
 def _has_to_wait(link: ReplicaLink) -> bool:
-    """Whether a full answer needs an entry that only the leader can give, and the question for it may not go yet."""
+    """Whether a full answer needs an entry that only the leader can give, and the question for it may not go yet.
+
+    In a session an answer with nothing at all is no answer: its follower would begin anew, with a full fetch.
+    """
     if link.sessions.is_incremental:
         return False
-    return link.unknown_count > 0 or link.sessions.in_session
+    return link.unknown_count > 0 or (link.sessions.in_session and link.partition_count == link.behind_count)
 
 
 def _forward_without(link: ReplicaLink, request: FetchRequest) -> Forward:
-    """Ask for what is not behind, and only outside of sessions make up an answer for the rest."""
+    """Ask for what is not behind, and make up an answer for the rest where a full answer has to have it."""
     if link.sessions.is_incremental:
         return _forward(link, link.sessions.changes(link, request), InFlight(), leaves_out=True)
     row = fetch_version(request.header.api_version)
     topics = [part for block in request.topics if (part := without_behind(link, row, block)).entries]
-    fewer = link.sessions.whole(link, request.with_(topics=topics), ())
+    fewer = link.sessions.whole(link, request.with_(topics=topics), (), leaves_out=True)
     made_up = _made_up_topics(link, row.api_version)
-    return _forward(link, fewer, InFlight(), encode_response_topics(row.api_version, made_up), len(made_up))
+    appended = encode_response_topics(row.api_version, made_up)
+    return _forward(link, fewer, InFlight(), appended, len(made_up), leaves_out=link.sessions.in_session)
 
 
 def _empty_answer(link: ReplicaLink, request: FetchRequest) -> bytes:

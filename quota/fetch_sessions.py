@@ -141,10 +141,17 @@ class FetchSessions:
 
         return patch
 
-    def whole(self, link: ReplicaLink, request: FetchRequest, treated: Iterable[ReplicaPartition]) -> FetchRequest:
+    def whole(
+        self,
+        link: ReplicaLink,
+        request: FetchRequest,
+        treated: Iterable[ReplicaPartition],
+        *,
+        leaves_out: bool = False,
+    ) -> FetchRequest:
         """`request`, which lists all that the follower wants, for the leader. `treated` have caps of our own in it.
 
-        Below v7 there is nothing to add.
+        `leaves_out`: what is behind is not in it. Below v7 there is nothing to add.
         """
         if not self._has_sessions:
             return request
@@ -154,7 +161,7 @@ class FetchSessions:
             return request.with_(session_id=self.leader.id, session_epoch=FINAL_EPOCH)
         for topic in link.topics.values():
             for replica in topic.partitions.values():
-                replica.upstream = Upstream.AS_CAME
+                replica.upstream = Upstream.ABSENT if leaves_out and replica.behind else Upstream.AS_CAME
         self.touched = dict.fromkeys(treated)
         for replica in self.touched:
             replica.upstream = Upstream.CAPPED

@@ -161,6 +161,7 @@ class ReplicaLink:
             self.account.settle(fetch.reserved, 0)
             throttle.ledger.charge_question(behind_bytes)
             throttle.questions.answered(self, self.replica_id, behind_bytes, throttle.settings.rate or 0)
+            throttle.turns.owe(self.replica_id, behind_bytes)
         else:
             self.account.hand_over(fetch.reserved, behind_bytes)
             self._unconfirmed += behind_bytes
@@ -240,7 +241,8 @@ class ReplicaLink:
             name = throttle.topic_names.name_of(key) if is_id else key
             shown = printed_id(key).encode() if name is None else name
             lag = self.asker.topic(self.replica_id, shown, names_topic=name is not None)
-            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttle.throttled_partitions(name, key))
+            throttled = throttle.throttled_partitions(name, key)
+            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttled, throttle.batches_of(key))
         return topic
 
     @property
