@@ -24,7 +24,6 @@ class BatchSizes:
     """What is known of one partition's batch sizes, in bytes. Zero is unknown."""
 
     __slots__ = (
-        "__weakref__",
         "_misses",
         "barren",
         "bytes_per_offset",

@@ -241,8 +241,7 @@ class ReplicaLink:
             name = throttle.topic_names.name_of(key) if is_id else key
             shown = printed_id(key).encode() if name is None else name
             lag = self.asker.topic(self.replica_id, shown, names_topic=name is not None)
-            throttled = throttle.throttled_partitions(name, key)
-            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttled, throttle.batches_of(key))
+            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttle.throttled_partitions(name, key))
         return topic
 
     @property

@@ -181,7 +181,6 @@ class ReplicaTopic:
         name: bytes | None,
         lag: AskedTopic,
         throttled: frozenset[int] | EveryPartition,
-        batches: BatchSizes,
     ) -> None:
         self.key = key  # as on the wire: the name, from v13 on the topic id
         self.name = name  # None while the id's name is not known
@@ -192,7 +191,7 @@ class ReplicaTopic:
         self.absent: dict[int, ReplicaPartition] = {}  # not asked for now
         self.behind: dict[int, ReplicaPartition] = {}
         self.unknown: set[int] = set()  # throttled partitions whose high watermark is not known yet
-        self.batches = batches  # of the topic as a whole, whichever link they came by
+        self.batches = BatchSizes()  # of the topic as a whole
         self.made_up: tuple[int, bytes] | None = None  # version and entries of all behind, while they stay the same
         self._request_number = self._response_number = -1
         self._earlier_blocks: dict[bytes, bytes] = {}

@@ -7,13 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
-from weakref import WeakValueDictionary
 from zlib import crc32
 
 from protocol.fetch import MAX_INT32
 from protocol.fetch_session import NO_SESSION, next_epoch
 from protocol.metadata import NO_ID
-from quota.batches import BatchSizes
 from quota.broker_ids import MOST_IDS, BrokerIds
 from quota.catch_up import Order
 from quota.interval import IntervalCounts
@@ -150,7 +148,6 @@ class Throttle:
             clock, self.settings.replica_lag_time_max_ms / 1000, self._forget_topic, self.in_isr, self.brokers
         )
         self.links: set[ReplicaLink] = set()
-        self._batches: WeakValueDictionary[bytes, BatchSizes] = WeakValueDictionary()  # as long as a link has the topic
         self.topic_names = TopicNames(clock) if topic_names is None else topic_names
         self.throttled_ids: Container[bytes] = _ThrottledIds(self)
         self.names_awaited_until = math.inf  # when the first id without a name is no longer throttled (clock seconds)
@@ -275,13 +272,6 @@ class Throttle:
         link = ReplicaLink(self, peer)
         self.links.add(link)
         return link
-
-    def batches_of(self, topic: bytes) -> BatchSizes:
-        """The batch sizes of a topic, by its key on the wire: all links learn them and go by them."""
-        found = self._batches.get(topic)
-        if found is None:
-            found = self._batches[topic] = BatchSizes()
-        return found
 
     def drop(self, link: ReplicaLink) -> None:
         """Forget a link that is closed, with all that it holds."""
