@@ -28,6 +28,7 @@ from proxy.export_stats import ExportStats
 from proxy.log import EventLog
 from proxy.metrics import ProcessStats, SideSource, families, render
 from proxy.stats import RelayStats
+from quota.link_counts import count_strays
 from quota.throttle import Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 
@@ -119,8 +120,8 @@ async def _pauses(report: Report, rounds: int, directory: str) -> None:
         link = throttle.link(2)
         for topic in range(TOPICS):
             lag = link.asker.topic(2, b"topic-%d" % topic)
-            link._count_strays(
-                b"topic-%d" % topic, False, [RecordsSeen(id_, 1000, 990, 3) for id_ in range(PARTITIONS)]
+            count_strays(
+                link, b"topic-%d" % topic, False, [RecordsSeen(id_, 1000, 990, 3) for id_ in range(PARTITIONS)]
             )
             for partition in range(PARTITIONS):
                 lag.update(partition, 5, 10, time.monotonic())

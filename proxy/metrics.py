@@ -185,6 +185,13 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         lambda side: side.throttle.open_sessions,
     )
     yield _by_side(
+        "weir_fetch_session_evictions",
+        "counter",
+        "Fetch sessions of followers that gave way to another follower's (KIP-227).",
+        sides,
+        lambda side: side.throttle.stats.sessions_evicted,
+    )
+    yield _by_side(
         "weir_replica_lag_messages_sum",
         "gauge",
         "Messages behind the high watermark, over all replicas.",

@@ -13,6 +13,7 @@ from protocol.response_scanner import RecordsSeen
 _EVEN_SPREAD = 0.002  # sizes this close together count as equal: their caps waste 0.2 % at most
 _FEW = 4  # batches from which nothing is concluded yet
 _MANY_BATCHES = 50  # a cap of this many batches wastes about half of one: 1 %
+_SOME_BATCHES = 4
 _FORGIVEN_MISSES = 3
 _BARREN_BEFORE_FIRST = 2
 _PROBE_BYTES = 64 * 1024  # the first cap after a probe that brought nothing
@@ -22,7 +23,16 @@ _FADING = 0.998  # of the largest batch seen, for each answer: after 350 answers
 class BatchSizes:
     """What is known of one partition's batch sizes, in bytes. Zero is unknown."""
 
-    __slots__ = ("_misses", "barren", "bytes_per_offset", "largest", "most", "next_size", "seen", "smallest")
+    __slots__ = (
+        "_misses",
+        "barren",
+        "bytes_per_offset",
+        "largest",
+        "most",
+        "next_size",
+        "seen",
+        "smallest",
+    )
 
     def __init__(self) -> None:
         self.smallest = 0
@@ -72,12 +82,13 @@ class BatchSizes:
             return float("inf")
         return offsets * known.bytes_per_offset + known.largest / 2
 
-    def cap_for(self, left: float, asked: int, others: BatchSizes) -> tuple[int, bool]:
+    def cap_for(self, left: float, asked: int, others: BatchSizes, *, wastes_some: bool = False) -> tuple[int, bool]:
         """The partition_max_bytes (> 0, <= asked) for at most `left` bytes, and whether it surely returns a batch.
 
         A cap above `left` means that not even one batch fits. An unsure one brings exactly one whole batch where this
         is the first partition with data, and perhaps nothing elsewhere. `others` is what was seen of the topic's other
-        partitions: used while nothing is known of this one.
+        partitions: used while nothing is known of this one. `wastes_some` says that answers take long: then a part of a
+        batch that is thrown away costs less than an answer with a single one.
         """
         known = self if self.seen >= _FEW else others
         batch = self.next_size or known.largest
@@ -88,7 +99,7 @@ class BatchSizes:
         room = int(min(left, asked))
         if known.is_even and known.largest <= asked:
             return max(1, room // known.largest) * known.largest, True
-        if room >= _MANY_BATCHES * batch:
+        if room >= (_SOME_BATCHES if wastes_some else _MANY_BATCHES) * batch:
             return room, True
         # Uneven sizes: one whole batch, and the head of the next one, which tells that one's size.
         return min(asked, batch + BATCH_HEAD_SIZE), bool(self.next_size)

@@ -14,15 +14,13 @@ the quota is asked before the bytes are sent, and each partition behind gets one
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from protocol.fetch import (
     FetchRequest,
-    FetchVersion,
-    RequestTopic,
     ResponseTopic,
     encode_fetch_response,
     encode_response_topics,
@@ -33,7 +31,8 @@ from quota.decisions import Answer, Decision, Forward, Hold
 from quota.fetch_sessions import LEFT_OUT_MS, Grant
 from quota.ledger import CREDIT_SECONDS, WINDOW_SECONDS
 from quota.questions import QUESTION_SECONDS
-from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
+from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, Upstream
+from quota.request_parts import granted_topics, split, without_behind
 from quota.turns import CLAIM_SECONDS
 
 if TYPE_CHECKING:
@@ -43,6 +42,8 @@ SHARE_SECONDS = 0.12  # of quota: what one fetch is granted; small enough to pac
 SHARE_BESIDE_LIVE_SECONDS = 0.012  # the same on a link with live traffic: a record in sync waits behind every share
 LONGEST_RIDE_SECONDS = 0.02  # how long a share waits for a live record to go with
 LARGEST_SHARE_SECONDS = 0.15  # what a fetch that comes late may be granted
+SLOW_SECONDS = 0.1  # answers that take longer bring larger shares: what gathers meanwhile
+SLOWEST_SHARE_SECONDS = 0.9  # the most that one of them is granted: all of it may come at once
 ROUND_SECONDS = 4.0  # in which all links in line have had a share, however many there are
 SMALLEST_FILL_SECONDS = 0.05  # worth a fetch of its own when the window has no room for a whole share
 LONGEST_BESIDE_OTHERS_SECONDS = 1.0  # how long others that cannot wait are held for a question that cannot go yet
@@ -51,6 +52,8 @@ _REFRESH_SECONDS = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before i
 SHORTEST_WAIT_SECONDS = 0.05  # a fetch that brings nothing lasts this long at least: held, not spun
 _SHORTEST_HOLD_SECONDS = 0.001  # the event loop's own resolution; a shorter hold would spin
 _AT_ONCE = 1  # min_bytes: an answer comes as soon as there is anything
+_EMPTY_MS = 1
+_FIRST_MUTING_VERSION = 8
 _LEAST_WHOLE_VERSION = 3  # KIP-74: from v3 on the first partition with data returns at least one whole batch
 
 
@@ -116,9 +119,12 @@ def _grants(link: ReplicaLink, request: FetchRequest, now: float, is_urgent: boo
     ahead = throttle.turns.ahead_of(link, replica=link.replica_id, is_urgent=is_urgent, turn=turn, most=most_ahead)
     # Late by a little: what has gathered meanwhile goes along, within bounds, or bursts would repeat every second.
     spend = min(max(ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
+    if link.answer_seconds > SLOW_SECONDS:
+        spend = max(spend, min(rate * min(link.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
     fill = _fill(link, request, now, spend)
-    # A batch larger than the credit that can gather goes when the credit is full; the rest becomes debt.
-    needed = min(fill.reserved, ledger.most_credit)
+    # A batch larger than the credit that can gather goes when half of that has; the rest becomes debt. Beside records
+    # in sync a fetch never finds all of it.
+    needed = min(fill.reserved, ledger.most_credit / 2)
     ready = ledger.credit_at(needed + ahead)
     # Compared with a fresh reading: the ledger has read the clock since `now` was taken.
     if ready <= throttle.clock():
@@ -159,7 +165,9 @@ def _fill(link: ReplicaLink, request: FetchRequest, now: float, spend: float) ->
             fill.batch = max(fill.batch, replica.max_bytes)
             left -= replica.max_bytes
         else:
-            cap, is_sure = replica.batches.cap_for(left, replica.worth_asking(), replica.topic.batches)
+            cap, is_sure = replica.batches.cap_for(
+                left, replica.worth_asking(), replica.topic.batches, wastes_some=link.answer_seconds > SLOW_SECONDS
+            )
             if fill.grants and (cap > left or not is_sure):
                 break
             fill.grants.append((replica, cap))
@@ -191,8 +199,8 @@ def _forward_granted(
             link.sessions.leader.begin_anew()  # a session keeps its own order: only a new one has the grants in front
         request = link.sessions.changes(link, request, grants, _asked_along(link, asks_all))
     else:
-        front, entries, asked = _split(link, request, frozenset(granted))
-        funded = _granted_topics(request, grants, entries)
+        front, entries, asked = split(link, request, frozenset(granted))
+        funded = granted_topics(request, grants, entries)
         # What is not throttled stays in front, but where it fills every answer: without a quota it would take turns.
         first = funded + front if grants_are_first else front + funded
         request = request.with_(topics=first + asked)
@@ -217,17 +225,6 @@ def _min_bytes(link: ReplicaLink, grants: list[Grant], now: float) -> int:
     if is_late or any(2 * cap > replica.worth_asking() for replica, cap in grants):
         return _AT_ONCE
     return granted + 1
-
-
-def _granted_topics(
-    request: FetchRequest, grants: list[Grant], entries: dict[ReplicaPartition, bytes]
-) -> list[RequestTopic]:
-    """The partitions granted in the order of their grants; but for its cap each stays as it came."""
-    row = fetch_version(request.header.api_version)
-    return [
-        RequestTopic(replica.topic.key, row.with_max_bytes(entries[replica], cap), len(entries[replica]))
-        for replica, cap in grants
-    ]
 
 
 # Not granting
@@ -278,10 +275,7 @@ def _asked_along(link: ReplicaLink, asks_all: bool) -> list[ReplicaPartition]:
 def _question_at(link: ReplicaLink, now: float) -> float:
     """The time at which this link may ask for offsets and errors alone; inf where it has nothing to ask."""
     questions = link.throttle.questions
-    is_full_in_session = link.sessions.in_session and not link.sessions.is_incremental
-    if link.unknown_count or is_full_in_session:
-        # No high watermark to judge by, nor one to make an entry of; and a full answer in a session has to have every
-        # partition, of which nothing is made up.
+    if link.unknown_count:  # no high watermark to judge by, nor one to make an entry of
         if link.unknown_since is None:
             link.unknown_since = now
         waits_alone = link.partition_count == link.behind_count + link.unknown_count or link.sessions.is_incremental
@@ -295,7 +289,8 @@ def _question_at(link: ReplicaLink, now: float) -> float:
         due = max(link.unanswered_since, link.questioned_at) + QUESTION_SECONDS
     else:
         return float("inf")
-    return questions.ready_at(link, link.replica_id, due)
+    # A full fetch in a session that is held for that long has its follower's time-out before it.
+    return questions.ready_at(link, link.replica_id, due, is_urgent=_has_to_wait(link))
 
 
 def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> Forward:
@@ -309,7 +304,7 @@ def _forward_question(link: ReplicaLink, request: FetchRequest, now: float) -> F
         asks_all = _is_time_to_ask_all(link, now)
         question = link.sessions.changes(link, request, (), _asked_of_session(link, asks_all))
     else:
-        front, _, asked = _split(link, request, ())
+        front, _, asked = split(link, request, ())
         question = link.sessions.whole(link, request.with_(topics=front + asked), link.waiting())
     fetch = InFlight(is_question=True, asks_all=asks_all)
     link.throttle.questions.asked(link, link.replica_id)
@@ -320,7 +315,9 @@ def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_second
     ready = min(ready, _leave_unanswered(link, now) + QUESTION_SECONDS, link.throttle.names_awaited_until)
     wait = min(max(request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS), LONGEST_HOLD_SECONDS)
     has_to_wait = _has_to_wait(link)
-    if link.partition_count > link.behind_count + link.unknown_count and not has_to_wait:
+    if link.partition_count > link.behind_count + link.unknown_count and (
+        link.sessions.is_incremental or not link.unknown_count
+    ):
         link.leave_out()
         shorter = min(request.max_wait_ms / 1000, max(ready - now, SHORTEST_WAIT_SECONDS))
         return _forward_without(link, request.with_(max_wait_ms=round(shorter * 1000), min_bytes=_AT_ONCE))
@@ -334,42 +331,44 @@ def _leave_out(link: ReplicaLink, request: FetchRequest, now: float, held_second
 
 
 def _has_to_wait(link: ReplicaLink) -> bool:
-    """Whether a full answer needs an entry that only the leader can give, and the question for it may not go yet."""
+    """Whether a full answer needs an entry that only the leader can give, and the question for it may not go yet.
+
+    In a session an answer with nothing at all is no answer: its follower would begin anew, with a full fetch.
+    """
     if link.sessions.is_incremental:
         return False
-    return link.unknown_count > 0 or link.sessions.in_session
+    return link.unknown_count > 0 or (link.sessions.in_session and link.partition_count == link.behind_count)
 
 
 def _forward_without(link: ReplicaLink, request: FetchRequest) -> Forward:
-    """Ask for what is not behind, and only outside of sessions make up an answer for the rest."""
+    """Ask for what is not behind, and make up an answer for the rest where a full answer has to have it."""
     if link.sessions.is_incremental:
         return _forward(link, link.sessions.changes(link, request), InFlight(), leaves_out=True)
     row = fetch_version(request.header.api_version)
-    topics = [kept for block in request.topics if (kept := _kept(link, row, block)).entries]
-    fewer = link.sessions.whole(link, request.with_(topics=topics), ())
+    topics = [part for block in request.topics if (part := without_behind(link, row, block)).entries]
+    fewer = link.sessions.whole(link, request.with_(topics=topics), (), leaves_out=True)
     made_up = _made_up_topics(link, row.api_version)
-    return _forward(link, fewer, InFlight(), encode_response_topics(row.api_version, made_up), len(made_up))
+    appended = encode_response_topics(row.api_version, made_up)
+    return _forward(link, fewer, InFlight(), appended, len(made_up), leaves_out=link.sessions.in_session)
 
 
 def _empty_answer(link: ReplicaLink, request: FetchRequest) -> bytes:
-    """KIP-219: an empty response with throttle_time_ms > 0 is legal for a full fetch, and makes nothing up.
+    """To an incremental fetch an empty response says that nothing is new.
 
-    To an incremental fetch an empty response says that nothing is new.
+    To a full one it is legal with throttle_time_ms > 0 (KIP-219), and makes nothing up. But from v8 on that mutes the
+    follower, and one without KAFKA-17455 then waits for replica.socket.timeout.ms, 30 s, before it asks again.
     """
     version, correlation_id = request.header.api_version, request.header.correlation_id
     if link.sessions.is_incremental:
         return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [], session_id=link.sessions.follower.id)
-    if version > 0:
-        return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [])
+    if 0 < version < _FIRST_MUTING_VERSION:
+        return encode_fetch_response(version, correlation_id, _EMPTY_MS, [])
     return encode_fetch_response(version, correlation_id, 0, _made_up_topics(link, version))
 
 
 def _made_up_topics(link: ReplicaLink, version: int) -> list[ResponseTopic]:
     """An empty entry for every partition behind."""
     return [ResponseTopic(topic.key, topic.made_up_entries(version)) for topic in link.topics.values() if topic.behind]
-
-
-# Parts of requests
 
 
 def _forward(
@@ -392,62 +391,3 @@ def _forward(
     walk = throttle.throttled_ids if row.names_topics_by_id else throttle.throttled_topics
     head_patch, most_partitions = link.sessions.head_patch(leaves_out=leaves_out), link.partition_count
     return Forward(request, appended, appended_topics, walk, head_patch, most_partitions)
-
-
-def _split(
-    link: ReplicaLink, request: FetchRequest, granted: Collection[ReplicaPartition]
-) -> tuple[list[RequestTopic], dict[ReplicaPartition, bytes], list[RequestTopic]]:
-    """The request without its partitions behind, the entries of those granted, and the others, with 0 bytes each."""
-    row = fetch_version(request.header.api_version)
-    front: list[RequestTopic] = []
-    asked: list[RequestTopic] = []
-    found: dict[ReplicaPartition, bytes] = {}
-    granted_topics = {replica.topic for replica in granted}
-    for block in request.topics:
-        name, entries, stride, tags = block
-        topic = link.topics.get(name)
-        if topic is None or not (topic.behind or topic.unknown):
-            front.append(block)
-        elif topic not in granted_topics and _holds_back_all(topic):
-            asked.append(RequestTopic(name, row.with_no_bytes(entries, stride), stride, tags))
-        else:
-            kept: list[bytes] = []
-            zero: list[bytes] = []
-            for start, (partition, _, _) in zip(
-                range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
-            ):
-                entry = entries[start : start + stride]
-                if partition not in topic.behind and partition not in topic.unknown:
-                    kept.append(entry)
-                elif topic in granted_topics and topic.partitions[partition] in granted:
-                    found[topic.partitions[partition]] = entry
-                else:
-                    zero.append(entry)
-            if kept:
-                front.append(RequestTopic(name, b"".join(kept), stride))
-            if zero:
-                asked.append(RequestTopic(name, row.with_no_bytes(b"".join(zero), stride), stride))
-    return front, found, asked
-
-
-def _kept(link: ReplicaLink, row: FetchVersion, block: RequestTopic) -> RequestTopic:
-    """The entries of one block that are not behind."""
-    name, entries, stride, _ = block
-    topic = link.topics.get(name)
-    if topic is None or not topic.behind:
-        return block
-    if _holds_back_all(topic):
-        return RequestTopic(name, b"", stride)
-    behind = topic.behind
-    kept = [
-        entries[start : start + stride]
-        for start, (partition, _, _) in zip(
-            range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
-        )
-        if partition not in behind
-    ]
-    return RequestTopic(name, b"".join(kept), stride)
-
-
-def _holds_back_all(topic: ReplicaTopic) -> bool:
-    return len(topic.behind) + len(topic.unknown) == len(topic.partitions)

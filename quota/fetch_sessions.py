@@ -35,9 +35,12 @@ if TYPE_CHECKING:
 Grant = tuple[ReplicaPartition, int]
 """A partition and its partition_max_bytes."""
 
-LEFT_OUT_MS: Final = 1
-"""The throttle_time_ms of an answer from which partitions were left out (KIP-219). Silence about a partition means that
-nothing is new, but not in such an answer: an earlier hop goes on asking."""
+LEFT_OUT_MS: Final = -1
+"""The throttle_time_ms of an answer in a session from which partitions were left out.
+
+Silence about a partition means that nothing is new, but not in such an answer: an earlier hop goes on asking. Followers
+ignore what is not above 0. Above 0 it would mute them from v8 on (KIP-219), and those without KAFKA-17455 then wait for
+`replica.socket.timeout.ms`, 30 s."""
 
 _NONE: Final = ()
 
@@ -125,7 +128,6 @@ class FetchSessions:
         if not self._has_sessions:
             return None
         session_id, is_incremental = self.follower.id, self.is_incremental
-        least_throttle_ms = LEFT_OUT_MS if leaves_out else 0
 
         def patch(head: ResponseHead) -> ResponseHead:
             if is_incremental and head.error_code in SESSION_ERRORS:
@@ -134,14 +136,22 @@ class FetchSessions:
                 return head._replace(error_code=0, session_id=session_id)
             if head.error_code:
                 return head
-            return head._replace(session_id=session_id, throttle_time_ms=max(head.throttle_time_ms, least_throttle_ms))
+            throttle_time_ms = LEFT_OUT_MS if leaves_out and not head.throttle_time_ms else head.throttle_time_ms
+            return head._replace(session_id=session_id, throttle_time_ms=throttle_time_ms)
 
         return patch
 
-    def whole(self, link: ReplicaLink, request: FetchRequest, treated: Iterable[ReplicaPartition]) -> FetchRequest:
+    def whole(
+        self,
+        link: ReplicaLink,
+        request: FetchRequest,
+        treated: Iterable[ReplicaPartition],
+        *,
+        leaves_out: bool = False,
+    ) -> FetchRequest:
         """`request`, which lists all that the follower wants, for the leader. `treated` have caps of our own in it.
 
-        Below v7 there is nothing to add.
+        `leaves_out`: what is behind is not in it. Below v7 there is nothing to add.
         """
         if not self._has_sessions:
             return request
@@ -151,7 +161,7 @@ class FetchSessions:
             return request.with_(session_id=self.leader.id, session_epoch=FINAL_EPOCH)
         for topic in link.topics.values():
             for replica in topic.partitions.values():
-                replica.upstream = Upstream.AS_CAME
+                replica.upstream = Upstream.ABSENT if leaves_out and replica.behind else Upstream.AS_CAME
         self.touched = dict.fromkeys(treated)
         for replica in self.touched:
             replica.upstream = Upstream.CAPPED

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from protocol.fetch import RESPONSE_ENTRY, FetchRequest, encode_fetch_response
 from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
 from protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
-from protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
+from protocol.response_scanner import ResponseHead, ScannedTopic
 from quota.catch_up import CatchUp
 from quota.decisions import Answer, Decision, Hold
 from quota.fetch_plan import decide
@@ -18,6 +18,7 @@ from quota.fetch_sessions import FetchSessions
 from quota.grant_queue import GrantQueue
 from quota.interval import IntervalCounts
 from quota.ledger import Account
+from quota.link_counts import count_bytes, count_strays
 from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
 from quota.request_intake import take_incremental, take_whole
 from quota.response_limit import ResponseRotation
@@ -55,6 +56,7 @@ class ReplicaLink:
         self.questioned_at = float("-inf")
         self.unknown_since: float | None = None  # since when a question waits that tells who is in sync
         self.crowded_until = -math.inf  # until when answers are expected to be full without what is granted
+        self.answer_seconds = 0.0  # from the last grant to its answer
         self.live_until = -math.inf  # until when records of partitions that do not wait are expected to come
         self.in_flight: deque[InFlight] = deque()
         self.response_rotation = ResponseRotation()
@@ -113,7 +115,7 @@ class ReplicaLink:
         for key, headers, records, _ in topics:
             topic = self.topics.get(key)
             if topic is None:
-                self._count_strays(key, fetch.uses_topic_ids, records)
+                count_strays(self, key, fetch.uses_topic_ids, records)
                 continue
             sizes = topic_counts = None
             if records and topic.name is not None:
@@ -144,19 +146,22 @@ class ReplicaLink:
                     unthrottled_bytes += seen.size
             if not topic.repeats_response(headers, self._response_number):
                 self._take_answers(topic, headers, now)
-        self._count(behind_bytes + in_sync_bytes, unthrottled_bytes, cut_bytes)
+        count_bytes(self, behind_bytes + in_sync_bytes, unthrottled_bytes, cut_bytes)
         if counts is not None:
             counts.fetches += 1
         if is_live:
             self.live_until = now + LIVE_SECONDS
         if self.unknown_count and self.sessions.is_incremental and not head.error_code:
             self._take_silence(now)
+        if fetch.granted and (behind_bytes or unthrottled_bytes):
+            self.answer_seconds = now - fetch.forwarded_at
         self._take_barren(barren, fetch, behind_bytes + in_sync_bytes + unthrottled_bytes, now)
         if fetch.is_question:
             # At most one batch comes with a question; no quota could have stopped it.
             self.account.settle(fetch.reserved, 0)
             throttle.ledger.charge_question(behind_bytes)
             throttle.questions.answered(self, self.replica_id, behind_bytes, throttle.settings.rate or 0)
+            throttle.turns.owe(self.replica_id, behind_bytes)
         else:
             self.account.hand_over(fetch.reserved, behind_bytes)
             self._unconfirmed += behind_bytes
@@ -291,6 +296,8 @@ class ReplicaLink:
                 continue
             if error_code:
                 replica.last_reported = UNKNOWN_OFFSET
+                if partition in topic.unknown:
+                    self.place(replica, behind=False, unknown=False)  # asked, and there is nothing to keep back
                 # The leader's own broker may say so because it does not lead the partition: no lag begins with that.
                 begins = self.throttle.side == "follower" and error_code not in _ERRORS_OF_NO_TOPIC
                 topic.lag.refuse(partition, now, begins=begins)
@@ -334,17 +341,24 @@ class ReplicaLink:
                 self.sessions.touch(replica)
 
     def classify(self, replica: ReplicaPartition) -> None:
-        """In sync: at or past the high watermark last reported, lately so before an offset went back, or in the ISR."""
-        topic = replica.topic
-        if replica.partition not in topic.throttled or (
-            topic.name is not None and self.throttle.in_isr(topic.name, replica.partition, self.replica_id)
-        ):
+        """In sync: at or past the high watermark last reported, or lately so before an offset went back.
+
+        The cluster's ISR counts only where no high watermark is known, and not at offset 0. It may be old, and none of
+        its members is below a high watermark that it was told: the leader's is at most the least offset of them all.
+        """
+        is_in_sync = replica.has_caught_up or self.throttle.clock() < replica.in_sync_until
+        if is_in_sync or replica.partition not in replica.topic.throttled:
             self.place(replica, behind=False, unknown=False)
         elif replica.high_watermark == UNKNOWN_OFFSET:
-            self.place(replica, behind=False, unknown=True)
+            self.place(replica, behind=False, unknown=not self._is_in_isr(replica))
         else:
-            is_in_sync = replica.has_caught_up or self.throttle.clock() < replica.in_sync_until
-            self.place(replica, behind=not is_in_sync, unknown=False)
+            self.place(replica, behind=True, unknown=False)
+
+    def _is_in_isr(self, replica: ReplicaPartition) -> bool:
+        name = replica.topic.name
+        if name is None or not replica.fetch_offset:
+            return False  # deleted and made anew: the ISR may be of the one before
+        return self.throttle.in_isr(name, replica.partition, self.replica_id)
 
     def place(self, replica: ReplicaPartition, *, behind: bool, unknown: bool) -> None:
         """Note whether a partition is throttled and behind, or throttled with an unknown high watermark."""
@@ -412,32 +426,3 @@ class ReplicaLink:
         for topic in self.topics.values():
             for replica in topic.behind.values():
                 self.count_left_out(replica, self.throttle.stats.interval)
-
-    def _count(self, throttled: int, unthrottled: int, cut: int) -> None:
-        """Count bytes of this link: they are of throttled partitions or not, and some of both were cut."""
-        stats = self.throttle.stats
-        if throttled:
-            stats.count_replication(self.counted_peer, True, throttled)
-        if unthrottled:
-            stats.count_replication(self.counted_peer, False, unthrottled)
-        stats.cut_bytes += cut
-        if stats.interval is not None and throttled + unthrottled:
-            counts = stats.interval.link(self.counted_peer)
-            counts.throttled += throttled
-            counts.unthrottled += unthrottled
-            counts.cut += cut
-
-    def _count_strays(self, key: bytes, is_id: bool, records: Sequence[RecordsSeen]) -> None:
-        """Count what came for a topic that the follower stopped asking for while the answer was on its way."""
-        stats = self.throttle.stats
-        name = self.throttle.topic_names.name_of(key) if is_id else key
-        throttled = self.throttle.throttled_partitions(name)
-        sizes = {True: 0, False: 0}
-        for seen in records:
-            is_throttled = seen.partition in throttled
-            sizes[is_throttled] += seen.size
-            if name is not None:
-                stats.sizes(name)[seen.partition] += seen.size
-                if stats.interval is not None:
-                    stats.interval.link(self.counted_peer).topics[name].count(seen, is_throttled)
-        self._count(sizes[True], sizes[False], sum(seen.cut_bytes for seen in records))

@@ -176,7 +176,11 @@ class ReplicaTopic:
     )
 
     def __init__(
-        self, key: bytes, name: bytes | None, lag: AskedTopic, throttled: frozenset[int] | EveryPartition
+        self,
+        key: bytes,
+        name: bytes | None,
+        lag: AskedTopic,
+        throttled: frozenset[int] | EveryPartition,
     ) -> None:
         self.key = key  # as on the wire: the name, from v13 on the topic id
         self.name = name  # None while the id's name is not known

@@ -150,6 +150,11 @@ class Turns:
         elif len(self._line) > self._urgent_count:
             self._owed += size * FLOOR / (1 - FLOOR)
 
+    def owe(self, replica: Hashable, size: float) -> None:
+        """`replica` had `size` bytes without a turn: its next one is later by so much."""
+        if self._line:
+            self._finished[replica] = max(self._reached, self._finished.get(replica, 0.0)) + size
+
     def leave(self, link: Hashable) -> None:
         """`link` needs no turn."""
         claim = self._claims.pop(link, None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from time import monotonic, sleep
 from typing import Any
 
@@ -60,6 +60,38 @@ def moving(cluster: Cluster, topics: Sequence[str], to: Sequence[int], seconds: 
         cluster.reassign(dict.fromkeys(partitions, to))
         yield received
         cluster.admin.wait_for_reassignments(seconds, poll_seconds=0.1)
+
+
+@contextmanager
+def throttled_move(
+    cluster: Cluster, tables: Mapping[int, dict[str, Any]], *topics: str
+) -> Iterator[dict[str, ReceivedBytes]]:
+    """Move `topics` from broker 1 to broker 2, throttled by `tables` (by broker id) for as long as the block runs.
+
+    What each topic receives is sampled. Then the rest moves without a throttle, and the replicas are compared.
+    """
+    for broker_id, table in tables.items():
+        cluster.sidecars[broker_id].put_throttle(table)
+    with ExitStack() as samplers:
+        received = {
+            topic: samplers.enter_context(cluster.received_bytes(2, sorted(cluster.admin.partitions([topic]))))
+            for topic in topics
+        }
+        samplers.enter_context(moving(cluster, topics, [1, 2]))
+        yield received
+        for broker_id in tables:
+            cluster.sidecars[broker_id].delete_throttle()
+    assert_identical(cluster, topics, 1, 2)
+
+
+def clear(cluster: Cluster) -> None:
+    """Remove every throttle and every topic: a test with the same brokers finds none."""
+    for sidecar in cluster.sidecars.values():
+        sidecar.delete_throttle()
+    cluster.admin.wait_for_reassignments(60)
+    for topic in {topic for topic, _ in cluster.admin.partitions()}:
+        cluster.admin.delete_topic(topic)
+    cluster.wait_for("the end of all topics", lambda: not cluster.admin.partitions(), 30)
 
 
 def wait_for_bytes(cluster: Cluster, received: ReceivedBytes, size: int, seconds: float = 40) -> float:

@@ -12,6 +12,7 @@ import pytest
 from protocol.records import RecordsSeen
 from proxy.export import Exporter, Sample, new_start_id
 from proxy.log import EventLog
+from quota.link_counts import count_strays
 from quota.samples import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaLine
 from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
@@ -67,7 +68,7 @@ class Exporting:
         """Have records pass on the leader's side."""
         link = self.throttles[0].link(2)
         for topic in range(topics):
-            link._count_strays(b"topic-%d" % topic, False, [RecordsSeen(id_, 10, 10) for id_ in range(partitions)])
+            count_strays(link, b"topic-%d" % topic, False, [RecordsSeen(id_, 10, 10) for id_ in range(partitions)])
 
 
 @pytest.fixture

@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest, ForgottenTopic, RequestTopic
+from protocol.fetch import (
+    FETCH_VERSIONS,
+    RESPONSE_ENTRY,
+    FetchRequest,
+    ForgottenTopic,
+    RequestTopic,
+    encode_fetch_response,
+)
 from protocol.header import FETCH, RequestHeader
 from protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
 from quota.decisions import Decision, Forward, Hold
@@ -150,11 +157,12 @@ class Hop:
         self.decisions.append(decision)
         if not isinstance(decision, Forward):
             return scan(request, decision.frame)
-        assert not decision.appended, "nothing is made up in a session"
+        is_full = request.session_epoch in (0, -1)
+        assert is_full or not decision.appended, "an incremental answer makes nothing up"
         head, topics = self.upstream.respond(decision.request)
         self.link.settle(topics, head)
         assert decision.head_patch is not None
-        return decision.head_patch(head), topics
+        return decision.head_patch(head), topics + scan_appended(request, decision)
 
 
 def scan(request: FetchRequest, frame: bytes) -> Response:
@@ -163,6 +171,19 @@ def scan(request: FetchRequest, frame: bytes) -> Response:
     scanner.receive(memoryview(frame))
     assert scanner.done
     return scanner.head, scanner.topics
+
+
+def scan_appended(request: FetchRequest, decision: Forward) -> list[ScannedTopic]:
+    """The topics that a sidecar made up, as the follower sees them."""
+    if not decision.appended:
+        return []
+    version = request.header.api_version
+    writer = FetchResponseScanner(version, 1, decision.appended, decision.appended_topics)
+    buffers, _ = writer.receive(memoryview(encode_fetch_response(version, 1, 0, [])))
+    reader = FetchResponseScanner(version, 1)
+    reader.receive(memoryview(b"".join(buffers)))
+    assert reader.done
+    return reader.topics
 
 
 @dataclass

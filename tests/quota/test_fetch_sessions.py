@@ -7,6 +7,7 @@ import pytest
 
 from protocol.fetch import FETCH_VERSIONS
 from quota.decisions import Answer, Forward, Hold
+from quota.fetch_sessions import LEFT_OUT_MS
 from quota.replica_state import Upstream
 from quota.request_intake import TooManyPartitions
 from quota.throttle import Side, Throttle, ThrottleSettings
@@ -420,3 +421,17 @@ def test_no_batch_but_those_granted_comes_with_a_question_that_goes_along() -> N
         went_along += len(made.asked) > len(granted) > 0
         assert came <= granted
     assert went_along > 2
+
+
+@pytest.mark.parametrize("version", [7, 12, 17])
+def test_no_answer_mutes_a_follower(version: int) -> None:
+    """From v8 on throttle_time_ms > 0 does (KIP-219), and a fetcher before Kafka 4.0 then hangs for 30 s."""
+    made = cluster(0, 0, version=version, behind=3, in_sync=1)
+    made.leader.slots = 0
+    end, times = made.clock.now + 30, set[int]()
+    while made.clock.now < end:
+        head, _ = made.follower.fetch()
+        times.add(head.throttle_time_ms)
+        made.clock.move(0.01)
+    assert times == {0, LEFT_OUT_MS}
+    assert LEFT_OUT_MS < 0

@@ -4,7 +4,8 @@ import struct
 
 import pytest
 
-from protocol.fetch import FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
+from protocol.fetch import RESPONSE_ENTRY, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
+from protocol.response_scanner import FetchResponseScanner
 from quota.decisions import Answer, Forward, Hold
 from quota.questions import URGENT_SECONDS
 from quota.replica_link import ReplicaLink
@@ -329,3 +330,40 @@ def test_replica_that_was_in_sync_and_begins_anew_at_offset_0_is_throttled(is_se
     talk.follower.offsets[b"t", 1] = 0
     talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
     assert talk.link.behind_count == 2
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_full_fetch_that_is_wholly_left_out_is_answered_without_muting_its_follower(version: int) -> None:
+    """It has no session, so every answer has to be whole."""
+    talk = conversation(0, version=version)
+    request = talk.follower.request()
+    decision = talk.link.plan(request)
+    while isinstance(decision, Hold):
+        talk.clock.now = max(decision.until, talk.clock.now + 0.0005)
+        decision = talk.link.plan(request, 1.0)
+    assert isinstance(decision, Answer)
+    scanner = FetchResponseScanner(version, request.header.correlation_id)
+    scanner.receive(memoryview(decision.frame))
+    assert scanner.head.throttle_time_ms == 0
+    (topic,) = scanner.topics
+    assert RESPONSE_ENTRY.unpack(topic.headers)[:3] == (0, 0, 50)
+
+
+def test_replica_that_an_old_isr_lists_is_throttled_where_it_is_behind() -> None:
+    """It was deleted and added again since the ISR was read."""
+    talk = conversation(MB, behind=3, known=False)
+    talk.follower.offsets = dict.fromkeys(talk.follower.offsets, 0)
+    in_sync = {key: frozenset({1, 2}) for key in talk.leader.logs}
+    talk.link.throttle.set_in_sync_replicas(in_sync)
+    start = talk.clock.now
+    talk.run(5)
+    assert mean_rate(talk.follower.received, start, start + 5) <= MB
+    assert worst_second(talk.follower.received) <= 1.04 * MB + 2 * BATCH
+
+
+def test_replica_in_the_isr_of_which_nothing_was_reported_needs_no_question() -> None:
+    talk = conversation(0, behind=0, in_sync=2, known=False)
+    talk.link.throttle.set_in_sync_replicas({key: frozenset({1, 2}) for key in talk.leader.logs})
+    decision = forward(talk.link, talk.follower.request())
+    assert talk.link.throttle.stats.questions == 0
+    assert {size for _, _, size in asked(decision.request)} == {PARTITION_MAX_BYTES}

@@ -12,6 +12,7 @@ from protocol.response_scanner import ScannedTopic
 from quota.decisions import Forward
 from quota.interval import IntervalCounts
 from quota.lag import EXPIRE_SECONDS
+from quota.link_counts import count_strays
 from quota.replica_link import ReplicaLink
 from quota.samples import LinkLine, PartitionLine, QuotaLine
 from quota.sampling import SampleKey, count_left_out, lines
@@ -172,7 +173,7 @@ def test_topic_without_a_known_name_is_in_its_links_line_alone() -> None:
     clock = MovedClock()
     throttle = make_throttle(clock)
     link = throttle.link(2)
-    link._count_strays(b"id" * 8, True, [RecordsSeen(0, 70, 60, 1, 10)])
+    count_strays(link, b"id" * 8, True, [RecordsSeen(0, 70, 60, 1, 10)])
     found = sample(throttle, clock)
     assert of_kind(found, PartitionLine) == []
     (line,) = of_kind(found, LinkLine)

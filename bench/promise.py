@@ -1,0 +1,110 @@
+"""The promise in configurations drawn at random: `python -m bench.promise --runs 100000`.
+
+Each run is a model of followers, sidecars and leaders (tests/quota/model), drawn by its seed. Printed are the seeds of
+the runs in which something did not hold, and what; `--seed N` tells one run line by line, and `--seed N --shrink` makes
+it as small as it may be and still fails.
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.quota.model.describe import scenario_lines, shrink
+from tests.quota.model.judge import judge
+from tests.quota.model.scenario import Scenario, Seeded, draw
+
+RUNS = 4_000
+RUNS_AT_A_TIME = 50
+REPORT_SECONDS = 10.0
+MOST_SHOWN = 200
+
+Failure = tuple[int, str, str]
+"""A seed, the promise that was broken, and how."""
+
+
+def main() -> int:
+    """Run them; 1 when a promise was broken."""
+    parser = argparse.ArgumentParser(prog="python -m bench.promise", description="Hold the promise to random runs.")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"how many ({RUNS})")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--depth", type=int, default=2, help="how long runs are (2; the unit tests have 1)")
+    parser.add_argument("--processes", type=int, default=2, help="at a time (2)")
+    parser.add_argument("--seed", type=int, help="tell one run line by line")
+    parser.add_argument("--shrink", action="store_true", help="with --seed: make it small first")
+    options = parser.parse_args()
+    if options.seed is not None:
+        return _tell(draw(Seeded(options.seed), options.depth), shrinks=options.shrink)
+    return _run_all(options.first, options.runs, options.depth, options.processes)
+
+
+def _tell(scenario: Scenario, *, shrinks: bool) -> int:
+    if shrinks:
+        broken = {violation.promise for violation in judge(scenario).violations}
+        if broken:
+            scenario = shrink(scenario, lambda one: bool(broken & _broken(one)))
+    for line in scenario_lines(scenario):
+        print(line)
+    print()
+    outcome = judge(scenario, trace=print)
+    print(f"\n{outcome.exchanges} fetches, {outcome.seconds:.1f} s, {outcome.figures}")
+    for violation in outcome.violations[:10]:
+        print(violation)
+    return 1 if outcome.violations else 0
+
+
+def _broken(scenario: Scenario) -> set[str]:
+    return {violation.promise for violation in judge(scenario).violations}
+
+
+def _run_some(seeds: range, depth: int) -> tuple[list[Failure], Counter[str], dict[str, float]]:
+    failures: list[Failure] = []
+    counts: Counter[str] = Counter()
+    largest: dict[str, float] = {}
+    for seed in seeds:
+        outcome = judge(draw(Seeded(seed), depth))
+        failures += [(seed, one.promise, str(one)) for one in outcome.violations[:1]]
+        counts += Counter(runs=1, fetches=outcome.exchanges, seconds=round(outcome.seconds))
+        for name, value in outcome.figures.items():
+            largest[name] = max(value, largest.get(name, 0.0))
+    return failures, counts, largest
+
+
+def _run_all(first: int, runs: int, depth: int, processes: int) -> int:
+    start = shown_at = time.monotonic()
+    counts: Counter[str] = Counter()
+    largest: dict[str, float] = {}
+    broken: Counter[str] = Counter()
+    parts = [range(at, min(at + RUNS_AT_A_TIME, first + runs)) for at in range(first, first + runs, RUNS_AT_A_TIME)]
+    with ProcessPoolExecutor(processes) as pool:
+        for failures, counted, figures in pool.map(_run_some, parts, [depth] * len(parts)):
+            counts += counted
+            for name, value in figures.items():
+                largest[name] = max(value, largest.get(name, 0.0))
+            for seed, promise, text in failures:
+                broken[promise] += 1
+                if broken.total() <= MOST_SHOWN:
+                    print(f"seed {seed}: {text}", flush=True)
+            now = time.monotonic()
+            if now - shown_at >= REPORT_SECONDS:
+                shown_at = now
+                rate = counts["runs"] / (now - start)
+                left = (runs - counts["runs"]) / rate
+                print(
+                    f"{counts['runs']:,} runs, {rate:.0f} a second, {left:.0f} s left, {broken.total()} failed",
+                    flush=True,
+                )
+    print(
+        f"seeds {first} to {first + runs - 1}, depth {depth}: {counts['fetches']:,} fetches in {counts['seconds']:,} s"
+        f" of the model, {time.monotonic() - start:.0f} s of ours"
+    )
+    for name, value in sorted(largest.items()):
+        print(f"{name}: {value:.2f}")
+    for promise, count in broken.most_common():
+        print(f"missed: {promise}, in {count} runs", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

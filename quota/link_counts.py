@@ -1,0 +1,42 @@
+"""What is counted of a link's answers, for the metrics and the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from protocol.response_scanner import RecordsSeen
+
+if TYPE_CHECKING:
+    from quota.replica_link import ReplicaLink
+
+
+def count_bytes(link: ReplicaLink, throttled: int, unthrottled: int, cut: int) -> None:
+    """Count record bytes of a link: they are of throttled partitions or not, and some of both were cut."""
+    stats = link.throttle.stats
+    if throttled:
+        stats.count_replication(link.counted_peer, True, throttled)
+    if unthrottled:
+        stats.count_replication(link.counted_peer, False, unthrottled)
+    stats.cut_bytes += cut
+    if stats.interval is not None and throttled + unthrottled:
+        counts = stats.interval.link(link.counted_peer)
+        counts.throttled += throttled
+        counts.unthrottled += unthrottled
+        counts.cut += cut
+
+
+def count_strays(link: ReplicaLink, key: bytes, is_id: bool, records: Sequence[RecordsSeen]) -> None:
+    """Count what came for a topic that the follower stopped asking for while the answer was on its way."""
+    throttle, stats = link.throttle, link.throttle.stats
+    name = throttle.topic_names.name_of(key) if is_id else key
+    throttled = throttle.throttled_partitions(name)
+    sizes = {True: 0, False: 0}
+    for seen in records:
+        is_throttled = seen.partition in throttled
+        sizes[is_throttled] += seen.size
+        if name is not None:
+            stats.sizes(name)[seen.partition] += seen.size
+            if stats.interval is not None:
+                stats.interval.link(link.counted_peer).topics[name].count(seen, is_throttled)
+    count_bytes(link, sizes[True], sizes[False], sum([seen.cut_bytes for seen in records]))

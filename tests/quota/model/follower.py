@@ -1,0 +1,303 @@
+"""A replica fetcher as AbstractFetcherThread and FetchSessionHandler of Kafka behave."""
+
+from __future__ import annotations
+
+import math
+
+from protocol.fetch import (
+    FETCH_VERSIONS,
+    RESPONSE_ENTRY,
+    FetchRequest,
+    ForgottenTopic,
+    RequestTopic,
+    replica_state_tags,
+)
+from protocol.header import FETCH, RequestHeader
+from protocol.response_scanner import ScannedTopic
+from tests.quota.model.hops import Chain
+from tests.quota.model.leader import FIRST_WITH_SESSIONS
+from tests.quota.model.logs import Key, Log
+from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, Response, entry_packer
+from tests.quota.model.world import World
+
+BACKOFF_SECONDS = 1.0  # replica.fetch.backoff.ms
+_APPEND_SECONDS = 0.0003
+_FIRST_WITH_LIMIT = 3
+_FIRST_WITH_REPLICA_STATE = 15
+_NONE: tuple[ForgottenTopic, ...] = ()
+
+
+class Replica:
+    """One partition that a follower keeps."""
+
+    __slots__ = (
+        "caught_up_on",
+        "error_seen_at",
+        "high_watermark",
+        "key",
+        "leader_epoch",
+        "log",
+        "moved_at",
+        "offset",
+        "synced_at",
+    )
+
+    def __init__(self, log: Log, offset: int, now: float) -> None:
+        self.key = log.key
+        self.log = log
+        self.offset = offset
+        self.leader_epoch = 5
+        self.high_watermark = -1  # the largest that it was sent of this leader epoch
+        self.moved_at = now  # when it last got records, or could not have got any
+        self.synced_at = math.inf  # since when it has all that was there
+        self.caught_up_on = 0  # bytes received while behind
+        self.error_seen_at = -math.inf
+
+
+class Fetcher:
+    """One fetcher thread: `replicas` in the order in which they are asked for."""
+
+    is_honest = True
+    reads = True
+
+    def __init__(self, world: World, replica_id: int, version: int, replicas: list[Replica]) -> None:
+        self.world = world
+        self.replica_id = replica_id
+        self.version = version
+        self.replicas = {replica.key: replica for replica in replicas}
+        self.order: dict[Key, None] = dict.fromkeys(self.replicas)  # those asked for now
+        self.chain: Chain | None = None
+        self.slowest = 0.0  # record of an in-sync partition, in seconds
+        self.slowest_allowed = math.inf
+        self.empty_answers: list[float] = []
+        self._session_id = 0
+        self._session_epoch = 0
+        self._sent: set[Key] = set()  # what the session has
+        self._changed: dict[Key, None] = {}
+        self._asked: set[Key] = set()
+        self._is_full = True
+        self._correlation_id = 0
+        self._is_asking = False
+        self._pack = entry_packer(version)
+
+    def connect(self, chain: Chain) -> None:
+        """A new connection."""
+        self.chain = chain
+        self._session_epoch = 0
+        now = self.world.now
+        for replica in self.replicas.values():
+            replica.moved_at, replica.synced_at, replica.high_watermark = now, math.inf, -1
+        self._is_asking = False
+        chain.may_be_asked()
+        self.ask(chain)
+
+    def ask(self, chain: Chain) -> None:
+        """Send the next fetch, where there is anything to ask for."""
+        if chain is not self.chain or not chain.is_open or self._is_asking:
+            return
+        if self.order or (self._session_epoch > 0 and self._sent):
+            self._is_asking = True
+            chain.ask(self.request())
+
+    def request(self) -> FetchRequest:
+        """The next fetch: full, or what changed since the last."""
+        version, row = self.version, FETCH_VERSIONS[self.version]
+        has_sessions = version >= FIRST_WITH_SESSIONS
+        forgotten = _NONE
+        self._is_full = not has_sessions or self._session_epoch == 0
+        if self._is_full:
+            if self.chain is not None and has_sessions:
+                self.chain.may_be_asked()
+            self._sent = set(self.order)
+            self._asked = self._sent
+            keys = self.order
+        else:
+            keys = {key: None for key in self._changed if key in self.order}
+            gone = self._sent - self.order.keys()
+            if gone:
+                forgotten = tuple(ForgottenTopic(name, (partition,)) for name, partition in sorted(gone))
+                self._sent -= gone
+            self._sent.update(keys)
+        self._changed = {}
+        self._correlation_id += 1
+        return FetchRequest(
+            RequestHeader(FETCH, version, self._correlation_id, b"f"),
+            self.replica_id,
+            MAX_WAIT_MS,
+            1,
+            RESPONSE_MAX_BYTES if version >= _FIRST_WITH_LIMIT else 2**31 - 1,
+            self._topics(keys),
+            session_id=self._session_id if has_sessions else 0,
+            session_epoch=self._session_epoch if has_sessions else -1,
+            forgotten=forgotten,
+            tags=replica_state_tags(self.replica_id, 1) if row.has_replica_state else b"",
+        )
+
+    def _topics(self, keys: dict[Key, None]) -> list[RequestTopic]:
+        topics: list[RequestTopic] = []
+        name, entries, stride = b"", list[bytes](), 0
+        for key in keys:
+            replica = self.replicas[key]
+            if key[0] != name:
+                if entries:
+                    topics.append(RequestTopic(name, b"".join(entries), stride))
+                name, entries = key[0], list[bytes]()
+            entry = self._pack(key[1], replica.leader_epoch, replica.offset, PARTITION_MAX_BYTES)
+            stride = len(entry)
+            entries.append(entry)
+        if entries:
+            topics.append(RequestTopic(name, b"".join(entries), stride))
+        return topics
+
+    # Answers
+
+    def take(self, response: Response) -> None:
+        """An answer arrived whole."""
+        chain = self.chain
+        assert chain is not None
+        self._is_asking = False
+        delay = _APPEND_SECONDS
+        if self._take_head(response):
+            for topic in response.topics:
+                self._take_topic(topic, response)
+        self._watch_for_spinning(response)
+        if not self.order:
+            delay = BACKOFF_SECONDS
+        self.world.after(delay, self.ask, chain)
+
+    def _watch_for_spinning(self, response: Response) -> None:
+        """Answers without records are few: followers ask again at once."""
+        if response.bases:
+            self.empty_answers.clear()
+            return
+        answers = self.empty_answers
+        answers.append(self.world.now)
+        if len(answers) > 200 and answers[-1] - answers[-201] < 1.0:
+            self.world.violate("no spinning", f"replica {self.replica_id} gets 200 empty answers in a second")
+
+    def _take_head(self, response: Response) -> bool:
+        """FetchSessionHandler.handleResponse."""
+        head = response.head
+        if head.error_code:
+            self._session_epoch = 0
+            if head.error_code == 70:
+                self._session_id = 0
+            return False
+        if self._is_full:
+            if not response.topics and head.throttle_time_ms > 0:
+                self._session_epoch = 0
+                return False
+            answered = _answered(response.topics)
+            if len(answered) != len(self._asked) or set(answered) != self._asked:
+                missing = sorted(self._asked - set(answered))
+                self.world.violate(
+                    "full answers",
+                    f"replica {self.replica_id} asked for {len(self._asked)} partitions and got {len(answered)}, "
+                    f"without {missing[:4]}, throttle_time_ms {head.throttle_time_ms}",
+                )
+                return False
+            if self.version >= FIRST_WITH_SESSIONS:
+                self._session_id, self._session_epoch = head.session_id, 1 if head.session_id else 0
+            return True
+        if any(key not in self._sent for key in _answered(response.topics)):
+            self.world.violate("full answers", f"replica {self.replica_id} got a partition that its session has not")
+            return False
+        if head.session_id == 0:
+            self._session_id = self._session_epoch = 0
+        else:
+            self._session_epoch += 1
+        return True
+
+    def _take_topic(self, topic: ScannedTopic, response: Response) -> None:
+        now, name, order, replicas = self.world.now, topic.name, self.order, self.replicas
+        for seen in topic.records:
+            key = name, seen.partition
+            if key not in order:
+                continue
+            replica = replicas[key]
+            if response.bases[key] != replica.offset:
+                self.world.violate(
+                    "same records",
+                    f"{key} of replica {self.replica_id} is at {replica.offset} and got {response.bases[key]}",
+                )
+            if seen.batches:
+                self._append(replica, seen.batches, seen.complete_bytes, now)
+        for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(topic.headers):
+            key = name, partition
+            if key not in order:
+                continue
+            replica = replicas[key]
+            if error_code:
+                replica.error_seen_at = now
+                replica.synced_at, replica.moved_at = math.inf, now + BACKOFF_SECONDS
+                del order[key]
+                self.world.after(BACKOFF_SECONDS, self._return, key, self.chain)
+            elif high_watermark != replica.high_watermark or replica.synced_at == math.inf:
+                if high_watermark < 0 or high_watermark < replica.high_watermark:
+                    self.world.violate(
+                        "high watermarks",
+                        f"{key} of replica {self.replica_id} was sent {high_watermark} after {replica.high_watermark}",
+                    )
+                replica.high_watermark = high_watermark
+                if replica.synced_at == math.inf and replica.offset >= replica.log.end:
+                    replica.synced_at = now
+
+    def _append(self, replica: Replica, batches: int, size: int, now: float) -> None:
+        log = replica.log
+        if replica.synced_at < math.inf:
+            appended_at = log.appended_at[replica.offset - log.first_live]
+            if appended_at >= replica.synced_at:
+                self.took(now - appended_at, replica)
+        else:
+            replica.caught_up_on += size
+        replica.offset += batches
+        replica.moved_at = now
+        self.order[replica.key] = self.order.pop(replica.key)
+        self._changed[replica.key] = None
+
+    def took(self, seconds: float, replica: Replica) -> None:
+        """A record of an in-sync partition took, or waits for, so long."""
+        self.slowest = max(self.slowest, seconds)
+        if seconds > self.slowest_allowed:
+            self.world.violate(
+                "in sync", f"{replica.key} of replica {self.replica_id} waits {seconds:.2f} s for a record"
+            )
+
+    # What happens to it
+
+    def _return(self, key: Key, chain: Chain) -> None:
+        replica = self.replicas.get(key)
+        if replica is not None and key not in self.order:
+            self.order[key] = None
+            self._changed[key] = None
+            replica.moved_at = self.world.now
+            if self.chain is not None:
+                self.chain.may_be_asked()
+                self.ask(self.chain)
+
+    def delete(self, key: Key) -> None:
+        """The partition is not this follower's any more."""
+        self.replicas.pop(key, None)
+        self.order.pop(key, None)
+
+    def elect(self, key: Key, back: int) -> None:
+        """A leader epoch begins; below 0.11 a follower then truncates to its own high watermark."""
+        replica = self.replicas.get(key)
+        if replica is None:
+            return
+        now = self.world.now
+        if self.chain is not None:
+            self.chain.may_be_asked()
+            for hop in self.chain.hops:
+                hop.told.elected(key, replica.offset, now)
+        replica.leader_epoch += 1
+        replica.offset = max(0, replica.offset - back)
+        replica.high_watermark, replica.synced_at, replica.moved_at = -1, math.inf, now
+        self._changed[key] = None
+        if key in self.order:  # what is on its way to it is of another epoch, and dropped
+            del self.order[key]
+            self.world.after(BACKOFF_SECONDS, self._return, key, self.chain)
+
+
+def _answered(topics: list[ScannedTopic]) -> list[Key]:
+    return [(topic.name, entry[0]) for topic in topics for entry in RESPONSE_ENTRY.iter_unpack(topic.headers)]

@@ -1,0 +1,318 @@
+"""Sidecars, and the connections of followers through them, as proxy/fetches.py and proxy/relay.py carry them out."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from protocol.fetch import FetchRequest
+from protocol.response_scanner import ResponseHead
+from quota.decisions import Answer, Forward, Hold
+from quota.replica_link import ReplicaLink
+from quota.throttle import Throttle, ThrottleSettings
+from tests.quota.model.describe import answer_line, decision_line, request_line
+from tests.quota.model.leader import LeaderNode
+from tests.quota.model.logs import Key
+from tests.quota.model.promise import Meter, Terms, Told, most_questions
+from tests.quota.model.wire import Response, scan, scan_appended, seen_by_scanner
+from tests.quota.model.world import World
+
+_WAKE_INTERVAL_SECONDS = 0.005
+_SHORTEST_HOLD_SECONDS = 0.001
+_LEAST_HELD_SECONDS = 1e-6
+_MOST_PLANS_AT_ONCE = 200  # of one held fetch, at one moment
+
+
+def stays_empty(response: Response, head: ResponseHead) -> bool:
+    """Whether an answer is legal without any partition, and not with some (KIP-219). As in the response scanner."""
+    return not response.topics and head.throttle_time_ms > 0
+
+
+class Sidecar:
+    """One side of one sidecar: its throttle, and the connections that hold a fetch back."""
+
+    def __init__(self, world: World, throttle: Throttle, meter: Meter) -> None:
+        self.world = world
+        self.throttle = throttle
+        self.meter = meter
+        self.errors = 0  # that lying peers caused
+        self.held: dict[Hop, None] = {}
+        self._wakes_at = -math.inf
+        self._woken_at = -math.inf
+
+    def configure(self, settings: ThrottleSettings, throttled: frozenset[Key]) -> None:
+        """Put other settings in force."""
+        self.meter.change(settings.rate, throttled)
+        self.throttle.configure(settings)
+        self.wake_now()
+
+    def wake_soon(self) -> None:
+        """Budget flowed back."""
+        if self.held and self._wakes_at < self.world.now:
+            self._wakes_at = max(self.world.now, self._woken_at + _WAKE_INTERVAL_SECONDS)
+            self.world.after(self._wakes_at - self.world.now, self.wake_now)
+
+    def wake_now(self) -> None:
+        """Plan what is held again: all of it, longest held first."""
+        self._wakes_at = -math.inf
+        if self.held:
+            self._woken_at = self.world.now
+            for hop in list(self.held):
+                hop.replan()
+
+
+class Client(Protocol):
+    """Who fetches."""
+
+    is_honest: bool
+    reads: bool
+
+    def take(self, response: Response) -> None:
+        """An answer arrived whole."""
+
+
+class Chain:
+    """One connection of a follower: through the hops to the leader, and back."""
+
+    def __init__(
+        self,
+        world: World,
+        sidecars: list[Sidecar],
+        leader: LeaderNode,
+        client: Client,
+        bandwidth: float,
+        latency: float,
+    ) -> None:
+        self.world = world
+        self.leader = leader
+        self.client = client
+        self.number = world.number()  # tells connections apart in traces
+        self.is_open = True
+        self.hops = [Hop(self, number, sidecar) for number, sidecar in enumerate(sidecars)]
+        self._bandwidth = bandwidth
+        self._latency = latency
+        self._sent: tuple[Response, float, float] | None = None  # on its way, from when to when
+
+    def ask(self, request: FetchRequest) -> None:
+        """The follower sends `request`."""
+        self.world.exchanges += 1
+        self.forward(-1, request)
+
+    def may_be_asked(self) -> None:
+        """There is a reason to ask the leader who is in sync."""
+        for hop in self.hops:
+            hop.reasons += 1
+            hop.sidecar.meter.urgent += 1
+
+    def forward(self, number: int, request: FetchRequest) -> None:
+        """Hop `number` sends a request on."""
+        self._later(self._latency, self._arrive, number + 1, request)
+
+    def answered(self, response: Response) -> None:
+        """The leader sends an answer; its bytes take their time on the slowest stretch only."""
+        delay = self._latency + response.size / self._bandwidth
+        self._sent = response, self.world.now, self.world.now + delay
+        self._later(delay, self.pass_back, len(self.hops) - 1, response)
+
+    def answer(self, number: int, response: Response) -> None:
+        """Hop `number` answers."""
+        self._later(self._latency, self.pass_back, number - 1, response)
+
+    def pass_back(self, number: int, response: Response) -> None:
+        """An answer arrived whole at hop `number`, at the follower below 0."""
+        if not self.client.reads and response.size:
+            return  # it stands in buffers for good
+        self._sent = None
+        if number < 0:
+            self.client.take(response)
+        else:
+            self.answer(number, self.hops[number].settle(response))
+
+    def close(self) -> None:
+        """The connection breaks, wherever its bytes are."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        share = 0.0
+        if self._sent is not None:
+            response, start, end = self._sent
+            share = min(1.0, (self.world.now - start) / (end - start))
+            for hop in self.hops:
+                hop.break_off(response, share)
+        for hop in self.hops:
+            hop.close()
+
+    def _later(self, delay: float, call: Callable[..., None], *args: object) -> None:
+        self.world.after(delay, self._if_open, call, args)
+
+    def _if_open(self, call: Callable[..., None], args: tuple[object, ...]) -> None:
+        if self.is_open:
+            call(*args)
+
+    def _arrive(self, number: int, request: FetchRequest) -> None:
+        if number < len(self.hops):
+            self.hops[number].take(request)
+        else:
+            self.leader.fetch(self, request)
+
+
+class Hop:
+    """One connection in one sidecar."""
+
+    def __init__(self, chain: Chain, number: int, sidecar: Sidecar) -> None:
+        self.chain = chain
+        self.sidecar = sidecar
+        self.told = Told()
+        self.is_throttled = True
+        self.reasons = 0  # for questions
+        self._questions = 0  # that brought something
+        self._opened_at = chain.world.now
+        self._number = number
+        self._link: ReplicaLink | None = None
+        self._request: FetchRequest | None = None
+        self._is_held = False
+        self._since = 0.0
+        self._plan_number = 0
+        self._planned_at = -math.inf
+        self._plans_at_once = 0
+        self._in_flight: deque[tuple[Forward, Terms, bool]] = deque()
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether an answer is still to come."""
+        return bool(self._in_flight)
+
+    def take(self, request: FetchRequest) -> None:
+        """A fetch arrived."""
+        if not self.is_throttled:
+            self.chain.forward(self._number, request)
+            return
+        self._request, self._since = request, self.chain.world.now
+        self._decide()
+
+    def replan(self) -> None:
+        """Plan the fetch that is held again."""
+        if self._is_held:
+            self._decide()
+
+    def settle(self, response: Response) -> Response:
+        """An answer passed; returns what goes on to the follower."""
+        if not self.is_throttled:
+            return response
+        decision, terms, is_question = self._in_flight.popleft()
+        if self.chain.world.trace is not None:
+            line = answer_line(response.topics)
+            self.chain.world.say(
+                f"{self.sidecar.meter.side}, link {self.chain.number}: answered {response.head}, {line}"
+            )
+        meter = self.sidecar.meter
+        if meter.passed(terms, self.told, response.topics, response.bases, is_question=is_question) and is_question:
+            self._count_question()
+        self.told.take(response.topics)
+        assert self._link is not None
+        try:
+            self._link.settle(seen_by_scanner(response.topics, decision.walk), response.head)
+        except Exception as error:  # noqa: BLE001 - as the proxy does
+            self._give_up(error)
+        self.sidecar.wake_soon()
+        head = response.head if decision.head_patch is None else decision.head_patch(response.head)
+        if not decision.appended_topics or head.error_code or stays_empty(response, head):
+            return response.appended(head, [])
+        version = decision.request.header.api_version
+        return response.appended(head, scan_appended(version, decision.appended, decision.appended_topics))
+
+    def break_off(self, response: Response, share: float) -> None:
+        """The connection broke when this share of an answer had passed."""
+        if self.is_throttled and self._in_flight:
+            _, terms, is_question = self._in_flight[0]
+            self.sidecar.meter.passed(terms, self.told, response.topics, response.bases, share, is_question=is_question)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._drop_held()
+        if self._link is not None and self.is_throttled:
+            try:
+                if self._in_flight:
+                    self._link.abandon()
+                self._link.close()
+            except Exception as error:  # noqa: BLE001 - as the proxy does
+                self._report(error)
+            self.is_throttled = False
+            self.sidecar.wake_soon()
+
+    def _decide(self) -> None:
+        world, request = self.chain.world, self._request
+        assert request is not None
+        self._plan_number += 1
+        self._watch_for_spinning(world.now)
+        if self._link is None:
+            self._link = self.sidecar.throttle.link(request.replica_id)
+        held = max(world.now - self._since, _LEAST_HELD_SECONDS) if self._is_held else 0.0
+        questions = self.sidecar.throttle.stats.questions
+        try:
+            decision = self._link.plan(request, held)
+        except Exception as error:  # noqa: BLE001 - as the proxy does
+            self._give_up(error)
+            self._drop_held()
+            self.chain.forward(self._number, request)
+            return
+        if world.trace is not None and not (self._is_held and isinstance(decision, Hold)):
+            side = self.sidecar.meter.side
+            world.say(f"{side}, link {self.chain.number}: {request_line(request)}\n{'':14}{decision_line(decision)}")
+        if isinstance(decision, Hold):
+            self._is_held = True
+            self.sidecar.held[self] = None
+            if math.isfinite(decision.until):
+                delay = max(decision.until - world.now, _SHORTEST_HOLD_SECONDS)
+                world.after(delay, self._time_is_over, self._plan_number)
+            return
+        self._drop_held()
+        if isinstance(decision, Answer):
+            version = request.header.api_version
+            head, topics = scan(version, decision.frame)
+            self.chain.answer(self._number, Response(head, topics, {}, 0))
+            return
+        is_question = self.sidecar.throttle.stats.questions > questions
+        self._in_flight.append((decision, self.sidecar.meter.terms, is_question))
+        self.chain.forward(self._number, decision.request)
+
+    def _time_is_over(self, plan_number: int) -> None:
+        if self._plan_number == plan_number:
+            self.replan()
+
+    def _drop_held(self) -> None:
+        self._is_held = False
+        self.sidecar.held.pop(self, None)
+
+    def _count_question(self) -> None:
+        self._questions += 1
+        most = most_questions(self.chain.world.now - self._opened_at, self.reasons)
+        if self.chain.client.is_honest and self._questions > most:
+            text = f"{self.sidecar.meter.side}: {self._questions} of one link brought records, {most:.1f} are promised"
+            self.chain.world.violate("questions", text)
+
+    def _watch_for_spinning(self, now: float) -> None:
+        if now != self._planned_at:
+            self._planned_at, self._plans_at_once = now, 0
+        self._plans_at_once += 1
+        if self._plans_at_once > _MOST_PLANS_AT_ONCE:
+            self.chain.world.violate("no spinning", f"{self._plans_at_once} plans of one fetch at one moment")
+
+    def _give_up(self, error: Exception) -> None:
+        self._report(error)
+        self.is_throttled = False
+        if self._link is not None:
+            try:
+                self._link.abandon()
+                self._link.close()
+            except Exception as second:  # noqa: BLE001 - as the proxy does
+                self._report(second)
+
+    def _report(self, error: Exception) -> None:
+        self.sidecar.errors += 1
+        if self.chain.client.is_honest:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            self.chain.world.violate("no error", f"{error!r} at {at.filename.rsplit('/', 1)[-1]}:{at.lineno}")

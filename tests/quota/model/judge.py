@@ -1,0 +1,50 @@
+"""A run with peers that break the rules is compared with the same run without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.quota.model.run import Outcome, Run
+from tests.quota.model.scenario import Scenario, Seeded, draw
+
+HONEST_SHARE = 2 / 3  # what honest followers keep of their rate, at least
+_WORTH_COMPARING_SECONDS = 5.0
+_WORTH_COMPARING_BATCHES = 20
+
+
+def judge(scenario: Scenario, trace: Callable[[str], None] | None = None) -> Outcome:
+    """Play a scenario; where rogues join, without them first."""
+    run = Run(scenario)
+    run.world.trace = trace
+    if not scenario.rogues:
+        return run.play()
+    alone = Run(replace(scenario, rogues=()))
+    before = alone.play()
+    if before.violations:
+        return before
+    scenario = replace(scenario, seconds=before.seconds, most_exchanges=100 * scenario.most_exchanges)
+    run = Run(scenario)
+    run.world.trace = trace
+    outcome = run.play()
+    enough = _WORTH_COMPARING_BATCHES * run.largest_batch
+    if not outcome.violations and before.seconds >= _WORTH_COMPARING_SECONDS and alone.received >= enough:
+        share = run.received / alone.received
+        links = run.links_beside_rogues
+        least = HONEST_SHARE * links / (links + 1)  # a rogue may have what any replica may have
+        outcome.figures["least share of honest followers beside rogues"] = share
+        if share < least:
+            run.world.violate(
+                "honest peers", f"they got {run.received:,} bytes beside {scenario.rogues}, {alone.received:,} without"
+            )
+    return outcome
+
+
+def must_hold(seeds: range) -> None:
+    """Each of these seeds' short runs keeps every promise; says which do not, and how to look at them."""
+    broken = []
+    for seed in seeds:
+        violations = judge(draw(Seeded(seed))).violations
+        if violations:
+            broken.append(f"{violations[0]} (python -m bench.promise --seed {seed} --depth 1)")
+    assert not broken, "\n".join(broken)

@@ -1,0 +1,195 @@
+"""What one side promises about its quota, and the meter that compares it with what passed.
+
+The two functions at the top are the promise as documented, and the only place where it is written down here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.fetch import RESPONSE_ENTRY
+from protocol.response_scanner import ScannedTopic
+from tests.quota.model.logs import Key
+from tests.quota.model.world import START, World
+
+WINDOW_SECONDS = 1.0
+WINDOW_SLACK = 1.04
+QUESTION_SECONDS = 10.0
+IN_SYNC_LATELY_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Exceptions:
+    """What the documents allow beyond the quota. `batch` is the largest throttled one, in bytes."""
+
+    batch: int
+    links: int  # that can ask questions of their own
+
+
+def most_in_a_second(quota: int, allowed: Exceptions) -> float:
+    """Bytes of throttled replicas, not known to be in sync, in any sliding second.
+
+    What questions brought is not among them: that is at most one batch for each, and how many there are is bounded by
+    `most_questions`.
+    """
+    return WINDOW_SLACK * quota + allowed.batch
+
+
+def most_questions(seconds: float, reasons: int) -> float:
+    """Questions that brought a batch, of one link in its first so many seconds.
+
+    `reasons` are those to ask who is in sync: the connection, a leader epoch, a partition that is new or that failed, a
+    full fetch of the follower's, settings that changed.
+    """
+    return 1 + reasons + seconds / QUESTION_SECONDS
+
+
+def most_in_all(quotas: Sequence[tuple[float, int | None]], until: float, allowed: Exceptions, urgent: int) -> float:
+    """The same with what questions brought, from the start on; `quotas` are those in force and since when.
+
+    The mean keeps to the quota, with one window of it, one batch, and a debt of 10 s on top. `urgent` questions, which
+    tell who is in sync, wait for no payment that takes longer than that; and a quota too low to pay for one batch in
+    10 s may be passed by one question a link in so long.
+    """
+    total = float(allowed.batch) * (1 + urgent)
+    largest = max((quota or 0 for _, quota in quotas), default=0)
+    for (since, quota), (end, _) in zip(quotas, [*quotas[1:], (until, 0)], strict=True):
+        if quota is not None:
+            is_unpaid = quota * QUESTION_SECONDS < allowed.batch
+            questions = allowed.links * (1 + (end - since) / QUESTION_SECONDS) if is_unpaid else 0.0
+            total += quota * (end - since) + questions * allowed.batch
+    return total + (WINDOW_SLACK + QUESTION_SECONDS) * largest
+
+
+@dataclass(slots=True)
+class Terms:
+    """What was in force on a side when a fetch was planned."""
+
+    quota: int | None
+    throttled: frozenset[Key]
+
+
+class Told:
+    """The high watermarks that passed one hop of one connection; each is what `in sync` is judged by."""
+
+    __slots__ = ("headers", "high_watermarks", "lately")
+
+    def __init__(self) -> None:
+        self.high_watermarks: dict[Key, int] = {}
+        self.headers: dict[bytes, bytes] = {}
+        self.lately: dict[Key, tuple[int, float]] = {}  # up to which offset a replica counts as in sync, and until when
+
+    def take(self, topics: Sequence[ScannedTopic]) -> None:
+        """What an answer tells."""
+        for name, headers, _, _ in topics:
+            if self.headers.get(name) == headers:
+                continue
+            self.headers[name] = headers
+            for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(headers):
+                if not error_code:
+                    self.high_watermarks[name, partition] = high_watermark
+
+    def elected(self, key: Key, in_sync_below: int, now: float) -> None:
+        """A leader epoch begins. A replica that was in sync and goes back counts as in sync for a while."""
+        if in_sync_below >= self.high_watermarks.pop(key, in_sync_below + 1):
+            self.lately[key] = in_sync_below, now + IN_SYNC_LATELY_SECONDS
+        self.headers.pop(key[0], None)
+
+    def is_in_sync(self, key: Key, offset: int, now: float) -> bool:
+        """Whether a replica that asks from `offset` on is known to be in sync."""
+        if 0 <= self.high_watermarks.get(key, -1) <= offset:
+            return True
+        below, until = self.lately.get(key, (0, 0.0))
+        return offset < below and now < until
+
+
+class Meter:
+    """One side's bytes of throttled replicas."""
+
+    def __init__(self, world: World, side: str, allowed: Exceptions, *, is_strict: bool) -> None:
+        self.world = world
+        self.side = side
+        self.allowed = allowed
+        self.is_strict = is_strict
+        self.terms = Terms(None, frozenset())
+        self.quotas: list[tuple[float, int | None]] = []
+        self.bounded = 0  # bytes that the quota bounds
+        self.in_sync = 0
+        self.worst = 0.0  # second, in bounds
+        self.urgent = 0  # reasons to ask who is in sync
+        self._window: deque[tuple[float, int]] = deque()
+        self._in_window = 0
+
+    def change(self, quota: int | None, throttled: frozenset[Key]) -> None:
+        """Other settings are in force."""
+        self.terms = Terms(quota, throttled)
+        self.quotas.append((self.world.now, quota))
+
+    def passed(
+        self,
+        terms: Terms,
+        told: Told,
+        topics: Sequence[ScannedTopic],
+        bases: dict[Key, int],
+        share: float = 1.0,
+        *,
+        is_question: bool = False,
+    ) -> int:
+        """An answer passed, or `share` of it before its connection broke; returns the bytes that the quota bounds."""
+        if terms.quota is None or not bases:
+            return 0
+        now, bounded = self.world.now, 0
+        for name, _, records, _ in topics:
+            for seen in records:
+                key = name, seen.partition
+                if key not in terms.throttled:
+                    continue
+                if told.is_in_sync(key, bases[key], now):
+                    self.in_sync += seen.size
+                else:
+                    bounded += seen.size
+        if bounded:
+            bounded = int(bounded * share)
+            self.bounded += bounded
+            self._count(max(0, bounded - self.allowed.batch) if is_question else bounded, now)
+        return bounded
+
+    def _count(self, size: int, now: float) -> None:
+        window = self._window
+        window.append((now, size))
+        self._in_window += size
+        while window[0][0] <= now - WINDOW_SECONDS:
+            self._in_window -= window.popleft()[1]
+        if not self.is_strict:
+            return
+        quota = self._quota_lately(now)
+        most = most_in_a_second(quota, self.allowed)
+        self.worst = max(self.worst, self._in_window / most if most else 0.0)
+        if self._in_window > most + 1:
+            self.world.violate(
+                "quota",
+                f"{self.side}: {self._in_window:,} bytes in a second at {quota:,} bytes/s, {most:,.0f} are promised",
+            )
+
+    def _quota_lately(self, now: float) -> int:
+        """The largest one in force while what came in the last second was asked for."""
+        largest, until = 0, now + 1
+        for since, quota in reversed(self.quotas):
+            if until >= now - 2 * WINDOW_SECONDS:
+                largest = max(largest, quota or 0)
+            until = since
+        return largest
+
+    def finish(self) -> None:
+        """The run is over: compare what passed in all."""
+        now = self.world.now
+        most = most_in_all(self.quotas, now, self.allowed, self.urgent)
+        if not self.is_strict:
+            most += 12 * max((quota or 0 for _, quota in self.quotas), default=0)  # KIP-73's own window
+            most += self.allowed.links * (self.allowed.batch + max((quota or 0 for _, quota in self.quotas), default=0))
+        if self.bounded > most + 1:
+            self.world.violate(
+                "mean", f"{self.side}: {self.bounded:,} bytes in {now - START:.1f} s, {most:,.0f} are promised"
+            )

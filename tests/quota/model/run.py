@@ -1,0 +1,280 @@
+"""Plays one scenario, and says what did not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from protocol.fetch import FETCH_VERSIONS
+from quota.throttle import Throttle, ThrottleSettings
+from quota.throttled_replicas import ALL_REPLICAS
+from tests.quota.model.follower import BACKOFF_SECONDS, Fetcher, Replica
+from tests.quota.model.hops import Chain, Sidecar
+from tests.quota.model.leader import LeaderNode
+from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Key, Log
+from tests.quota.model.promise import Exceptions, Meter
+from tests.quota.model.rogues import join
+from tests.quota.model.scenario import Event, Partition, Scenario, Side
+from tests.quota.model.watch import Watch
+from tests.quota.model.wire import PARTITION_MAX_BYTES
+from tests.quota.model.world import START, Violation, World
+
+TOPICS = ("alpha", "beta", "gamma", "delta")
+FIRST_FOLLOWER = 101
+NOT_LEADER_OR_FOLLOWER = 6
+_LAST_THAT_GOES_BACK = 3  # below 0.11
+_HEALS_AFTER = 25.0
+
+
+@dataclass
+class Outcome:
+    """What a run came to."""
+
+    violations: list[Violation]
+    exchanges: int
+    seconds: float
+    is_complete: bool
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+class Run:
+    """One scenario's world."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.world = world = World()
+        self.by_id = FETCH_VERSIONS[scenario.version].names_topics_by_id
+        leaders = 1 + max(one.leader for one in scenario.partitions)
+        followers = 1 + max(one.follower for one in scenario.partitions)
+        self.leaders = [LeaderNode(world, number + 1, scenario.leader_slots) for number in range(leaders)]
+        self.logs: list[Log] = []
+        self.fetchers: dict[tuple[int, int, int], Fetcher] = {}
+        replicas: dict[tuple[int, int, int], list[Replica]] = {}
+        for spec in scenario.partitions:
+            log = Log(self.key(spec.topic, spec.number), spec.pattern, spec.count, spec.last)
+            self.leaders[spec.leader].logs[log.key] = log
+            self.logs.append(log)
+            place = spec.leader, spec.follower, spec.fetcher
+            offset = 0 if spec.is_behind else log.end
+            if not spec.is_behind:
+                log.fetched(FIRST_FOLLOWER + spec.follower, offset, world.now)
+            replicas.setdefault(place, []).append(Replica(log, offset, world.now))
+        self.sides = [scenario.leader, scenario.follower]
+        live = max((one.live_size for one in scenario.partitions if one.live_every), default=0)
+        self._largest = max(live, *[max(log.sizes) for log in self.logs])
+        count = len(replicas)
+        self.ingress = [self._sidecar(0, number + 1, count) for number in range(leaders)]
+        self.egress = [self._sidecar(1, FIRST_FOLLOWER + number, count) for number in range(followers)]
+        for place, listed in replicas.items():
+            self.fetchers[place] = Fetcher(world, FIRST_FOLLOWER + place[1], scenario.version, listed)
+        self.watch = Watch(self)
+
+    def key(self, topic: int, number: int) -> Key:
+        """A partition as requests name it."""
+        return (TOPICS[topic].encode().ljust(16, b"\x01") if self.by_id else TOPICS[topic].encode()), number
+
+    def throttled(self, side: Side) -> frozenset[Key]:
+        """All that a side throttles, as far as its name is known."""
+        after = self.scenario.names_known_after
+        if self.by_id and (after is None or self.world.now < START + after):
+            return frozenset()
+        return frozenset(
+            self.key(one.topic, one.number) for one in self.scenario.partitions if one.topic in side.topics
+        )
+
+    def play(self) -> Outcome:
+        """Play it to its end."""
+        scenario, world = self.scenario, self.world
+        for place, fetcher in self.fetchers.items():
+            world.after(0.001 * len(place) + place[2] * 0.0007 + place[1] * 0.0003, self._connect, place, fetcher)
+        for spec, log in zip(scenario.partitions, self.logs, strict=True):
+            if spec.live_every:
+                world.after(spec.live_every * (1 + spec.number % 7 / 7), self._produce, spec.leader, log, spec)
+        for event in scenario.events:
+            world.after(event.at, self._happen, event)
+        rogues = [peer for rogue in scenario.rogues for peer in join(self, rogue)]
+        self.watch.start()
+        is_complete = world.run(world.now + scenario.seconds, scenario.most_exchanges)
+        if not world.violations:
+            self.watch.finish(is_complete)
+        seconds = world.now - START
+        for client in (*self.fetchers.values(), *rogues):
+            if client.chain is not None:
+                client.chain.close()
+        for sidecar in self.sidecars:
+            if not world.violations and sidecar.throttle.ledger.reserved:
+                world.violate("nothing reserved", f"{sidecar.meter.side}: {sidecar.throttle.ledger.reserved} bytes are")
+        figures = {
+            "slowest record, s": max(fetcher.slowest for fetcher in self.fetchers.values()),
+            "worst second, of what is promised": max(sidecar.meter.worst for sidecar in self.sidecars),
+        }
+        return Outcome(world.violations, world.exchanges, seconds, is_complete, figures)
+
+    @property
+    def received(self) -> int:
+        """Bytes of partitions that were behind, by honest followers."""
+        return sum(replica.caught_up_on for fetcher in self.fetchers.values() for replica in fetcher.replicas.values())
+
+    @property
+    def largest_batch(self) -> int:
+        """In bytes."""
+        return self._largest
+
+    @property
+    def links_beside_rogues(self) -> int:
+        """Connections of honest followers that compete with rogues."""
+        return sum(place[0] == 0 for place in self.fetchers)
+
+    @property
+    def sidecars(self) -> list[Sidecar]:
+        """All that are in the path."""
+        hops = self.scenario.hops
+        return (self.ingress if hops != "follower" else []) + (self.egress if hops != "leader" else [])
+
+    def path(self, leader: int, follower: int) -> list[Sidecar]:
+        """The sidecars between two brokers, from the follower's on."""
+        hops = self.scenario.hops
+        egress = [self.egress[follower]] if hops != "leader" else []
+        return egress + ([self.ingress[leader]] if hops != "follower" else [])
+
+    def _sidecar(self, side: int, broker: int, links: int) -> Sidecar:
+        scenario, world, settings = self.scenario, self.world, self.sides[side]
+        throttle = Throttle("follower" if side else "leader", broker, world)
+        batch = (
+            self._largest if scenario.version >= FIRST_WITH_WHOLE_BATCHES else max(self._largest, PARTITION_MAX_BYTES)
+        )
+        allowed = Exceptions(batch, links + 20 * len(scenario.rogues))
+        meter = Meter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
+        sidecar = Sidecar(world, throttle, meter)
+        if self.by_id and scenario.names_known_after is not None:
+            self._know_names(throttle, scenario.names_known_after)
+        self._configure(sidecar, settings)
+        return sidecar
+
+    def _know_names(self, throttle: Throttle, seconds: float) -> None:
+        names = {self.key(number, 0)[0]: name.encode() for number, name in enumerate(TOPICS)}
+
+        def learn() -> None:
+            throttle.topic_names.learn(names)
+            throttle.topic_names_changed()
+            for sidecar in self.sidecars if seconds else ():
+                if sidecar.throttle is throttle:
+                    side = self.sides[sidecar in self.egress]
+                    sidecar.meter.change(side.rate, self.throttled(side))
+            if seconds:
+                self._all_may_be_asked()
+
+        if seconds:
+            self.world.after(seconds, learn)
+        else:
+            learn()
+
+    def _configure(self, sidecar: Sidecar, side: Side) -> None:
+        replicas = {TOPICS[topic]: ALL_REPLICAS for topic in side.topics}
+        settings = ThrottleSettings(
+            rate=side.rate,
+            replicas=replicas,
+            policy=side.policy,
+            order=side.order,
+            session_slots=self.scenario.sidecar_slots,
+        )
+        sidecar.configure(settings, self.throttled(side))
+
+    def _connect(self, place: tuple[int, int, int], fetcher: Fetcher) -> None:
+        leader, follower, _ = place
+        scenario = self.scenario
+        fetcher.connect(
+            Chain(
+                self.world,
+                self.path(leader, follower),
+                self.leaders[leader],
+                fetcher,
+                scenario.bandwidth,
+                scenario.latency,
+            )
+        )
+
+    def _produce(self, leader: int, log: Log, spec: Partition) -> None:
+        if log.key in self.leaders[leader].logs:
+            if not log.error_code:
+                self.leaders[leader].append(log, spec.live_size)
+            self.world.after(spec.live_every, self._produce, leader, log, spec)
+
+    # What happens
+
+    def _happen(self, event: Event) -> None:
+        happenings: dict[str, Callable[[Event], None]] = {
+            "break": self._break,
+            "fail": self._fail,
+            "elect": self._elect,
+            "delete": self._delete,
+            "quota": self._quota,
+            "lists": self._lists,
+            "evict": self._evict,
+            "burst": self._burst,
+        }
+        self.world.say(str(event))
+        happenings[event.what](event)
+
+    def _chosen(self, event: Event) -> tuple[int, tuple[int, int, int]]:
+        index = event.index % len(self.scenario.partitions)
+        spec = self.scenario.partitions[index]
+        return index, (spec.leader, spec.follower, spec.fetcher)
+
+    def _break(self, event: Event) -> None:
+        _, place = self._chosen(event)
+        fetcher = self.fetchers[place]
+        if fetcher.chain is not None and fetcher.chain.is_open:
+            fetcher.chain.close()
+            self.world.after(BACKOFF_SECONDS, self._connect, place, fetcher)
+
+    def _fail(self, event: Event) -> None:
+        index, place = self._chosen(event)
+        log = self.logs[index]
+        if log.key in self.leaders[place[0]].logs and not log.error_code:
+            self.leaders[place[0]].fail(log, NOT_LEADER_OR_FOLLOWER)
+            self.watch.failed(self.fetchers[place], log)
+            self.world.after(_HEALS_AFTER, self.leaders[place[0]].fail, log, 0)
+
+    def _elect(self, event: Event) -> None:
+        index, place = self._chosen(event)
+        log = self.logs[index]
+        self.fetchers[place].elect(log.key, (event.value or 0) if self.scenario.version <= _LAST_THAT_GOES_BACK else 0)
+
+    def _delete(self, event: Event) -> None:
+        index, place = self._chosen(event)
+        self.leaders[place[0]].delete(self.logs[index].key)
+        self.world.after(0.3, self.fetchers[place].delete, self.logs[index].key)
+
+    def _quota(self, event: Event) -> None:
+        side = self.sides[event.side]
+        self._change(event.side, Side(event.value, side.topics, side.policy, side.order))
+
+    def _lists(self, event: Event) -> None:
+        side = self.sides[event.side]
+        lists = ((0,), (0, 1), (1,), (), (0, 1), (0, 2))[event.value or 0]
+        self._change(event.side, Side(side.rate, lists, side.policy, side.order))
+
+    def _change(self, number: int, side: Side) -> None:
+        self.sides[number] = side
+        for sidecar in self.egress if number else self.ingress:
+            self._configure(sidecar, side)
+        self._all_may_be_asked()
+
+    def _all_may_be_asked(self) -> None:
+        """Nobody knows what is in sync of what nobody throttled."""
+        for fetcher in self.fetchers.values():
+            if fetcher.chain is not None:
+                fetcher.chain.may_be_asked()
+        self.watch.disturbed()
+
+    def _evict(self, event: Event) -> None:
+        for leader in self.leaders:
+            leader.sessions.clear()
+
+    def _burst(self, event: Event) -> None:
+        index, place = self._chosen(event)
+        log = self.logs[index]
+        if log.key in self.leaders[place[0]].logs and not log.error_code:
+            for _ in range(10 * (event.value or 0)):
+                self.leaders[place[0]].append(log, self.scenario.partitions[index].live_size)

@@ -1,0 +1,86 @@
+"""Requests and answers of the model: the real messages, and what each answer's records are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from functools import lru_cache
+
+from protocol.fetch import FETCH_VERSIONS, encode_fetch_response
+from protocol.header import SIZE
+from protocol.records import RecordsSeen
+from protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
+from tests.quota.model.logs import Key
+
+PARTITION_MAX_BYTES = 1024 * 1024
+RESPONSE_MAX_BYTES = 10 * 1024 * 1024
+MAX_WAIT_MS = 500
+
+
+class Response:
+    """An answer on its way. `bases` has the offset of the first record of each partition that has any."""
+
+    __slots__ = ("bases", "head", "size", "topics")
+
+    def __init__(self, head: ResponseHead, topics: list[ScannedTopic], bases: dict[Key, int], size: int) -> None:
+        self.head = head
+        self.topics = topics
+        self.bases = bases
+        self.size = size  # of all records
+
+    def appended(self, head: ResponseHead, topics: list[ScannedTopic]) -> Response:
+        """The same under another head, with more topics."""
+        return Response(head, self.topics + topics, self.bases, self.size)
+
+
+def seen_by_scanner(topics: list[ScannedTopic], walk: Container[bytes]) -> list[ScannedTopic]:
+    """`topics` as a scanner that walks only some of them sees them."""
+    if all(not topic.records or topic.name in walk for topic in topics):
+        return topics
+    return [
+        topic
+        if not topic.records or topic.name in walk
+        else topic._replace(records=[RecordsSeen(one.partition, one.size, one.size) for one in topic.records])
+        for topic in topics
+    ]
+
+
+@lru_cache(maxsize=4096)
+def scan_appended(version: int, appended: bytes, count: int) -> list[ScannedTopic]:
+    """Topics that a sidecar made up, as the next reader of the bytes sees them."""
+    scanner = FetchResponseScanner(version, 7, appended, count)
+    frame = encode_fetch_response(version, 7, 0, [])
+    buffers, _ = scanner.receive(memoryview(frame))
+    reader = FetchResponseScanner(version, 7)
+    reader.receive(memoryview(b"".join(buffers)))
+    assert reader.done
+    return reader.topics
+
+
+def scan(version: int, frame: bytes) -> tuple[ResponseHead, list[ScannedTopic]]:
+    """What a whole frame says."""
+    row = FETCH_VERSIONS[version]
+    (correlation_id,) = SIZE.unpack_from(frame, SIZE.size)
+    scanner = FetchResponseScanner(row.api_version, correlation_id)
+    scanner.receive(memoryview(frame))
+    assert scanner.done
+    return scanner.head, scanner.topics
+
+
+@lru_cache(maxsize=32)
+def entry_packer(version: int) -> Callable[[int, int, int, int], bytes]:
+    """Packs (partition, leader epoch, fetch offset, partition_max_bytes) of one requested partition."""
+    row = FETCH_VERSIONS[version]
+    layout, names = row.request_partition.layout, row.request_partition.names
+    tail = b"\x00" if row.is_flexible else b""
+    places = [
+        ("partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes").index(name)
+        if name in ("partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes")
+        else 4
+        for name in names
+    ]
+
+    def pack(partition: int, leader_epoch: int, fetch_offset: int, max_bytes: int) -> bytes:
+        values = (partition, leader_epoch, fetch_offset, max_bytes, 0)
+        return layout.pack(*[values[place] for place in places]) + tail
+
+    return pack

@@ -1,0 +1,174 @@
+"""What was broken once is put back, a defect at a time: the model has to find each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from protocol.fetch import FetchRequest
+from quota import fetch_plan, request_intake
+from quota.catch_up import CatchUp
+from quota.grant_queue import GrantQueue
+from quota.ledger import Account, StrictLedger
+from quota.questions import Questions
+from quota.replica_link import ReplicaLink
+from quota.replica_state import UNKNOWN_OFFSET, ReplicaPartition
+from quota.turns import Turns
+from tests.quota.model import hops
+from tests.quota.model.judge import judge
+from tests.quota.model.rogues import ROGUE_ID
+from tests.quota.model.scenario import MB, Partition, Scenario, Side
+
+Patch = pytest.MonkeyPatch
+
+
+def question_for_each_return(patch: Patch) -> None:
+    """What returns has no high watermark, and links ask whenever they have a question."""
+    appeared = request_intake._appeared
+
+    def forget(*args: object, **more: object) -> ReplicaPartition:
+        replica = appeared(*args, **more)  # type: ignore[arg-type]
+        replica.high_watermark = UNKNOWN_OFFSET
+        return replica
+
+    patch.setattr(request_intake, "_appeared", forget)
+    patch.setattr(Questions, "ready_at", lambda self, link, replica, due, **_: due)
+
+
+def place_lost_by_each_return(patch: Patch) -> None:
+    """What is there now and then stands behind all that is always there."""
+
+    def always_there_first(queue: GrantQueue) -> Iterator[ReplicaPartition]:
+        return iter(sorted(queue._waiting, key=lambda one: one.is_paced))
+
+    patch.setattr(GrantQueue, "__iter__", always_there_first)
+    patch.setattr(CatchUp, "_paced", lambda self, link: [])
+
+
+def grants_always_last(patch: Patch) -> None:
+    """Whatever fills the answers, it stands in front."""
+    take = ReplicaLink._take_barren
+
+    def miss(link: ReplicaLink, *args: object) -> None:
+        take(link, *args)  # type: ignore[arg-type]
+        link.crowded_until = -math.inf
+
+    patch.setattr(ReplicaLink, "_take_barren", miss)
+
+
+def reservations_that_leak(patch: Patch) -> None:
+    """An exception between a reservation and its fetch keeps it for good."""
+    forward = fetch_plan._forward_granted
+
+    def fail(link: ReplicaLink, request: FetchRequest, *args: object) -> object:
+        if link.replica_id == ROGUE_ID:
+            raise KeyError
+        return forward(link, request, *args)  # type: ignore[arg-type]
+
+    patch.setattr(fetch_plan, "_forward_granted", fail)
+    patch.setattr(Account, "close", lambda self: None)
+    patch.setattr(StrictLedger, "recount", lambda self, reserved: None)
+
+
+def cap_bounded_by_an_estimate(patch: Patch) -> None:
+    """A cap that brought nothing is not doubled beyond what is thought to be left."""
+
+    def estimate(one: ReplicaPartition) -> int:
+        rest = one.batches.remaining(one.high_watermark - one.fetch_offset, one.topic.batches)
+        return int(min(one.max_bytes, rest)) if one.high_watermark != UNKNOWN_OFFSET else one.max_bytes
+
+    patch.setattr(ReplicaPartition, "worth_asking", estimate)
+    grants_always_last(patch)
+
+
+def empty_answers_filled(patch: Patch) -> None:
+    """What is made up is appended to an empty answer, too."""
+    patch.setattr(hops, "stays_empty", lambda response, head: False)
+
+
+def negative_sizes(patch: Patch) -> None:
+    """A negative max_bytes reserves a negative amount."""
+    fill = fetch_plan._fill
+
+    def lend(link: ReplicaLink, request: FetchRequest, *args: float) -> fetch_plan._Fill:
+        filled = fill(link, request, *args)
+        filled.reserved = min(filled.reserved, request.max_bytes)
+        return filled
+
+    patch.setattr(fetch_plan, "_fill", lend)
+
+
+def claims_that_last(patch: Patch) -> None:
+    """A place in the line is kept, and keeps others, for as long as a peer says."""
+    wait = Turns.wait
+
+    def long(turns: Turns, link: object, size: float, until: float, **more: object) -> None:
+        wait(turns, link, size, until + 2_000_000, **more)  # type: ignore[arg-type]
+
+    patch.setattr(Turns, "wait", long)
+
+
+def in_sync_lately_however_far_back(patch: Patch) -> None:
+    """A replica that was in sync may go back to any offset, at any version below 7."""
+
+    def go_back(one: ReplicaPartition, fetch_offset: int, in_sync_until: float = 0.0) -> None:
+        if one.has_caught_up:
+            one.in_sync_until = in_sync_until
+        one.high_watermark = one.earlier_high_watermark = UNKNOWN_OFFSET
+        one.arrived = 0
+
+    patch.setattr(ReplicaPartition, "go_back", go_back)
+    patch.setattr(ReplicaPartition, "forget_sync", lambda one: None)
+    patch.setattr(request_intake, "LAST_VERSION_BEFORE_LEADER_EPOCHS", 6)
+
+
+def link(version: int, hop: str, leader: Side, follower: Side, *partitions: Partition, **more: object) -> Scenario:
+    return replace(
+        Scenario(version, hop, leader, follower, partitions),  # type: ignore[arg-type]
+        **{"seconds": 15.0, "most_exchanges": 300, **more},  # type: ignore[arg-type]
+    )
+
+
+T = Partition(0, 0, 0, 0, 0, True, count=4_000)
+U = Partition(1, 0, 0, 0, 0, True, count=4_000)
+REST = Partition(2, 0, 0, 0, 0, False)
+
+
+def side(rate: int, *topics: int) -> Side:
+    return Side(rate, topics, order="round-robin")
+
+
+LARGE = replace(T, pattern=(900_000,), count=200)
+OTHERS = [replace(T, number=number) for number in (1, 2)]
+BACKLOG = [Partition(3, number, 0, 0, 0, True, count=20_000) for number in range(30)]
+HONEST = replace(T, pattern=(100_000,), count=400)
+
+DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
+    "1": (question_for_each_return, link(4, "both", side(100_000, 0), side(5 * MB, 0), LARGE, REST)),
+    "3": (place_lost_by_each_return, link(3, "both", side(2 * MB, 0, 1), side(2 * MB, 0), T, U, seconds=40.0)),
+    "4": (grants_always_last, link(3, "leader", side(5 * MB, 0), side(MB), T, *BACKLOG)),
+    "5": (reservations_that_leak, link(4, "leader", side(5 * MB, 0), side(MB), HONEST, *OTHERS, rogues=("twice",))),
+    "6": (
+        cap_bounded_by_an_estimate,
+        link(5, "leader", side(MB, 0), side(MB), replace(T, pattern=(1_000,), count=50, last=(900_000,)), *BACKLOG[:6]),
+    ),
+    "8": (empty_answers_filled, link(3, "both", side(100_000, 1), side(100_000, 0), T, U)),
+    "14": (negative_sizes, link(4, "leader", side(MB, 0), side(MB), HONEST, rogues=("negative",))),
+    "15": (claims_that_last, link(4, "leader", side(MB, 0), side(MB), HONEST, REST, rogues=("long wait",))),
+    "16": (
+        in_sync_lately_however_far_back,
+        link(4, "leader", side(MB, 0), side(MB), HONEST, rogues=("high watermark",)),
+    ),
+}
+"""By the number of the defect."""
+
+
+@pytest.mark.parametrize("number", DEFECTS)
+def test_promise_with_a_defect_is_broken(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_back, scenario = DEFECTS[number]
+    assert not judge(scenario).violations
+    put_back(monkeypatch)
+    assert judge(scenario).violations
