@@ -99,7 +99,8 @@ class Questions:
         """The answer to `link`'s question brought `size` bytes; `rate` is the quota in bytes/s."""
         now = self._clock()
         price = min(size / rate, QUESTION_SECONDS) if rate else QUESTION_SECONDS if size else 0.0
-        self._paid_at = max(self._paid_at, now) + price
+        # What several urgent ones owe together keeps nobody from errors for longer than one does.
+        self._paid_at = min(max(self._paid_at, now) + price, now + QUESTION_SECONDS)
         self._replicas[replica] = self._asked_at, now + min(REPLICA_SHARE * price, QUESTION_SECONDS)
         if self._asking == link:
             self._asking = None
