@@ -3,7 +3,8 @@
 Kafka's rule on both sides: a partition is left out when it is throttled, not in sync, and the quota is exceeded. Here
 the quota is asked before the bytes are sent, and each partition behind gets one of four treatments:
 
-- *granted*: in the request with a cap, behind everything that is not throttled;
+- *granted*: in the request with a cap, behind everything that is not throttled; in front of it where that fills every
+  answer, for a while;
 - *asked*: in the request with partition_max_bytes 0, behind a granted one that has data. The leader itself answers
   with true offsets and errors, so nothing has to be made up;
 - *left out*: not in the request; an empty entry is appended to the answer. Only where nothing is granted while other

@@ -29,8 +29,8 @@ UNANSWERED_SECONDS: Final = 1.0
 """A question without an answer for so long does not keep others from theirs."""
 
 REPLICA_SHARE: Final = 3
-"""A replica's next question waits three times as long as the last one takes to be paid: no replica, whatever it does,
-takes more than a third of the quota with questions."""
+"""A replica's next question waits three times as long as the last one takes to be paid: its questions take a third of
+the quota at most. Those that tell whether it is in sync wait for URGENT_SECONDS alone."""
 
 _RETRY_SECONDS = 0.02
 _RETRY_SECONDS_EACH = 0.001

@@ -157,8 +157,7 @@ class ReplicaLink:
             self.answer_seconds = now - fetch.forwarded_at
         self._take_barren(barren, fetch, behind_bytes + in_sync_bytes + unthrottled_bytes, now)
         if fetch.is_question:
-            # At most one batch comes with a question; no quota could have stopped it.
-            self.account.settle(fetch.reserved, 0)
+            # At most one batch comes with a question; nothing was reserved for it, and no quota could have stopped it.
             throttle.ledger.charge_question(behind_bytes)
             throttle.questions.answered(self, self.replica_id, behind_bytes, throttle.settings.rate or 0)
             throttle.turns.owe(self.replica_id, behind_bytes)

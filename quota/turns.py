@@ -166,9 +166,6 @@ class Turns:
     def __len__(self) -> int:
         return len(self._claims)
 
-    def __contains__(self, link: object) -> bool:
-        return link in self._claims
-
     def _start_of(self, replica: Hashable, turn: float) -> float:
         """Where the next turn of a replica begins: behind its last one, and behind all that it waits for."""
         start = min(max(self._reached, self._finished.get(replica, 0.0)), self._reached + turn)
