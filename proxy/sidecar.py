@@ -28,7 +28,8 @@ from proxy.throttle_table import ThrottleInForce
 from proxy.topic_ids import DEFAULT_POLL_SECONDS, TopicIdResolver, metadata_servers
 from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.upstream_probe import UpstreamProbe
-from quota.throttle import Side, Throttle
+from quota.settings import Side
+from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 from quota.unassigned import UnassignedReplicas
 
