@@ -136,6 +136,7 @@ class ReplicaLink:
                     replica.batches.learn(seen)
                     replica.arrived = seen.complete_bytes
                     topic.batches.learn(seen)
+                    topic.largest_batch.learn(max(seen.largest, seen.next_batch_size), now)
                 if is_throttled and replica is not None and (replica.is_waiting or replica in granted):
                     behind_bytes += seen.size
                     continue
@@ -235,7 +236,8 @@ class ReplicaLink:
             name = throttle.topic_names.name_of(key) if is_id else key
             shown = printed_id(key).encode() if name is None else name
             lag = self.asker.topic(self.replica_id, shown, names_topic=name is not None)
-            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttle.throttled_partitions(name, key))
+            throttled = throttle.throttled_partitions(name, key)
+            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttled, throttle.largest_batches.of(key))
         return topic
 
     @property

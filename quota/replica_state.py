@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from protocol.fetch import NO_LEADER_EPOCH, made_up_entries
-from quota.batches import BatchSizes
+from quota.batches import BatchSizes, LargestBatch
 
 if TYPE_CHECKING:
     from quota.asked_topic import AskedTopic
@@ -91,8 +91,12 @@ class ReplicaPartition:
 
     @property
     def largest_batch(self) -> int:
-        """What one whole batch of it may be, in bytes: as large as the topic's largest lately, or all that is asked."""
-        return int(max(self.batches.next_size, self.topic.batches.most)) or self.max_bytes
+        """What one whole batch of it may be, in bytes: as large as the topic's largest lately, or all that is asked.
+
+        All that is asked as long as this link saw none of the topic's batches: others may have seen small ones only.
+        """
+        lately = self.topic.largest_batch.size if self.topic.batches.seen else 0
+        return max(self.batches.next_size, lately) or self.max_bytes
 
     @property
     def has_caught_up(self) -> bool:
@@ -167,6 +171,7 @@ class ReplicaTopic:
         "behind",
         "key",
         "lag",
+        "largest_batch",
         "made_up",
         "name",
         "partitions",
@@ -181,6 +186,7 @@ class ReplicaTopic:
         name: bytes | None,
         lag: AskedTopic,
         throttled: frozenset[int] | EveryPartition,
+        largest_batch: LargestBatch,
     ) -> None:
         self.key = key  # as on the wire: the name, from v13 on the topic id
         self.name = name  # None while the id's name is not known
@@ -192,6 +198,7 @@ class ReplicaTopic:
         self.behind: dict[int, ReplicaPartition] = {}
         self.unknown: set[int] = set()  # throttled partitions whose high watermark is not known yet
         self.batches = BatchSizes()  # of the topic as a whole
+        self.largest_batch = largest_batch  # of the topic on all links
         self.made_up: tuple[int, bytes] | None = None  # version and entries of all behind, while they stay the same
         self._request_number = self._response_number = -1
         self._earlier_blocks: dict[bytes, bytes] = {}

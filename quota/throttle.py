@@ -12,6 +12,7 @@ from zlib import crc32
 from protocol.fetch import MAX_INT32
 from protocol.fetch_session import NO_SESSION, next_epoch
 from protocol.metadata import NO_ID
+from quota.batches import LargestBatches
 from quota.broker_ids import MOST_IDS, BrokerIds
 from quota.catch_up import Order
 from quota.interval import IntervalCounts
@@ -142,6 +143,7 @@ class Throttle:
         self.turns = Turns(clock)
         self.questions = Questions(clock)
         self.ledger = StrictLedger(clock)
+        self.largest_batches = LargestBatches()
         self._new_samples()
         self.brokers = BrokerIds()
         self.brokers.learn([broker_id])
