@@ -82,3 +82,17 @@ def test_topic_that_no_link_fetches_is_forgotten() -> None:
     one.learn(400_000, 10.0)
     del one, same
     assert largest_batches.of(b"t").size == 0
+
+
+def test_partition_whose_batches_are_not_known_yet_loses_no_turns() -> None:
+    """Its first grant asks for one byte, and one batch comes: it had no more than that."""
+    clock = MovedClock()
+    throttle = Throttle(
+        "leader", 1, clock, ThrottleSettings(rate=5_000, order="round-robin", replicas={"t": ALL_REPLICAS})
+    )
+    logs = {(b"other", 0): Log([1_000] * 1_000), (b"t", 0): Log([1_000] * 500), (b"t", 1): Log([1_000] * 500)}
+    follower = Follower(dict.fromkeys(logs, 0))
+    Conversation(clock, throttle.link(2), Leader(logs), follower).run(8.0)
+    offsets = follower.offsets[b"t", 0], follower.offsets[b"t", 1]
+    assert sum(offsets) >= 30
+    assert max(offsets) - min(offsets) <= 2
