@@ -284,7 +284,7 @@ class Throttle:
         finally:
             self.links.discard(link)
             self.turns.leave(link)
-            self.questions.leave(link)
+            self.questions.drop(link)
             self.ledger.recount(sum([other.account.held for other in self.links]))
 
     def next_in_line(self) -> list[Hashable] | None:
