@@ -279,6 +279,9 @@ class ReplicaLink:
         filled it there was no room. Else the cap was below one batch, which brings nothing behind others. The next
         grants go in front of them; what brings nothing there has nothing to give.
         """
+        if not size:
+            for replica in barren:
+                self.queue.brought_nothing(replica)
         if not size or fetch.grants_are_first:
             return
         for replica in barren:

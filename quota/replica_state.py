@@ -45,6 +45,8 @@ class ReplicaPartition:
         "high_watermark",
         "in_sync_from",
         "in_sync_until",
+        "is_again",
+        "is_due_again",
         "is_paced",
         "last_reported",
         "leader_epoch",
@@ -54,6 +56,7 @@ class ReplicaPartition:
         "served_number",
         "topic",
         "turn",
+        "turn_before",
         "upstream",
         "was_queued",
     )
@@ -72,6 +75,9 @@ class ReplicaPartition:
         self.batches = BatchSizes()
         self.granted_offset = UNKNOWN_OFFSET  # the fetch offset at the last grant
         self.turn = 0.0  # where its next turn in the queue begins, in bytes
+        self.turn_before = 0.0  # where the turn that it had last began
+        self.is_due_again = False  # its next grant is in place of one that did not count as a turn
+        self.is_again = False  # its last grant was such a one
         self.was_queued = False  # since it fell behind
         self.is_paced = False  # by an earlier hop
         self.served_number = 0  # the link's answers by the last one that had records of it
