@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from proxy.relay import Relay
 from proxy.replica_sources import Addresses, ReplicaSources
 from proxy.stats import RelayStats
 from proxy.status import side_status
-from proxy.throttle_table import ThrottleInForce
+from proxy.throttle_table import LayeredThrottle
 from proxy.topic_ids import DEFAULT_POLL_SECONDS, TopicIdResolver, metadata_servers
 from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.upstream_probe import UpstreamProbe
@@ -75,7 +76,8 @@ class Sidecar:
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = Relay(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
         self._apply_limits()
-        self.throttle_in_force = ThrottleInForce(config.throttle, self._apply_throttle)
+        self._expiry: asyncio.TimerHandle | None = None
+        self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock)
         self.listeners: list[Listener] = []
         self._admin = AdminServer(self, self.log)
         self.admin_address: Address | None = None
@@ -132,6 +134,8 @@ class Sidecar:
     async def close(self) -> None:
         """Close everything at once; may be called in any state, and again."""
         self._state = "closed"
+        if self._expiry is not None:
+            self._expiry.cancel()
         for polling in self._polling:
             polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -153,7 +157,7 @@ class Sidecar:
             configure_logging(as_json=config.log.json, level=config.log.level)
         self._apply_limits()
         # The file is in force again as it stands, what HTTP set included: one rule, whatever changed.
-        undone = self.throttle_in_force.load(config.throttle)
+        undone = self.throttle.load(config.throttle)
         if undone:
             more = f" and {len(undone) - _MOST_NAMED} more" if len(undone) > _MOST_NAMED else ""
             named = ", ".join(undone[:_MOST_NAMED])
@@ -223,6 +227,16 @@ class Sidecar:
         self._topic_ids.wake()
         if self._poller is not None:
             self._poller.wake()
+        self._await_expiry()
+
+    def _await_expiry(self) -> None:
+        """Put what is below in force when the next part of the throttle expires."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        seconds = self.throttle.next_expiry() - self._clock()
+        if seconds != math.inf:
+            self._expiry = asyncio.get_running_loop().call_later(seconds, self.throttle.expire)
 
     def _apply_in_sync_replicas(self, in_sync: InSyncReplicas) -> None:
         for side in self.sides:
