@@ -137,6 +137,7 @@ async def test_cluster_that_fails_is_forgotten_by_everyone_and_asked_again_soon(
     assert told == [("in sync", {}), ("under min ISR", frozenset())]
     assert events(caplog) == ["min_isr_refused", "cluster_poll_failed"]
     assert "new ids are throttled for the first second only" in str(fields(caplog, "cluster_poll_failed")["effect"])
+    assert watched.watch.client.view.topics == {}
     assert watched.watch.client.view.brokers  # what is known of them stays
     naming_broker.hangs_up = False
     await watched.asked_at(5 + FIRST_RETRY_SECONDS)
@@ -188,6 +189,29 @@ async def test_cluster_polls_are_counted_with_their_bytes_and_seconds(
     assert (watched.stats.polls["topics", "ok"], watched.stats.polls["topics", "failed"]) == (2, 1)
     assert watched.stats.told_at == 15
     assert watched.stats.seconds["topics"] == 0  # the clock stands still
+
+
+async def test_cluster_whose_brokers_have_topic_ids_again_is_asked_for_throttled_ones_at_once() -> None:
+    async with metadata_broker(topics={"orders": ORDERS, "payments": PAYMENTS}, newest_metadata=9) as broker:
+        watched = Watched(broker.address, "")
+        await watched.asked_at(0)
+        broker.newest_metadata = 12  # upgraded
+        await watched.asked_at(1)
+        assert broker.asked == []
+        watched.names.name_of(PAYMENTS)
+        await watched.asked_at(2)
+        assert [(question.topic_ids, question.names) for question in broker.asked] == [
+            ([PAYMENTS], []),
+            ([], ["orders"]),
+        ]
+        await watched.close()
+
+
+async def test_channel_to_a_broker_without_a_version_of_metadata_that_is_known_is_refused() -> None:
+    async with metadata_broker(newest_metadata=0) as broker:
+        with pytest.raises(ConnectionError, match="no version of Metadata"):
+            await KafkaChannel.open(broker.address)
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("newest", [10, 12])
