@@ -32,7 +32,8 @@ from proxy.stats import RelayStats
 from proxy.status import side_status
 from proxy.throttle_table import LayeredThrottle
 from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
-from quota.throttle import Side, Throttle
+from quota.settings import Side
+from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 from quota.unassigned import UnassignedReplicas
 

@@ -3,8 +3,8 @@
 import pytest
 
 from protocol.fetch import FETCH_VERSIONS
-from quota.catch_up import Order
-from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.settings import Order, Side, ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, NextHop
 from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
