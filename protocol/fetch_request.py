@@ -32,6 +32,8 @@ CONSUMER: Final = -1
 
 _REPLICA_STATE_TAG: Final = 1
 _REPLICA_STATE: Final = struct.Struct(">iq")
+_STATE_TAGS_HEAD: Final = bytes((1, _REPLICA_STATE_TAG, _REPLICA_STATE.size + 1))  # one tag, its number, its size
+_STATE_TAGS_SIZE: Final = len(_STATE_TAGS_HEAD) + _REPLICA_STATE.size + 1
 
 
 class ForgottenTopic(NamedTuple):
@@ -191,6 +193,14 @@ def read_replica_id(frame: bytes) -> int:
     at = _after_forgotten(frame, at, row)
     length_and_one, at = read_unsigned_varint(frame, at)
     return _replica_id(frame, at + max(0, length_and_one - 1))
+
+
+def ends_like_a_replicas(frame: bytes | bytearray | memoryview, end: int) -> bool:
+    """Whether a request of v15 to v18 that ends at `end` seems to be a replica's: decoding it tells for certain.
+
+    A replica's request ends with the tag buffer that `replica_state_tags` makes, and no consumer's does by chance.
+    """
+    return bytes(frame[max(0, end - _STATE_TAGS_SIZE) : end - _REPLICA_STATE.size - 1]) == _STATE_TAGS_HEAD
 
 
 def _replica_id(frame: bytes, at: int) -> int:

@@ -9,11 +9,12 @@ from protocol.request_stream import (
     Expect,
     Pass,
     ReplicaFetch,
+    RequestBegins,
     RequestEvent,
     RequestStream,
     Undecoded,
 )
-from protocol.response_stream import Pending, ResponseStream
+from protocol.response_stream import Pending, ResponseObserver, ResponseStream
 
 __all__ = [
     "DEFAULT_FETCH_SIZE_LIMIT",
@@ -22,8 +23,10 @@ __all__ = [
     "Pass",
     "Pending",
     "ReplicaFetch",
+    "RequestBegins",
     "RequestEvent",
     "RequestStream",
+    "ResponseObserver",
     "ResponseStream",
     "Undecoded",
 ]

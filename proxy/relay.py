@@ -14,6 +14,7 @@ from protocol.response_scanner import ResponseHead, ScannedTopic
 from proxy.buffers import BufferPool
 from proxy.fetch_memory import FetchMemory
 from proxy.log import EventLog
+from proxy.outcomes import RequestGate
 from proxy.stats import RelayStats
 from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
 from quota.decisions import Decision
@@ -51,10 +52,10 @@ class SideThrottle(Protocol):
 
 
 class Holder(Protocol):
-    """A link, for those that hold a fetch back."""
+    """A link that holds a request back."""
 
     def replan(self) -> None:
-        """Plan the held fetch again."""
+        """Decide on the held request again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,7 +63,7 @@ class Relay:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
 
     `pool`, `fetch_memory` and `turns` may be shared by both sides. `fetch_size_limit` (bytes) and `connect_seconds`
-    count for new connections.
+    count for new connections, and so does `gate`, who may hold requests that are no replica's fetch.
     """
 
     throttle: SideThrottle
@@ -74,6 +75,7 @@ class Relay:
     fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
     connect_seconds: float = CONNECT_SECONDS
     turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
+    gate: RequestGate | None = None
     held: HeldFetches = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
 from proxy.link import Link
+from proxy.transport import TcpTransport
 from quota.decisions import Hold
 from tests.protocol.wire import fetch, fetch_response, frame, produce, request, response
 from tests.proxy.relaying import Peer, Relaying, relaying
@@ -228,7 +229,8 @@ async def test_many_stuck_clients_cost_a_small_buffer_each() -> None:
             await its_broker.send(struct.pack(">ii", 2**31 - 1, 1))
             await one.expect(struct.pack(">ii", 2**31 - 1, 1))
             for link in relay.listener.links:  # to be stuck sooner
-                link._client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+                assert isinstance(link._client, TcpTransport)
+                link._client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             clients.append(one)
             brokers.append(its_broker)
         for its_broker in brokers:
