@@ -5,17 +5,18 @@ of v15 or above says only at its end who sent it, so it is collected whole befor
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from protocol.errors import MalformedFrame, ProtocolError, TooMany
-from protocol.fetch_request import FetchRequest, decode_fetch_request, ends_like_a_replicas, read_replica_id
+from protocol.fetch_request import FetchRequest, fetch_request_steps, replica_id_at_end, replica_id_steps
 from protocol.fetch_versions import DECODED_VERSIONS, FETCH_VERSIONS
 from protocol.frame_stream import FrameStream
 from protocol.header import FETCH, SASL_HANDSHAKE, SIZE, RequestHeader
 from protocol.request_head import Head, RequestHead, read_request_head
 from protocol.response_scanner import Buffer
+from protocol.steps import Steps, T, at_once
 
 DEFAULT_FETCH_SIZE_LIMIT: Final = 16 * 2**20
 """Bytes of a Fetch request that is collected: 200,000 partitions of v18 have room in it, one in each topic."""
@@ -25,6 +26,8 @@ LARGEST_API_KEY: Final = 200
 
 _SHORT_HEAD: Final = 1024
 """Bytes that nearly every request's head fits into: client ids and transactional ids are short."""
+
+_SHORT_FRAME: Final = 2**14  # bytes: reading a Fetch request of this size is nothing to be done in steps
 
 _SIZE_AND_KEY: Final = struct.Struct(">ih")
 _TLS_HANDSHAKE: Final = b"\x16\x03"  # TLSPlaintext: ContentType handshake, major version 3 (RFC 8446, 5.1)
@@ -67,13 +70,17 @@ class RequestBegins(NamedTuple):
 class ReplicaFetch:
     """A whole Fetch request of a replica, without its size prefix; it was not passed.
 
-    `header.client_id` is not read here: always None. `request` is what the frame says, where it had to be decoded
-    already (v15+): to decode it again would cost as much as all else that is done for it.
+    `header.client_id` is not read here: always None. `request` is what the frame says, or why it says nothing; None
+    where nobody has decoded it yet.
     """
 
     header: RequestHeader
     frame: bytes
-    request: FetchRequest | None = field(default=None, compare=False, repr=False)
+    request: FetchRequest | ProtocolError | None = field(default=None, compare=False, repr=False)
+
+
+class PartDecoded(NamedTuple):
+    """A part of a large Fetch request is decoded. The caller may stop here, and go on when others had their turn."""
 
 
 class Undecoded(NamedTuple):
@@ -96,7 +103,7 @@ class BecameOpaque(NamedTuple):
     reason: OpaqueReason
 
 
-RequestEvent: TypeAlias = Pass | Expect | RequestBegins | ReplicaFetch | Undecoded | BecameOpaque
+RequestEvent: TypeAlias = Pass | Expect | RequestBegins | PartDecoded | ReplicaFetch | Undecoded | BecameOpaque
 
 
 def decodes_replicas(replica_id: int, api_version: int) -> bool:
@@ -139,7 +146,7 @@ class RequestStream(FrameStream):
         self.decode_fetch = decode_fetch
         self.may_hold: Callable[[RequestHead], bool] | None = None
         self.consumed = 0
-        """Bytes of the view that were taken when the last ReplicaFetch or RequestBegins was given out."""
+        """Bytes of the view that were taken when the last event was given out at which the caller may stop."""
         self._first = True
         self._waiting: Iterator[RequestEvent] | None = None  # what is to be given out of a request, if not all was
         self._needed = 0  # bytes to hold back before the request's head can be read any further
@@ -174,9 +181,9 @@ class RequestStream(FrameStream):
     def receive(self, view: memoryview) -> Iterator[RequestEvent]:
         """Take the next bytes received; the events' buffers are slices of `view` wherever possible.
 
-        The caller may stop after a ReplicaFetch or RequestBegins and give `view[consumed:]` again later, even if that
-        is empty; else it takes every event. Raises InvalidFrameSize and MalformedFrame, after the events of all that
-        came before that request.
+        The caller may stop after a ReplicaFetch, PartDecoded or RequestBegins, and give `view[consumed:]` later, even
+        if that is empty; else it takes every event. Raises InvalidFrameSize and MalformedFrame, after the events of
+        all that came before that request.
         """
         if self._waiting is not None:
             yield from self._go_on()
@@ -292,12 +299,14 @@ class RequestStream(FrameStream):
         if api_key == FETCH and api_version in _VERSIONS_WITH_REPLICA_STATE:
             if is_too_large:
                 reason = "fetch_too_large"
-            elif len(frame) < frame_size or ends_like_a_replicas(frame, frame_size):
+            elif (
+                len(frame) < frame_size or frame_size > _SHORT_FRAME or replica_id_at_end(frame, frame_size) is not None
+            ):
                 self._left = frame_size
                 self._collecting = head
                 return
             else:
-                replica_id, reason = _replica_id_of(frame[SIZE.size : frame_size])
+                replica_id, reason = at_once(_sender_of(bytes(frame[SIZE.size : frame_size])))
         is_decoded = replica_id is not None and self.decode_fetch(replica_id, api_version)
         if is_decoded and is_too_large:
             reason = "fetch_too_large"
@@ -331,36 +340,55 @@ class RequestStream(FrameStream):
         """Give out the request that was collected."""
         head = self._collecting
         assert head is not None  # noqa: S101
-        whole, self._frame, self._collecting = self._frame, bytearray(), None
-        with memoryview(whole) as view:
+        self._collecting = None
+        with memoryview(self._frame) as view:
             frame = bytes(view[SIZE.size :])
-        replica_id, request = head.replica_id, None
-        if replica_id is None:
-            replica_id, request, reason = _sender_of(frame)
-            if replica_id is None or not self.decode_fetch(replica_id, head.api_version):
-                yield from self._announce(head, replica_id, reason)
-                yield Pass(bytes(whole))
-                return
-        yield ReplicaFetch(RequestHeader(head.api_key, head.api_version, head.correlation_id, None), frame, request)
-
-
-def _sender_of(frame: bytes) -> tuple[int | None, FetchRequest | None, UndecodedReason | None]:
-    """Who sent a whole Fetch request of v15 or above; decoded, if it seems to be a replica's, as all those are."""
-    if ends_like_a_replicas(frame, len(frame)):
-        try:
-            request = decode_fetch_request(frame)
-        except (MalformedFrame, TooMany):
-            pass  # what is wrong may stand behind the sender
+        replica_id: int | None
+        request: FetchRequest | ProtocolError | None = None
+        reason: UndecodedReason | None = None
+        if head.replica_id is not None:
+            replica_id, is_wanted = head.replica_id, True
         else:
-            return request.replica_id, request, None
-    replica_id, reason = _replica_id_of(frame)
-    return replica_id, None, reason
+            replica_id = replica_id_at_end(frame, len(frame))
+            is_wanted = replica_id is not None and self.decode_fetch(replica_id, head.api_version)
+        if is_wanted:
+            request = yield from _in_parts(_decoded(frame))
+        if head.replica_id is None and (replica_id is None or isinstance(request, ProtocolError)):
+            request = None  # what is wrong may stand behind the sender, or only look like one
+            replica_id, reason = yield from _in_parts(_sender_of(frame))
+            is_wanted = replica_id is not None and self.decode_fetch(replica_id, head.api_version)
+        elif isinstance(request, FetchRequest) and request.replica_id != replica_id:
+            is_wanted = self.decode_fetch(request.replica_id, head.api_version)
+        self._frame = bytearray()
+        if is_wanted:
+            yield ReplicaFetch(RequestHeader(head.api_key, head.api_version, head.correlation_id, None), frame, request)
+        else:
+            yield from self._announce(head, replica_id, reason)
+            yield Pass(SIZE.pack(len(frame)) + frame)
 
 
-def _replica_id_of(frame: Head) -> tuple[int | None, UndecodedReason | None]:
+def _in_parts(steps: Steps[T]) -> Generator[RequestEvent, None, T]:
+    """Say after each step that there is more to be done."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        yield PartDecoded()
+
+
+def _decoded(frame: bytes) -> Steps[FetchRequest | ProtocolError]:
+    try:
+        return (yield from fetch_request_steps(frame))
+    except (MalformedFrame, TooMany) as error:
+        return error
+
+
+def _sender_of(frame: bytes) -> Steps[tuple[int | None, UndecodedReason | None]]:
     """Who sent a whole Fetch request of v15 or above, given without its size; else why that is not read."""
     try:
-        return read_replica_id(bytes(frame)), None
+        return (yield from replica_id_steps(frame)), None
     except TooMany as error:
         return None, "too_many_topics" if error.what == "topics" else "too_many_partitions"
     except MalformedFrame:

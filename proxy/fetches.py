@@ -7,12 +7,14 @@ from functools import partial
 from typing import Final
 
 from protocol.errors import ProtocolError, TooMany
-from protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request, encode_fetch_request
+from protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request
+from protocol.fetch_request import encoding_steps
 from protocol.fetch_session import FIRST_SESSION_VERSION
 from protocol.framing import Pending, ReplicaFetch, ResponseObserver
 from protocol.header import SIZE
 from protocol.request_stream import decodes_replicas
 from protocol.response_scanner import FetchResponseScanner
+from protocol.steps import Steps
 from proxy import outcomes
 from proxy.log import innermost_frame
 from proxy.outcomes import Outcome
@@ -64,14 +66,16 @@ class ReplicaFetches:
             self._relay.held.wake_soon()
         return False
 
-    def take(self, event: ReplicaFetch) -> Outcome:
+    def take(self, event: ReplicaFetch) -> Steps[Outcome]:
         """Decide on a fetch that arrived. Raises MalformedFrame."""
         self._relay.stats.fetch_requests[event.header.api_version] += 1
         try:
+            if isinstance(event.request, ProtocolError):
+                raise event.request
             request = check_replica_fetch(event.request or decode_fetch_request(event.frame))
         except TooMany as error:
             return self._pass_from_now_on(f"too_many_{error.what}", error)
-        return self._decide(event, request, None)
+        return (yield from self._decide(event, request, None))
 
     def passed_undecoded(self, api_version: int) -> None:
         """A fetch passes that may be of this follower, but is too large to decode, or could not be.
@@ -82,14 +86,14 @@ class ReplicaFetches:
         if api_version >= FIRST_SESSION_VERSION:
             self._release()
 
-    def settle(self, observers: Sequence[ResponseObserver]) -> None:
+    def settle(self, observers: Sequence[ResponseObserver]) -> Steps[None]:
         """Tell the throttle of the responses to its fetches that passed whole, oldest first."""
         scanners = [observer for observer in observers if isinstance(observer, FetchResponseScanner)]
         self.in_flight -= len(scanners)
         try:
             for scanner in scanners:
                 if self._throttle is not None:
-                    self._throttle.settle(scanner.topics, scanner.head)
+                    yield from self._throttle.settle_steps(scanner.topics, scanner.head)
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up(error)
         self._relay.held.wake_soon()
@@ -109,14 +113,14 @@ class ReplicaFetches:
             self._report(error)
             self._relay.throttle.drop(throttle)  # so that nothing stays reserved for it
 
-    def _decide(self, event: ReplicaFetch, request: FetchRequest, held_since: float | None) -> Outcome:
-        # No await from here until the outcome is carried out: the budget, the line of pending responses and the bytes
-        # sent have to agree.
+    def _decide(self, event: ReplicaFetch, request: FetchRequest, held_since: float | None) -> Steps[Outcome]:
+        # Nothing else happens on the link between the steps, up to when the outcome is carried out: the budget, the
+        # line of pending responses and the bytes sent have to agree.
         try:
-            decision = self._plan(request, held_since)
+            decision = yield from self._plan(request, held_since)
             if isinstance(decision, Hold):
                 return self._hold(event, request, decision, held_since)
-            outcome = _outcome(event, request, decision)
+            outcome = yield from _outcome(event, request, decision)
         except TooManyPartitions as error:
             return self._pass_from_now_on("too_many_partitions", error)
         except ProtocolError:
@@ -130,14 +134,15 @@ class ReplicaFetches:
             self.in_flight += 1
         return outcome
 
-    def _plan(self, request: FetchRequest, held_since: float | None) -> Decision:
+    def _plan(self, request: FetchRequest, held_since: float | None) -> Steps[Decision]:
         relay = self._relay
         if self._throttle is None:
             peer = relay.stats.peer_of(request.replica_id) if self._peer is None else self._peer
             self._throttle = relay.throttle.link(peer)
         if held_since is None:
-            return self._throttle.plan(request)
-        return self._throttle.plan(request, max(relay.clock() - held_since, _LEAST_HELD_SECONDS))
+            return (yield from self._throttle.plan_steps(request))
+        held_seconds = max(relay.clock() - held_since, _LEAST_HELD_SECONDS)
+        return (yield from self._throttle.plan_steps(request, held_seconds))
 
     def _hold(
         self, event: ReplicaFetch, request: FetchRequest, decision: Hold, held_since: float | None
@@ -174,7 +179,7 @@ class ReplicaFetches:
 
 def _outcome(
     event: ReplicaFetch, request: FetchRequest, decision: Forward | Answer
-) -> outcomes.Forward | outcomes.Answer:
+) -> Steps[outcomes.Forward | outcomes.Answer]:
     """The bytes for the broker, where it is asked, and what waits for the response."""
     version, correlation_id = event.header.api_version, event.header.correlation_id
     if isinstance(decision, Answer):
@@ -193,7 +198,7 @@ def _outcome(
         most_topics=most_topics,
     )
     is_unchanged = decision.request is request
-    data = with_size(event.frame) if is_unchanged else encode_fetch_request(decision.request)
+    data = with_size(event.frame) if is_unchanged else (yield from encoding_steps(decision.request))
     return outcomes.Forward(data, Pending(correlation_id, scanner))
 
 

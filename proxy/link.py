@@ -13,39 +13,20 @@ from functools import partial
 from typing import Final
 
 from protocol.errors import ProtocolError
-from protocol.framing import (
-    BecameOpaque,
-    Expect,
-    Pass,
-    Pending,
-    ReplicaFetch,
-    RequestBegins,
-    RequestEvent,
-    RequestStream,
-    ResponseObserver,
-    ResponseStream,
-    Undecoded,
-)
-from proxy import outcomes
+from protocol.framing import ResponseStream
 from proxy.buffers import SMALL_BUFFER_SIZE
 from proxy.fetch_memory import Why
-from proxy.fetches import ReplicaFetches, with_size
-from proxy.held_request import HeldRequest, Holdable
+from proxy.fetches import ReplicaFetches
 from proxy.inflow import Inflow
 from proxy.linger import Linger
-from proxy.link_life import Client, Event, LinkLife, Phase, Requests
+from proxy.link_life import Client, Event, LinkLife, Phase
 from proxy.link_reports import LinkReports
-from proxy.outcomes import Outcome
+from proxy.link_requests import LinkRequests
 from proxy.pump import BLOCKED, IN_LINE, STOPPED, UNTAKEN, Pump
 from proxy.relay import Relay
 from proxy.replica_sources import ReplicaSources
+from proxy.sliced_work import SlicedWork
 from proxy.transport import Transport
-
-MOST_PENDING: Final = 1024
-"""Requests that may wait for responses before no more are read from the client."""
-
-MOST_FETCHES: Final = 8
-"""Replica fetches among them: each keeps its plan. Kafka's fetchers have one under way."""
 
 _LARGE_FETCH: Final = 2**14  # bytes: what is received of a larger one has to wait for its turn
 
@@ -64,15 +45,13 @@ class Link:
         "_client",
         "_fetches",
         "_half_closed",
-        "_held",
         "_kept_half",
         "_kept_whole",
-        "_life",
         "_linger",
         "_loop",
-        "_observer",
         "_on_close",
         "_relay",
+        "_replans_later",
         "_reports",
         "_requests",
         "_requests_in",
@@ -81,7 +60,9 @@ class Link:
         "_to_client",
         "_to_upstream",
         "_upstream",
+        "_work",
         "client_host",
+        "life",
     )
 
     def __init__(
@@ -102,19 +83,18 @@ class Link:
         self._upstream = upstream
         self._on_close = on_close
         self.client_host = client_host
-        self._life = LinkLife()
-        self._reports = LinkReports(relay.stats, relay.log, client_host, upstream_name)
+        self.life = LinkLife()
         self._fetches = ReplicaFetches(relay, peer, sources, client_host)
-        self._requests = RequestStream(relay.fetch_size_limit, self._fetches.decodes)
-        if relay.gate is not None:
-            self._requests.may_hold = relay.gate.may_hold
-        self._responses = ResponseStream()
+        self._reports = reports = LinkReports(relay.stats, relay.log, client_host, upstream_name)
+        self._responses = responses = ResponseStream()
         self._to_upstream = Pump(self, loop, relay.pool, client, upstream, relay.turns)
         self._to_client = Pump(self, loop, relay.pool, upstream, client, relay.turns)
         self._requests_in = Inflow(self, self._to_upstream, relay.turns)
         self._responses_in = Inflow(self, self._to_client, relay.turns)
-        self._held: HeldRequest | None = None
-        self._observer: ResponseObserver | None = None  # of the next request that passes
+        ends = self._to_upstream, self._to_client
+        self._requests = LinkRequests(self, relay, self._fetches, reports, responses, *ends)
+        self._work = SlicedWork(self, relay.turns)
+        self._replans_later = False
         self._kept_half = self._kept_whole = 0  # bytes of fetches, as told to `fetch_memory`
         self._half_closed: asyncio.TimerHandle | None = None
         self._linger: Linger | None = None
@@ -123,19 +103,18 @@ class Link:
 
     def start(self) -> None:
         """Begin to move bytes."""
-        self._on(Event.STARTED)
+        self.on(Event.STARTED)
 
     def close(self) -> None:
         """Close both connections at once; what is unsent is lost."""
-        if not self._life.is_closed:
-            self._on(Event.CLOSE)
+        if not self.life.is_closed:
+            self.on(Event.CLOSE)
 
     def drain(self) -> None:
         """Take no further request, and close when every response that is due was passed on."""
-        if self._life.phase is not Phase.OPEN:
+        if self.life.phase is not Phase.OPEN:
             return
-        self._give_up_held()
-        self._on(Event.DRAIN)
+        self.on(Event.DRAIN)
         self._take_no_more()
         self._finish_if_idle()
 
@@ -144,9 +123,9 @@ class Link:
         self._reports.evicted(why, self._kept_half + self._kept_whole)
         self.close()
 
-    def _on(self, event: Event) -> None:
+    def on(self, event: Event) -> None:
         """Take what happened, and have everything do what the state that follows allows."""
-        life = self._life
+        life = self.life
         life.on(event)
         self._requests_in.is_open, self._responses_in.is_open = life.takes_requests, life.takes_responses
         if life.phase is Phase.CLOSED:
@@ -171,7 +150,8 @@ class Link:
             self._half_closed.cancel()
         self._client.close()
         self._upstream.close()
-        self._forget_held()
+        self._work.close()
+        self._requests.forget_held()
         self._fetches.close()
         self._relay.fetch_memory.drop(self)
         self._on_close(self)
@@ -179,14 +159,16 @@ class Link:
     @property
     def is_reading(self) -> bool:
         """Whether what the client sends is taken: nothing holds it up here, or behind here."""
-        return self._life.takes_requests and not self._to_upstream.is_paused(BLOCKED | UNTAKEN | IN_LINE)
+        return self.life.takes_requests and not self._to_upstream.is_paused(BLOCKED | UNTAKEN | IN_LINE)
 
     # What the pumps tell
 
     def received(self, pump: Pump, view: memoryview) -> None:
         """Take bytes that arrived from the client (for the upstream) or from the upstream."""
         is_requests = pump is self._to_upstream
-        stream, inflow = (self._requests, self._requests_in) if is_requests else (self._responses, self._responses_in)
+        stream, inflow = (
+            (self._requests.stream, self._requests_in) if is_requests else (self._responses, self._responses_in)
+        )
         if stream.skip(len(view)):
             inflow.skip(len(view))
             pump.unsent.append(view)
@@ -206,8 +188,17 @@ class Link:
     def take(self, pump: Pump, view: memoryview) -> int:
         """Take a few requests or responses; returns how many bytes of them were taken."""
         if pump is self._to_upstream:
-            return self._take_requests(view)
-        self._take_responses(view)
+            taken, is_new, work = self._requests.take(view)
+            if work is not None:
+                self._work.begin(work)
+            self._note_kept(is_new=is_new)
+            return taken
+        responses = self._responses
+        responses.receive(view, pump.unsent)
+        if responses.completed:
+            completed, responses.completed = responses.completed, []
+            self._work.begin(self._fetches.settle(completed))
+        self._requests.ease()
         return len(view)
 
     def took(self, pump: Pump) -> None:
@@ -219,51 +210,74 @@ class Link:
         """Go on with what waited for a peer to read."""
         if pump is self._to_client:
             self._responses_in.go_on()
-            self._ease()
+            self._requests.ease()
         else:
             self._requests_in.go_on()
-        if self._life.is_draining:
+        if self.life.is_draining:
             self._finish_if_idle()
 
     def ended(self, pump: Pump) -> None:
         """One end sent its last byte, and the other was told."""
-        self._on(Event.CLIENT_ENDED if pump is self._to_upstream else Event.UPSTREAM_ENDED)
-        if not self._life.is_closed:
+        self.on(Event.CLIENT_ENDED if pump is self._to_upstream else Event.UPSTREAM_ENDED)
+        if not self.life.is_closed:
             self._watch_half_closed()
 
     def failed(self, pump: Pump, error: Exception) -> None:
         """Close, and say why unless a peer simply went away."""
-        if self._life.is_closed:
+        if self.life.is_closed:
             return
         self._reports.failed(error, by_client=pump is self._to_upstream)
         if isinstance(error, ProtocolError):
             pump.flush()  # what came before the fault
         self.close()
 
-    # Requests
+    def replan(self) -> None:
+        """Have it decided again on the request that is held."""
+        held = self._requests.held
+        if held is None:
+            return
+        if self._work.is_under_way:
+            self._replans_later = True
+            return
+        if self._client.is_gone():
+            self.close()
+            return
+        try:
+            self._work.begin(self._requests.decide_again(held))
+            self._note_kept()
+        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
+            self.failed(self._to_upstream, error)
 
-    def _take_requests(self, view: memoryview) -> int:
-        life, requests, pending = self._life, self._requests, self._responses.pending
-        taken, is_new = len(view), False
-        for event in requests.receive(view):
-            is_new = True
-            self._take_event(event)
-            if life.is_closed:
-                return taken
-            if len(pending) > MOST_PENDING or self._fetches.in_flight >= MOST_FETCHES:
-                self._crowd()
-            if self._held is not None or isinstance(event, ReplicaFetch):
-                taken = requests.consumed  # each fetch may take long: the others come first
-                break
-        self._note_kept(is_new=is_new)
-        return taken
+    # Work that takes several turns
+
+    def work_began(self) -> None:
+        """Take nothing until it is done."""
+        if not self.life.is_closed:
+            self.on(Event.WORK_BEGAN)
+
+    def work_ended(self) -> None:
+        """Go on with what waited for it."""
+        self._note_kept()
+        self._to_upstream.flush()
+        if self.life.is_closed:
+            return
+        self.on(Event.WORK_ENDED)
+        self._requests.ease()
+        if self._replans_later:
+            self._replans_later = False
+            self._relay.held.wake((self,))
+        self._relay.held.wake_soon()
+        self._go_on_draining()
+
+    def work_failed(self, error: Exception) -> None:
+        """Close: only what the client sent can be at fault, for what settling raises is the throttle's."""
+        self.failed(self._to_upstream, error)
 
     def _note_kept(self, *, is_new: bool = False) -> None:
-        if self._life.is_closed:
+        if self.life.is_closed:
             return
-        half, whole = self._requests.collected, len(self._requests_in.rest)
-        if self._held is not None:
-            whole += self._held.size
+        half = self._requests.stream.collected
+        whole = self._requests.whole_bytes + len(self._requests_in.rest)
         if half != self._kept_half or whole != self._kept_whole or (half and is_new):
             self._kept_half, self._kept_whole = half, whole
             memory = self._relay.fetch_memory
@@ -271,150 +285,34 @@ class Link:
             if half:
                 memory.watch(self._loop)
 
-    def _take_event(self, event: RequestEvent) -> None:
-        match event:
-            case Pass(buffer):
-                self._to_upstream.unsent.append(buffer)
-            case Expect(_, _, correlation_id):
-                self._responses.expect(Pending(correlation_id, self._observer))
-                self._observer = None
-            case ReplicaFetch():
-                self._carry_out(self._fetches.take(event), event)
-            case RequestBegins(head):
-                assert self._relay.gate is not None  # noqa: S101 - or no request would be asked about
-                self._carry_out(self._relay.gate.arrived(head), event)
-            case Undecoded(reason, api_version, _):
-                self._reports.undecoded(event)
-                if reason != "fetch_version":
-                    self._fetches.passed_undecoded(api_version)
-            case BecameOpaque():
-                self._reports.opaque(event)
-                self._responses.become_opaque()
-                self._to_client.large_reads = True  # nothing tells small frames from large ones any more
-
-    def _carry_out(self, outcome: Outcome, request: Holdable) -> None:
-        """Do with a request what was decided; whoever had it decided flushes."""
-        match outcome:
-            case outcomes.Forward(data, pending):
-                self._responses.expect(pending)
-                self._to_upstream.unsent.append(data)
-            case outcomes.Answer(pending):
-                self._answer(pending)
-            case outcomes.Hold():
-                self._hold(outcome, request)
-            case outcomes.Pass(observer):
-                if isinstance(request, ReplicaFetch):
-                    self._responses.expect(Pending(request.header.correlation_id, observer))
-                    self._to_upstream.unsent.append(with_size(request.frame))
-                elif request.head.expects_response:
-                    self._observer = observer
-
-    def _answer(self, pending: Pending) -> None:
-        """Queue an answer of our own; it is sent at once when no response is due before it."""
-        self._responses.expect(pending)
-        ready = self._responses.ready_answers()
-        if ready:
-            self._to_client.unsent += ready
-            self._to_client.flush()
-        if not ready or self._to_client.is_paused(BLOCKED):
-            self._crowd()  # or a client that never reads could have answers pile up
-
-    def _crowd(self) -> None:
-        if self._life.requests in (Requests.FREE, Requests.HELD) and not self._life.is_closed:
-            self._on(Event.CROWDED)
-
-    def _ease(self) -> None:
-        if self._life.requests in (Requests.CROWDED, Requests.HELD_AND_CROWDED):
-            pending = self._responses.pending
-            if (
-                len(pending) <= MOST_PENDING // 2
-                and self._fetches.in_flight < MOST_FETCHES
-                and all(one.answer is None for one in pending)
-            ):
-                self._on(Event.EASED)
-
-    # A request that is held
-
-    def _hold(self, hold: outcomes.Hold, request: Holdable) -> None:
-        if self._held is None:
-            self._held = HeldRequest(self, self._relay, request, hold)
-            self._on(Event.HELD)
-        else:
-            self._held.wait(hold)
-
-    def _forget_held(self) -> None:
-        if self._held is not None:
-            self._held.end()
-            self._held = None
-
-    def replan(self) -> None:
-        """Have it decided again on the request that is held; when it goes, go on with what came behind it."""
-        held = self._held
-        if held is None:
-            return
-        if self._client.is_gone():
-            self.close()
-            return
-        try:
-            outcome = held.again()
-            if isinstance(outcome, outcomes.Hold):
-                self._hold(outcome, held.request)
-                return
-            self._forget_held()
-            self._carry_out(outcome, held.request)
-            if isinstance(held.request, RequestBegins):
-                self._take_requests(memoryview(b""))  # what was kept of it
-            self._note_kept()
-        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
-            self.failed(self._to_upstream, error)
-            return
-        self._to_upstream.flush()
-        if not self._life.is_closed:
-            self._on(Event.RELEASED)
-
-    # Responses
-
-    def _take_responses(self, view: memoryview) -> None:
-        responses = self._responses
-        responses.receive(view, self._to_client.unsent)
-        if responses.completed:
-            completed, responses.completed = responses.completed, []
-            self._fetches.settle(completed)
-        self._ease()
-
     # The end
 
     def _go_on_draining(self) -> None:
-        if self._life.is_draining:
+        if self.life.is_draining:
             self._take_no_more()
             self._loop.call_soon(self._finish_if_idle)  # when what arrived was sent
 
     def _take_no_more(self) -> None:
         """Draining: read up to the end of the request under way and no further; one that is held was not taken."""
-        if self._requests.opaque:
-            return  # only its peers know what is in flight: it goes on until the limit
-        if self._held is not None:
-            self._give_up_held()
-            self._on(Event.RELEASED)
+        stream = self._requests.stream
+        if stream.opaque or self._work.is_under_way:
+            return  # of an opaque one only its peers know what is in flight: it goes on until the limit
+        self._requests.give_up_held()
         self._requests_in.drop()
         self._note_kept()
-        if not self._requests.at_boundary:
-            self._to_upstream.read_limit = self._requests.missing
-        elif self._life.client is Client.FINISHES:
-            self._on(Event.LAST_REQUEST_ENDED)
-
-    def _give_up_held(self) -> None:
-        if self._held is not None:
-            self._forget_held()
-            self._requests.drop()
+        if not stream.at_boundary:
+            self._to_upstream.read_limit = stream.missing
+        elif self.life.client is Client.FINISHES:
+            self.on(Event.LAST_REQUEST_ENDED)
 
     def _finish_if_idle(self) -> None:
         """Draining: when nothing is in flight any more, say goodbye and wait a moment for the client's."""
         waiting = self._responses.pending or self._to_client.unsent or self._to_upstream.unsent
-        if not self._life.is_draining or waiting or not self._requests.at_boundary or self._requests.opaque:
+        stream = self._requests.stream
+        if not self.life.is_draining or waiting or self._work.is_under_way or not stream.at_boundary or stream.opaque:
             return
-        self._on(Event.DELIVERED)
-        if self._life.is_closed:
+        self.on(Event.DELIVERED)
+        if self.life.is_closed:
             return
         self._to_upstream.close()
         self._to_client.close()

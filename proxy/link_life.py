@@ -114,22 +114,18 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
     Requests.FREE: {
         Event.HELD: Requests.HELD,
         Event.CROWDED: Requests.CROWDED,
-        Event.DRAIN: Requests.FREE,
     },
     Requests.HELD: {
         Event.RELEASED: Requests.FREE,
         Event.CROWDED: Requests.HELD_AND_CROWDED,
-        Event.DRAIN: Requests.FREE,  # a request that is held was not taken
     },
     Requests.CROWDED: {
         Event.HELD: Requests.HELD_AND_CROWDED,
         Event.EASED: Requests.FREE,
-        Event.DRAIN: Requests.CROWDED,
     },
     Requests.HELD_AND_CROWDED: {
         Event.RELEASED: Requests.CROWDED,
         Event.EASED: Requests.HELD,
-        Event.DRAIN: Requests.CROWDED,
     },
     Work.NONE: {Event.WORK_BEGAN: Work.UNDER_WAY},
     Work.UNDER_WAY: {Event.WORK_ENDED: Work.NONE},

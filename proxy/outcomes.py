@@ -8,6 +8,7 @@ from typing import Protocol
 
 from protocol.framing import Pending, ResponseObserver
 from protocol.request_head import RequestHead
+from protocol.steps import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,13 @@ class Answer:
 class Hold:
     """The request waits, and with it all that follow on its connection.
 
-    `again` is to be called at `until` (the relay's clock, in seconds), or earlier when things changed; it tells what
-    becomes of the request then. `waits_for_budget` is what the throttle calls this connection in its line, where it has
-    a place there: such requests are planned again when budget flows back.
+    `again` is to be called at `until` (the relay's clock, in seconds), or earlier when things changed; it tells, in
+    steps, what becomes of the request then. `waits_for_budget` is what the throttle calls this connection in its line,
+    where it has a place there: such requests are planned again when budget flows back.
     """
 
     until: float
-    again: Callable[[], Outcome]
+    again: Callable[[], Steps[Outcome]]
     waits_for_budget: object = None
 
 

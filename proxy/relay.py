@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from protocol.fetch import FetchRequest
 from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from protocol.response_scanner import ResponseHead, ScannedTopic
+from protocol.steps import Steps
 from proxy.buffers import BufferPool
 from proxy.fetch_memory import FetchMemory
 from proxy.log import EventLog
@@ -28,10 +29,13 @@ _WAKE_INTERVAL_SECONDS: Final = 0.005  # each wake plans every held fetch again,
 class LinkThrottle(Protocol):
     """One connection's part of a throttle, as quota.replica_link.ReplicaLink is."""
 
-    def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
-        """Decide on a request; `held_seconds` is 0 the first time, and how long it was held since in later ones."""
+    def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
+        """Decide on a request; `held_seconds` is 0 the first time, and how long it was held since in later ones.
 
-    def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> None:
+        Between the steps of this and `settle_steps` nothing else is asked of it but to be closed.
+        """
+
+    def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> Steps[None]:
         """The answer to the oldest request forwarded passed whole; `head` is as the broker sent it."""
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from protocol.fetch import RESPONSE_ENTRY, FetchRequest, encode_fetch_response
 from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
 from protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from protocol.response_scanner import ResponseHead, ScannedTopic
+from protocol.steps import Steps, at_once
 from quota.catch_up import CatchUp
 from quota.decisions import Answer, Decision, Hold
 from quota.fetch_plan import decide
@@ -20,7 +21,7 @@ from quota.interval import IntervalCounts
 from quota.ledger import Account
 from quota.link_counts import count_bytes, count_strays
 from quota.replica_state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
-from quota.request_intake import take_incremental, take_whole
+from quota.request_intake import STEP_PARTITIONS, STEP_TOPICS, blocks_of, take_incremental, take_whole
 from quota.response_limit import ResponseRotation
 from quota.topic_names import printed_id
 
@@ -76,9 +77,19 @@ class ReplicaLink:
         self._generation = throttle.generation
 
     def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
+        """Decide at once, as `plan_steps` does in steps."""
+        return at_once(self.plan_steps(request, held_seconds))
+
+    def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
+        """Settle at once, as `settle_steps` does in steps."""
+        at_once(self.settle_steps(topics, head))
+
+    def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
         """Decide about `request`, which was held back for `held_seconds` already (this hop only).
 
-        Raises TooManyPartitions for a follower of which no more can be kept.
+        The decision itself is one step; before it, all that the request lists is taken in. Between steps nothing else
+        may be asked of this link but to be closed. Raises TooManyPartitions for a follower of which no more can be
+        kept.
         """
         now = self.throttle.clock()
         if held_seconds == 0.0:
@@ -87,18 +98,27 @@ class ReplicaLink:
             if self.in_flight and request.header.api_version >= FIRST_SESSION_VERSION:
                 return Hold(math.inf)  # in a session each request builds on the answer to the one before
             self._is_taken_in = True
-            if (refusal := self._take_in(request, now)) is not None:
+            if (refusal := (yield from self._take_in(request, now))) is not None:
                 return refusal
+            now = self.throttle.clock()
         generation = self.throttle.generation_at(now)
         if self._generation != generation:
             self._generation = generation
+            seen = 0
             for topic in self.topics.values():
                 self._reclassify(topic, now)
+                seen += len(topic.partitions)
+                if seen >= STEP_PARTITIONS:
+                    seen = 0
+                    yield
         return decide(self, request, now, held_seconds)
 
-    def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
-        """The oldest answer awaited was passed on whole; `topics` is what the leader sent of it, under `head`."""
-        fetch = self.in_flight.popleft()
+    def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> Steps[None]:
+        """The oldest answer awaited was passed on whole; `topics` is what the leader sent of it, under `head`.
+
+        The fetch stays in flight up to the last step: until then, who closes the link gives back what it reserved.
+        """
+        fetch = self.in_flight[0]
         if fetch.api_version >= FIRST_SESSION_VERSION:
             self.sessions.answered(head)
         throttle = self.throttle
@@ -106,53 +126,69 @@ class ReplicaLink:
         self._response_number += 1
         self._settled_at = now
         behind_bytes = in_sync_bytes = unthrottled_bytes = cut_bytes = 0
-        counts = None if throttle.stats.interval is None else throttle.stats.interval.link(self.counted_peer)
+        interval = throttle.stats.interval
+        counts = None if interval is None else interval.link(self.counted_peer)
         is_live = False
+        seen_entries = 0  # since the last step
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             self.unanswered_since = None
         granted = frozenset(fetch.granted)
         barren = set(granted)
-        for key, headers, records, _ in topics:
-            topic = self.topics.get(key)
-            if topic is None:
-                count_strays(self, key, fetch.uses_topic_ids, records)
-                continue
-            sizes = topic_counts = None
-            if records and topic.name is not None:
-                sizes = throttle.stats.sizes(topic.name)
-                if counts is not None:
-                    topic_counts = counts.topics[topic.name]
-            for seen in records:
-                replica = topic.partitions.get(seen.partition)
-                is_throttled = seen.partition in topic.throttled
-                cut_bytes += seen.cut_bytes
-                if sizes is not None:
-                    sizes[seen.partition] += seen.size
-                if topic_counts is not None:
-                    topic_counts.count(seen, is_throttled)
-                if replica is not None:
-                    barren.discard(replica)
-                    replica.served_number = self._response_number
-                    replica.batches.learn(seen)
-                    replica.arrived = seen.complete_bytes
-                    topic.batches.learn(seen)
-                if is_throttled and replica is not None and (replica.is_waiting or replica in granted):
-                    behind_bytes += seen.size
+        for first in range(0, len(topics), STEP_TOPICS):
+            if first:
+                yield
+            for key, headers, records, _ in topics[first : first + STEP_TOPICS]:
+                topic = self.topics.get(key)
+                if topic is None:
+                    count_strays(self, key, fetch.uses_topic_ids, records)
                     continue
-                is_live |= replica is not None and not replica.is_waiting
-                if is_throttled:
-                    in_sync_bytes += seen.size
-                else:
-                    unthrottled_bytes += seen.size
-            if not topic.repeats_response(headers, self._response_number):
-                self._take_answers(topic, headers, now)
+                sizes = topic_counts = None
+                if records and topic.name is not None:
+                    sizes = throttle.stats.sizes(topic.name)
+                    if interval is not throttle.stats.interval:  # it was cut between two steps
+                        interval = throttle.stats.interval
+                        counts = None if interval is None else interval.link(self.counted_peer)
+                    if counts is not None:
+                        topic_counts = counts.topics[topic.name]
+                for seen in records:
+                    replica = topic.partitions.get(seen.partition)
+                    is_throttled = seen.partition in topic.throttled
+                    cut_bytes += seen.cut_bytes
+                    if sizes is not None:
+                        sizes[seen.partition] += seen.size
+                    if topic_counts is not None:
+                        topic_counts.count(seen, is_throttled)
+                    if replica is not None:
+                        barren.discard(replica)
+                        replica.served_number = self._response_number
+                        replica.batches.learn(seen)
+                        replica.arrived = seen.complete_bytes
+                        topic.batches.learn(seen)
+                    if is_throttled and replica is not None and (replica.is_waiting or replica in granted):
+                        behind_bytes += seen.size
+                        continue
+                    is_live |= replica is not None and not replica.is_waiting
+                    if is_throttled:
+                        in_sync_bytes += seen.size
+                    else:
+                        unthrottled_bytes += seen.size
+                if not topic.repeats_response(headers, self._response_number):
+                    for block in blocks_of(headers, RESPONSE_ENTRY.size):
+                        self._take_answers(topic, block, now)
+                        seen_entries += len(block) // RESPONSE_ENTRY.size
+                        if seen_entries >= STEP_PARTITIONS:
+                            seen_entries = 0
+                            yield
+        if interval is not throttle.stats.interval:
+            interval = throttle.stats.interval
+            counts = None if interval is None else interval.link(self.counted_peer)
         count_bytes(self, behind_bytes + in_sync_bytes, unthrottled_bytes, cut_bytes)
         if counts is not None:
             counts.fetches += 1
         if is_live:
             self.live_until = now + LIVE_SECONDS
         if self.unknown_count and self.sessions.is_incremental and not head.error_code:
-            self._take_silence(now)
+            yield from self._take_silence(now)
         if fetch.granted and (behind_bytes or unthrottled_bytes):
             self.answer_seconds = now - fetch.forwarded_at
         self._take_barren(barren, fetch, behind_bytes + in_sync_bytes + unthrottled_bytes, now)
@@ -167,6 +203,7 @@ class ReplicaLink:
         throttle.ledger.charge(in_sync_bytes)
         if behind_bytes or in_sync_bytes:
             throttle.record(behind_bytes + in_sync_bytes)
+        self.in_flight.popleft()
 
     def abandon(self) -> None:
         """No answer will come any more. What was reserved may have been sent in part: it counts as sent."""
@@ -202,7 +239,7 @@ class ReplicaLink:
             unconfirmed, self._unconfirmed = self._unconfirmed, 0
             self.account.confirm(unconfirmed)
 
-    def _take_in(self, request: FetchRequest, now: float) -> Answer | None:
+    def _take_in(self, request: FetchRequest, now: float) -> Steps[Answer | None]:
         """Take a request in; returns what to answer it with where it does not fit its session."""
         self._confirm()
         self.replica_id = request.replica_id
@@ -220,11 +257,11 @@ class ReplicaLink:
             correlation_id = request.header.correlation_id
             return Answer(encode_fetch_response(version, correlation_id, 0, [], error_code=error_code))
         if sessions.is_incremental:
-            take_incremental(self, request, now)
+            yield from take_incremental(self, request, now)
             if not self.partition_count:
                 sessions.follower.end()  # as brokers do: an empty session is closed
         else:
-            take_whole(self, request, now)
+            yield from take_whole(self, request, now)
         return None
 
     def topic(self, key: bytes, is_id: bool) -> ReplicaTopic:
@@ -311,12 +348,14 @@ class ReplicaLink:
             topic.lag.update(partition, replica.fetch_offset, high_watermark, now)
             self.classify(replica)
 
-    def _take_silence(self, now: float) -> None:
+    def _take_silence(self, now: float) -> Steps[None]:
         """What an incremental answer leaves out is as the leader told it last: a new leader epoch alone is no news.
 
         Nothing else would ever tell the high watermark of a partition at rest, and every fetch would be a question.
         """
-        for replica in list(self.unknown()):
+        for number, replica in enumerate(list(self.unknown())):
+            if number and not number % STEP_PARTITIONS:
+                yield
             if replica.upstream is not Upstream.ABSENT and replica.last_reported != UNKNOWN_OFFSET:
                 replica.high_watermark = replica.last_reported
                 replica.topic.lag.update(replica.partition, replica.fetch_offset, replica.high_watermark, now)

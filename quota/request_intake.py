@@ -6,12 +6,13 @@ only, and what it costs to take in grows with them, not with the session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from protocol.errors import MalformedFrame
 from protocol.fetch import NO_LEADER_EPOCH, FetchRequest, fetch_version
 from protocol.fetch_session import FIRST_SESSION_VERSION
+from protocol.steps import Steps
 from quota.replica_state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 ABSENT_SECONDS = 15.0  # how long a partition that is not asked for is remembered: longer than one hop leaves it out
 LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # of replicas below level 0.11 (KIP-101): they truncate to their high watermark
+STEP_PARTITIONS = 100  # taken in in one step: a millisecond, where all of them are new
+STEP_TOPICS = 2_000  # that say nothing new
 MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 
 
@@ -30,8 +33,8 @@ class TooManyPartitions(Exception):
         self.count = count
 
 
-def take_whole(link: ReplicaLink, request: FetchRequest, now: float) -> None:
-    """Take a request in that lists everything."""
+def take_whole(link: ReplicaLink, request: FetchRequest, now: float) -> Steps[None]:
+    """Take a request in that lists everything, in steps."""
     link.asker.fetched(now)
     link.request_number = number = link.request_number + 1
     row = fetch_version(request.header.api_version)
@@ -39,47 +42,74 @@ def take_whole(link: ReplicaLink, request: FetchRequest, now: float) -> None:
     if count > MOST_PARTITIONS:
         raise TooManyPartitions(count)
     keeps_entries = request.header.api_version >= FIRST_SESSION_VERSION
-    for name, entries, stride, tags in request.topics:
-        if not entries:
-            continue
-        topic = link.topic(name, row.names_topics_by_id)
-        topic.tags = tags or topic.tags
-        if topic.repeats_request(entries, number):
-            continue
-        if keeps_entries:
-            _take_entries(link, topic, entries, row.changes(entries, stride), stride, now)
-        else:
-            truncates = request.header.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
-            in_sync_until = now + link.throttle.lag.replica_lag_time_max if truncates else NEVER
-            _take_block(link, topic, row.requested(stride).iter_unpack(entries), now, in_sync_until)
+    truncates = request.header.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
+    in_sync_until = now + link.throttle.lag.replica_lag_time_max if truncates else NEVER
+    new = 0  # partitions that were looked at one by one since the last step
+    for first in range(0, len(request.topics), STEP_TOPICS):
+        if first:
+            yield
+        for name, entries, stride, tags in request.topics[first : first + STEP_TOPICS]:
+            if not entries:
+                continue
+            topic = link.topic(name, row.names_topics_by_id)
+            topic.tags = tags or topic.tags
+            if topic.repeats_request(entries, number):
+                continue
+            for block in blocks_of(entries, stride):
+                if keeps_entries:
+                    _take_entries(link, topic, block, row.changes(block, stride), stride, now)
+                else:
+                    _take_block(link, topic, row.requested(stride).iter_unpack(block), now, in_sync_until)
+                new += len(block) // stride
+                if new >= STEP_PARTITIONS:
+                    new = 0
+                    yield
     if count != link.partition_count:
-        _set_aside_absent(link, request, now)
+        yield from _set_aside_absent(link, request, now)
         if count != link.partition_count:
             raise MalformedFrame("a partition is named twice in a full fetch", 0)
     link.most_partitions = max(link.most_partitions, count)
-    _forget_absent(link, now)
+    yield from _forget_absent(link, now)
 
 
-def take_incremental(link: ReplicaLink, request: FetchRequest, now: float) -> None:
-    """Take a request in that says what changed in its session."""
+def take_incremental(link: ReplicaLink, request: FetchRequest, now: float) -> Steps[None]:
+    """Take a request in that says what changed in its session, in steps."""
     link.asker.fetched(now)
     row = fetch_version(request.header.api_version)
+    new = 0  # partitions since the last step
     for name, entries, stride, tags in request.topics:
         if not entries:
             continue
         topic = link.topic(name, row.names_topics_by_id)
         topic.tags = tags or topic.tags
         topic.forget_requests()
-        _take_entries(link, topic, entries, row.changes(entries, stride), stride, now)
-        if link.partition_count > MOST_PARTITIONS:
-            raise TooManyPartitions(link.partition_count)
+        for block in blocks_of(entries, stride):
+            _take_entries(link, topic, block, row.changes(block, stride), stride, now)
+            new += len(block) // stride
+            if link.partition_count > MOST_PARTITIONS:
+                raise TooManyPartitions(link.partition_count)
+            if new >= STEP_PARTITIONS:
+                new = 0
+                yield
     for name, partitions, _ in request.forgotten:
         if name in link.topics:
             topic = link.topics[name]
             for partition in topic.partitions.keys() & set(partitions):
                 _set_aside(link, topic, partition, now)
+                new += 1
+                if new >= STEP_PARTITIONS:
+                    new = 0
+                    yield
     link.most_partitions = max(link.most_partitions, link.partition_count)
-    _forget_absent(link, now)
+    yield from _forget_absent(link, now)
+
+
+def blocks_of(entries: bytes, stride: int) -> Sequence[bytes]:
+    """`entries` in blocks of a step each; most topics are one block."""
+    size = STEP_PARTITIONS * stride
+    if len(entries) <= size:
+        return (entries,)
+    return [entries[start : start + size] for start in range(0, len(entries), size)]
 
 
 def _take_block(
@@ -214,21 +244,33 @@ def _set_aside(link: ReplicaLink, topic: ReplicaTopic, partition: int, now: floa
     link.sessions.touch(replica)
 
 
-def _set_aside_absent(link: ReplicaLink, request: FetchRequest, now: float) -> None:
+def _set_aside_absent(link: ReplicaLink, request: FetchRequest, now: float) -> Steps[None]:
     """Take away the partitions that this whole request does not list."""
     present: dict[bytes, set[int]] = {}
     row = fetch_version(request.header.api_version)
+    seen = 0  # partitions since the last step
     for name, entries, stride, _ in request.topics:
         ids = present.setdefault(name, set())
         ids.update([entry[0] for entry in row.requested(stride).iter_unpack(entries)])
+        seen += len(ids)
+        if seen >= STEP_TOPICS:
+            seen = 0
+            yield
     for name, topic in list(link.topics.items()):
         kept = present.get(name, set())
-        for partition in [id_ for id_ in topic.partitions if id_ not in kept]:
-            _set_aside(link, topic, partition, now)
+        gone = [id_ for id_ in topic.partitions if id_ not in kept]
+        for start in range(0, len(gone), STEP_PARTITIONS):
+            for partition in gone[start : start + STEP_PARTITIONS]:
+                _set_aside(link, topic, partition, now)
+            yield
         topic.forget_responses()
+        seen += 1
+        if seen >= STEP_TOPICS:
+            seen = 0
+            yield
 
 
-def _forget_absent(link: ReplicaLink, now: float) -> None:
+def _forget_absent(link: ReplicaLink, now: float) -> Steps[None]:
     """Drop the partitions that were absent for long, and those that are too many."""
     too_many = len(link.absent) - link.most_partitions
     gone: list[ReplicaPartition] = []
@@ -236,7 +278,9 @@ def _forget_absent(link: ReplicaLink, now: float) -> None:
         if until > now and len(gone) >= too_many:
             break
         gone.append(replica)
-    for replica in gone:
+    for number, replica in enumerate(gone):
+        if number and not number % STEP_TOPICS:
+            yield
         topic = replica.topic
         del link.absent[replica], topic.absent[replica.partition]
         if not topic.partitions and not topic.absent:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
-from proxy.link import Link
+from proxy.link_requests import LinkRequests
 from proxy.transport import TcpTransport
 from quota.decisions import Hold
 from tests.protocol.wire import fetch, fetch_response, frame, produce, request, response
@@ -286,10 +286,10 @@ async def test_a_bug_of_the_relays_own_ends_one_connection_only(monkeypatch: pyt
         other, its_broker = await relay.connect()
         await relay.until(lambda: len(relay.listener.links) == 2)
 
-        def fail(self: Link, view: memoryview) -> None:
+        def fail(self: LinkRequests, view: memoryview) -> None:
             raise ZeroDivisionError("bug")
 
-        monkeypatch.setattr(Link, "_take_requests", fail)
+        monkeypatch.setattr(LinkRequests, "take", fail)
         await client.send(request(3, 0, 1))
         await client.expect_end()
         await broker.expect_end()

@@ -16,6 +16,7 @@ from protocol.fetch import (
 )
 from protocol.framing import Pending, ReplicaFetch
 from protocol.header import RequestHeader
+from protocol.steps import at_once
 from proxy import outcomes
 from proxy.fetches import ReplicaFetches
 from proxy.log import EventLog
@@ -298,7 +299,7 @@ class Detached:
         self.fetches = ReplicaFetches(self.relay, None)
 
     def take(self, frame: bytes) -> Outcome:
-        return self.fetches.take(ReplicaFetch(RequestHeader(1, 3, 1, None), frame[4:]))
+        return at_once(self.fetches.take(ReplicaFetch(RequestHeader(1, 3, 1, None), frame[4:])))
 
 
 def test_an_unchanged_request_is_forwarded_as_it_came_and_a_malformed_one_refused() -> None:
@@ -316,7 +317,7 @@ def test_what_is_decided_is_a_value() -> None:
     held = link.take(fetch(1, 5))
     assert isinstance(held, outcomes.Hold)
     assert (held.until, held.waits_for_budget) == (7.0, link.throttle)
-    assert held.again() == outcomes.Answer(Pending(1, answer=b"late"))
+    assert at_once(held.again()) == outcomes.Answer(Pending(1, answer=b"late"))
     assert link.take(fetch(1, 5)) == outcomes.Pass()
     assert link.fetches.is_released
     assert not link.fetches.decodes(5, 3)
@@ -397,14 +398,15 @@ def test_the_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
     link = Detached(Hold(FAR))
     held = link.take(fetch(1, 5))
     assert isinstance(held, outcomes.Hold)
-    held.again()
+    at_once(held.again())
     assert [call[2] > 0 for call in link.throttle.told("plan")] == [False, True]
 
 
 def test_replica_ids_beyond_the_first_thousand_are_one_peer() -> None:
     link = Detached()
     for replica_id in (*range(2000), 5):
-        ReplicaFetches(link.relay, None).take(ReplicaFetch(RequestHeader(1, 3, 1, None), fetch(1, replica_id)[4:]))
+        event = ReplicaFetch(RequestHeader(1, 3, 1, None), fetch(1, replica_id)[4:])
+        at_once(ReplicaFetches(link.relay, None).take(event))
     peers = [call[1] for call in link.throttle.told("link")]
     assert peers == [*range(1000), *[OTHER_PEERS] * 1000, 5]
     assert link.relay.stats.links_of_other_peers == 1000

@@ -12,7 +12,8 @@ import pytest
 
 from protocol.request_head import RequestHead
 from protocol.response_scanner import Buffer
-from proxy.outcomes import Hold, Pass
+from protocol.steps import Steps, no_steps
+from proxy.outcomes import Hold, Outcome, Pass
 from tests.protocol.wire import CONSUMER, fetch, produce, request, response
 from tests.proxy.relaying import Relaying, relaying, round_trip
 from tests.proxy.test_link_passthrough import random_requests, send_in_pieces
@@ -54,9 +55,12 @@ class Gate:
 
     def arrived(self, head: RequestHead) -> Pass | Hold:
         self.asked.append((head.api_key, head.correlation_id))
-        return Hold(self.until, self.again) if self.holds() else self.again()
+        return Hold(self.until, self.again) if self.holds() else self.passed()
 
-    def again(self) -> Pass:
+    def again(self) -> Steps[Outcome]:
+        return no_steps(self.passed())
+
+    def passed(self) -> Pass:
         return Pass(self.readers.popleft() if self.readers else None)
 
 
@@ -65,7 +69,7 @@ def release(relay: Relaying) -> None:
 
 
 def has_held(relay: Relaying) -> bool:
-    return any(link._held is not None for link in relay.listener.links)
+    return any(link._requests.held is not None for link in relay.listener.links)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +123,7 @@ async def test_other_requests_are_not_asked_about() -> None:
 async def test_requests_in_any_pieces_arrive_byte_for_byte_while_some_are_held(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.link.MOST_FETCHES", 1000)
+    monkeypatch.setattr("proxy.link_requests.MOST_FETCHES", 1000)
     rng = random.Random(seed)
     requests, _ = random_requests(rng, 100)
     async with relaying() as relay:

@@ -57,7 +57,7 @@ def permissions(life: LinkLife) -> tuple[bool, ...]:
         ((Event.STARTED, Event.CLIENT_ENDED), "-qsp"),
         ((Event.STARTED, Event.UPSTREAM_ENDED), "rq-p"),
         ((Event.STARTED, Event.DRAIN), "rqsp"),
-        ((Event.STARTED, Event.HELD, Event.DRAIN), "rqsp"),
+        ((Event.STARTED, Event.HELD, Event.DRAIN), "--sp"),
         ((Event.STARTED, Event.DRAIN, Event.LAST_REQUEST_ENDED), "-qsp"),
         ((Event.STARTED, Event.DRAIN, Event.LAST_REQUEST_ENDED, Event.DELIVERED), "----"),
         ((Event.STARTED, Event.CLOSE), "----"),
@@ -252,15 +252,17 @@ async def live(rng: random.Random) -> None:
             relay.replan_held,
         ]
         for _ in range(rng.choice((20, 200))):
-            if link._life.is_closed:
+            if link.life.is_closed:
                 break
             rng.choice(often if rng.random() < 0.97 else rare)()
             await asyncio.sleep(0)
-            life = link._life
+            life = link.life
             if not life.is_closed and life.phase is not Phase.LINGERING:
                 assert life.reads_requests or client.on_read is None
                 assert life.reads_responses or upstream.on_read is None
-                assert (link._held is not None) == (life.requests in (Requests.HELD, Requests.HELD_AND_CROWDED))
+                assert (link._requests.held is not None) == (
+                    life.requests in (Requests.HELD, Requests.HELD_AND_CROWDED)
+                )
         link.close()
         await asyncio.sleep(0.002)
         assert relay.stats.relay_errors == 0, lines.of("relay_error")
