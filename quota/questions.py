@@ -52,6 +52,7 @@ class Questions:
         self._replicas: dict[int, tuple[float, float]] = {}  # when each asked last, and when it may again
         self._links: dict[Hashable, deque[float]] = {}  # when each asked lately
         self._waiting: dict[Hashable, tuple[float, float]] = {}  # first come first: when it may ask, when it lapses
+        self._first_at = math.inf  # none of them may ask earlier
 
     def ready_at(
         self, link: Hashable, replica: int, due: float, *, is_urgent: bool = False, longest_wait: float = math.inf
@@ -65,12 +66,13 @@ class Questions:
         ready = max(due, self._paid_at, replica_at)
         if is_urgent:
             unpaid = max(due, self._asked_at + URGENT_SECONDS, asked_at + URGENT_SECONDS)
-            lately = self._links.get(link, ())
-            if len(lately) == MOST_AT_ONCE and now - lately[0] < QUESTION_SECONDS:
+            lately = self._links.get(link)
+            if lately is not None and len(lately) == MOST_AT_ONCE and now - lately[0] < QUESTION_SECONDS:
                 unpaid = max(unpaid, replica_at)
             waited_long = max(due + min(LONGEST_URGENT_SECONDS, longest_wait), self._asked_at + SHORTEST_SECONDS)
             ready = min(ready, unpaid, waited_long)
         self._waiting[link] = ready, now + UNANSWERED_SECONDS
+        self._first_at = min(self._first_at, ready)
         if ready > now:
             return ready
         if self._asking is not None and now - self._asked_at < UNANSWERED_SECONDS:
@@ -93,7 +95,12 @@ class Questions:
         now = self._clock()
         if self._asking is not None and now - self._asked_at < UNANSWERED_SECONDS:
             return None
-        return next((link for link, (ready, lapses) in self._waiting.items() if ready <= now <= lapses), None)
+        if now < self._first_at:  # with hundreds of links in line each answer would look at all of them
+            return None
+        first = next((link for link, (ready, lapses) in self._waiting.items() if ready <= now <= lapses), None)
+        if first is None:
+            self._first_at = min([ready for ready, _ in self._waiting.values() if ready > now], default=math.inf)
+        return first
 
     def asked(self, link: Hashable, replica: int) -> None:
         """`link` asks."""
