@@ -12,6 +12,8 @@ from quota.replica_state import ReplicaPartition, ReplicaTopic
 if TYPE_CHECKING:
     from quota.replica_link import ReplicaLink
 
+_MAX_BYTES = 2  # of (partition, fetch offset, partition_max_bytes)
+
 
 def split(
     link: ReplicaLink, request: FetchRequest, granted: Collection[ReplicaPartition]
@@ -26,7 +28,9 @@ def split(
         name, entries, stride, tags = block
         topic = link.topics.get(name)
         if topic is None or not (topic.behind or topic.unknown):
-            front.append(block)
+            # What an earlier hop asks for with 0 bytes would return a batch in front of the grants that come with it.
+            asks_none = entries and not row.requested(stride).unpack_from(entries)[_MAX_BYTES]
+            (asked if asks_none else front).append(block)
         elif topic not in granted_topics and _holds_back_all(topic):
             asked.append(RequestTopic(name, row.with_no_bytes(entries, stride), stride, tags))
         else:
