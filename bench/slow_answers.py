@@ -11,13 +11,13 @@ sockets, no other process). Compared are three ways to count the bytes of an ans
 
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from bench.table import Report, parser
-from protocol.response_scanner import ScannedTopic
-from quota.decisions import Forward
-from quota.ledger import WINDOW_SECONDS, Account, StrictLedger
-from quota.replica_link import ReplicaLink
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward
+from quota.ledger import WINDOW_SECONDS, StrictLedger
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, mean_rate, worst_second
 
@@ -27,6 +27,7 @@ SECONDS, SETTLED = 15.0, 3.0
 PIECES = 20
 FAST = 0.004
 ANSWERS = (0.1, 0.3, 0.85)
+L = TypeVar("L", bound=StrictLedger)
 COLUMNS = {"an answer takes, s": 2, "way": 0, "mean, x quota": 3, "worst second, x quota": 3}
 
 
@@ -40,19 +41,16 @@ class _LookingAhead(StrictLedger):
         return super().room() + sum(sent for at, sent, _ in self._sent if at + WINDOW_SECONDS <= until)
 
 
-class _InPieces(Account):
-    """Counts what `pass_on` was told of as sent at once."""
+class _InPieces(StrictLedger):
+    """Was told of a part of what is handed over before: it counts as sent from then on."""
 
-    __slots__ = ("passed",)
-
-    def __init__(self, ledger: StrictLedger) -> None:
-        super().__init__(ledger)
-        self.passed = 0
+    passed = 0
 
     def pass_on(self, size: int) -> None:
-        """A piece of an answer passed."""
+        """A piece of the answer passed."""
         self.passed += size
-        super().settle(size, size)
+        super().hand_over(size, size)
+        super().confirm(size)
 
     def hand_over(self, reserved: int, used: int) -> None:
         super().hand_over(reserved - self.passed, used - self.passed)
@@ -69,7 +67,7 @@ def main() -> int:
 
     def measured() -> Iterator[Sequence[object]]:
         for answer in ANSWERS:
-            yield answer, "as it is", *_all_at_once(answer, None, answer)
+            yield answer, "as it is", *_all_at_once(answer, 0.0, answer)
             yield answer, "looking ahead", *_all_at_once(answer, answer, answer)
             yield answer, "looking ahead, fast half way", *_all_at_once(answer, answer, FAST)
             yield answer, "spread, as it is", *_spread(answer, in_pieces=False)
@@ -79,25 +77,24 @@ def main() -> int:
     return report.status
 
 
-def _conversation() -> tuple[Throttle, Conversation]:
+def _conversation(kind: type[L]) -> tuple[L, Conversation]:
     clock = MovedClock()
     logs = {(b"t", partition): Log([BATCH] * 40_000) for partition in range(5)}
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
-    return throttle, Conversation(clock, throttle.link(2), Leader(logs), Follower(dict.fromkeys(logs, 0)))
+    throttle.ledger = ledger = kind(clock, RATE)
+    for quota in throttle.quotas:
+        quota.ledger = ledger
+    return ledger, Conversation(clock, throttle.link(2), Leader(logs), Follower(dict.fromkeys(logs, 0)))
 
 
 def _figures(received: list[tuple[float, int]], start: float) -> tuple[float, float]:
     return mean_rate(received, start + SETTLED, start + SECONDS) / RATE, worst_second(received) / RATE
 
 
-def _all_at_once(answer: float, looks_ahead: float | None, later: float) -> tuple[float, float]:
+def _all_at_once(answer: float, looks_ahead: float, later: float) -> tuple[float, float]:
     """All bytes of an answer come at its end; answers take `later` in the second half."""
-    throttle, talk = _conversation()
-    if looks_ahead is not None:
-        ledger = _LookingAhead(talk.clock, RATE)
-        ledger.answer_seconds = looks_ahead
-        throttle.ledger = ledger
-        talk.link.account = Account(ledger)
+    ledger, talk = _conversation(_LookingAhead)
+    ledger.answer_seconds = looks_ahead
     start, talk.round_trip = talk.clock.now, answer
     talk.run(SECONDS / 2)
     talk.round_trip = later
@@ -107,9 +104,7 @@ def _all_at_once(answer: float, looks_ahead: float | None, later: float) -> tupl
 
 def _spread(answer: float, *, in_pieces: bool) -> tuple[float, float]:
     """The bytes of an answer come evenly while it lasts."""
-    throttle, talk = _conversation()
-    if in_pieces:
-        talk.link.account = _InPieces(throttle.ledger)
+    ledger, talk = _conversation(_InPieces)
     start = talk.clock.now
     received: list[tuple[float, int]] = []
     while talk.clock.now < start + SECONDS:
@@ -118,23 +113,18 @@ def _spread(answer: float, *, in_pieces: bool) -> tuple[float, float]:
             talk.clock.move(FAST / 4)
             continue
         topics = talk.leader.answer(decision.request)
-        _pass_on(talk, talk.link, topics, answer, received)
+        size = sum(seen.size for topic in topics for seen in topic.records)
+        left = ledger.reserved
+        for number in range(PIECES):
+            talk.clock.move(answer / PIECES)
+            piece = size * (number + 1) // PIECES - size * number // PIECES
+            received.append((talk.clock.now, piece))
+            if in_pieces and piece <= left:
+                left -= piece
+                ledger.pass_on(piece)
         talk.link.settle(topics)
         talk.follower.take(topics, talk.clock.now)
     return _figures(received, start)
-
-
-def _pass_on(
-    talk: Conversation, link: ReplicaLink, topics: list[ScannedTopic], seconds: float, received: list[tuple[float, int]]
-) -> None:
-    size = sum(seen.size for topic in topics for seen in topic.records)
-    fetch = link.in_flight[0]
-    for number in range(PIECES):
-        talk.clock.move(seconds / PIECES)
-        piece = size * (number + 1) // PIECES - size * number // PIECES
-        received.append((talk.clock.now, piece))
-        if isinstance(link.account, _InPieces) and not fetch.is_question:
-            link.account.pass_on(piece)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,19 @@ class Questions:
 
         `is_urgent`: it tells whether a replica is in sync. `longest_wait` (seconds) is set where others wait for it.
         """
+        at, ready = self.look(link, replica, due, is_urgent=is_urgent, longest_wait=longest_wait)
+        self.wait(link, ready)
+        return at
+
+    def wait(self, link: Hashable, ready: float) -> None:
+        """`link` stands in line with a question that is due and paid for at `ready`."""
+        self._waiting[link] = ready, self._clock() + UNANSWERED_SECONDS
+        self._first_at = min(self._first_at, ready)
+
+    def look(
+        self, link: Hashable, replica: int, due: float, *, is_urgent: bool = False, longest_wait: float = math.inf
+    ) -> tuple[float, float]:
+        """As `ready_at`, and when the question is due and paid for, whoever stands in front. Nothing is changed."""
         now = self._clock()
         asked_at, replica_at = self._replicas.get(replica, (-math.inf, -math.inf))
         ready = max(due, self._paid_at, replica_at)
@@ -71,20 +84,20 @@ class Questions:
                 unpaid = max(unpaid, replica_at)
             waited_long = max(due + min(LONGEST_URGENT_SECONDS, longest_wait), self._asked_at + SHORTEST_SECONDS)
             ready = min(ready, unpaid, waited_long)
-        self._waiting[link] = ready, now + UNANSWERED_SECONDS
-        self._first_at = min(self._first_at, ready)
         if ready > now:
-            return ready
-        if self._asking is not None and now - self._asked_at < UNANSWERED_SECONDS:
-            return self._retry_at(now)
-        for other, (other_ready, lapses) in list(self._waiting.items()):
+            return ready, ready
+        is_asked = self._asking is not None and now - self._asked_at < UNANSWERED_SECONDS
+        if is_asked or self._is_behind_others(link, now):
+            return self._retry_at(now), ready
+        return now, ready
+
+    def _is_behind_others(self, link: Hashable, now: float) -> bool:
+        for other, (other_ready, lapses) in self._waiting.items():
             if other == link:
-                break
-            if lapses < now:
-                del self._waiting[other]
-            elif other_ready <= now:
-                return self._retry_at(now)
-        return now
+                return False
+            if other_ready <= now <= lapses:
+                return True
+        return False
 
     def _retry_at(self, now: float) -> float:
         """When to look again: the more wait, the later, for only one of them may ask. An answer wakes the next."""
@@ -106,6 +119,7 @@ class Questions:
         """`link` asks."""
         now = self._clock()
         self._waiting.pop(link, None)
+        self._waiting = {one: times for one, times in self._waiting.items() if times[1] >= now}
         self._asking, self._asked_at = link, now
         self._links.setdefault(link, deque(maxlen=MOST_AT_ONCE)).append(now)
         if len(self._replicas) >= _MOST_REPLICAS:

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.address import Address, Network
 from proxy.config import Config, ConfigError, load_config, parse_config, throttle_settings
-from quota.throttle import ThrottleSettings
+from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ThrottledReplicas
 
 # interface.md's example, as users write it.

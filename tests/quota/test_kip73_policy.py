@@ -2,7 +2,8 @@
 
 import pytest
 
-from quota.throttle import Throttle, ThrottleSettings
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, mean_rate
 

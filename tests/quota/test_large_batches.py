@@ -5,8 +5,9 @@ from itertools import pairwise
 import pytest
 
 from quota.batches import REMEMBERED_SECONDS, LargestBatch, LargestBatches
-from quota.decisions import Forward
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
 

@@ -2,7 +2,7 @@
 
 import struct
 
-from quota.throttle import ThrottleSettings
+from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.test_fetch_sessions import BATCH, MB, cluster
 
@@ -31,12 +31,12 @@ def test_no_question_is_asked_of_what_had_its_answers_until_it_fell_behind() -> 
     made = cluster(5 * MB, behind=1, batches=400)
     throttle = made.throttles[0]
     made.follower.run(20)
-    assert made.hops[0].link.behind_count == 0
+    assert made.hops[0].link.partitions.behind_count == 0
     throttle.configure(ThrottleSettings(rate=0, replicas={"t": ALL_REPLICAS}))
     made.leader.leader.logs[b"t", 0].batches.extend([BATCH] * 400)
     asked_before = throttle.stats.questions
     made.follower.run(9)
-    assert made.hops[0].link.behind_count == 1
+    assert made.hops[0].link.partitions.behind_count == 1
     assert throttle.stats.questions == asked_before
     made.follower.run(3)
     assert throttle.stats.questions == asked_before + 1

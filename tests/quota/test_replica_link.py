@@ -6,10 +6,11 @@ import pytest
 
 from protocol.fetch import RESPONSE_ENTRY, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
 from protocol.response_scanner import FetchResponseScanner
-from quota.decisions import Answer, Forward, Hold
+from quota.fetch.decisions import Answer, Forward, Hold
+from quota.fetch.link import ReplicaLink
 from quota.questions import URGENT_SECONDS
-from quota.replica_link import ReplicaLink
-from quota.throttle import Throttle, ThrottleSettings
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import (
     MAX_WAIT_MS,
@@ -316,7 +317,7 @@ def test_replica_that_was_in_sync_and_goes_back_is_not_throttled_while_it_may_be
     talk.follower.offsets[b"t", 1] = 49  # looked into again
     talk.link.settle(talk.leader.answer(decision.request))
     talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
-    assert talk.link.behind_count == 2
+    assert talk.link.partitions.behind_count == 2
 
 
 @pytest.mark.parametrize("is_seen_absent", [True, False])
@@ -329,7 +330,7 @@ def test_replica_that_was_in_sync_and_begins_anew_at_offset_0_is_throttled(is_se
         assert isinstance(talk.link.plan(talk.follower.request()), Hold)
     talk.follower.offsets[b"t", 1] = 0
     talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
-    assert talk.link.behind_count == 2
+    assert talk.link.partitions.behind_count == 2
 
 
 @pytest.mark.parametrize("version", [8, 12])

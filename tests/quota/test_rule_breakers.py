@@ -4,9 +4,10 @@ import pytest
 
 from protocol.errors import MalformedFrame
 from protocol.fetch import FetchRequest, RequestTopic
-from quota.decisions import Forward, Hold
-from quota.replica_link import ReplicaLink
-from quota.throttle import SESSION_EVICTION_SECONDS, Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward, Hold
+from quota.fetch.link import ReplicaLink
+from quota.settings import ThrottleSettings
+from quota.throttle import SESSION_EVICTION_SECONDS, Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import (
     Conversation,
@@ -115,10 +116,10 @@ def test_replica_below_leader_epochs_that_goes_back_by_one_fetch_is_in_sync() ->
         talk.exchange()
     follower.offsets[b"t", 0] = 6  # its own high watermark
     talk.exchange()
-    assert link.behind_count == 0
+    assert link.partitions.behind_count == 0
     follower.offsets[b"t", 0] = 2
     talk.exchange()
-    assert link.behind_count == 1
+    assert link.partitions.behind_count == 1
 
 
 def test_twenty_connections_of_one_replica_have_no_more_than_one_of_another() -> None:

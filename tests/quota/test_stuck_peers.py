@@ -2,9 +2,10 @@
 
 import pytest
 
-from quota.decisions import Hold
-from quota.replica_link import STUCK_SECONDS
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Hold
+from quota.fetch.link import STUCK_SECONDS
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import Leader, Log, MovedClock, mean_rate, worst_second
 from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader

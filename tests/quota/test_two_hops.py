@@ -2,9 +2,10 @@
 
 import pytest
 
-from quota.decisions import Forward
-from quota.request_intake import ABSENT_SECONDS
-from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward
+from quota.fetch.partitions import ABSENT_SECONDS
+from quota.settings import Side, ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import (
     Conversation,
@@ -69,13 +70,13 @@ def test_partition_that_returns_is_judged_by_the_high_watermark_that_it_was_told
     follower = Follower({(b"t", 0): 1, (b"t", 1): 0})
     link.plan(follower.request())
     link.settle(leader.answer(follower.request()))
-    assert link.behind_count == 1
+    assert link.partitions.behind_count == 1
     offset = follower.offsets.pop((b"t", 0))
     link.plan(follower.request())
-    assert (link.behind_count, link.unknown_count) == (0, 0)
+    assert (link.partitions.behind_count, link.partitions.unknown_count) == (0, 0)
     follower.offsets[b"t", 0] = offset
     link.plan(follower.request())
-    assert (link.behind_count, link.unknown_count) == (1, 0)
+    assert (link.partitions.behind_count, link.partitions.unknown_count) == (1, 0)
 
 
 def test_partition_that_returns_from_an_earlier_offset_has_no_known_high_watermark() -> None:
@@ -89,7 +90,7 @@ def test_partition_that_returns_from_an_earlier_offset_has_no_known_high_waterma
     link.plan(follower.request())
     follower.offsets[b"t", 0] = 4
     link.plan(follower.request())
-    assert (link.behind_count, link.unknown_count) == (0, 1)
+    assert (link.partitions.behind_count, link.partitions.unknown_count) == (0, 1)
 
 
 def test_lag_goes_on_while_another_hop_leaves_a_partition_out() -> None:
@@ -135,10 +136,10 @@ def test_partition_absent_for_long_is_remembered_by_its_lag_alone() -> None:
     link.settle(leader.answer(follower.request()))
     del follower.offsets[b"t", 0]
     link.plan(follower.request())
-    assert b"t" in link.topics
+    assert b"t" in link.partitions.topics
     clock.move(ABSENT_SECONDS)
     link.plan(follower.request())
-    assert set(link.topics) == {b"idle"}
+    assert set(link.partitions.topics) == {b"idle"}
     assert [row.lag_seconds for row in side.lag.rows() if row.topic == b"t"] == [ABSENT_SECONDS]
 
 
@@ -149,7 +150,7 @@ def test_no_more_absent_partitions_are_remembered_than_one_request_had() -> None
         follower = Follower({(b"t", first + number): 0 for number in range(10)})
         link.plan(follower.request())
         link.abandon()
-    topic = link.topics[b"t"]
+    topic = link.partitions.topics[b"t"]
     assert len(topic.partitions) == 10
     assert len(topic.absent) <= 10
 

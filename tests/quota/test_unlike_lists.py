@@ -5,9 +5,9 @@ import pytest
 from protocol.fetch import FETCH_VERSIONS, FetchRequest, RequestTopic
 from protocol.header import FETCH, RequestHeader
 from protocol.response_scanner import ResponseHead
-from quota.catch_up import Order
-from quota.decisions import Forward
-from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward
+from quota.settings import Order, Side, ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.conversation import (
     Conversation,

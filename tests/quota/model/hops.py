@@ -10,9 +10,10 @@ from typing import Protocol
 
 from protocol.fetch import FetchRequest
 from protocol.response_scanner import ResponseHead
-from quota.decisions import Answer, Forward, Hold
-from quota.replica_link import ReplicaLink
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Answer, Forward, Hold
+from quota.fetch.link import ReplicaLink
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from tests.quota.model.describe import answer_line, decision_line, request_line
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Key

@@ -6,19 +6,20 @@ replica, so nothing here outlives the connection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
 from protocol.fetch import NO_LEADER_EPOCH, made_up_entries
+from quota.asked_topic import AskedTopic
 from quota.batches import BatchSizes, LargestBatch
-
-if TYPE_CHECKING:
-    from quota.asked_topic import AskedTopic
-    from quota.throttle import EveryPartition
+from quota.budget.quota import Quota
+from quota.ledger import StrictLedger
 
 UNKNOWN_OFFSET = -1
+Coverage = tuple[tuple[Quota, Container[int]], ...]
+"""Quotas, each with the partitions of one topic that belong to it."""
+
 NEVER = float("-inf")
 _ID_SIZE = 4  # a block of entries goes by the id of its first partition
 
@@ -175,6 +176,7 @@ class ReplicaTopic:
         "absent",
         "batches",
         "behind",
+        "coverage",
         "key",
         "lag",
         "largest_batch",
@@ -191,7 +193,8 @@ class ReplicaTopic:
         key: bytes,
         name: bytes | None,
         lag: AskedTopic,
-        throttled: frozenset[int] | EveryPartition,
+        throttled: Container[int],
+        coverage: Coverage,
         largest_batch: LargestBatch,
     ) -> None:
         self.key = key  # as on the wire: the name, from v13 on the topic id
@@ -199,6 +202,7 @@ class ReplicaTopic:
         self.tags = b""  # the topic's own tag buffer in requests (v12+)
         self.lag = lag
         self.throttled = throttled
+        self.coverage = coverage  # by quota
         self.partitions: dict[int, ReplicaPartition] = {}
         self.absent: dict[int, ReplicaPartition] = {}  # not asked for now
         self.behind: dict[int, ReplicaPartition] = {}
@@ -259,7 +263,7 @@ class InFlight:
 
     api_version: int = 0
     uses_topic_ids: bool = False
-    reserved: int = 0  # bytes of the budget set aside
+    reserved: Mapping[StrictLedger, int] = field(default_factory=dict)  # bytes set aside
     max_bytes: int = 0  # of the whole answer
     granted: Sequence[ReplicaPartition] = ()
     grants_are_first: bool = False  # what was granted stands in front of all else
@@ -267,3 +271,7 @@ class InFlight:
     asks_all: bool = False  # every partition behind is in it, so its answer is true for all
     forwarded_at: float = 0.0  # clock seconds
     max_wait_seconds: float = 0.0
+
+
+Grant = tuple[ReplicaPartition, int]
+"""A partition and its partition_max_bytes."""
