@@ -52,6 +52,7 @@ class Questions:
         self._replicas: dict[int, tuple[float, float]] = {}  # when each asked last, and when it may again
         self._links: dict[Hashable, deque[float]] = {}  # when each asked lately
         self._waiting: dict[Hashable, tuple[float, float]] = {}  # first come first: when it may ask, when it lapses
+        self._first_at = math.inf  # none of them may ask earlier
 
     def ready_at(
         self, link: Hashable, replica: int, due: float, *, is_urgent: bool = False, longest_wait: float = math.inf
@@ -67,6 +68,7 @@ class Questions:
     def wait(self, link: Hashable, ready: float) -> None:
         """`link` stands in line with a question that is due and paid for at `ready`."""
         self._waiting[link] = ready, self._clock() + UNANSWERED_SECONDS
+        self._first_at = min(self._first_at, ready)
 
     def look(
         self, link: Hashable, replica: int, due: float, *, is_urgent: bool = False, longest_wait: float = math.inf
@@ -106,7 +108,12 @@ class Questions:
         now = self._clock()
         if self._asking is not None and now - self._asked_at < UNANSWERED_SECONDS:
             return None
-        return next((link for link, (ready, lapses) in self._waiting.items() if ready <= now <= lapses), None)
+        if now < self._first_at:  # with hundreds of links in line each answer would look at all of them
+            return None
+        first = next((link for link, (ready, lapses) in self._waiting.items() if ready <= now <= lapses), None)
+        if first is None:
+            self._first_at = min([ready for ready, _ in self._waiting.values() if ready > now], default=math.inf)
+        return first
 
     def asked(self, link: Hashable, replica: int) -> None:
         """`link` asks."""

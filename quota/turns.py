@@ -7,7 +7,7 @@ twenty connections gets no more than one with a single connection.
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
@@ -21,7 +21,7 @@ CLAIM_SECONDS: Final = 1.0
 PLACE_SECONDS: Final = 5.0
 """How long its place in the line is kept after that, without keeping others behind it."""
 
-_MOST_FINISHED = 256  # replicas whose last turn is remembered while others wait
+_MOST_FINISHED = 256  # replicas whose last turn is remembered while others wait, or twice as many as still count
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +54,14 @@ class Turns:
         self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended
         self._reached = 0.0  # where the turn served last began
         self._number = 0
+        self._most_finished = _MOST_FINISHED
         self._urgent_count = 0
+        # Every plan of every link asks what is ahead of it, and the line changes more seldom: it is summed up for all.
+        self._is_summed = False
+        self._places: list[tuple[float, int]] = []  # of the claims that have not lapsed, as in _Claim.__lt__
+        self._sums: list[float] = [0.0]  # the bytes of all those before each of these places, and at last of all
+        self._summed_until = -math.inf  # when the first of them lapses
+        self._summed_most = math.inf  # bytes: what is behind so many is not summed up
         self._owed = 0.0  # bytes of the floor to come
 
     def ahead_of(
@@ -74,7 +81,11 @@ class Turns:
         own = self._claims.get(link)
         start = self._start_of(link if replica is None else replica, turn) if own is None else own.start
         number = self._number + 1 if own is None else own.number
-        has_ranks = bool(self._urgent_count or is_urgent) and not self._is_floor_due()
+        if not (self._urgent_count or is_urgent):
+            if not self._is_summed or self._summed_until < now or self._summed_most < most:
+                self._sum(now, most)
+            return self._sums[bisect_left(self._places, (start, number))]
+        has_ranks = not self._is_floor_due()
         ahead = 0.0
         for claim in self._line:
             # Read by every plan for hundreds of claims: no tuples, no method calls.
@@ -117,8 +128,12 @@ class Turns:
         claim = self._claims.get(link)
         if claim is not None:
             self._urgent_count += is_urgent - claim.is_urgent
+            if claim.size != size or claim.until < self._clock():
+                self._is_summed = False
+            self._summed_until = min(self._summed_until, until)
             claim.size, claim.until, claim.is_urgent = size, until, is_urgent
             if claim.start > self._reached + turn and self._is_only_claim(claim):
+                self._is_summed = False
                 self._line = [other for other in self._line if other is not claim]
                 claim.start = self._reached + turn
                 insort(self._line, claim)
@@ -126,6 +141,7 @@ class Turns:
         replica = link if replica is None else replica
         start = self._start_of(replica, turn)
         self._number += 1
+        self._is_summed = False
         claim = self._claims[link] = _Claim(link, replica, size, until, is_urgent, start, self._number)
         insort(self._line, claim)
         self._urgent_count += is_urgent
@@ -141,8 +157,9 @@ class Turns:
         self.leave(link)
         if self._line:
             self._finished[replica] = max(start + size, self._finished.get(replica, 0.0))
-            if len(self._finished) > _MOST_FINISHED:
+            if len(self._finished) > self._most_finished:
                 self._finished = {one: end for one, end in self._finished.items() if end > self._reached}
+                self._most_finished = max(_MOST_FINISHED, 2 * len(self._finished))  # not to look at all each time
         else:
             self._finished = {}  # nobody waited: what was had so far counts against no one
         if not is_urgent:
@@ -159,6 +176,7 @@ class Turns:
         """`link` needs no turn."""
         claim = self._claims.pop(link, None)
         if claim is not None:
+            self._is_summed = False
             # Not by `remove` and by counting down: an exception half way through `wait` leaves these apart.
             self._line = [other for other in self._line if other is not claim]
             self._urgent_count = sum([other.is_urgent for other in self._line]) if self._urgent_count else 0
@@ -170,6 +188,22 @@ class Turns:
         """Where the next turn of a replica begins: behind its last one, and behind all that it waits for."""
         start = min(max(self._reached, self._finished.get(replica, 0.0)), self._reached + turn)
         return start + sum([claim.size for claim in self._line if claim.replica == replica])
+
+    def _sum(self, now: float, most: float) -> None:
+        """Sum up what is in line, as far as somebody asks for it."""
+        places, sums, total, lapses = [], [0.0], 0.0, math.inf
+        for claim in self._line:
+            if claim.until < now:
+                continue
+            places.append((claim.start, claim.number))
+            total += claim.size
+            sums.append(total)
+            lapses = min(lapses, claim.until)
+            if total >= most:
+                break
+        self._places, self._sums, self._summed_until = places, sums, lapses
+        self._summed_most = most if total >= most else math.inf
+        self._is_summed = True
 
     def _is_only_claim(self, claim: _Claim) -> bool:
         """Whether its replica waits for nothing else."""

@@ -10,6 +10,8 @@ from quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
 
 _WORK_PER_STEP = 2_000  # topics and entries looked at within about 2 ms
 
+_MAX_BYTES = 2  # of (partition, fetch offset, partition_max_bytes)
+
 
 def split(
     topics: Mapping[bytes, ReplicaTopic], request: FetchRequest, granted: Set[ReplicaPartition]
@@ -29,7 +31,9 @@ def split(
         name, entries, stride, tags = block
         topic = topics.get(name)
         if topic is None or not (topic.behind or topic.unknown):
-            front.append(block)
+            # What an earlier hop asks for with 0 bytes would return a batch in front of the grants that come with it.
+            asks_none = entries and not row.requested(stride).unpack_from(entries)[_MAX_BYTES]
+            (asked if asks_none else front).append(block)
         elif topic not in granted_topics and _holds_back_all(topic):
             asked.append(RequestTopic(name, row.with_no_bytes(entries, stride), stride, tags))
         else:

@@ -206,17 +206,18 @@ class FetchSessions:
             replica.upstream = Upstream.CAPPED
         self.touched = dict.fromkeys(capped)
         with_max_bytes = fetch_version(request.header.api_version).with_max_bytes
-        as_came = [(replica, replica.entry) for replica in front]
+        as_came = [(replica, replica.entry) for replica in front if replica.max_bytes]
+        no_bytes = [(replica, replica.entry) for replica in front if not replica.max_bytes]  # asked by an earlier hop
         ours = [(replica, with_max_bytes(replica.entry, cap)) for replica, cap in capped.items()]
         # What is not throttled stays in front, and what has bytes before what has none: the first one with data
         # returns a whole batch.
-        listed = chain(as_came, ours)
+        listed = chain(as_came, ours, no_bytes)
         if lists_all:
             # As the leader's own session would have it: what returned data goes to the end.
             as_came.sort(key=lambda sent: sent[0].served_number)
             if grants_are_first:
                 granted, asked_for = ours[: len(grants)], ours[len(grants) :]
-                listed = chain(granted, as_came, asked_for)
+                listed = chain(granted, as_came, asked_for, no_bytes)
         topics = yield from _in_topics(listed)
         return request.with_(
             topics=topics,

@@ -2,11 +2,23 @@
 
 import pytest
 
-from protocol.fetch import FETCH_VERSIONS
+from protocol.fetch import FETCH_VERSIONS, FetchRequest, RequestTopic
+from protocol.header import FETCH, RequestHeader
+from protocol.response_scanner import ResponseHead
+from quota.fetch.decisions import Forward
 from quota.settings import Order, Side, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, NextHop
+from tests.quota.conversation import (
+    Conversation,
+    Follower,
+    Leader,
+    Log,
+    MovedClock,
+    NextHop,
+    requested,
+    requested_partition,
+)
 from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
 
 MB = 1_000_000
@@ -61,3 +73,29 @@ def test_partition_throttled_on_both_sides_has_its_turn_beside_more_that_the_lea
 def test_partition_throttled_on_both_sides_does_not_wait_for_smaller_ones_to_end(version: int) -> None:
     rates = received(version, "urgent-first", 6.0, partitions=1, batches=40_000)
     assert rates[b"both"] >= 0.4 * 2 * MB
+
+
+@pytest.mark.parametrize("version", [4, 9])
+def test_what_the_follower_asks_for_without_bytes_stands_behind_what_is_granted(version: int) -> None:
+    """In front of it would come a batch for which the follower's side has set nothing aside."""
+    clock = MovedClock()
+    logs = {(topic, 0): Log([BATCH] * 100) for topic in (b"both", b"follower-only")}
+    leader, link = Leader(logs), throttle("leader", 4 * MB, clock, ["both"], "round-robin").link(2)
+
+    def fetch(number: int, sizes: dict[bytes, int]) -> FetchRequest:
+        entries = [(topic, requested_partition(version, 0, 0, size)) for topic, size in sizes.items()]
+        topics = [RequestTopic(topic, entry, len(entry)) for topic, entry in entries]
+        header = RequestHeader(FETCH, version, number, b"f")
+        epoch = -1 if version < 7 else number
+        return FetchRequest(header, 2, 500, 1, 10 * MB, topics, session_id=1 if epoch > 0 else 0, session_epoch=epoch)
+
+    first = link.plan(fetch(0, {b"both": MB}))
+    assert isinstance(first, Forward)
+    link.settle(leader.answer(first.request), ResponseHead(session_id=7 if version >= 7 else 0))
+    clock.move(1.0)
+    second = fetch(1, {b"follower-only": 0, b"both": MB})
+    granted = link.plan(second.with_(session_id=link.sessions.follower.id) if version >= 7 else second)
+    assert isinstance(granted, Forward)
+    asked = [(topic, size) for (topic, _), (_, size) in requested(granted.request).items()]
+    assert [topic for topic, _ in asked] == [b"both", b"follower-only"]
+    assert asked[0][1] > 0
