@@ -7,6 +7,7 @@ from collections.abc import Container, Hashable, Mapping
 from typing import Protocol
 
 from protocol.metadata import NO_ID
+from quota.batches import LargestBatches
 from quota.broker_ids import NO_BROKER, BrokerIds
 from quota.budget.accounts import LinkAccounts
 from quota.budget.optimistic import Kip73Quota
@@ -90,6 +91,7 @@ class SideState:
         self.turns = Turns(clock)
         self.questions = Questions(clock)
         self.ledger = StrictLedger(clock)
+        self.largest_batches = LargestBatches()
         self.quotas: tuple[Quota, ...] = ()
         """All that a byte may belong to; the configured one is the first."""
         self._configure_quota(None)
@@ -262,6 +264,7 @@ class SideState:
         finally:
             self.holders.discard(holder)
             self.leave_lines(holder)
+            self.questions.drop(holder)
             for ledger in {self.ledger, *[quota.ledger for quota in self.quotas]}:
                 ledger.recount(sum([other.accounts.held(ledger) for other in self.holders]))
 

@@ -8,24 +8,25 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from protocol.fetch import FetchRequest, ResponseTopic, encode_fetch_response, encode_response_topics, fetch_version
+from protocol.steps import Steps
 from quota.fetch import response_limit
 from quota.fetch.decisions import Answer, Decision, Forward, Hold
 from quota.fetch.link_state import LinkState
 from quota.fetch.order import GrantOrder
 from quota.fetch.plan import Action, FetchPlan, FetchView
 from quota.fetch.request_parts import granted_topics, split, without_behind
-from quota.fetch.sessions import LEFT_OUT_MS, Slices
+from quota.fetch.sessions import LEFT_OUT_MS
 from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, Upstream
 
 _EMPTY_MS = 1
 _FIRST_MUTING_VERSION = 8
-_TOPICS_PER_SLICE = 1_000  # of which an answer is made up within about 2 ms
+_TOPICS_PER_STEP = 1_000  # of which an answer is made up within about 2 ms
 
 
 def commit(
     state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, order: GrantOrder, plan: FetchPlan
-) -> Slices[Decision]:
-    """Carry out `plan`, which was made of `view` for `request` just now. Yields between slices of long requests."""
+) -> Steps[Decision]:
+    """Carry out `plan`, which was made of `view` for `request` just now. Done in steps."""
     for claim in plan.claims:
         claim.offer.quota.wait(view.ask, claim.offer, claim.needed, view.now)
     if plan.action is Action.PASS:
@@ -62,7 +63,7 @@ def _count_held(state: LinkState) -> None:
         interval.link(state.partitions.counted_peer).fetches_held += 1
 
 
-def _pass(state: LinkState, link: Hashable, request: FetchRequest, view: FetchView) -> Slices[Decision]:
+def _pass(state: LinkState, link: Hashable, request: FetchRequest, view: FetchView) -> Steps[Decision]:
     partitions, sessions = state.partitions, state.sessions
     state.side.leave_lines(link)
     if sessions.is_incremental:
@@ -75,7 +76,7 @@ def _pass(state: LinkState, link: Hashable, request: FetchRequest, view: FetchVi
 
 def _grant(
     state: LinkState, request: FetchRequest, view: FetchView, order: GrantOrder, plan: FetchPlan
-) -> Slices[Decision]:
+) -> Steps[Decision]:
     partitions, sessions = state.partitions, state.sessions
     for quota, part in plan.parts.items():
         quota.served(view.ask, part)
@@ -134,7 +135,7 @@ def _asked_along(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
 
 def _probe(
     state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, plan: FetchPlan
-) -> Slices[Decision]:
+) -> Steps[Decision]:
     """Ask for every partition behind with 0 bytes and no wait: true offsets and errors, and at most one batch."""
     side, partitions, sessions = state.side, state.partitions, state.sessions
     state.probed_at = view.now
@@ -156,7 +157,7 @@ def _probe(
     return _forward(state, request.with_(max_wait_ms=0), InFlight(is_question=True, asks_all=plan.asks_all))
 
 
-def _leave_out(state: LinkState, request: FetchRequest) -> Slices[Decision]:
+def _leave_out(state: LinkState, request: FetchRequest) -> Steps[Decision]:
     """Ask for what is not behind, and make up an answer for the rest where a full answer has to have it."""
     partitions, sessions = state.partitions, state.sessions
     if sessions.is_incremental:
@@ -170,7 +171,7 @@ def _leave_out(state: LinkState, request: FetchRequest) -> Slices[Decision]:
     return _forward(state, fewer, InFlight(), appended, len(made_up), leaves_out=sessions.in_session)
 
 
-def _empty_answer(state: LinkState, request: FetchRequest) -> Slices[bytes]:
+def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
     """To an incremental fetch an empty response says that nothing is new.
 
     To a full one it is legal with throttle_time_ms > 0 (KIP-219), and makes nothing up. But from v8 on that mutes the
@@ -186,13 +187,13 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Slices[bytes]:
     return encode_fetch_response(version, correlation_id, 0, made_up)
 
 
-def _made_up_topics(state: LinkState, version: int) -> Slices[list[ResponseTopic]]:
+def _made_up_topics(state: LinkState, version: int) -> Steps[list[ResponseTopic]]:
     """An empty entry for every partition behind."""
     made_up: list[ResponseTopic] = []
     for topic in list(state.partitions.topics.values()):
         if topic.behind:
             made_up.append(ResponseTopic(topic.key, topic.made_up_entries(version)))
-            if not len(made_up) % _TOPICS_PER_SLICE:
+            if not len(made_up) % _TOPICS_PER_STEP:
                 yield
     return made_up
 

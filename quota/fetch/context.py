@@ -2,20 +2,22 @@
 
 A whole request lists everything that its follower wants. In a fetch session (v7+) an incremental one lists changes
 only, and what it costs to take in grows with them, not with the session. A request of tens of thousands of topics is
-taken in slices: all functions here yield between them, and other links are served meanwhile.
+taken in, in steps, and other links are served between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 
 from protocol.errors import MalformedFrame
 from protocol.fetch import FetchRequest, fetch_version
 from protocol.fetch_session import FIRST_SESSION_VERSION
+from protocol.steps import Steps
 from quota.fetch.partitions import LinkPartitions
 from quota.fetch.state import NEVER, ReplicaTopic
 
-WORK_PER_SLICE = 1_000  # topics and changed partitions that are taken in within about 4 ms
+PARTITIONS_PER_STEP = 200  # taken in, in one step: about 2 ms, where all of them are new
+TOPICS_PER_STEP = 2_000  # that say nothing new
 LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # of replicas below level 0.11 (KIP-101): they truncate to their high watermark
 MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 
@@ -28,8 +30,8 @@ class TooManyPartitions(Exception):
         self.count = count
 
 
-def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: float) -> Iterator[None]:
-    """Take request `number` of a link in, which lists everything. Yields between slices."""
+def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: float) -> Steps[None]:
+    """Take request `number` of a link in, which lists everything. Done in steps."""
     link.asker.fetched(now)
     row = fetch_version(request.header.api_version)
     count = sum([len(topic.entries) // topic.stride for topic in request.topics])
@@ -38,22 +40,26 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
     keeps_entries = request.header.api_version >= FIRST_SESSION_VERSION
     truncates = request.header.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
     in_sync_until = now + link.side.lag.replica_lag_time_max if truncates else NEVER
-    work = 0
-    for name, entries, stride, tags in request.topics:
-        work += 1
-        if entries:
+    new = 0  # partitions that were looked at one by one since the last step
+    for first in range(0, len(request.topics), TOPICS_PER_STEP):
+        if first:
+            yield
+        for name, entries, stride, tags in request.topics[first : first + TOPICS_PER_STEP]:
+            if not entries:
+                continue
             topic = link.topic(name, row.names_topics_by_id)
             topic.tags = tags or topic.tags
-            if not topic.repeats_request(entries, number):
-                for part in _parts(entries, stride):
-                    if keeps_entries:
-                        _take_entries(link, topic, part, row.changes(part, stride), stride, now)
-                    else:
-                        _take_block(link, topic, row.requested(stride).iter_unpack(part), now, in_sync_until)
-                    work += len(part) // stride
-                    if work >= WORK_PER_SLICE:
-                        yield
-                        work = 0
+            if topic.repeats_request(entries, number):
+                continue
+            for block in blocks_of(entries, stride):
+                if keeps_entries:
+                    _take_entries(link, topic, block, row.changes(block, stride), stride, now)
+                else:
+                    _take_block(link, topic, row.requested(stride).iter_unpack(block), now, in_sync_until)
+                new += len(block) // stride
+                if new >= PARTITIONS_PER_STEP:
+                    new = 0
+                    yield
     if count != link.count:
         yield from _set_aside_absent(link, request, now)
         if count != link.count:
@@ -61,8 +67,8 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
     link.forget_absent(now)
 
 
-def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) -> Iterator[None]:
-    """Take a request in that says what changed in its session. Yields between slices."""
+def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
+    """Take a request in that says what changed in its session. Done in steps."""
     link.asker.fetched(now)
     row = fetch_version(request.header.api_version)
     work = 0
@@ -72,12 +78,12 @@ def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) ->
         topic = link.topic(name, row.names_topics_by_id)
         topic.tags = tags or topic.tags
         topic.forget_requests()
-        for part in _parts(entries, stride):
+        for part in blocks_of(entries, stride):
             _take_entries(link, topic, part, row.changes(part, stride), stride, now)
             if link.count > MOST_PARTITIONS:
                 raise TooManyPartitions(link.count)
             work += 1 + len(part) // stride
-            if work >= WORK_PER_SLICE:
+            if work >= PARTITIONS_PER_STEP:
                 yield
                 work = 0
     for name, partitions, _ in request.forgotten:
@@ -86,15 +92,15 @@ def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) ->
             for partition in topic.partitions.keys() & set(partitions):
                 link.set_aside(topic, partition, now)
                 work += 1
-                if work >= WORK_PER_SLICE:
+                if work >= PARTITIONS_PER_STEP:
                     yield
                     work = 0
     link.forget_absent(now)
 
 
-def _parts(entries: bytes, stride: int) -> Iterable[bytes]:
-    """A topic's entries in blocks of at most WORK_PER_SLICE."""
-    size = WORK_PER_SLICE * stride
+def blocks_of(entries: bytes, stride: int) -> Sequence[bytes]:
+    """`entries` in blocks of a step each; most topics are one block."""
+    size = PARTITIONS_PER_STEP * stride
     if len(entries) <= size:
         return (entries,)
     return [entries[start : start + size] for start in range(0, len(entries), size)]
@@ -166,14 +172,14 @@ def _check(link: LinkPartitions, partition: int, fetch_offset: int, max_bytes: i
         link.most_max_bytes = max_bytes
 
 
-def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -> Iterator[None]:
+def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
     """Take away the partitions that this whole request does not list."""
     present: dict[bytes, set[int]] = {}
     row = fetch_version(request.header.api_version)
     work = 0
     for name, entries, stride, _ in request.topics:
         work += 1 + len(entries) // stride
-        if work >= 10 * WORK_PER_SLICE:  # nothing is changed yet
+        if work >= TOPICS_PER_STEP:  # nothing is changed yet
             yield
             work = 0
         ids = present.setdefault(name, set())
@@ -185,6 +191,6 @@ def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -
             work += 1
         topic.forget_responses()
         work += 1
-        if work >= WORK_PER_SLICE:
+        if work >= PARTITIONS_PER_STEP:
             yield
             work = 0

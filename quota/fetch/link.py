@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from protocol.fetch import FetchRequest, encode_fetch_response
 from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
 from protocol.response_scanner import ResponseHead, ScannedTopic
+from protocol.steps import Steps, at_once
 from quota.budget.accounts import LinkAccounts
 from quota.fetch.commit import commit
 from quota.fetch.context import take_incremental, take_whole
@@ -16,7 +17,7 @@ from quota.fetch.link_state import LinkState
 from quota.fetch.observe import observe
 from quota.fetch.partitions import LinkPartitions
 from quota.fetch.plan import plan
-from quota.fetch.sessions import FetchSessions, Slices
+from quota.fetch.sessions import FetchSessions
 from quota.fetch.settlement import Settlement
 from quota.side_state import SideState
 
@@ -29,7 +30,7 @@ class ReplicaLink:
 
     `plan` decides about a request; `settle` takes what its answer held. Answers come in the order of the requests that
     were forwarded. `abandon` gives up on every answer still to come, `close` ends the link. `plan_steps` and
-    `settle_steps` do the same in slices of a few milliseconds: only one of them may be under way.
+    `settle_steps` do the same in steps: only one of them may be under way.
     """
 
     def __init__(self, side: SideState, peer: int, open_session: Callable[[int], int]) -> None:
@@ -77,41 +78,36 @@ class ReplicaLink:
 
         Raises TooManyPartitions for a follower of which no more can be kept.
         """
-        steps = self.plan_steps(request, held_seconds)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                decision: Decision = end.value
-                return decision
+        return at_once(self.plan_steps(request, held_seconds))
 
-    def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Slices[Decision]:
-        """As `plan`, in slices."""
-        state, now = self.state, self.throttle.clock()
+    def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
+        """As `plan`, in steps of a few milliseconds. Between them nothing else may be asked of this link but to end."""
+        state = self.state
         if held_seconds == 0.0:
             self._is_taken_in = False
         if not self._is_taken_in:
             if state.in_flight and request.header.api_version >= FIRST_SESSION_VERSION:
                 return Hold(math.inf)  # in a session each request builds on the answer to the one before
             self._is_taken_in = True
-            if (refusal := (yield from self._take_in(request, now))) is not None:
+            if (refusal := (yield from self._take_in(request, self.throttle.clock()))) is not None:
                 return refusal
-        yield from state.partitions.reclassify_when_due(now)
+        yield from state.partitions.reclassify_when_due(self.throttle.clock())
+        now = self.throttle.clock()  # the steps before took their time
         view, order = observe(state, self, request, now, held_seconds)
         return (yield from commit(state, self, request, view, order, plan(view)))
 
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
         """The oldest answer awaited was passed on whole; `topics` is what the leader sent of it, under `head`."""
-        for _ in self.settle_steps(topics, head):
-            pass
+        at_once(self.settle_steps(topics, head))
 
-    def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> Slices[None]:
-        """As `settle`, in slices."""
-        fetch = self.state.in_flight.popleft()
+    def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> Steps[None]:
+        """As `settle`, in steps. Until the last one the fetch is in flight: an end gives back what it reserved."""
+        fetch = self.state.in_flight[0]
         if fetch.api_version >= FIRST_SESSION_VERSION:
             self.state.sessions.answered(head)
         self._response_number += 1
-        yield from Settlement(self.state, fetch, topics, head).steps(self, self._response_number)
+        yield from Settlement(self.state, fetch, head, self._response_number).steps(self, topics)
+        self.state.in_flight.popleft()
 
     def abandon(self) -> None:
         """No answer will come any more. What was reserved may have been sent in part: it counts as sent."""
@@ -137,7 +133,7 @@ class ReplicaLink:
         finally:
             self.throttle.let_go(self)
 
-    def _take_in(self, request: FetchRequest, now: float) -> Slices[Answer | None]:
+    def _take_in(self, request: FetchRequest, now: float) -> Steps[Answer | None]:
         """Take a request in; returns what to answer it with where it does not fit its session."""
         self.accounts.confirm()  # a fetcher asks again when it has appended what it was sent: only then has it arrived
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version

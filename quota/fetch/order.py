@@ -94,7 +94,7 @@ class CatchUp:
         self._is_other_hops_turn = not (self._is_other_hops_turn and grants[0][0].is_paced)
         for replica, cap in grants:
             replica.granted_offset = replica.fetch_offset
-            order.queue.granted(replica, cap if cap > 1 else replica.largest_batch)
+            order.queue.granted(replica, cap)
 
     def _paced(self, queue: GrantQueue) -> Sequence[ReplicaPartition]:
         """What an earlier hop grants now, that which had least first; nothing where this hop sees no other kind.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from protocol.fetch import NO_LEADER_EPOCH
+from protocol.steps import Steps
 from quota.fetch.sessions import FetchSessions
 from quota.fetch.state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic, Upstream
 from quota.grant_queue import GrantQueue
@@ -13,7 +14,7 @@ from quota.side_state import SideState
 from quota.topic_names import printed_id
 
 UNKNOWN_REPLICA = -1
-PARTITIONS_PER_SLICE = 1_000  # looked at again within about 2 ms
+PARTITIONS_PER_STEP = 1_000  # looked at again within about 2 ms
 ABSENT_SECONDS = 15.0  # how long a partition that is not asked for is remembered: longer than one hop leaves it out
 
 
@@ -56,7 +57,7 @@ class LinkPartitions:
             shown = printed_id(key).encode() if name is None else name
             lag = self.asker.topic(self.replica_id, shown, names_topic=name is not None)
             throttled, coverage = side.throttled_partitions(name, key), side.coverage(name, key)
-            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttled, coverage)
+            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttled, coverage, side.largest_batches.of(key))
         return topic
 
     def __iter__(self) -> Iterator[ReplicaPartition]:
@@ -172,10 +173,10 @@ class LinkPartitions:
 
     # Who waits
 
-    def reclassify_when_due(self, now: float) -> Iterator[None]:
+    def reclassify_when_due(self, now: float) -> Steps[None]:
         """Look at all partitions again where the answer to "throttled?" or "in sync?" may have changed.
 
-        Yields between slices.
+        Done in steps.
         """
         generation = self.side.generation_at(now)
         if self._generation == generation:
@@ -185,7 +186,7 @@ class LinkPartitions:
         for topic in list(self.topics.values()):
             self._reclassify(topic, now)
             count += 1 + len(topic.partitions)
-            if count >= PARTITIONS_PER_SLICE:
+            if count >= PARTITIONS_PER_STEP:
                 yield
                 count = 0
 

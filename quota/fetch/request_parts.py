@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from protocol.fetch import FetchRequest, FetchVersion, RequestTopic, fetch_version
-from quota.fetch.sessions import Slices
+from protocol.steps import Steps
 from quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
 
-_WORK_PER_SLICE = 2_000  # topics and entries looked at within about 2 ms
+_WORK_PER_STEP = 2_000  # topics and entries looked at within about 2 ms
 
 
 def split(
     topics: Mapping[bytes, ReplicaTopic], request: FetchRequest, granted: Set[ReplicaPartition]
-) -> Slices[tuple[list[RequestTopic], dict[ReplicaPartition, bytes], list[RequestTopic]]]:
+) -> Steps[tuple[list[RequestTopic], dict[ReplicaPartition, bytes], list[RequestTopic]]]:
     """The request without its partitions behind, the entries of those granted, and the others, with 0 bytes each."""
     row = fetch_version(request.header.api_version)
     front: list[RequestTopic] = []
@@ -23,7 +23,7 @@ def split(
     work = 0
     for block in request.topics:
         work += 1
-        if work >= _WORK_PER_SLICE:
+        if work >= _WORK_PER_STEP:
             yield
             work = 0
         name, entries, stride, tags = block
@@ -53,7 +53,7 @@ def split(
     return front, found, asked
 
 
-def without_behind(topics: Mapping[bytes, ReplicaTopic], request: FetchRequest) -> Slices[list[RequestTopic]]:
+def without_behind(topics: Mapping[bytes, ReplicaTopic], request: FetchRequest) -> Steps[list[RequestTopic]]:
     """The request's topics without their partitions behind."""
     row = fetch_version(request.header.api_version)
     kept: list[RequestTopic] = []
@@ -67,7 +67,7 @@ def without_behind(topics: Mapping[bytes, ReplicaTopic], request: FetchRequest) 
             block = _without_behind(topic, row, block)
         if block.entries:
             kept.append(block)
-        if work >= _WORK_PER_SLICE:
+        if work >= _WORK_PER_STEP:
             yield
             work = 0
     return kept

@@ -10,9 +10,9 @@ What the leader has of a partition is always the follower's latest entry but for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Final
 
 from protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic, fetch_version
 from protocol.fetch_session import (
@@ -25,6 +25,7 @@ from protocol.fetch_session import (
     LeaderSession,
 )
 from protocol.response_scanner import ResponseHead
+from protocol.steps import Steps
 from quota.fetch.state import NEVER, Grant, ReplicaPartition, ReplicaTopic, Upstream
 from quota.stats import ThrottleStats
 from quota.topic_names import CLUSTER_METADATA_ID
@@ -36,12 +37,8 @@ Silence about a partition means that nothing is new, but not in such an answer: 
 ignore what is not above 0. Above 0 it would mute them from v8 on (KIP-219), and those without KAFKA-17455 then wait for
 `replica.socket.timeout.ms`, 30 s."""
 
-T = TypeVar("T")
-Slices = Generator[None, None, T]
-"""Work that yields now and then, so that other links are served meanwhile; then it returns what it made."""
-
-PARTITIONS_PER_SLICE: Final = 3_000
-"""How many are walked between two yields: within about 2 ms."""
+PARTITIONS_PER_STEP: Final = 3_000
+"""How many are walked in one step: within about 2 ms."""
 
 _NONE: Final = ()
 
@@ -149,7 +146,7 @@ class FetchSessions:
         treated: Iterable[ReplicaPartition],
         *,
         leaves_out: bool = False,
-    ) -> Slices[FetchRequest]:
+    ) -> Steps[FetchRequest]:
         """`request`, which lists all that the follower wants, for the leader. `treated` have caps of our own in it.
 
         `leaves_out`: what is behind is not in it. Below v7 there is nothing to add.
@@ -165,7 +162,7 @@ class FetchSessions:
             for replica in topic.partitions.values():
                 replica.upstream = Upstream.ABSENT if leaves_out and replica.behind else Upstream.AS_CAME
             count += len(topic.partitions)
-            if count >= PARTITIONS_PER_SLICE:
+            if count >= PARTITIONS_PER_STEP:
                 yield
                 count = 0
         self.touched = dict.fromkeys(treated)
@@ -182,7 +179,7 @@ class FetchSessions:
         *,
         is_throttling: bool,
         grants_are_first: bool = False,
-    ) -> Slices[FetchRequest]:
+    ) -> Steps[FetchRequest]:
         """What the leader has to be told so that it has what is not throttled, `grants`, and `asked` with 0 bytes.
 
         `request` is incremental, and `partitions` are all of the session. `grants_are_first`: a new session of ours
@@ -195,7 +192,7 @@ class FetchSessions:
         front: list[ReplicaPartition] = []
         gone: list[ReplicaPartition] = []
         for number, replica in enumerate(list(partitions) if lists_all else self.touched, start=1):
-            if not number % PARTITIONS_PER_SLICE:
+            if not number % PARTITIONS_PER_STEP:
                 yield
             if replica in capped:
                 continue
@@ -234,13 +231,13 @@ def _is_raft(request: FetchRequest) -> bool:
     return len(request.topics) == 1 and request.topics[0].name in _METADATA_LOG
 
 
-def _in_topics(sent: Iterable[tuple[ReplicaPartition, bytes]]) -> Slices[list[RequestTopic]]:
+def _in_topics(sent: Iterable[tuple[ReplicaPartition, bytes]]) -> Steps[list[RequestTopic]]:
     """Neighbours of one topic and stride as one."""
     topics: list[RequestTopic] = []
     entries: list[bytes] = []
     topic, stride = None, 0
     for number, (replica, entry) in enumerate(sent, start=1):
-        if not number % PARTITIONS_PER_SLICE:
+        if not number % PARTITIONS_PER_STEP:
             yield
         if replica.topic is not topic or len(entry) != stride:
             if topic is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
 
 from protocol.fetch import RESPONSE_ENTRY
 from protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
+from protocol.steps import Steps
+from quota.fetch.context import PARTITIONS_PER_STEP, blocks_of
 from quota.fetch.counts import count_bytes, count_strays
 from quota.fetch.link_state import LinkState
 from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
@@ -19,7 +21,7 @@ CROWDED_SECONDS: Final = 5.0
 LIVE_SECONDS: Final = 1.0
 """How long after a record of theirs partitions that do not wait count as live."""
 
-_TOPICS_PER_SLICE: Final = 1_000  # settled within about 3 ms
+TOPICS_PER_STEP: Final = 500  # settled in one step: about 2 ms, where all have records
 _ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
 
 
@@ -36,41 +38,52 @@ class _Arrival(NamedTuple):
 
 
 class Settlement:
-    """Takes the answer to one fetch. `steps` yields between slices of long answers, and changes the budget at once."""
+    """Takes the answer to one fetch; made once for each.
 
-    def __init__(self, state: LinkState, fetch: InFlight, topics: Sequence[ScannedTopic], head: ResponseHead) -> None:
+    A long answer is taken in slices. The budget is settled once, when all of it is known: until then the fetch stays in
+    flight, and what it reserved stays reserved.
+    """
+
+    def __init__(self, state: LinkState, fetch: InFlight, head: ResponseHead, number: int) -> None:
+        """`number` counts the link's answers."""
         self._state = state
         self._fetch = fetch
-        self._topics = topics
         self._head = head
+        self._number = number
         self._now = state.side.clock()
+        self._granted = frozenset(fetch.granted)
         self._barren = set(fetch.granted)
+        self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
+        self._of_waiting: dict[StrictLedger, int] = {}  # the same by what they are paid from, where quotas are several
+        self._in_sync: dict[StrictLedger, int] = {}
+        self._is_live = False
 
-    def steps(self, link: Hashable, number: int) -> Iterator[None]:
-        """Settle answer `number` of a link."""
+    def steps(self, link: Hashable, topics: Sequence[ScannedTopic]) -> Steps[None]:
+        """Settle what the leader sent."""
         state, fetch, head = self._state, self._fetch, self._head
         state.settled_at = self._now
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             state.unanswered_since = None
-        arrivals = self._arrivals()
-        waited = sum([one.seen.size for one in arrivals if one.waited])
-        throttled = sum([one.seen.size for one in arrivals if one.is_throttled])
-        unthrottled = sum([one.seen.size for one in arrivals if not one.is_throttled])
-        self._settle_budget(link, arrivals, waited, throttled)
-        self._count(arrivals, throttled, unthrottled)
-        self._learn_batches(arrivals, number)
-        self._note_liveness(arrivals)
-        if fetch.granted and (waited or unthrottled):
-            state.answer_seconds = self._now - fetch.forwarded_at
-        self._note_barren(throttled + unthrottled)
-        yield from self._take_offsets(number)
+        for first in range(0, len(topics), TOPICS_PER_STEP):
+            if first:
+                yield
+            some = topics[first : first + TOPICS_PER_STEP]
+            arrivals = self._arrivals(some)
+            self._tally(arrivals)
+            self._count(arrivals)
+            self._learn_batches(arrivals)
+            yield from self._take_offsets(some)
         if state.partitions.unknown_count and state.sessions.is_incremental and not head.error_code:
-            self._take_silence()
+            yield from self._take_silence()
+        count_bytes(state.partitions, self._throttled, self._unthrottled, self._cut)
+        self._note_liveness()
+        self._note_barren()
+        self._settle_budget(link)
 
-    def _arrivals(self) -> list[_Arrival]:
-        partitions, granted = self._state.partitions, frozenset(self._fetch.granted)
+    def _arrivals(self, topics: Sequence[ScannedTopic]) -> list[_Arrival]:
+        partitions, granted = self._state.partitions, self._granted
         arrivals: list[_Arrival] = []
-        for key, _, records, _ in self._topics:
+        for key, _, records, _ in topics:
             if not records:
                 continue
             topic = partitions.topics.get(key)
@@ -86,76 +99,83 @@ class Settlement:
 
     # The budget
 
-    def _settle_budget(self, link: Hashable, arrivals: list[_Arrival], waited: int, throttled: int) -> None:
+    def _tally(self, arrivals: list[_Arrival]) -> None:
+        has_several_quotas = len(self._state.side.quotas) > 1
+        for topic, replica, seen, is_throttled, waited in arrivals:
+            self._cut += seen.cut_bytes
+            self._is_live |= replica is not None and not waited
+            if not is_throttled:
+                self._unthrottled += seen.size
+                continue
+            self._throttled += seen.size
+            if waited:
+                self._waited += seen.size
+            if has_several_quotas:
+                self._tally_by_ledger(topic, seen, waited=waited)
+
+    def _tally_by_ledger(self, topic: ReplicaTopic, seen: RecordsSeen, *, waited: bool) -> None:
+        for quota, covered in topic.coverage:
+            if seen.partition in covered and (waited or quota.counts_in_sync):
+                sizes = self._of_waiting if waited else self._in_sync
+                sizes[quota.ledger] = sizes.get(quota.ledger, 0) + seen.size
+
+    def _settle_budget(self, link: Hashable) -> None:
         state, fetch, side = self._state, self._fetch, self._state.side
-        of_waiting, in_sync = self._by_ledger(arrivals, waited, throttled)
+        of_waiting, in_sync = self._of_waiting, self._in_sync
+        if len(side.quotas) == 1:
+            ledger = side.quotas[0].ledger
+            of_waiting, in_sync = {ledger: self._waited}, {ledger: self._throttled - self._waited}
         if fetch.is_question:
             # At most one batch comes with a probe; nothing was reserved for it, and no quota could have stopped it.
             replica_id = state.partitions.replica_id
             for ledger, size in of_waiting.items():
                 ledger.charge_question(size)
             rate = min([ledger.rate or 0 for ledger in of_waiting], default=side.ledger.rate or 0)
-            side.questions.answered(link, replica_id, waited, rate)
+            side.questions.answered(link, replica_id, self._waited, rate)
             for quota in side.quotas:
                 quota.owe(replica_id, of_waiting.get(quota.ledger, 0))
         else:
-            state.accounts.hand_over(fetch.reserved, of_waiting)
+            reserved, fetch.reserved = fetch.reserved, {}  # it is settled once, whatever happens from here on
+            state.accounts.hand_over(reserved, of_waiting)
         for ledger, size in in_sync.items():
             ledger.charge(size)
-        if throttled:
-            side.record(throttled)
-
-    def _by_ledger(
-        self, arrivals: list[_Arrival], waited: int, throttled: int
-    ) -> tuple[dict[StrictLedger, int], dict[StrictLedger, int]]:
-        """By ledger the bytes of what waited, and of what was in sync and throttled."""
-        quotas = self._state.side.quotas
-        if len(quotas) == 1:
-            ledger = quotas[0].ledger
-            return {ledger: waited}, {ledger: throttled - waited}
-        of_waiting: dict[StrictLedger, int] = {}
-        in_sync: dict[StrictLedger, int] = {}
-        for topic, _, seen, is_throttled, was_waiting in arrivals:
-            if not is_throttled:
-                continue
-            for quota, covered in topic.coverage:
-                if seen.partition in covered and (was_waiting or quota.counts_in_sync):
-                    sizes = of_waiting if was_waiting else in_sync
-                    sizes[quota.ledger] = sizes.get(quota.ledger, 0) + seen.size
-        return of_waiting, in_sync
+        if self._throttled:
+            side.record(self._throttled)
 
     # Counts
 
-    def _count(self, arrivals: list[_Arrival], throttled: int, unthrottled: int) -> None:
-        partitions, stats = self._state.partitions, self._state.side.stats
-        counts = None if stats.interval is None else stats.interval.link(partitions.counted_peer)
-        if counts is not None:
-            counts.fetches += 1
+    def _count(self, arrivals: list[_Arrival]) -> None:
+        stats = self._state.side.stats
+        counts = None if stats.interval is None else stats.interval.link(self._state.partitions.counted_peer)
         for topic, _, seen, is_throttled, _ in arrivals:
             if topic.name is not None:
                 stats.sizes(topic.name)[seen.partition] += seen.size
                 if counts is not None:
                     counts.topics[topic.name].count(seen, is_throttled)
-        count_bytes(partitions, throttled, unthrottled, sum([one.seen.cut_bytes for one in arrivals]))
 
     # Batch sizes
 
-    def _learn_batches(self, arrivals: list[_Arrival], number: int) -> None:
+    def _learn_batches(self, arrivals: list[_Arrival]) -> None:
         for topic, replica, seen, _, _ in arrivals:
             if replica is not None:
                 self._barren.discard(replica)
-                replica.served_number = number
+                replica.served_number = self._number
                 replica.batches.learn(seen)
                 replica.arrived = seen.complete_bytes
                 topic.batches.learn(seen)
+                topic.largest_batch.learn(max(seen.largest, seen.next_batch_size), self._now)
 
-    def _note_barren(self, size: int) -> None:
-        """Take what was granted and not in an answer of `size` bytes of records.
+    def _note_barren(self) -> None:
+        """Take what was granted and not in the answer.
 
         An answer without any records says nothing: an earlier hop, or Kafka's own throttle, kept all. Where others
         filled it there was no room. Else the cap was below one batch, which brings nothing behind others. The next
         grants go in front of them; what brings nothing there has nothing to give.
         """
+        size = self._throttled + self._unthrottled
+        if not size:
+            for replica in self._barren:
+                self._state.partitions.queue.brought_nothing(replica)
         if not size or self._fetch.grants_are_first:
             return
         for replica in self._barren:
@@ -168,20 +188,31 @@ class Settlement:
 
     # Liveness
 
-    def _note_liveness(self, arrivals: list[_Arrival]) -> None:
-        if any([one.replica is not None and not one.waited for one in arrivals]):
-            self._state.live_until = self._now + LIVE_SECONDS
+    def _note_liveness(self) -> None:
+        state, fetch = self._state, self._fetch
+        interval = state.side.stats.interval
+        if interval is not None:
+            interval.link(state.partitions.counted_peer).fetches += 1
+        if self._is_live:
+            state.live_until = self._now + LIVE_SECONDS
+        if fetch.granted and (self._waited or self._unthrottled):
+            state.answer_seconds = self._now - fetch.forwarded_at
 
     # Offsets
 
-    def _take_offsets(self, number: int) -> Iterator[None]:
+    def _take_offsets(self, some: Sequence[ScannedTopic]) -> Steps[None]:
         topics = self._state.partitions.topics
-        for index, (key, headers, _, _) in enumerate(self._topics, start=1):
-            if not index % _TOPICS_PER_SLICE:
-                yield
+        entries = 0  # since the last step
+        for key, headers, _, _ in some:
             topic = topics.get(key)
-            if topic is not None and not topic.repeats_response(headers, number):
-                self._take_answers(topic, headers)
+            if topic is None or topic.repeats_response(headers, self._number):
+                continue
+            for block in blocks_of(headers, RESPONSE_ENTRY.size):
+                self._take_answers(topic, block)
+                entries += len(block) // RESPONSE_ENTRY.size
+                if entries >= PARTITIONS_PER_STEP:
+                    entries = 0
+                    yield
 
     def _take_answers(self, topic: ReplicaTopic, headers: bytes) -> None:
         link, now = self._state.partitions, self._now
@@ -208,13 +239,15 @@ class Settlement:
             topic.lag.update(partition, replica.fetch_offset, high_watermark, now)
             link.classify(replica)
 
-    def _take_silence(self) -> None:
+    def _take_silence(self) -> Steps[None]:
         """What an incremental answer leaves out is as the leader told it last: a new leader epoch alone is no news.
 
         Nothing else would ever tell the high watermark of a partition at rest, and every fetch would be a probe.
         """
         link = self._state.partitions
-        for replica in list(link.unknown()):
+        for number, replica in enumerate(list(link.unknown())):
+            if number and not number % PARTITIONS_PER_STEP:
+                yield
             if replica.upstream is not Upstream.ABSENT and replica.last_reported != UNKNOWN_OFFSET:
                 replica.high_watermark = replica.last_reported
                 replica.topic.lag.update(replica.partition, replica.fetch_offset, replica.high_watermark, self._now)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.link import MOST_FETCHES, MOST_PENDING
+from proxy.link_requests import MOST_FETCHES, MOST_PENDING
 from quota.fetch.decisions import Hold
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
 from tests.proxy.loop_gaps import longest_gaps

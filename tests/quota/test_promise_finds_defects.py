@@ -54,8 +54,8 @@ def grants_always_last(patch: Patch) -> None:
     """Whatever fills the answers, it stands in front."""
     note = Settlement._note_barren
 
-    def miss(settlement: Settlement, size: int) -> None:
-        note(settlement, size)
+    def miss(settlement: Settlement) -> None:
+        note(settlement)
         settlement._state.crowded_until = -math.inf
 
     patch.setattr(Settlement, "_note_barren", miss)

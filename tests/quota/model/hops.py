@@ -124,9 +124,11 @@ class Chain:
 
     def pass_back(self, number: int, response: Response) -> None:
         """An answer arrived whole at hop `number`, at the follower below 0."""
-        if not self.client.reads and response.size:
-            return  # it stands in buffers for good
         self._sent = None
+        if not self.client.reads and response.size:
+            for hop in self.hops:  # it stands in buffers for good: sent now, and not when its connection breaks
+                hop.break_off(response, 1.0)
+            return
         if number < 0:
             self.client.take(response)
         else:

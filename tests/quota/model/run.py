@@ -122,9 +122,9 @@ class Run:
         return self._largest
 
     @property
-    def links_beside_rogues(self) -> int:
-        """Connections of honest followers that compete with rogues."""
-        return sum(place[0] == 0 for place in self.fetchers)
+    def followers_beside_rogues(self) -> int:
+        """Honest followers that compete with rogues; each may have as much as a rogue, on however many connections."""
+        return len({follower for leader, follower, _ in self.fetchers if leader == 0})
 
     @property
     def sidecars(self) -> list[Sidecar]:
