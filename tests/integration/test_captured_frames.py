@@ -92,7 +92,8 @@ def test_what_is_granted_beside_live_records_goes_along_with_one() -> None:
     answers = [_topics_with_records(mode.fetch_version, response) for _, response in steady]
     moved = [topics for topics in answers if b"orders" in topics]
     assert len(moved) > 20
-    assert sum(b"live" in topics for topics in moved) > 0.8 * len(moved)
+    # Quiet: 0.95. A busy machine delays records, and an answer then goes without one: 0.35. Without it: 0.02.
+    assert sum(b"live" in topics for topics in moved) > 0.2 * len(moved)
 
 
 def _topics_with_records(version: int, response: bytes) -> set[bytes]:
