@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ MB = 1_000_000
 BATCH = 30_000
 PARTITIONS = 3
 QUOTA = str(Path(quota.__file__).parent)
-Line = tuple[str, int]
+Line = tuple[CodeType, int]
 
 
 class Injected(Exception):
@@ -45,19 +45,20 @@ class Interruption:
         sys.settrace(None)
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
-        file = frame.f_code.co_filename
-        if not file.startswith(QUOTA) or (self.line is not None and self.line[0] != file):
-            return None
-        return self._line
+        code = frame.f_code
+        if self.line is None:
+            return self._line if code.co_filename.startswith(QUOTA) else None
+        return self._line if code is self.line[0] else None
 
-    def _line(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         if event == "line":
-            at = (frame.f_code.co_filename, frame.f_lineno)
+            at = (frame.f_code, frame.f_lineno)
             if self.line is None:
                 self.seen[at] = self.seen.get(at, 0) + 1
-            elif at == self.line:
+            elif frame.f_lineno == self.line[1]:
                 self.left -= 1
                 if not self.left:
+                    sys.settrace(None)
                     raise Injected
         return self._line
 
