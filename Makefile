@@ -14,6 +14,9 @@ SHELL := /bin/sh
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3) python3)
 BIN := .venv/bin
 
+# Without Python's caches each worker of each stage would compile all the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test check unit spark integration bench lock clean
 
 setup: .venv/.installed .cache/.jars

@@ -10,11 +10,11 @@ from tests.integration.moves import (
     MB,
     assert_identical,
     assert_keeps,
+    assert_rate,
     assert_throttled,
     filled,
     moving,
     now,
-    rate_between,
     throttle,
     wait_for_bytes,
 )
@@ -69,7 +69,7 @@ def test_leader_with_two_slots_for_sessions_is_moved_from_all_the_same() -> None
             pass
         assert full_fetches(cluster)["sidecar"] - before["sidecar"] > 10, "a leader without a slot gets full fetches"
         # Two followers share the leader's quota; this is one of them.
-        assert 0.4 * 2 * RATE <= received.series().mean_rate() <= 1.02 * 2 * RATE
+        assert 0.25 * 2 * RATE <= received.series().mean_rate() <= 1.02 * 2 * RATE
         for follower in (2, 3):
             assert_identical(cluster, [topic], 1, follower)
         assert_throttled(cluster, 1, "leader")
@@ -86,7 +86,7 @@ def test_level_is_raised_while_a_move_is_throttled() -> None:
             upgrade = ["--bootstrap-server", ",".join(cluster.bootstrap_servers), "upgrade", "--metadata", "3.9"]
             cluster.java_tool("features", "org.apache.kafka.tools.FeatureCommand", upgrade)
             raised = now(received)
-        assert rate_between(received.series(), raised, received.series().span[1]) == pytest.approx(RATE, rel=0.1)
+        assert_rate(received.series(), raised, received.series().span[1], RATE)
         metrics = cluster.sidecars[1].metrics()
         for version in (13, 17):
             assert metrics.value("weir_fetch_requests_total", side="leader", api_version=version) > 0

@@ -39,7 +39,8 @@ class Interruption:
         self.seen: dict[Line, int] = {}
 
     def __enter__(self) -> None:
-        sys.settrace(self._call)
+        if self.left:
+            sys.settrace(self._call)
 
     def __exit__(self, *error: object) -> None:
         sys.settrace(None)
