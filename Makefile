@@ -56,7 +56,7 @@ spark: .venv/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "spark and not slow"
 
 integration: setup
-	$(BIN)/pytest -m "integration and not slow"
+	$(BIN)/pytest -n 2 --dist loadfile -m "integration and not slow"
 
 # Every bench/<name>.py that can be run by itself, then the tests that take minutes (5: there is none). All are run, and
 # the status tells at the end whether one of them missed what it must hold.
