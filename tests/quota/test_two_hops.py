@@ -3,6 +3,8 @@
 import pytest
 
 from quota.decisions import Forward
+from quota.questions import URGENT_SECONDS
+from quota.replica_link import ReplicaLink
 from quota.request_intake import ABSENT_SECONDS
 from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
@@ -26,6 +28,13 @@ IDLE = (b"idle", 0)
 
 def throttle(side: Side, rate: int | None, clock: MovedClock) -> Throttle:
     return Throttle(side, 1, clock, ThrottleSettings(rate=rate, replicas={"t": ALL_REPLICAS}))
+
+
+def included(link: ReplicaLink, follower: Follower) -> set[tuple[bytes, int]]:
+    """The partitions of the next fetch that are in the request that goes on."""
+    decision = link.plan(follower.request())
+    assert isinstance(decision, Forward)
+    return set(requested(decision.request))
 
 
 def two_hops(leader_rate: int | None, follower_rate: int | None, batch: int = BATCH) -> Conversation:
@@ -63,33 +72,36 @@ def test_partition_left_out_for_a_moment_keeps_its_batch_sizes() -> None:
 
 def test_partition_that_returns_is_judged_by_the_high_watermark_that_it_was_told() -> None:
     """A question for each return would bring a batch that no quota can stop."""
-    clock = MovedClock()
-    link = throttle("leader", 0, clock).link(2)
+    side = throttle("leader", 0, MovedClock())
+    link = side.link(2)
     leader = Leader({(b"t", 0): Log([BATCH] * 9), (b"t", 1): Log([])})
     follower = Follower({(b"t", 0): 1, (b"t", 1): 0})
     link.plan(follower.request())
     link.settle(leader.answer(follower.request()))
-    assert link.behind_count == 1
+    asked_before = side.stats.questions
+    assert included(link, follower) == {(b"t", 1)}
     offset = follower.offsets.pop((b"t", 0))
-    link.plan(follower.request())
-    assert (link.behind_count, link.unknown_count) == (0, 0)
+    assert included(link, follower) == {(b"t", 1)}
     follower.offsets[b"t", 0] = offset
-    link.plan(follower.request())
-    assert (link.behind_count, link.unknown_count) == (1, 0)
+    assert included(link, follower) == {(b"t", 1)}
+    assert side.stats.questions == asked_before
 
 
 def test_partition_that_returns_from_an_earlier_offset_has_no_known_high_watermark() -> None:
     clock = MovedClock()
-    link = throttle("leader", 0, clock).link(2)
+    side = throttle("leader", 0, clock)
+    link = side.link(2)
     leader = Leader({(b"t", 0): Log([BATCH] * 9), (b"t", 1): Log([])})
     follower = Follower({(b"t", 0): 5, (b"t", 1): 0})
     link.plan(follower.request())
     link.settle(leader.answer(follower.request()))
     del follower.offsets[b"t", 0]
     link.plan(follower.request())
+    clock.move(URGENT_SECONDS)  # another question may be asked
+    asked_before = side.stats.questions
     follower.offsets[b"t", 0] = 4
-    link.plan(follower.request())
-    assert (link.behind_count, link.unknown_count) == (0, 1)
+    assert included(link, follower) == {(b"t", 0), (b"t", 1)}
+    assert side.stats.questions == asked_before + 1
 
 
 def test_lag_goes_on_while_another_hop_leaves_a_partition_out() -> None:
