@@ -13,8 +13,8 @@ import pytest
 from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
 from proxy.link import Link
 from quota.decisions import Hold
+from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.wire import fetch, fetch_response, frame, produce, request, response
-from tests.proxy.relaying import Peer, Relaying, relaying
 
 ON_BOTH_LOOPS = True
 

@@ -27,9 +27,9 @@ from proxy.log import EventLog
 from proxy.min_isr import REFRESH_SECONDS, RETRY_SECONDS, Partitions
 from quota.throttle import Throttle
 from quota.unassigned import UnassignedReplicas
+from tests.fakes.clock import MovedClock
+from tests.fakes.servers import serving
 from tests.proxy.loop_gaps import longest_gaps
-from tests.proxy.servers import serving
-from tests.quota.clock import ManualClock
 
 ISR = {("orders", 0): [1, 2], ("orders", 1): [1], ("payments", 0): [3, 1]}
 
@@ -131,7 +131,7 @@ class Harness:
         self.published: list[InSyncReplicas] = []
         self.published_again = asyncio.Event()
         self.under_min_isr: list[Partitions] = []
-        self.clock = ManualClock()
+        self.clock = MovedClock(0.0)
         self.counted: list[str] = []
         self.brokers: list[Mapping[int, str]] = []
         self.poller = ClusterPoller(
@@ -417,7 +417,7 @@ async def test_replicas_that_lag_are_asked_for_too_where_brokers_have_no_topic_i
     lagging = UnassignedReplicas([throttle])
     harness.poller._lagging = lambda: lagging
     for _ in range(6):
-        harness.clock.sleep(5.0)
+        harness.clock.move(5.0)
         await harness.poller.poll()
     assert [(row.replica, row.topic, row.lag_seconds) for row in throttle.lag.rows()] == [(2, b"orders", 0)]
     assert harness.published[-1] == {(b"payments", 0): frozenset({1, 3})}

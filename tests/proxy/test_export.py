@@ -16,8 +16,9 @@ from quota.link_counts import count_strays
 from quota.samples import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaLine
 from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.proxy.exporting import START_ID, until
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
 from tests.sample_files import lines_of, of_kind
 
 

@@ -14,8 +14,8 @@ import pytest
 from protocol.fetch import encode_fetch_response
 from proxy.address import Address
 from quota.decisions import Answer, Hold
+from tests.fakes.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
-from tests.proxy.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
 
 ON_BOTH_LOOPS = True
 LONG = 30.0

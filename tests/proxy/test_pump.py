@@ -11,7 +11,7 @@ import pytest
 from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
 from proxy.pump import CROWDED, HELD, STOPPED, Pump
 from proxy.turn_budget import TurnBudget
-from tests.proxy.relaying import Peer, PoisonedPool
+from tests.fakes.relaying import Peer, PoisonedPool
 
 ON_BOTH_LOOPS = True
 

@@ -11,7 +11,7 @@ from proxy import topic_ids
 from proxy.address import Address
 from proxy.config import parse_config
 from proxy.topic_ids import metadata_servers
-from tests.proxy.metadata_broker import MetadataBroker, Question
+from tests.fakes.metadata_broker import MetadataBroker, Question
 from tests.proxy.resolving import ORDERS, ORDERS_AGAIN, PAYMENTS, POLL_SECONDS, STRANGER, Resolving, events, fields
 
 

@@ -16,8 +16,9 @@ from quota.decisions import Forward
 from quota.replica_link import ReplicaLink
 from quota.throttle import Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Follower, Leader, Log, MovedClock
-from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Follower, Leader, Log
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 MB = 1_000_000
 BATCH = 30_000

@@ -12,8 +12,9 @@ from quota.replica_state import Upstream
 from quota.request_intake import TooManyPartitions
 from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Leader, Log, MovedClock, mean_rate, worst_second
-from tests.quota.session_conversation import Hop, Key, SessionFollower, SessionLeader
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
+from tests.fakes.session_conversation import Hop, Key, SessionFollower, SessionLeader
 
 MB = 1_000_000
 BATCH = 10_300

@@ -7,7 +7,8 @@ import pytest
 from quota.decisions import Forward
 from quota.throttle import Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
 
 MB = 1_000_000
 

@@ -11,14 +11,14 @@ from quota.questions import URGENT_SECONDS
 from quota.replica_link import ReplicaLink
 from quota.throttle import Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import (
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import (
     MAX_WAIT_MS,
     PARTITION_MAX_BYTES,
     Conversation,
     Follower,
     Leader,
     Log,
-    MovedClock,
     mean_rate,
     requested,
     worst_second,

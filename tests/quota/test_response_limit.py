@@ -4,7 +4,8 @@ from protocol.fetch import FetchRequest
 from quota.decisions import Forward
 from quota.response_limit import ResponseRotation, limit_response
 from quota.throttle import Throttle, ThrottleSettings
-from tests.quota.conversation import PARTITION_MAX_BYTES, Follower, MovedClock, requested
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import PARTITION_MAX_BYTES, Follower, requested
 
 
 def request(version: int, partitions: int = 4) -> FetchRequest:

@@ -8,17 +8,9 @@ from quota.decisions import Forward, Hold
 from quota.replica_link import ReplicaLink
 from quota.throttle import SESSION_EVICTION_SECONDS, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import (
-    Conversation,
-    Follower,
-    Leader,
-    Log,
-    MovedClock,
-    mean_rate,
-    requested_partition,
-    worst_second,
-)
-from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested_partition, worst_second
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 MB = 1_000_000
 BATCH = 10_300

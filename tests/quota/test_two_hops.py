@@ -8,17 +8,8 @@ from quota.replica_link import ReplicaLink
 from quota.request_intake import ABSENT_SECONDS
 from quota.throttle import Side, Throttle, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import (
-    Conversation,
-    Follower,
-    Leader,
-    Log,
-    MovedClock,
-    NextHop,
-    mean_rate,
-    requested,
-    worst_second,
-)
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, mean_rate, requested, worst_second
 
 MB = 1_000_000
 BATCH = 10_300
