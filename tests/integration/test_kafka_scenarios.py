@@ -184,7 +184,8 @@ def test_records_that_an_isolated_leader_took_go_when_it_is_back(mode: Mode) -> 
     """Real divergence: other records at the same offsets of two logs, in two leader epochs; they end up alike."""
     cut_off = Route.BOTH | Route.CONTROLLER
     routes = {1: Route.BOTH, 2: cut_off, 3: cut_off}
-    table = throttle("orders", leader=RATE, follower=2 * RATE)
+    rate = MB  # a busy machine, too, could do more
+    table = throttle("orders", leader=rate, follower=2 * rate)
     fencing = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500}  # in KRaft mode
     with mode.cluster(routes=routes, throttle=table, properties={**LAG_TIME_MAX, **fencing}) as cluster:
         _, old, new = roles(cluster)
@@ -200,7 +201,7 @@ def test_records_that_an_isolated_leader_took_go_when_it_is_back(mode: Mode) -> 
         with cluster.received_bytes(old, [(topic, 0)]) as received:
             cluster.start_sidecar(old)
             cluster.wait_for("an ISR of two", lambda: isr_of(cluster, new) == {new, old}, 30)
-        assert received.series().worst_window()[0] <= 1.05 * RATE + BATCH_BYTES
+        assert received.series().worst_window()[0] <= 1.05 * rate + BATCH_BYTES
         assert_identical(cluster, [topic], new, old)
         lead_from(cluster, [topic], [old, new])
         values = [record.value for record in read_records(cluster.bootstrap_servers, topic, [0])]
