@@ -133,7 +133,7 @@ class Target:
 
     def _in_force(self) -> dict[str, Any]:
         found: dict[str, Any] = self.sidecar.throttle()
-        found.pop("sources")
+        del found["sources"], found["layers"]
         return found
 
 

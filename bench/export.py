@@ -28,8 +28,9 @@ from proxy.export_stats import ExportStats
 from proxy.log import EventLog
 from proxy.metrics import ProcessStats, SideSource, families, render
 from proxy.stats import RelayStats
-from quota.link_counts import count_strays
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.counts import count_strays
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 
 INTERVAL_SECONDS = 10.0
@@ -57,7 +58,7 @@ def main() -> int:
 async def _cpu(report: Report, rounds: int, directory: str) -> None:
     throttled = {f"topic-{topic:05}": ALL_REPLICAS for topic in range(0, SHAPES[0].topics, 2)}
     links = [Fetches(SHAPES[0], ACTIVE, throttled) for _ in range(LINKS)]
-    throttles = [link.link.throttle for link in links]
+    throttles = [link.throttle for link in links]
     stats = ExportStats()
     fetches = round(FETCHES_PER_SECOND * INTERVAL_SECONDS)
     turns = fetches // TURN
@@ -119,9 +120,12 @@ async def _pauses(report: Report, rounds: int, directory: str) -> None:
     for _ in range(rounds):
         link = throttle.link(2)
         for topic in range(TOPICS):
-            lag = link.asker.topic(2, b"topic-%d" % topic)
+            lag = link.partitions.asker.topic(2, b"topic-%d" % topic)
             count_strays(
-                link, b"topic-%d" % topic, False, [RecordsSeen(id_, 1000, 990, 3) for id_ in range(PARTITIONS)]
+                link.partitions,
+                b"topic-%d" % topic,
+                False,
+                [RecordsSeen(id_, 1000, 990, 3) for id_ in range(PARTITIONS)],
             )
             for partition in range(PARTITIONS):
                 lag.update(partition, 5, 10, time.monotonic())

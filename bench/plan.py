@@ -30,8 +30,9 @@ from protocol.fetch import (
 from protocol.framing import Pending, ReplicaFetch, RequestStream, ResponseStream
 from protocol.header import FETCH, RequestHeader
 from protocol.response_scanner import FetchResponseScanner, ScannedTopic
-from quota.decisions import Answer, Decision, Forward, Hold
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Answer, Decision, Forward, Hold
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
 ROW = FETCH_VERSIONS[VERSION]
@@ -221,7 +222,9 @@ class Fetches:
         if state.scattered:
             random.Random(1).shuffle(keys)
         self.now = 1000.0
-        throttle = Throttle("leader", LEADER, lambda: self.now, ThrottleSettings(rate=state.rate, replicas=replicas))
+        self.throttle = throttle = Throttle(
+            "leader", LEADER, lambda: self.now, ThrottleSettings(rate=state.rate, replicas=replicas)
+        )
         behind = {key for key in keys if state.behind and throttle.is_throttled(key[0].decode(), key[1])}
         self.replica = Replica(keys, behind, active)
         self.link = throttle.link(FOLLOWER)

@@ -28,8 +28,9 @@ from protocol.fetch import (
 from protocol.header import FETCH, SIZE, RequestHeader
 from protocol.primitives import COMPACT, NO_TAGS
 from protocol.response_scanner import FetchResponseScanner
-from quota.decisions import Forward
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ThrottledReplicas
 
 VERSION = 17

@@ -1,19 +1,23 @@
-"""ApiVersions v0 and Metadata v10 to v12, as far as ids of topics (KIP-516) and assigned followers need them.
+"""ApiVersions v0 and Metadata, as far as a view of the cluster needs them: v1 to v5, and v10 to v12 with topic ids.
 
-Frames that are encoded here carry their size prefix; those that are decoded do not.
+Frames that are encoded here carry their size prefix; those that are decoded do not. Topic ids are KIP-516's.
 """
 
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from typing import Final, NamedTuple
 
 from protocol.errors import CorrelationMismatch, MalformedFrame
 from protocol.header import API_VERSIONS, SIZE, RequestHeader, encode_request_header
-from protocol.primitives import CLASSIC, COMPACT, NO_TAGS
+from protocol.primitives import CLASSIC, COMPACT, NO_TAGS, Encoding
 from protocol.varint import after_tags, read_unsigned_varint
 
 METADATA: Final = 3
 
+FIRST_METADATA: Final = 1
+FIRST_METADATA_WITHOUT_CREATION: Final = 4
+"""Before it, naming a topic that is not there may create it."""
+LAST_CLASSIC_METADATA: Final = 5
 FIRST_METADATA_WITH_IDS: Final = 10
 FIRST_METADATA_BY_ID: Final = 12
 LAST_METADATA: Final = 12
@@ -35,6 +39,10 @@ _PARTITION: Final = struct.Struct(">hii")  # the first three of these
 _SMALLEST_PARTITION: Final = _PARTITION_HEAD + 4  # replica_nodes, isr_nodes, offline_replicas, tags
 _SMALLEST_TOPIC: Final = 2 + 1 + ID_SIZE + 1 + 1 + 4 + 1
 _SMALLEST_BROKER: Final = 4 + 1 + 4 + 1 + 1
+_SMALLEST_CLASSIC_TOPIC: Final = 2 + 2 + 1 + 4
+_CLASSIC_PARTITION_HEAD: Final = 10  # without leader_epoch
+_NO_CLASSIC_ARRAY: Final = b"\xff\xff\xff\xff"
+_NO_CLASSIC_STRING: Final = b"\xff\xff"
 
 
 class MetadataTopic(NamedTuple):
@@ -45,20 +53,34 @@ class MetadataTopic(NamedTuple):
     topic_id: bytes
 
 
-class AssignedFollowers(NamedTuple):
-    """What a Metadata response says of one partition; a topic that it describes none of has one with number -1.
+class MetadataPartition(NamedTuple):
+    """A partition of the topic before it in a Metadata response, with the ids of brokers.
 
-    `followers` are the broker ids of all replicas but the leader: in a reassignment (KIP-455) those that are added and
-    those that are removed too. `leader` is -1 where there is none.
+    `replicas` are all of them: in a reassignment (KIP-455) those that are added and those that are removed too.
+    `leader` is -1 where there is none.
     """
 
-    topic_error: int
-    topic: bytes | None
     error_code: int
     partition: int
-    leader: int = -1
-    followers: frozenset[int] = frozenset()
-    in_sync: frozenset[int] = frozenset()
+    leader: int
+    replicas: frozenset[int]
+    in_sync: frozenset[int]
+
+
+class MetadataBroker(NamedTuple):
+    """A broker of a Metadata response, and where it listens for whoever asked; strings are UTF-8."""
+
+    broker_id: int
+    host: bytes
+    port: int
+    rack: bytes | None
+
+
+class MetadataHead(NamedTuple):
+    """What a Metadata response says before its topics; `controller` is -1 where none is known."""
+
+    brokers: tuple[MetadataBroker, ...]
+    controller: int
 
 
 def encode_api_versions_request(correlation_id: int, client_id: bytes) -> bytes:
@@ -84,20 +106,25 @@ def encode_metadata_request(
     names: Collection[bytes] | None,
     topic_ids: Collection[bytes] = (),
 ) -> bytes:
-    """A Metadata request (v10 to v12) that creates no topic, for topics by name (UTF-8) and, from v12 on, by id.
+    """A Metadata request for topics by name (UTF-8) and, from v12 on, by id. None as `names` asks for all topics.
 
-    None as `names` asks for all topics.
+    It creates no topic; before FIRST_METADATA_WITHOUT_CREATION a broker may do so all the same.
     """
+    header = encode_request_header(RequestHeader(METADATA, version, correlation_id, client_id))
+    if version <= LAST_CLASSIC_METADATA:
+        listed = map(CLASSIC.string, names or ())
+        topics = _NO_CLASSIC_ARRAY if names is None else CLASSIC.count(len(names)) + b"".join(listed)
+        return _framed(header + topics + (b"\x00" if version >= FIRST_METADATA_WITHOUT_CREATION else b""))
     # MetadataRequest.json. v8 to v10 ask with one flag more, for the cluster's authorized operations.
     flags = _NO_AUTHORIZED_OPERATIONS_OF_CLUSTER_AND_TOPICS if version <= 10 else b"\x00"
-    header = encode_request_header(RequestHeader(METADATA, version, correlation_id, client_id)) + NO_TAGS
     if names is None:
         topics = b"\x00"
     else:
         by_name = (NO_ID + COMPACT.string(name) + NO_TAGS for name in names)
         by_id = (topic_id + b"\x00" + NO_TAGS for topic_id in topic_ids)
         topics = COMPACT.count(len(names) + len(topic_ids)) + b"".join((*by_name, *by_id))
-    return _framed(header + topics + b"\x00" + flags + NO_TAGS)  # allow_auto_topic_creation: false
+    # Behind the topics: allow_auto_topic_creation, which is false.
+    return _framed(header + NO_TAGS + topics + b"\x00" + flags + NO_TAGS)
 
 
 def decode_metadata(frame: bytes, version: int, correlation_id: int) -> Iterator[MetadataTopic]:
@@ -105,42 +132,68 @@ def decode_metadata(frame: bytes, version: int, correlation_id: int) -> Iterator
 
     Raises MalformedFrame and CorrelationMismatch, the first where it comes to it: perhaps after some topics.
     """
-    _, count, at = _read_head(frame, correlation_id)
-    for _ in range(count):
-        topic, at = _read_topic(frame, at)
-        at = _after_topic(frame, _after_partitions(frame, at))
-        yield topic
-    _check_end(frame, version, at)
+    _, topics = decode_cluster(frame, version, correlation_id, ())
+    return (topic for topic in topics if isinstance(topic, MetadataTopic))
 
 
-def decode_assigned_followers(frame: bytes, version: int, correlation_id: int) -> Iterator[AssignedFollowers]:
-    """Read a Metadata response (v10 to v12) partition by partition, as an answer may be large.
+def decode_cluster(
+    frame: bytes, version: int, correlation_id: int, wanted: Container[bytes]
+) -> tuple[MetadataHead, Iterator[MetadataTopic | MetadataPartition]]:
+    """Read a Metadata response: its head, and then topic by topic. The partitions of those in `wanted` follow them.
 
-    There are none where the answer names no broker: in ZooKeeper mode a broker that starts knows neither brokers nor
-    topics before the controller tells it. Raises as `decode_metadata` does.
+    Raises as `decode_metadata` does.
     """
-    brokers, count, at = _read_head(frame, correlation_id)
-    if not brokers:
-        return
+    if version <= LAST_CLASSIC_METADATA:
+        head, count, at = _read_classic_head(frame, version, correlation_id)
+        return head, _classic_topics(frame, version, count, at, wanted)
+    head, count, at = _read_head(frame, correlation_id)
+    return head, _topics(frame, version, count, at, wanted)
+
+
+def _topics(
+    frame: bytes, version: int, count: int, at: int, wanted: Container[bytes]
+) -> Iterator[MetadataTopic | MetadataPartition]:
     for _ in range(count):
         topic, at = _read_topic(frame, at)
+        if topic.name is None or topic.name not in wanted:
+            at = _after_topic(frame, _after_partitions(frame, at))
+            yield topic
+            continue
+        yield topic
         partitions, at = COMPACT.read_count(frame, at, _SMALLEST_PARTITION)
-        if not partitions:
-            yield AssignedFollowers(topic.error_code, topic.name, NO_ERROR, -1)
         for _ in range(partitions):
-            if at + _PARTITION_HEAD > len(frame):
-                raise MalformedFrame("the frame ends within a partition", len(frame))
-            error_code, partition, leader = _PARTITION.unpack_from(frame, at)
-            replicas, at = _read_node_ids(frame, at + _PARTITION_HEAD)
-            in_sync, at = _read_node_ids(frame, at)
-            _, at = _read_node_ids(frame, at)  # offline_replicas
+            error_code, number, leader = _read_partition_head(frame, at, _PARTITION_HEAD)
+            replicas, at = _read_node_ids(frame, at + _PARTITION_HEAD, COMPACT)
+            in_sync, at = _read_node_ids(frame, at, COMPACT)
+            _, at = _read_node_ids(frame, at, COMPACT)  # offline_replicas
             at = _after_tags(frame, at)
-            followers = frozenset(replicas) - {leader}
-            yield AssignedFollowers(
-                topic.error_code, topic.name, error_code, partition, leader, followers, frozenset(in_sync)
-            )
+            yield MetadataPartition(error_code, number, leader, frozenset(replicas), frozenset(in_sync))
         at = _after_topic(frame, at)
     _check_end(frame, version, at)
+
+
+def _classic_topics(
+    frame: bytes, version: int, count: int, at: int, wanted: Container[bytes]
+) -> Iterator[MetadataTopic | MetadataPartition]:
+    # MetadataResponse.json: is_internal from v1 on, offline_replicas from v5 on.
+    arrays = 3 if version >= 5 else 2
+    for _ in range(count):
+        error_code = int.from_bytes(frame[at : at + 2], signed=True)
+        name, at = CLASSIC.read_string(frame, at + 2)
+        yield MetadataTopic(error_code, name, NO_ID)
+        is_wanted = name in wanted
+        partitions, at = CLASSIC.read_count(frame, at + 1, _CLASSIC_PARTITION_HEAD + 4 * arrays)
+        for _ in range(partitions):
+            error_code, number, leader = _read_partition_head(frame, at, _CLASSIC_PARTITION_HEAD)
+            at += _CLASSIC_PARTITION_HEAD
+            found = []
+            for _ in range(arrays):
+                nodes, at = _read_node_ids(frame, at, CLASSIC)
+                found.append(nodes)
+            if is_wanted:
+                yield MetadataPartition(error_code, number, leader, frozenset(found[0]), frozenset(found[1]))
+    if at != len(frame):
+        raise MalformedFrame("bytes are left behind the last field", at)
 
 
 def _framed(request: bytes) -> bytes:
@@ -160,17 +213,51 @@ def _read_nullable_string(frame: bytes, at: int) -> tuple[bytes | None, int]:
     return (None, at + 1) if frame[at : at + 1] == b"\x00" else COMPACT.read_string(frame, at)
 
 
-def _read_head(frame: bytes, correlation_id: int) -> tuple[int, int, int]:
-    """Return how many brokers there are, how many topics, and where the first of these begins."""
+def _read_classic_head(frame: bytes, version: int, correlation_id: int) -> tuple[MetadataHead, int, int]:
+    """As `_read_head`, of v1 to v5: throttle_time_ms is there from v3 on, cluster_id from v2 on."""
+    at = _after_correlation_id(frame, correlation_id) + (4 if version >= 3 else 0)
+    count, at = CLASSIC.read_count(frame, at, 4 + 2 + 4 + 2)
+    brokers = []
+    for _ in range(count):
+        broker_id = int.from_bytes(frame[at : at + 4], signed=True)
+        host, at = CLASSIC.read_string(frame, at + 4)
+        port = int.from_bytes(frame[at : at + 4], signed=True)
+        rack, at = _read_classic_nullable_string(frame, at + 4)
+        brokers.append(MetadataBroker(broker_id, host, port, rack))
+    if version >= 2:
+        _, at = _read_classic_nullable_string(frame, at)
+    controller = int.from_bytes(frame[at : at + 4], signed=True)
+    topics, at = CLASSIC.read_count(frame, at + 4, _SMALLEST_CLASSIC_TOPIC)
+    return MetadataHead(tuple(brokers), controller), topics, at
+
+
+def _read_classic_nullable_string(frame: bytes, at: int) -> tuple[bytes | None, int]:
+    return (None, at + 2) if frame[at : at + 2] == _NO_CLASSIC_STRING else CLASSIC.read_string(frame, at)
+
+
+def _read_head(frame: bytes, correlation_id: int) -> tuple[MetadataHead, int, int]:
+    """Return the head, how many topics there are, and where the first of these begins."""
     at = _after_tags(frame, _after_correlation_id(frame, correlation_id)) + 4  # throttle_time_ms
-    brokers, at = COMPACT.read_count(frame, at, _SMALLEST_BROKER)
-    for _ in range(brokers):
-        _, at = COMPACT.read_string(frame, at + 4)
-        _, at = _read_nullable_string(frame, at + 4)
+    count, at = COMPACT.read_count(frame, at, _SMALLEST_BROKER)
+    brokers = []
+    for _ in range(count):
+        broker_id = int.from_bytes(frame[at : at + 4], signed=True)
+        host, at = COMPACT.read_string(frame, at + 4)
+        port = int.from_bytes(frame[at : at + 4], signed=True)
+        rack, at = _read_nullable_string(frame, at + 4)
         at = _after_tags(frame, at)
+        brokers.append(MetadataBroker(broker_id, host, port, rack))
     _, at = _read_nullable_string(frame, at)  # cluster_id
-    topics, at = COMPACT.read_count(frame, at + 4, _SMALLEST_TOPIC)  # behind controller_id
-    return brokers, topics, at
+    controller = int.from_bytes(frame[at : at + 4], signed=True)
+    topics, at = COMPACT.read_count(frame, at + 4, _SMALLEST_TOPIC)
+    return MetadataHead(tuple(brokers), controller), topics, at
+
+
+def _read_partition_head(frame: bytes, at: int, size: int) -> tuple[int, int, int]:
+    if at + size > len(frame):
+        raise MalformedFrame("the frame ends within a partition", len(frame))
+    error_code, number, leader = _PARTITION.unpack_from(frame, at)
+    return error_code, number, leader
 
 
 def _read_topic(frame: bytes, at: int) -> tuple[MetadataTopic, int]:
@@ -191,8 +278,8 @@ def _check_end(frame: bytes, version: int, at: int) -> None:
         raise MalformedFrame("bytes are left behind the last field", at)
 
 
-def _read_node_ids(frame: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    count, at = COMPACT.read_count(frame, at, 4)
+def _read_node_ids(frame: bytes, at: int, encoding: Encoding) -> tuple[tuple[int, ...], int]:
+    count, at = encoding.read_count(frame, at, 4)
     return struct.unpack_from(f">{count}i", frame, at), at + 4 * count
 
 

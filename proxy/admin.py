@@ -16,7 +16,7 @@ from proxy.address import Address
 from proxy.config_reader import ConfigError
 from proxy.log import EventLog
 from proxy.metrics import content_type
-from proxy.throttle_table import ThrottleInForce
+from proxy.throttle_table import LayeredThrottle
 
 MAX_BODY_BYTES = 2 << 20
 """A table of 20,000 partitions, four replicas each with ids of four digits, is about 1.1 MB."""
@@ -32,7 +32,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Administered(Protocol):
     """What the admin server shows and changes."""
 
-    throttle_in_force: ThrottleInForce
+    throttle: LayeredThrottle
 
     async def not_ready(self) -> list[str]:
         """Return why this sidecar is not ready, one sentence each; empty when it is."""
@@ -105,21 +105,21 @@ class AdminServer:
         return _json(await self._administered.status())
 
     async def _show_throttle(self, request: web.Request) -> web.Response:
-        return _json(self._administered.throttle_in_force.as_plain())
+        return _json(await self._administered.throttle.as_plain())
 
     async def _change_throttle(self, request: web.Request) -> web.Response:
-        in_force = self._administered.throttle_in_force
+        throttle = self._administered.throttle
         try:
             body = await request.read()
         except web.RequestPayloadError as error:  # compressed otherwise than Content-Encoding says
             raise ConfigError("body", f"cannot be read: {error}") from error
         if request.method == "DELETE":
-            in_force.clear()
+            throttle.clear()
         elif request.method == "PUT":
-            await in_force.replace(_decoded(body))
+            await throttle.replace(_decoded(body))
         else:
-            await in_force.merge(_decoded(body))
-        table = in_force.table
+            await throttle.merge(_decoded(body))
+        table = throttle.table
         self._log.info(
             "throttle_changed",
             by="http",
@@ -129,7 +129,7 @@ class AdminServer:
             follower_rate="none" if table.follower_rate is None else table.follower_rate,
             topics=len(table.topics),
         )
-        return _json(in_force.as_plain())
+        return _json(await throttle.as_plain())
 
 
 def _new_connection(server: web.Server) -> asyncio.BaseProtocol:

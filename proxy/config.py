@@ -13,7 +13,7 @@ from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from proxy.address import Address, Network
 from proxy.config_reader import ConfigError, read_table
 from proxy.routes import check_routes
-from quota.throttle import Side, ThrottleSettings
+from quota.settings import Side, ThrottleSettings
 from quota.throttled_replicas import ThrottledReplicas
 
 __all__ = [

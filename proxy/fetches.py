@@ -17,8 +17,8 @@ from protocol.response_scanner import FetchResponseScanner
 from proxy.log import innermost_frame
 from proxy.relay import LinkThrottle, Relay
 from proxy.replica_sources import ReplicaSources
-from quota.decisions import Answer, Decision, Forward, Hold
-from quota.request_intake import TooManyPartitions
+from quota.fetch.context import TooManyPartitions
+from quota.fetch.decisions import Answer, Decision, Forward, Hold
 
 _SHORTEST_HOLD_SECONDS: Final = 0.001  # a loop's timers are this coarse; less would spin
 _LEAST_HELD_SECONDS: Final = 1e-6  # tells a later plan from the first

@@ -66,7 +66,6 @@ class ProcessStats:
     version: str
     topic_names: TopicNames
     reloads: Counter[str] = field(default_factory=Counter)
-    cluster_polls: Counter[str] = field(default_factory=Counter)
     export: ExportStats = field(default_factory=ExportStats)
 
 
@@ -79,7 +78,6 @@ def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Fam
     yield _counted(
         "weir_config_reloads", "Reloads of the file, by result.", "result", process.reloads, ("ok", "refused")
     )
-    yield _counted("weir_cluster_polls", "Polls of the cluster's metadata.", "result", process.cluster_polls)
     yield _counted("weir_samples_written", "Samples written, by sink.", "sink", dict(process.export.written.items()))
     yield Family(
         "weir_samples_dropped",

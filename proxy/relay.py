@@ -16,7 +16,7 @@ from proxy.fetch_memory import FetchMemory
 from proxy.log import EventLog
 from proxy.stats import RelayStats
 from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
-from quota.decisions import Decision
+from quota.fetch.decisions import Decision
 
 CONNECT_SECONDS: Final = 5.0
 """An upstream that does not take a connection in this time is down."""
@@ -25,7 +25,7 @@ _WAKE_INTERVAL_SECONDS: Final = 0.005  # each wake plans every held fetch again,
 
 
 class LinkThrottle(Protocol):
-    """One connection's part of a throttle, as quota.replica_link.ReplicaLink is."""
+    """One connection's part of a throttle, as quota.fetch.link.ReplicaLink is."""
 
     def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
         """Decide on a request; `held_seconds` is 0 the first time, and how long it was held since in later ones."""

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import Any
 
 import msgspec
 
 from proxy.address import Address
 from proxy.admin import AdminServer
-from proxy.broker_addresses import BrokerAddresses
 from proxy.buffers import BufferPool
+from proxy.cluster.in_sync import InSyncReplicas
+from proxy.cluster.poll_metrics import poll_families
+from proxy.cluster.poll_stats import PollStats
+from proxy.cluster.upstream_probe import UpstreamProbe
+from proxy.cluster.watch import ClusterWatch, Consumers
 from proxy.config import SIDES, Config, ConfigError, ThrottleTable, throttle_settings
 from proxy.export import Exporter, new_exporter
 from proxy.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
@@ -24,17 +30,12 @@ from proxy.relay import Relay
 from proxy.replica_sources import Addresses, ReplicaSources
 from proxy.stats import RelayStats
 from proxy.status import side_status
-from proxy.throttle_table import ThrottleInForce
-from proxy.topic_ids import DEFAULT_POLL_SECONDS, TopicIdResolver, metadata_servers
+from proxy.throttle_table import LayeredThrottle
 from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
-from proxy.upstream_probe import UpstreamProbe
-from quota.throttle import Side, Throttle
+from quota.settings import Side
+from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 from quota.unassigned import UnassignedReplicas
-
-if TYPE_CHECKING:
-    from proxy.cluster import ClusterPoller, InSyncReplicas
-    from proxy.min_isr import Partitions
 
 RELOADABLE = ("throttle", "quota", "fetch", "limits", "log")
 """The tables that `reload` puts in force; the others need a restart."""
@@ -63,6 +64,7 @@ class Sidecar:
         self.log = EventLog()
         topic_names = TopicNames(clock)
         self.process = ProcessStats(version, topic_names)
+        self.polls = PollStats()
         self._clock = clock
         self._started_at = clock()
         self._relays: dict[Side, Relay] = {}
@@ -75,24 +77,27 @@ class Sidecar:
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = Relay(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
         self._apply_limits()
-        self.throttle_in_force = ThrottleInForce(config.throttle, self._apply_throttle)
+        self._expiry: asyncio.TimerHandle | None = None
+        self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock)
         self.listeners: list[Listener] = []
         self._admin = AdminServer(self, self.log)
         self.admin_address: Address | None = None
-        self._probe = UpstreamProbe([route.upstream for route in config.ingress], clock)
-        self._topic_ids = TopicIdResolver(
+        self._probe = UpstreamProbe([route.upstream for route in config.ingress], clock, self.polls)
+        self._cluster = ClusterWatch(
+            config,
             topic_names,
-            metadata_servers(config),
-            topics=self._throttled_topics,
-            changed=self._apply_topic_names,
-            unassigned=UnassignedReplicas([side.throttle for side in self.sides]),
-            log=self.log,
-            poll_seconds=DEFAULT_POLL_SECONDS if config.cluster is None else config.cluster.poll_seconds,
-            clock=clock,
+            UnassignedReplicas([side.throttle for side in self.sides]),
+            Consumers(
+                throttled_topics=self._throttled_topics,
+                names_changed=self._apply_topic_names,
+                in_sync=self._apply_in_sync_replicas,
+                under_min_isr=self._apply_under_min_isr,
+                broker_addresses=self._learn_broker_addresses,
+            ),
+            self.log,
+            self.polls,
+            clock,
         )
-        self._broker_addresses = BrokerAddresses(self._learn_broker_addresses)
-        self._poller: ClusterPoller | None = None
-        self._polling: list[asyncio.Task[None]] = []
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -115,7 +120,7 @@ class Sidecar:
         if not self.config.admin.listen.is_loopback:
             effect = "it has no authentication: whoever reaches it can change the throttle"
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
-        self._start_polling()
+        self._cluster.start()
         self._start_export()
         self._state = "serving"
 
@@ -132,11 +137,9 @@ class Sidecar:
     async def close(self) -> None:
         """Close everything at once; may be called in any state, and again."""
         self._state = "closed"
-        for polling in self._polling:
-            polling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await polling
-        await self._broker_addresses.close()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        await self._cluster.close()
         for listener in self.listeners:
             listener.abort()
         if self._exporter is not None:
@@ -153,7 +156,7 @@ class Sidecar:
             configure_logging(as_json=config.log.json, level=config.log.level)
         self._apply_limits()
         # The file is in force again as it stands, what HTTP set included: one rule, whatever changed.
-        undone = self.throttle_in_force.load(config.throttle)
+        undone = self.throttle.load(config.throttle)
         if undone:
             more = f" and {len(undone) - _MOST_NAMED} more" if len(undone) > _MOST_NAMED else ""
             named = ", ".join(undone[:_MOST_NAMED])
@@ -200,7 +203,8 @@ class Sidecar:
 
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
         """Yield the metrics in slices."""
-        return render(families(self.sides, self.process), accept)
+        polled = poll_families(self.polls, self._clock())
+        return render(chain(families(self.sides, self.process), polled), accept)
 
     # Inner workings
 
@@ -220,16 +224,24 @@ class Sidecar:
         for side in self.sides:
             side.throttle.configure(throttle_settings(self.config, table, side.throttle.side))
         self._replan_held()
-        self._topic_ids.wake()
-        if self._poller is not None:
-            self._poller.wake()
+        self._cluster.throttle_changed()
+        self._await_expiry()
+
+    def _await_expiry(self) -> None:
+        """Put what is below in force when the next part of the throttle expires."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        seconds = self.throttle.next_expiry() - self._clock()
+        if seconds != math.inf:
+            self._expiry = asyncio.get_running_loop().call_later(seconds, self.throttle.expire)
 
     def _apply_in_sync_replicas(self, in_sync: InSyncReplicas) -> None:
         for side in self.sides:
             side.throttle.set_in_sync_replicas(in_sync)
         self._replan_held()
 
-    def _apply_under_min_isr(self, partitions: Partitions) -> None:
+    def _apply_under_min_isr(self, partitions: frozenset[tuple[bytes, int]]) -> None:
         for side in self.sides:
             side.throttle.set_under_min_isr(partitions)
         self._replan_held()
@@ -248,26 +260,6 @@ class Sidecar:
         for relay in self._relays.values():
             relay.replan_held()
 
-    def _start_polling(self) -> None:
-        self._polling.append(asyncio.create_task(self._topic_ids.run()))
-        if self.config.cluster is None:
-            return
-        self.process.cluster_polls.update(ok=0, failed=0)
-        from proxy.cluster import ClusterPoller  # aiokafka costs memory that most sidecars can save
-
-        self._poller = ClusterPoller(
-            self.config.cluster,
-            topics=self._throttled_topics,
-            publish=self._apply_in_sync_replicas,
-            publish_under_min_isr=self._apply_under_min_isr,
-            log=self.log,
-            count=self._count_poll,
-            clock=self._clock,
-            lagging=self._topic_ids.unasked,
-            publish_brokers=self._broker_addresses.offer,
-        )
-        self._polling.append(asyncio.create_task(self._poller.run()))
-
     def _start_export(self) -> None:
         config = self.config.export
         if config is None:
@@ -283,9 +275,6 @@ class Sidecar:
     def _throttled_topics(self) -> set[str]:
         in_force = (side.throttle.settings for side in self.sides)
         return {topic for settings in in_force if settings.rate is not None for topic in settings.replicas}
-
-    def _count_poll(self, result: str) -> None:
-        self.process.cluster_polls[result] += 1
 
     def _connections(self) -> int:
         return sum(side.relay.connections for side in self.sides)

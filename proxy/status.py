@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from proxy.metrics import SideSource
-from quota.replica_link import ReplicaLink
+from quota.fetch.link import ReplicaLink
 
 _ROWS_PER_SLICE = 500
 _WORST_SHOWN = 20
@@ -49,7 +49,7 @@ def _link_status(link: ReplicaLink, now: float) -> dict[str, Any]:
     return {
         "peer": link.peer,
         "replica_id": link.replica_id,
-        "throttled_partitions_behind": link.behind_count,
+        "throttled_partitions_behind": link.partitions.behind_count,
         "left_out_for_seconds": None if since is None else round(now - since, 3),
     }
 

@@ -7,6 +7,10 @@ in the stream are remembered.
 
 from __future__ import annotations
 
+import math
+from typing import Final
+from weakref import WeakValueDictionary
+
 from protocol.records import BATCH_HEAD_SIZE
 from protocol.response_scanner import RecordsSeen
 
@@ -17,7 +21,49 @@ _SOME_BATCHES = 4
 _FORGIVEN_MISSES = 3
 _BARREN_BEFORE_FIRST = 2
 _PROBE_BYTES = 64 * 1024  # the first cap after a probe that brought nothing
-_FADING = 0.998  # of the largest batch seen, for each answer: after 350 answers without its like it counts half
+REMEMBERED_SECONDS: Final = 60.0
+"""How long a batch is remembered at least for being the largest of its topic; twice as long at most."""
+
+
+class LargestBatch:
+    """The largest batch of one topic lately, on any link of a side: what may come where one whole batch comes.
+
+    All links share it. Else a batch that one has seen would surprise each of the others once, perhaps all at once.
+    """
+
+    __slots__ = ("__weakref__", "_before", "_since", "_size")
+
+    def __init__(self) -> None:
+        self._size = self._before = 0  # of the minute that began at `_since`, and of the one before it
+        self._since = -math.inf
+
+    @property
+    def size(self) -> int:
+        """In bytes; 0 while nothing was seen."""
+        return max(self._size, self._before)
+
+    def learn(self, size: int, now: float) -> None:
+        """A batch of this size was seen."""
+        if now - self._since >= REMEMBERED_SECONDS:
+            self._before = self._size if now - self._since < 2 * REMEMBERED_SECONDS else 0
+            self._size, self._since = 0, now
+        if size > self._size:
+            self._size = size
+
+
+class LargestBatches:
+    """The largest batches of all topics that the links of a side fetch, by topic as requests name it."""
+
+    def __init__(self) -> None:
+        # A topic that no link fetches any more is forgotten.
+        self._topics: WeakValueDictionary[bytes, LargestBatch] = WeakValueDictionary()
+
+    def of(self, topic: bytes) -> LargestBatch:
+        """What all links share of a topic; keep it as long as the topic is fetched."""
+        largest = self._topics.get(topic)
+        if largest is None:
+            largest = self._topics[topic] = LargestBatch()
+        return largest
 
 
 class BatchSizes:
@@ -28,7 +74,6 @@ class BatchSizes:
         "barren",
         "bytes_per_offset",
         "largest",
-        "most",
         "next_size",
         "seen",
         "smallest",
@@ -37,7 +82,6 @@ class BatchSizes:
     def __init__(self) -> None:
         self.smallest = 0
         self.largest = 0
-        self.most = 0.0  # the largest of all lately: what may come where one whole batch comes
         self.seen = 0
         self.next_size = 0  # of the batch at the fetch offset, read off the tail that was cut
         self.barren = 0  # grants in a row that brought nothing, as far as the cap is to blame
@@ -47,7 +91,6 @@ class BatchSizes:
     def learn(self, records: RecordsSeen) -> None:
         """Take what one response showed of this partition."""
         self.next_size = records.next_batch_size
-        self.most = max(self.most * _FADING, records.largest, records.next_batch_size)
         if records.batches:
             self.barren = self._misses = 0
             smallest, largest = records.smallest, records.largest

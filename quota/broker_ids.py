@@ -14,6 +14,9 @@ from typing import Final
 MOST_IDS: Final = 1_000
 """Brokers that are told apart on one side, and ids of which it is remembered that they are none."""
 
+NO_BROKER: Final = -1
+"""What is counted together of peers that are no brokers, or too many."""
+
 
 class BrokerIds:
     """The ids that fetch through one side; `refused` counts those unknown to the cluster, or too many."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import attrgetter
 
-from quota.replica_state import ReplicaPartition
+from quota.fetch.state import ReplicaPartition
 
 
 class GrantQueue:
@@ -59,7 +59,19 @@ class GrantQueue:
     def granted(self, replica: ReplicaPartition, size: int) -> None:
         """A partition has its grant of `size` bytes: its next turn is when all others have had as much."""
         self._reached = max(self._reached, replica.turn)
-        replica.turn = self._reached + size
+        replica.turn_before, replica.turn = replica.turn, self._reached + size
+        replica.is_again, replica.is_due_again = replica.is_due_again, False
         del self._waiting[replica]
         self._waiting[replica] = None
         self._is_sorted = False
+
+    def brought_nothing(self, replica: ReplicaPartition) -> None:
+        """A grant's answer had no records, of any partition: it counts as no turn, but only once in a row.
+
+        The next hop may have budget for every other fetch only. Two partitions in turn would then fall into step with
+        it, and one of them would get nothing for as long as that lasts.
+        """
+        if not replica.is_again:
+            replica.is_due_again = True
+            replica.turn = replica.turn_before - 1  # in front of others whose turn begins at the same byte
+            self._is_sorted = False

@@ -34,8 +34,9 @@ class Kip73Budget:
     """The bytes that all throttled replicas of one side may share, by the rate measured over a window of samples.
 
     `clock` gives monotonic seconds; `rate` is the quota in bytes a second, None for no quota. `window_num` and
-    `window_size_seconds` are `replication.quota.window.num` and `.size.seconds`. InvalidQuota when the rate is negative
-    or not a finite number.
+    `window_size_seconds` are `replication.quota.window.num` and `.size.seconds`. `measured` is what the bytes are
+    sampled in where others read it too; without it the budget has samples of its own. InvalidQuota when the rate is
+    negative or not a finite number.
     """
 
     __slots__ = ("_clock", "_measured", "_upper_bound", "_window_size_seconds")
@@ -46,9 +47,10 @@ class Kip73Budget:
         rate: float | None,
         window_num: int = 11,
         window_size_seconds: float = 1.0,
+        measured: SampledRate | None = None,
     ) -> None:
         self._clock = clock
-        self._measured = SampledRate(clock, window_num, window_size_seconds)
+        self._measured = SampledRate(clock, window_num, window_size_seconds) if measured is None else measured
         self._window_size_seconds = window_size_seconds
         self.set_rate(rate)
 

@@ -8,6 +8,7 @@ at once ask in twenty seconds and not in one.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final
 
@@ -30,7 +31,11 @@ UNANSWERED_SECONDS: Final = 1.0
 
 REPLICA_SHARE: Final = 3
 """A replica's next question waits three times as long as the last one takes to be paid: its questions take a third of
-the quota at most. Those that tell whether it is in sync wait for URGENT_SECONDS alone."""
+the quota at most. Those that tell whether it is in sync wait for URGENT_SECONDS alone, but for MOST_AT_ONCE."""
+
+MOST_AT_ONCE: Final = 3
+"""Questions of one link in QUESTION_SECONDS that wait for URGENT_SECONDS alone. With more a follower that begins anew
+with each fetch would take all of the quota."""
 
 _RETRY_SECONDS = 0.02
 _RETRY_SECONDS_EACH = 0.001
@@ -45,6 +50,7 @@ class Questions:
         self._asking: Hashable = None
         self._asked_at = self._paid_at = -math.inf
         self._replicas: dict[int, tuple[float, float]] = {}  # when each asked last, and when it may again
+        self._links: dict[Hashable, deque[float]] = {}  # when each asked lately
         self._waiting: dict[Hashable, tuple[float, float]] = {}  # first come first: when it may ask, when it lapses
 
     def ready_at(
@@ -54,26 +60,42 @@ class Questions:
 
         `is_urgent`: it tells whether a replica is in sync. `longest_wait` (seconds) is set where others wait for it.
         """
+        at, ready = self.look(link, replica, due, is_urgent=is_urgent, longest_wait=longest_wait)
+        self.wait(link, ready)
+        return at
+
+    def wait(self, link: Hashable, ready: float) -> None:
+        """`link` stands in line with a question that is due and paid for at `ready`."""
+        self._waiting[link] = ready, self._clock() + UNANSWERED_SECONDS
+
+    def look(
+        self, link: Hashable, replica: int, due: float, *, is_urgent: bool = False, longest_wait: float = math.inf
+    ) -> tuple[float, float]:
+        """As `ready_at`, and when the question is due and paid for, whoever stands in front. Nothing is changed."""
         now = self._clock()
         asked_at, replica_at = self._replicas.get(replica, (-math.inf, -math.inf))
         ready = max(due, self._paid_at, replica_at)
         if is_urgent:
             unpaid = max(due, self._asked_at + URGENT_SECONDS, asked_at + URGENT_SECONDS)
+            lately = self._links.get(link)
+            if lately is not None and len(lately) == MOST_AT_ONCE and now - lately[0] < QUESTION_SECONDS:
+                unpaid = max(unpaid, replica_at)
             waited_long = max(due + min(LONGEST_URGENT_SECONDS, longest_wait), self._asked_at + SHORTEST_SECONDS)
             ready = min(ready, unpaid, waited_long)
-        self._waiting[link] = ready, now + UNANSWERED_SECONDS
         if ready > now:
-            return ready
-        if self._asking is not None and now - self._asked_at < UNANSWERED_SECONDS:
-            return self._retry_at(now)
-        for other, (other_ready, lapses) in list(self._waiting.items()):
+            return ready, ready
+        is_asked = self._asking is not None and now - self._asked_at < UNANSWERED_SECONDS
+        if is_asked or self._is_behind_others(link, now):
+            return self._retry_at(now), ready
+        return now, ready
+
+    def _is_behind_others(self, link: Hashable, now: float) -> bool:
+        for other, (other_ready, lapses) in self._waiting.items():
             if other == link:
-                break
-            if lapses < now:
-                del self._waiting[other]
-            elif other_ready <= now:
-                return self._retry_at(now)
-        return now
+                return False
+            if other_ready <= now <= lapses:
+                return True
+        return False
 
     def _retry_at(self, now: float) -> float:
         """When to look again: the more wait, the later, for only one of them may ask. An answer wakes the next."""
@@ -90,7 +112,9 @@ class Questions:
         """`link` asks."""
         now = self._clock()
         self._waiting.pop(link, None)
+        self._waiting = {one: times for one, times in self._waiting.items() if times[1] >= now}
         self._asking, self._asked_at = link, now
+        self._links.setdefault(link, deque(maxlen=MOST_AT_ONCE)).append(now)
         if len(self._replicas) >= _MOST_REPLICAS:
             self._replicas = {one: times for one, times in self._replicas.items() if times[1] > now}
         self._replicas[replica] = now, now + REPLICA_SHARE * UNANSWERED_SECONDS  # until it is known what it brought
@@ -110,3 +134,8 @@ class Questions:
         self._waiting.pop(link, None)
         if self._asking == link:
             self._asking = None
+
+    def drop(self, link: Hashable) -> None:
+        """`link` is closed."""
+        self.leave(link)
+        self._links.pop(link, None)

@@ -35,9 +35,9 @@ def count_left_out(throttle: Throttle, counts: IntervalCounts) -> Iterator[None]
     To be done before the lines are made: while a partition is behind, nobody counts this.
     """
     for link in list(throttle.links):
-        for topic in list(link.topics.values()):
+        for topic in list(link.partitions.topics.values()):
             for replica in list(topic.behind.values()):
-                link.count_left_out(replica, counts)
+                link.partitions.count_left_out(replica, counts)
                 yield
 
 
@@ -49,7 +49,7 @@ def lines(throttle: Throttle, counts: IntervalCounts, key: SampleKey) -> Iterato
     connections = Counter(link.counted_peer for link in throttle.links)
     behind: Counter[int] = Counter()
     for link in throttle.links:
-        behind[link.counted_peer] += link.behind_count
+        behind[link.counted_peer] += link.partitions.behind_count
     for peer in {**counts.links, **connections}:
         link_counts = counts.link(peer)
         of_peer = {**common, "peer": peer}

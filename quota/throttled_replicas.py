@@ -93,3 +93,16 @@ def _read_entry(entry: str) -> tuple[int, int]:
     if any(len(digits) > _INT32_DIGITS or int(digits) > _INT32_MAX for digits in ids):
         raise InvalidThrottledReplicas(entry, f"has an id greater than {_INT32_MAX}")
     return int(ids[0]), int(ids[1])
+
+
+class EveryPartition:
+    """The set of all partition ids: what `*` throttles."""
+
+    def __contains__(self, partition: object) -> bool:
+        return True
+
+
+EVERY_PARTITION = EveryPartition()
+NO_PARTITION: frozenset[int] = frozenset()
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+"""The cluster's own log: to hold it back is to hold back every broker."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from quota.throttle import CLUSTER_METADATA_TOPIC, Throttle
+from quota.throttle import Throttle
+from quota.throttled_replicas import CLUSTER_METADATA_TOPIC
 from quota.topic_lag import TopicLag
 
 

@@ -14,8 +14,8 @@ from protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest, Request
 from protocol.header import FETCH, RequestHeader
 from protocol.records import RecordsSeen
 from protocol.response_scanner import ScannedTopic
-from quota.decisions import Answer, Decision, Forward, Hold
-from quota.replica_link import ReplicaLink
+from quota.fetch.decisions import Answer, Decision, Forward, Hold
+from quota.fetch.link import ReplicaLink
 from tests.fakes.clock import MovedClock
 
 MAX_WAIT_MS = 500

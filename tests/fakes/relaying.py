@@ -22,7 +22,7 @@ from proxy.listener import Listener
 from proxy.log import EventLog
 from proxy.relay import Relay
 from proxy.stats import RelayStats
-from quota.decisions import Decision, Forward, Hold
+from quota.fetch.decisions import Decision, Forward, Hold
 from tests.protocol.wire import request, response
 
 DEADLINE_SECONDS = 5.0

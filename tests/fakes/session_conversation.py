@@ -19,8 +19,8 @@ from protocol.fetch import (
 )
 from protocol.header import FETCH, RequestHeader
 from protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
-from quota.decisions import Decision, Forward, Hold
-from quota.replica_link import ReplicaLink
+from quota.fetch.decisions import Decision, Forward, Hold
+from quota.fetch.link import ReplicaLink
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import (
     MAX_WAIT_MS,

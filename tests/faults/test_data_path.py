@@ -12,7 +12,7 @@ import pytest
 
 from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
 from proxy.link import Link
-from quota.decisions import Hold
+from quota.fetch.decisions import Hold
 from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.wire import fetch, fetch_response, frame, produce, request, response
 

@@ -12,11 +12,8 @@ import pytest
 from lab.cluster import Cluster
 from lab.modes import CORNERS, KraftCluster
 from proxy.address import Address
-from proxy.cluster import ClusterPoller
-from proxy.config import Cluster as ClusterTable
-from proxy.log import EventLog
-from proxy.min_isr import Partitions
 from tests.integration.moves import MB, assert_identical, assert_keeps, assert_throttled, filled, moving, throttle
+from tests.proxy.polling import Polling
 from tests.proxy.resolving import POLL_SECONDS, Resolving
 
 pytestmark = pytest.mark.integration
@@ -45,7 +42,7 @@ async def resolving(cluster: Cluster, *throttled: str) -> AsyncIterator[Resolvin
     try:
         yield asking
     finally:
-        asking.resolver._disconnect()
+        asking.client.disconnect()
 
 
 def id_on_disk(cluster: Cluster, topic: str) -> bytes:
@@ -85,25 +82,16 @@ async def test_ids_have_names_and_a_topic_that_is_created_again_has_a_new_one(cl
 
 
 async def test_partitions_with_fewer_in_sync_than_min_isr_are_published(cluster: Cluster) -> None:
-    published: list[Partitions] = []
-    servers = tuple(map(Address.parse, cluster.bootstrap_servers[:1]))
-    topics = {"orders", "alone", "payments", "not-there"}
-    poller = ClusterPoller(
-        ClusterTable(bootstrap_servers=servers),
-        lambda: topics,
-        lambda in_sync: None,
-        published.append,
-        EventLog(),
-        lambda result: None,
-    )
-    await poller.poll()
+    polling = Polling(Address.parse(cluster.bootstrap_servers[0]), {"orders", "alone", "payments", "not-there"})
+    published = polling.under_min_isr
+    await polling.poll()
     assert published == [{(b"alone", 0)}]  # payments has the brokers' default, 1
     await asyncio.to_thread(cluster.stop_broker, 2)
     async with asyncio.timeout(30):
         while published[-1] != {(b"orders", 0), (b"alone", 0)}:
             await asyncio.sleep(0.1)
-            await poller.poll()
-    poller._disconnect()
+            await polling.poll()
+    polling.client.disconnect()
 
 
 def test_a_topic_that_is_made_and_moved_at_once_is_throttled_from_its_first_fetch_on() -> None:

@@ -11,7 +11,7 @@ from protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_reque
 from protocol.fetch_request import read_replica_id
 from protocol.framing import Pending, RequestStream, ResponseStream
 from protocol.header import FETCH
-from protocol.metadata import decode_api_versions, decode_assigned_followers, decode_metadata
+from protocol.metadata import FIRST_METADATA_WITH_IDS, decode_api_versions, decode_cluster, decode_metadata
 from protocol.response_scanner import Buffer, FetchResponseScanner
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import VERSIONS, Topics, pieces, response, with_ids
@@ -138,13 +138,20 @@ def test_response_edited_anywhere_is_scanned_or_raises_a_protocol_error(
 
 
 @FEW
-@given(st.integers(10, 12), st.binary(max_size=200), st.lists(st.sampled_from((b"\x00", b"\x01", b"\x02", b"\xff"))))
+@given(
+    st.sampled_from((1, 2, 3, 4, 5, 10, 11, 12)),
+    st.binary(max_size=200),
+    st.lists(st.sampled_from((b"\x00", b"\x01", b"\x02", b"\xff"))),
+)
 def test_metadata_of_any_bytes_is_read_or_raises_a_protocol_error(
     version: int, data: bytes, likely: list[bytes]
 ) -> None:
     for payload in (data, struct.pack(">i", 7) + data, struct.pack(">i", 7) + b"".join(likely) + data):
-        for read in (decode_metadata, decode_assigned_followers):
+        for topics in ((), (b"", b"a")):
             with contextlib.suppress(ProtocolError):
-                list(read(payload, version, 7))
+                list(decode_cluster(payload, version, 7, topics)[1])
+        if version >= FIRST_METADATA_WITH_IDS:
+            with contextlib.suppress(ProtocolError):
+                list(decode_metadata(payload, version, 7))
         with contextlib.suppress(ProtocolError):
             decode_api_versions(payload, 7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -13,10 +14,13 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, Met
 
 from protocol.errors import CorrelationMismatch, MalformedFrame
 from protocol.metadata import (
-    AssignedFollowers,
+    NO_ID,
+    MetadataBroker,
+    MetadataHead,
+    MetadataPartition,
     MetadataTopic,
     decode_api_versions,
-    decode_assigned_followers,
+    decode_cluster,
     decode_metadata,
     encode_api_versions_request,
     encode_metadata_request,
@@ -53,12 +57,14 @@ def response(
         version=version,
         brokers=brokers or [],
         cluster_id="cluster",
+        controller_id=3,
         topics=[
             Topic(error_code=error, name=name, topic_id=UUID(bytes=topic_id), is_internal=True, partitions=partitions)
             for error, name, topic_id, partitions in found
         ],
     )
-    return b"\x00\x00\x00\x07\x00" + bytes(whole.encode(version=version))
+    header = b"\x00\x00\x00\x07" + (b"\x00" if version >= 9 else b"")
+    return header + bytes(whole.encode(version=version))
 
 
 @given(version=versions, asked=st.none() | st.lists(names, max_size=200), topic_ids=st.lists(ids, max_size=3))
@@ -88,41 +94,77 @@ def test_response_of_kafka_python_is_read(
     ]
 
 
-@given(version=versions, brokers=st.lists(brokers, min_size=1, max_size=3), found=st.lists(topics, max_size=3))
-def test_replicas_in_a_response_of_kafka_python_are_read(
-    version: int, brokers: list[object], found: list[tuple[int, str | None, bytes, list[Any]]]
+@given(
+    version=st.sampled_from((1, 2, 3, 4, 5, 10, 11, 12)),
+    brokers=st.lists(brokers, max_size=3),
+    found=st.lists(topics, max_size=3),
+    wanted=st.sets(names.map(str.encode)),
+)
+def test_cluster_in_a_response_of_kafka_python_is_read(
+    version: int,
+    brokers: list[Any],
+    found: list[tuple[int, str | None, bytes, list[Any]]],
+    wanted: set[bytes],
 ) -> None:
     if version < 12:
         found = [(error, name or "", topic_id, partitions) for error, name, topic_id, partitions in found]
-    expected: list[AssignedFollowers] = []
-    for error, name, _, partitions in found:
+    expected: list[MetadataTopic | MetadataPartition] = []
+    for error, name, topic_id, _ in found:
         topic = None if name is None else name.encode()
-        if not partitions:
-            expected.append(AssignedFollowers(error, topic, 0, -1))
-        expected += [
-            AssignedFollowers(
-                error,
-                topic,
-                one.error_code,
-                one.partition_index,
-                one.leader_id,
-                frozenset(one.replica_nodes) - {one.leader_id},
-                frozenset(one.isr_nodes),
-            )
-            for one in partitions
-        ]
-    assert list(decode_assigned_followers(response(version, found, brokers), version, 7)) == expected
-    assert list(decode_assigned_followers(response(version, found), version, 7)) == []  # a broker that has just begun
+        wanted = wanted if topic is None or len(topic) % 2 else wanted | {topic}
+        expected.append(MetadataTopic(error, topic, topic_id if version >= 10 else NO_ID))
+    expected = [
+        row for topic, of in zip(expected, found, strict=True) for row in (topic, *partition_rows(topic, of[3], wanted))
+    ]
+    head, rows = decode_cluster(response(version, found, brokers), version, 7, wanted)
+    assert head == MetadataHead(
+        tuple(MetadataBroker(b.node_id, b.host.encode(), b.port, b.rack and b.rack.encode()) for b in brokers), 3
+    )
+    assert list(rows) == expected
 
 
-def some_response() -> bytes:
+def partition_rows(
+    topic: MetadataTopic | MetadataPartition, partitions: list[Any], wanted: set[bytes]
+) -> list[MetadataPartition]:
+    if not isinstance(topic, MetadataTopic) or topic.name not in wanted:
+        return []
+    return [
+        MetadataPartition(
+            one.error_code,
+            one.partition_index,
+            one.leader_id,
+            frozenset(one.replica_nodes),
+            frozenset(one.isr_nodes),
+        )
+        for one in partitions
+    ]
+
+
+@given(version=st.integers(1, 5), asked=st.none() | st.lists(names, max_size=200))
+def test_classic_request_is_what_kafka_python_reads(version: int, asked: list[str] | None) -> None:
+    by_name = None if asked is None else [name.encode() for name in asked]
+    frame = encode_metadata_request(version, 7, b"weir", by_name)
+    assert int.from_bytes(frame[:4]) == len(frame) - 4
+    read = MetadataRequest.decode(frame[4:], version=version, header=True)
+    assert (read.header.request_api_version, read.header.client_id) == (version, "weir")
+    assert (None if read.topics is None else [topic.name for topic in read.topics]) == asked
+    assert version < 4 or read.allow_auto_topic_creation is False
+
+
+def decode_partitions(frame: bytes, version: int, correlation_id: int) -> Iterator[object]:
+    return decode_cluster(frame, version, correlation_id, (b"orders",))[1]
+
+
+def some_response(version: int = 12) -> bytes:
     partition = Partition(replica_nodes=[1, 2, 3, 4], isr_nodes=[1], offline_replicas=[])
-    return response(12, [(0, "orders", b"o" * 16, [partition] * 2), (100, None, b"x" * 16, [])], [Broker(host="h")])
+    nameless = None if version == 12 else "gone"
+    found = [(0, "orders", b"o" * 16, [partition] * 2), (100, nameless, b"x" * 16, [])]
+    return response(version, found, [Broker(host="h")])
 
 
 def test_response_cut_anywhere_or_with_more_behind_it_is_malformed() -> None:
     whole = some_response()
-    for decode in (decode_metadata, decode_assigned_followers):
+    for decode in (decode_metadata, decode_partitions):
         for size in range(len(whole)):
             with pytest.raises(MalformedFrame):
                 list(decode(whole[:size], 12, 7))
@@ -135,9 +177,20 @@ def test_response_with_any_bytes_changed_is_read_or_malformed(data: st.DataObjec
     altered = bytearray(some_response())
     for at in data.draw(st.lists(st.integers(4, len(altered) - 1), min_size=1, max_size=4)):
         altered[at] = data.draw(st.integers(0, 255))
-    for decode in (decode_metadata, decode_assigned_followers):
+    for decode in (decode_metadata, decode_partitions):
         with contextlib.suppress(MalformedFrame):
             list(decode(bytes(altered), 12, 7))
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_classic_response_cut_anywhere_or_with_more_behind_it_is_malformed(version: int) -> None:
+    whole = some_response(version)
+    assert len(list(decode_partitions(whole, version, 7))) == 4
+    for size in range(len(whole)):
+        with pytest.raises(MalformedFrame):
+            list(decode_partitions(whole[:size], version, 7))
+    with pytest.raises(MalformedFrame):
+        list(decode_partitions(whole + b"\x00", version, 7))
 
 
 def test_response_with_null_arrays_in_a_partition_is_read() -> None:

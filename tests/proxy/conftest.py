@@ -23,4 +23,4 @@ async def resolving(naming_broker: MetadataBroker) -> AsyncIterator[Resolving]:
     """A resolver that asks that broker."""
     resolving = Resolving(naming_broker.address)
     yield resolving
-    resolving.resolver._disconnect()
+    resolving.client.disconnect()

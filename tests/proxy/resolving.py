@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from proxy.address import Address
+from proxy.cluster.channel import PlainChannel
+from proxy.cluster.client import ClusterClient
+from proxy.cluster.removed_replicas import RemovedReplicas
+from proxy.cluster.topic_ids import ThrottledTopics, TopicIdPoll
+from proxy.cluster.topics import TopicPoll
+from proxy.cluster.watch import EVENTS_WITHOUT_CLUSTER
 from proxy.log import EventLog
-from proxy.topic_ids import TopicIdResolver
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 from quota.unassigned import UnassignedReplicas
@@ -34,16 +39,24 @@ class Resolving:
         self.throttled = {"orders"}
         self.changes = 0
         self.changed = asyncio.Event()
-        self.resolver = TopicIdResolver(
-            self.names,
+        log = EventLog(clock=self.clock)
+        removed = RemovedReplicas(UnassignedReplicas([self.throttle]), log)
+        throttled = ThrottledTopics(self.names, lambda: self.throttled, lambda: self.on_change())
+        self.topics = TopicPoll([throttled, removed], self.clock, POLL_SECONDS)
+        self.client = ClusterClient(
             servers,
-            lambda: self.throttled,
-            self.on_change,
-            UnassignedReplicas([self.throttle]),
-            EventLog(clock=self.clock),
-            POLL_SECONDS,
-            self.clock,
+            PlainChannel.open,
+            [TopicIdPoll(self.names, lambda: self.on_change(), self.topics), self.topics],
+            log,
+            EVENTS_WITHOUT_CLUSTER,
+            clock=self.clock,
+            before_round=removed.log_untold,
         )
+        self.names.on_miss = self.client.wake
+
+    def wake(self) -> None:
+        self.topics.due_now()
+        self.client.wake()
 
     def on_change(self) -> None:
         self.changes += 1
@@ -51,11 +64,11 @@ class Resolving:
 
     async def asked_at(self, seconds: float) -> None:
         self.clock.now = seconds
-        await self.resolver.resolve()
+        await self.client.round()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.resolver.run())
+        task = asyncio.create_task(self.client.run())
         try:
             yield
         finally:

@@ -19,7 +19,7 @@ from proxy.address import Address
 from proxy.admin import MAX_BODY_BYTES, AdminServer
 from proxy.config import ThrottleTable, parse_config
 from proxy.log import EventLog
-from proxy.throttle_table import ThrottleInForce
+from proxy.throttle_table import LayeredThrottle
 from tests.proxy.test_config import FULL
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 
@@ -30,10 +30,10 @@ class Sidecar:
 
     reasons: list[str] = field(default_factory=list)
     applied: list[ThrottleTable] = field(default_factory=list)
-    throttle_in_force: ThrottleInForce = field(init=False)
+    throttle: LayeredThrottle = field(init=False)
 
     def __post_init__(self) -> None:
-        self.throttle_in_force = ThrottleInForce(parse_config(FULL).throttle, self.applied.append)
+        self.throttle = LayeredThrottle(parse_config(FULL).throttle, self.applied.append)
 
     async def not_ready(self) -> list[str]:
         return self.reasons
@@ -106,6 +106,7 @@ async def test_admin_throttle_get_shows_the_table_and_its_sources(client: Client
 
 async def test_admin_throttle_put_replaces_at_once(client: Client) -> None:
     status, body = await client.call("PUT", "/v1/throttle", {LEADER_RATE: 7})
+    assert [layer["source"] for layer in body.pop("layers")] == ["file", "http"]
     assert (status, body) == (200, {LEADER_RATE: 7, "topics": {}, "sources": {LEADER_RATE: "http"}})
     assert [table.leader_rate for table in client.sidecar.applied] == [7]
 
@@ -120,7 +121,9 @@ async def test_admin_throttle_patch_merges_and_null_removes(client: Client) -> N
 
 
 async def test_admin_throttle_delete_throttles_nothing(client: Client) -> None:
-    assert await client.call("DELETE", "/v1/throttle") == (200, {"topics": {}, "sources": {}})
+    status, body = await client.call("DELETE", "/v1/throttle")
+    assert body.pop("layers")[-1] == {"source": "http", "parts": [{"part": "*", "removed": True}]}
+    assert (status, body) == (200, {"topics": {}, "sources": {}})
     assert client.sidecar.applied == [ThrottleTable()]
 
 
@@ -181,7 +184,7 @@ async def test_admin_unknown_call_is_refused_in_json(client: Client, method: str
 async def test_admin_changes_at_the_same_time_are_each_whole(client: Client) -> None:
     patches = [client.call("PATCH", "/v1/throttle", {"topics": {f"t{n}": {LEADER_REPLICAS: "*"}}}) for n in range(20)]
     assert {status for status, _ in await asyncio.gather(*patches)} == {200}
-    assert len(client.sidecar.throttle_in_force.table.topics) == 21
+    assert len(client.sidecar.throttle.table.topics) == 21
 
 
 async def test_admin_connections_beyond_the_limit_close_the_oldest_and_the_next_call_is_served(

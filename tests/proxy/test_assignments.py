@@ -8,9 +8,10 @@ from uuid import UUID
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from proxy.metadata import MetadataConnection
+from proxy.cluster.metadata import describe
 from quota.unassigned import Replicas
 from tests.fakes.metadata_broker import Broker, MetadataBroker, Partition, Question, Topic
+from tests.proxy.answered import Answered
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.resolving import FOLLOWER, POLL_SECONDS, Resolving, events, fields
 
@@ -37,15 +38,12 @@ async def test_replica_that_was_moved_away_is_forgotten_by_the_poll_of_topic_ids
     await resolving.asked_at(0)
     assert [question.names for question in naming_broker.asked] == [["orders"]]
     await resolving.asked_at(POLL_SECONDS)
-    assert naming_broker.asked[1:] == [
-        Question(["orders"], [], may_create=False, version=12),
-        Question(["payments"], [], may_create=False, version=12),
-    ]
+    assert naming_broker.asked[1:] == [Question(["orders", "payments"], [], may_create=False, version=12)]
     naming_broker.replicas = {"payments": {0: [1, 3]}}
     await resolving.asked_at(2 * POLL_SECONDS)
     await resolving.asked_at(3 * POLL_SECONDS - 1)
     assert not forgotten(resolving)
-    assert len(naming_broker.asked) == 5  # it is not asked more often for that
+    assert len(naming_broker.asked) == 3  # it is not asked more often for that
     await resolving.asked_at(3 * POLL_SECONDS)
     assert forgotten(resolving)
     assert events(caplog) == ["replicas_not_assigned"]
@@ -154,26 +152,16 @@ async def test_lag_without_room_is_logged_once_in_a_while(
     assert events(caplog) == ["lag_evicted"]
 
 
-class Answered(MetadataConnection):
-    """Each question has the same answer, at once."""
-
-    def __init__(self, answer: MetadataResponse) -> None:
-        self._correlation_id, self._version = 0, 12
-        self._answer = bytes(answer.encode(version=12))
-
-    async def _ask(self, question: bytes) -> bytes:
-        return self._correlation_id.to_bytes(4) + b"\x00" + self._answer
-
-
 async def test_assignments_of_20000_partitions_never_hold_the_loop_for_long() -> None:
     partitions = [
         Partition(partition_index=number, leader_id=1, replica_nodes=[1, 2, 3], isr_nodes=[1, 2], offline_replicas=[])
         for number in range(20_000)
     ]
     topic = Topic(name="large", topic_id=UUID(int=1), partitions=partitions)
-    connection = Answered(MetadataResponse(brokers=[Broker(host="h")], topics=[topic]))
-    found = [await longest_gaps(connection.assignments([b"large"])) for _ in range(3)]
+    channel = Answered(b"\x00" + bytes(MetadataResponse(brokers=[Broker(host="h")], topics=[topic]).encode(version=12)))
+    channel.metadata_version = 12
+    found = [await longest_gaps(describe(channel, [b"large"], [b"large"])) for _ in range(3)]
     of_each = Replicas(1, frozenset({2, 3}), frozenset({1, 2}))
-    assert all(answer == {b"large": dict.fromkeys(range(20_000), of_each)} for answer, _ in found)
+    assert all(told.topics[b"large"].partitions == dict.fromkeys(range(20_000), of_each) for told, _ in found)
     # The best of three, for a machine that does other work too.
     assert min(gaps[0] for _, gaps in found) < 0.005

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.address import Address, Network
 from proxy.config import Config, ConfigError, load_config, parse_config, throttle_settings
-from quota.throttle import ThrottleSettings
+from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ThrottledReplicas
 
 # A file as users write it, with most tables of docs/running.md.

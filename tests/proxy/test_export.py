@@ -12,9 +12,10 @@ import pytest
 from protocol.records import RecordsSeen
 from proxy.export import Exporter, Sample, new_start_id
 from proxy.log import EventLog
-from quota.link_counts import count_strays
+from quota.fetch.counts import count_strays
 from quota.samples import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaLine
-from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.settings import Side, ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
@@ -69,7 +70,9 @@ class Exporting:
         """Have records pass on the leader's side."""
         link = self.throttles[0].link(2)
         for topic in range(topics):
-            count_strays(link, b"topic-%d" % topic, False, [RecordsSeen(id_, 10, 10) for id_ in range(partitions)])
+            count_strays(
+                link.partitions, b"topic-%d" % topic, False, [RecordsSeen(id_, 10, 10) for id_ in range(partitions)]
+            )
 
 
 @pytest.fixture

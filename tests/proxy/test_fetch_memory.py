@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from proxy.fetch_memory import FetchMemory
-from quota.decisions import Hold
+from quota.fetch.decisions import Hold
 from tests.fakes.clock import MovedClock
 from tests.fakes.relaying import relaying
 from tests.protocol.wire import fetch, fetch_response, produce, request

@@ -20,8 +20,8 @@ from proxy.fetches import ReplicaFetches
 from proxy.log import EventLog
 from proxy.relay import HeldFetches, Relay
 from proxy.stats import OTHER_PEERS, RelayStats
-from quota.decisions import Answer, Forward, Hold
-from quota.request_intake import TooManyPartitions
+from quota.fetch.context import TooManyPartitions
+from quota.fetch.decisions import Answer, Forward, Hold
 from tests.fakes.relaying import Scripted, ScriptedThrottle, relaying
 from tests.protocol.wire import fetch, fetch_response, request, response
 

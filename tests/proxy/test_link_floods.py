@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from proxy.link import MOST_FETCHES, MOST_PENDING
-from quota.decisions import Hold
+from quota.fetch.decisions import Hold
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
 from tests.proxy.loop_gaps import longest_gaps

@@ -20,7 +20,7 @@ from protocol.fetch import (
 )
 from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from protocol.header import FETCH, RequestHeader
-from quota.decisions import Forward, Hold
+from quota.fetch.decisions import Forward, Hold
 from quota.throttle import Throttle
 from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.wire import fetch, fetch_response, response

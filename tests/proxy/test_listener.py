@@ -13,7 +13,7 @@ import pytest
 
 from protocol.fetch import encode_fetch_response
 from proxy.address import Address
-from quota.decisions import Answer, Hold
+from quota.fetch.decisions import Answer, Hold
 from tests.fakes.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
 

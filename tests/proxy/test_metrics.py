@@ -12,7 +12,8 @@ from protocol.errors import ProtocolError, TooMany, UnsupportedVersion
 from proxy import metrics
 from proxy.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, content_type, families, render
 from proxy.stats import OTHER_PEERS, RelayStats
-from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.settings import Side, ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from quota.topic_names import TopicNames
 from tests.fakes.clock import MovedClock

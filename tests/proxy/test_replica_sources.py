@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from proxy.address import IPAddress, Network, numeric_address
-from proxy.broker_addresses import BrokerAddresses
+from proxy.cluster.broker_addresses import BrokerAddresses
 from proxy.replica_sources import GRACE_SECONDS, SEEN_SECONDS, Addresses, ReplicaSources
 from tests.fakes.clock import MovedClock
 

@@ -25,6 +25,7 @@ from quota.samples import IntervalLine, LinkLine
 from quota.throttle import Throttle
 from tests.fakes.metadata_broker import metadata_broker
 from tests.fakes.servers import serving
+from tests.proxy.cluster_broker import Broker as ClusterBroker
 from tests.sample_files import lines_in
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 
@@ -324,44 +325,37 @@ async def test_sidecar_status_shows_both_sides(broker: Broker) -> None:
 async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The poller has tests of its own; this is its wiring: throttled topics in, ISR out, polled at once on a change."""
-    from proxy import cluster
-    from proxy.min_isr import MinInSyncReplicas
-
-    asked: list[set[str]] = []
-    polled = asyncio.Event()
-
-    async def ask(
-        poller: cluster.ClusterPoller, topics: set[str], told: object
-    ) -> dict[tuple[bytes, int], frozenset[int]]:
-        asked.append(topics)
-        polled.set()
-        return {(b"orders", 0): frozenset({1, 2})}
-
-    async def refresh(min_isr: MinInSyncReplicas, connection: object, topics: set[str]) -> None:
-        min_isr._values = {b"orders": 3}
-
-    monkeypatch.setattr(cluster.ClusterPoller, "_ask", ask)
+    """The client has tests of its own; this is its wiring: throttled topics in, ISR out, polled at once on a change."""
     under: dict[str, object] = {}
-    monkeypatch.setattr(MinInSyncReplicas, "refresh", refresh)
-    monkeypatch.setattr(
-        Throttle, "set_under_min_isr", lambda throttle, partitions: under.update({throttle.side: partitions})
-    )
-    throttle = f'[throttle.topics.idle]\n"{LEADER_REPLICAS}" = "*"'
-    config = configured(broker, '[cluster]\nbootstrap_servers = "127.0.0.1:1"', throttle)
-    async with running(config) as weir:
-        await asyncio.sleep(0)
-        assert asked == []  # lists without a rate throttle nothing
-        await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "*"}}})
-        async with asyncio.timeout(2):
-            await polled.wait()
-        assert asked == [{"idle", "orders"}]
-        for side in weir.sidecar.sides:
-            assert side.throttle.in_isr(b"orders", 0, 2)
-            assert not side.throttle.in_isr(b"orders", 0, 3)
-        assert under == {"leader": {(b"orders", 0)}, "follower": {(b"orders", 0)}}
-        assert await weir.metric('weir_cluster_polls_total{result="ok"}') == 1
-        assert await weir.metric('weir_cluster_polls_total{result="failed"}') == 0
+    reached = asyncio.Event()
+
+    def set_under_min_isr(throttle: Throttle, partitions: frozenset[tuple[bytes, int]]) -> None:
+        under[throttle.side] = partitions
+        if partitions:
+            reached.set()
+
+    monkeypatch.setattr(Throttle, "set_under_min_isr", set_under_min_isr)
+    bootstrap = ClusterBroker()
+    async with serving(bootstrap.serve) as (_, bootstrap.port):
+        throttle = f'[throttle.topics.idle]\n"{LEADER_REPLICAS}" = "*"'
+        config = configured(broker, f'[cluster]\nbootstrap_servers = "127.0.0.1:{bootstrap.port}"', throttle)
+        async with running(config) as weir:
+            await asyncio.sleep(0)
+            assert bootstrap.asked == []  # lists without a rate throttle nothing
+            await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "*"}}})
+            async with asyncio.timeout(2):
+                await reached.wait()
+            assert bootstrap.asked == [["idle", "orders"]]
+            for side in weir.sidecar.sides:
+                assert side.throttle.in_isr(b"orders", 0, 2)
+                assert not side.throttle.in_isr(b"orders", 0, 3)
+            assert under == {"leader": {(b"orders", 1)}, "follower": {(b"orders", 1)}}
+            for what, polls in (("topics", 1), ("configs", 1), ("topic_ids", 0)):
+                assert await weir.metric(f'weir_cluster_polls_total{{result="ok",what="{what}"}}') == polls
+                assert await weir.metric(f'weir_cluster_polls_total{{result="failed",what="{what}"}}') == 0
+                assert (await weir.metric(f'weir_cluster_poll_bytes_total{{what="{what}"}}') > 50) == bool(polls)
+            assert 0 < await weir.metric('weir_cluster_poll_seconds{what="topics"}') < 2
+            assert 0 <= await weir.metric("weir_cluster_view_age_seconds") < 2
 
 
 async def test_sidecar_names_of_throttled_topics_reach_both_throttles(

@@ -9,7 +9,9 @@ import pytest
 
 from proxy.config import ThrottleTable, parse_config
 from proxy.config_reader import ConfigError
-from proxy.throttle_table import TOPICS_PER_SLICE, ThrottleInForce, plain_table
+from proxy.throttle_table import TOPICS_PER_SLICE, LayeredThrottle, plain_table
+from quota.throttle_layers import Lease
+from tests.fakes.clock import MovedClock
 from tests.proxy.test_config import FULL
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
@@ -30,19 +32,19 @@ def applied() -> Applied:
 
 
 @pytest.fixture
-def in_force(applied: Applied) -> ThrottleInForce:
-    return ThrottleInForce(parse_config(FULL).throttle, applied.append)
+def in_force(applied: Applied) -> LayeredThrottle:
+    return LayeredThrottle(parse_config(FULL).throttle, applied.append)
 
 
-def shown(in_force: ThrottleInForce) -> dict[str, object]:
-    plain = in_force.as_plain()
-    del plain["sources"]
+async def shown(in_force: LayeredThrottle) -> dict[str, object]:
+    plain = await in_force.as_plain()
+    del plain["sources"], plain["layers"]
     return plain
 
 
-def test_throttle_of_the_file_is_shown_with_its_source(in_force: ThrottleInForce) -> None:
-    assert shown(in_force) == FROM_FILE
-    assert in_force.as_plain()["sources"] == {
+async def test_throttle_of_the_file_is_shown_with_its_source(in_force: LayeredThrottle) -> None:
+    assert await shown(in_force) == FROM_FILE
+    assert (await in_force.as_plain())["sources"] == {
         LEADER_RATE: "file",
         FOLLOWER_RATE: "file",
         f"topics.orders.{LEADER_REPLICAS}": "file",
@@ -50,32 +52,33 @@ def test_throttle_of_the_file_is_shown_with_its_source(in_force: ThrottleInForce
     }
 
 
-async def test_throttle_replaced_is_the_new_table_alone(in_force: ThrottleInForce, applied: Applied) -> None:
+async def test_throttle_replaced_is_the_new_table_alone(in_force: LayeredThrottle, applied: Applied) -> None:
     await in_force.replace({LEADER_RATE: 7})
-    assert in_force.as_plain() == {LEADER_RATE: 7, "topics": {}, "sources": {LEADER_RATE: "http"}}
+    assert await shown(in_force) == {LEADER_RATE: 7, "topics": {}}
+    assert (await in_force.as_plain())["sources"] == {LEADER_RATE: "http"}
     assert [table.leader_rate for table in applied] == [7]
 
 
-async def test_throttle_merged_keeps_what_is_not_named(in_force: ThrottleInForce) -> None:
+async def test_throttle_merged_keeps_what_is_not_named(in_force: LayeredThrottle) -> None:
     await in_force.merge({LEADER_RATE: 7, "topics": {"payments": {FOLLOWER_REPLICAS: "3:1"}}})
-    assert shown(in_force) == {
+    assert await shown(in_force) == {
         **FROM_FILE,
         LEADER_RATE: 7,
         "topics": {**FROM_FILE["topics"], "payments": {FOLLOWER_REPLICAS: "3:1"}},  # type: ignore[dict-item]
     }
-    sources = in_force.as_plain()["sources"]
+    sources = (await in_force.as_plain())["sources"]
     assert (sources[LEADER_RATE], sources[FOLLOWER_RATE]) == ("http", "file")
     assert sources[f"topics.payments.{FOLLOWER_REPLICAS}"] == "http"
     assert sources[f"topics.orders.{LEADER_REPLICAS}"] == "file"
 
 
-async def test_throttle_merged_does_not_read_topics_again_that_are_not_named(in_force: ThrottleInForce) -> None:
+async def test_throttle_merged_does_not_read_topics_again_that_are_not_named(in_force: LayeredThrottle) -> None:
     """There may be thousands, and every connection waits meanwhile."""
     orders = in_force.table.topics["orders"]
     await in_force.merge({LEADER_RATE: 7, "topics": {"payments": {FOLLOWER_REPLICAS: "3:1"}}})
-    assert in_force.table.topics["orders"] is orders
+    assert in_force.table.topics["orders"].leader_replicas is orders.leader_replicas
     await in_force.merge({"topics": {"orders": {FOLLOWER_REPLICAS: "3:1"}}})
-    assert in_force.table.topics["orders"].leader_replicas == orders.leader_replicas
+    assert in_force.table.topics["orders"].leader_replicas is orders.leader_replicas
 
 
 @pytest.mark.parametrize(
@@ -90,15 +93,16 @@ async def test_throttle_merged_does_not_read_topics_again_that_are_not_named(in_
     ],
 )
 async def test_throttle_merged_null_removes(
-    in_force: ThrottleInForce, patch: dict[str, object], left: dict[str, object]
+    in_force: LayeredThrottle, patch: dict[str, object], left: dict[str, object]
 ) -> None:
     await in_force.merge(patch)
-    assert shown(in_force) == left
+    assert await shown(in_force) == left
 
 
-def test_throttle_cleared_is_empty(in_force: ThrottleInForce, applied: Applied) -> None:
+async def test_throttle_cleared_is_empty(in_force: LayeredThrottle, applied: Applied) -> None:
     in_force.clear()
-    assert in_force.as_plain() == {"topics": {}, "sources": {}}
+    assert await shown(in_force) == {"topics": {}}
+    assert (await in_force.as_plain())["sources"] == {}
     assert applied == [ThrottleTable()]
 
 
@@ -115,18 +119,18 @@ def test_throttle_cleared_is_empty(in_force: ThrottleInForce, applied: Applied) 
     ],
 )
 async def test_throttle_loaded_from_the_file_undoes_what_http_did_and_names_it(
-    in_force: ThrottleInForce, patch: dict[str, object], undone: list[str]
+    in_force: LayeredThrottle, patch: dict[str, object], undone: list[str]
 ) -> None:
     await in_force.merge(patch)
     assert in_force.load(parse_config(FULL.replace("6000000", "8")).throttle) == undone
-    assert shown(in_force) == {**FROM_FILE, FOLLOWER_RATE: 8}
-    assert set(in_force.as_plain()["sources"].values()) == {"file"}
+    assert await shown(in_force) == {**FROM_FILE, FOLLOWER_RATE: 8}
+    assert set((await in_force.as_plain())["sources"].values()) == {"file"}
     assert in_force.load(parse_config(FULL).throttle) == []  # it was the file that changed
 
 
-async def test_throttle_as_it_is_shown_may_be_put_back(in_force: ThrottleInForce) -> None:
-    await in_force.replace(in_force.as_plain())
-    assert shown(in_force) == FROM_FILE
+async def test_throttle_as_it_is_shown_may_be_put_back(in_force: LayeredThrottle) -> None:
+    await in_force.replace(await in_force.as_plain())
+    assert await shown(in_force) == FROM_FILE
 
 
 @pytest.mark.parametrize(
@@ -148,15 +152,15 @@ async def test_throttle_as_it_is_shown_may_be_put_back(in_force: ThrottleInForce
         (5, "body"),
     ],
 )
-@pytest.mark.parametrize("change", [ThrottleInForce.replace, ThrottleInForce.merge])
+@pytest.mark.parametrize("change", [LayeredThrottle.replace, LayeredThrottle.merge])
 async def test_throttle_bad_change_names_the_field_and_changes_nothing(
-    in_force: ThrottleInForce, applied: Applied, change: object, body: object, field: str
+    in_force: LayeredThrottle, applied: Applied, change: object, body: object, field: str
 ) -> None:
-    before = in_force.as_plain()
+    before = await in_force.as_plain()
     with pytest.raises(ConfigError) as caught:
         await change(in_force, body)  # type: ignore[operator]
     assert caught.value.field == field
-    assert in_force.as_plain() == before
+    assert await in_force.as_plain() == before
     assert applied == []
 
 
@@ -164,35 +168,35 @@ def many_topics(prefix: str) -> dict[str, object]:
     return {"topics": {f"{prefix}{number}": {LEADER_REPLICAS: f"{number}:1"} for number in range(3 * TOPICS_PER_SLICE)}}
 
 
-@pytest.mark.parametrize("change", [ThrottleInForce.replace, ThrottleInForce.merge])
+@pytest.mark.parametrize("change", [LayeredThrottle.replace, LayeredThrottle.merge])
 async def test_throttle_of_many_topics_is_read_while_others_run_and_put_in_force_at_once(
-    in_force: ThrottleInForce,
+    in_force: LayeredThrottle,
     applied: Applied,
-    change: Callable[[ThrottleInForce, object], Coroutine[None, None, None]],
+    change: Callable[[LayeredThrottle, object], Coroutine[None, None, None]],
 ) -> None:
     changing = asyncio.create_task(change(in_force, many_topics("t")))
     turns = 0
     while not changing.done():
-        assert shown(in_force) == FROM_FILE
+        assert await shown(in_force) == FROM_FILE
         await asyncio.sleep(0)
         turns += 1
     assert turns >= 3
     (table,) = applied
-    assert len(table.topics) == 3 * TOPICS_PER_SLICE + (change is ThrottleInForce.merge)
+    assert len(table.topics) == 3 * TOPICS_PER_SLICE + (change is LayeredThrottle.merge)
 
 
 async def test_throttle_bad_topic_in_the_last_slice_changes_nothing(
-    in_force: ThrottleInForce, applied: Applied
+    in_force: LayeredThrottle, applied: Applied
 ) -> None:
     body = many_topics("t")
     body["topics"]["bad"] = {LEADER_REPLICAS: "1"}  # type: ignore[index]
     with pytest.raises(ConfigError, match=r"topics\.bad"):
         await in_force.replace(body)
     assert applied == []
-    assert shown(in_force) == FROM_FILE
+    assert await shown(in_force) == FROM_FILE
 
 
-async def test_throttle_merged_keeps_what_another_change_set_while_it_was_read(in_force: ThrottleInForce) -> None:
+async def test_throttle_merged_keeps_what_another_change_set_while_it_was_read(in_force: LayeredThrottle) -> None:
     await asyncio.gather(
         in_force.merge(many_topics("a")),
         in_force.merge({LEADER_RATE: 7, "topics": {"orders": None}}),
@@ -200,4 +204,44 @@ async def test_throttle_merged_keeps_what_another_change_set_while_it_was_read(i
     )
     assert len(in_force.table.topics) == 6 * TOPICS_PER_SLICE
     assert in_force.table.leader_rate == 7
-    assert in_force.as_plain() == {**plain_table(in_force.table), "sources": in_force.sources}
+    assert await shown(in_force) == plain_table(in_force.table)
+
+
+async def layers(in_force: LayeredThrottle) -> dict[str, list[dict[str, object]]]:
+    return {layer["source"]: layer["parts"] for layer in (await in_force.as_plain())["layers"]}
+
+
+async def test_throttle_layers_show_what_http_hides_of_the_file(in_force: LayeredThrottle) -> None:
+    of_file = [
+        {"part": LEADER_RATE, "value": 5000000},
+        {"part": FOLLOWER_RATE, "value": 6000000},
+        {"part": f"topics.orders.{LEADER_REPLICAS}", "value": "*"},
+        {"part": f"topics.orders.{FOLLOWER_REPLICAS}", "value": "0:2,1:2"},
+    ]
+    assert (await layers(in_force)) == {"file": of_file}
+    await in_force.merge({LEADER_RATE: 7, "topics": {"orders": None, "never-there": None}})
+    by_http: list[dict[str, object]] = [{"part": "topics.orders", "removed": True}, {"part": LEADER_RATE, "value": 7}]
+    assert (await layers(in_force)) == {"file": of_file, "http": by_http}
+    await in_force.replace({FOLLOWER_RATE: 8})
+    assert (await layers(in_force))["http"] == [{"part": "*", "removed": True}, {"part": FOLLOWER_RATE, "value": 8}]
+    in_force.load(parse_config(FULL).throttle)
+    assert (await layers(in_force)) == {"file": of_file}
+
+
+async def test_throttle_with_a_lease_uncovers_the_file_when_it_ends(applied: Applied) -> None:
+    clock = MovedClock(0.0)
+    in_force = LayeredThrottle(parse_config(FULL).throttle, applied.append, clock)
+    lease = Lease(clock() + 60.0, "ann", "a move")
+    await in_force.merge({LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: ", "}}}, lease)
+    clock.move(50.0)
+    assert in_force.next_expiry() == clock() + 10.0
+    assert {"part": LEADER_RATE, "value": 7, "expires_in_seconds": 10.0, "owner": "ann", "reason": "a move"} in (
+        await layers(in_force)
+    )["http"]
+    in_force.expire()
+    assert (applied[-1].leader_rate, set((await shown(in_force))["topics"]["orders"])) == (7, {FOLLOWER_REPLICAS})  # type: ignore[index]
+    clock.move(10.0)
+    in_force.expire()
+    assert applied[-1] == parse_config(FULL).throttle
+    assert await shown(in_force) == FROM_FILE
+    assert set(await layers(in_force)) == {"file"}

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from protocol.metadata import NO_ID
-from proxy import topic_ids
 from proxy.address import Address
+from proxy.cluster import topic_ids, topics
+from proxy.cluster.watch import metadata_servers
 from proxy.config import parse_config
-from proxy.topic_ids import metadata_servers
 from tests.fakes.metadata_broker import MetadataBroker, Question
 from tests.proxy.resolving import ORDERS, ORDERS_AGAIN, PAYMENTS, POLL_SECONDS, STRANGER, Resolving, events, fields
 
@@ -97,7 +97,7 @@ async def test_resolver_asks_at_once_when_other_topics_are_throttled(
     async with resolving.running():
         await resolving.until(lambda: resolving.changes == 1)
         resolving.throttled = {"payments"}
-        resolving.resolver.wake()
+        resolving.wake()
         await resolving.until(lambda: resolving.changes == 2)  # the clock stands still: no poll is due
         assert [question.names for question in naming_broker.asked] == [["orders"], ["payments"]]
 
@@ -107,7 +107,7 @@ async def test_resolver_woken_while_it_asks_asks_again(naming_broker: MetadataBr
     async with resolving.running():
         await resolving.until(lambda: len(naming_broker.asked) == 1)
         resolving.throttled = {"payments"}
-        resolving.resolver.wake()
+        resolving.wake()
         naming_broker.released.set()
         await resolving.until(lambda: resolving.changes == 2)
 
@@ -145,7 +145,8 @@ async def test_resolver_asks_again_for_an_unknown_id_without_another_miss(
 async def test_resolver_asks_in_questions_of_bounded_size(
     naming_broker: MetadataBroker, resolving: Resolving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_ids, "TOPICS_PER_QUESTION", 2)
+    monkeypatch.setattr(topic_ids, "IDS_PER_QUESTION", 2)
+    monkeypatch.setattr(topics, "TOPICS_PER_QUESTION", 2)
     resolving.throttled = {"orders", "payments"}
     wanted = [bytes([number]) * 16 for number in (7, 8, 9)]
     for topic_id in wanted:

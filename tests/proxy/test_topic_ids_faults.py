@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from proxy import topic_ids
-from proxy.topic_ids import FIRST_RETRY_SECONDS
+from proxy.cluster import client
+from proxy.cluster.client import FIRST_RETRY_SECONDS
 from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.proxy.resolving import DEADLINE_SECONDS, ORDERS, PAYMENTS, POLL_SECONDS, Resolving, Waits, events, fields
 
@@ -58,7 +58,7 @@ async def test_resolver_gives_a_broker_that_does_not_answer_up_and_keeps_what_it
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topic_ids, "QUESTION_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(client, "QUESTION_TIMEOUT_SECONDS", 0.05)
     await resolving.asked_at(0)
     naming_broker.silent = True
     resolving.names.name_of(PAYMENTS)
@@ -79,7 +79,7 @@ async def test_resolver_uses_a_new_connection_after_the_broker_closed_the_first(
 ) -> None:
     await resolving.asked_at(0)
     naming_broker.disconnect()
-    connection = resolving.resolver._connection
+    connection = resolving.client._channel
     assert connection is not None
     await resolving.until(lambda: connection.closed)
     await resolving.asked_at(POLL_SECONDS)
@@ -94,7 +94,7 @@ async def test_resolver_asks_the_next_server_when_one_fails_and_stays_with_it(
         resolving = Resolving(bad.address, naming_broker.address)
         await resolving.asked_at(0)
         await resolving.asked_at(POLL_SECONDS)
-        resolving.resolver._disconnect()
+        resolving.client.disconnect()
         assert (bad.connections, naming_broker.connections, len(naming_broker.asked)) == (1, 1, 2)
         assert events(caplog) == []
 
@@ -146,16 +146,16 @@ async def test_resolver_survives_a_bug_in_what_it_calls(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topic_ids, "FIRST_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(client, "FIRST_RETRY_SECONDS", 0.001)
     seen = []
 
     def changed() -> None:
         seen.append(resolving.names.name_of(ORDERS))
         raise RuntimeError("a bug")
 
-    resolving.resolver._changed = changed
+    resolving.on_change = changed  # type: ignore[method-assign]
     async with resolving.running():
         await resolving.until(lambda: len(seen) == 1)
         resolving.names.name_of(PAYMENTS)
         await resolving.until(lambda: len(seen) == 2)
-    assert "topic_ids_failed" in events(caplog)
+    assert "cluster_poll_not_taken" in events(caplog)

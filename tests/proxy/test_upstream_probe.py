@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy import upstream_probe
 from proxy.address import Address
-from proxy.upstream_probe import CACHE_SECONDS, UpstreamProbe
+from proxy.cluster import upstream_probe
+from proxy.cluster.upstream_probe import CACHE_SECONDS, UpstreamProbe
 from tests.fakes.servers import serving
 
 Serve = Callable[[bytes], Awaitable[bytes]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quota.broker_ids import BrokerIds
-from quota.throttle import NO_BROKER, Throttle
+from quota.broker_ids import NO_BROKER, BrokerIds
+from quota.throttle import Throttle
 from quota.unassigned import Assignment, Replicas, UnassignedReplicas
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from quota.catch_up import RANK_SECONDS, Order
-from quota.decisions import Forward, Hold
-from quota.replica_state import ReplicaPartition
-from quota.request_intake import ABSENT_SECONDS
-from quota.throttle import Policy, Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward, Hold
+from quota.fetch.order import RANK_SECONDS, CatchUp
+from quota.fetch.partitions import ABSENT_SECONDS
+from quota.fetch.state import ReplicaPartition
+from quota.settings import Order, Policy, ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from quota.turns import FLOOR
 from tests.fakes.clock import MovedClock
@@ -142,12 +143,13 @@ def test_a_partition_that_falls_below_min_isr_comes_first(policy: Policy) -> Non
 def test_what_falls_behind_after_the_ranking_is_in_the_order_too() -> None:
     talk = conversation()
     talk.run(0.2)
-    link, now = talk.link, talk.clock.now
-    *_, last = link.queue
-    link.queue.leave(last)
-    assert last not in set(link.catch_up.order(link, now + RANK_SECONDS))
-    link.queue.enter(last, is_capped=False)
-    assert last in set(link.catch_up.order(link, now + RANK_SECONDS))
+    queue, now = talk.link.partitions.queue, talk.clock.now
+    catch_up = CatchUp(talk.link.throttle)
+    *_, last = queue
+    queue.leave(last)
+    assert last not in set(catch_up.order(queue, now))
+    queue.enter(last, is_capped=False)
+    assert last in set(catch_up.order(queue, now))
 
 
 def test_min_isr_that_changes_is_a_new_generation_and_one_that_stays_is_none() -> None:
@@ -241,7 +243,7 @@ def test_a_link_whose_partition_below_min_isr_brings_nothing_does_not_go_before_
 def test_grants_in_turn_keep_nothing_of_a_partition_that_is_long_gone() -> None:
     talk = conversation("round-robin", sizes=[BATCHES, BATCHES])
     talk.run(1)
-    topics = list(talk.link.topics.values())
+    topics = list(talk.link.partitions.topics.values())
     talk.follower.offsets = {(b"other", 0): 0}
     talk.leader.logs[b"other", 0] = Log([BATCH])
     talk.run(ABSENT_SECONDS + 1)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import quota
-from quota.decisions import Forward
-from quota.replica_link import ReplicaLink
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward
+from quota.fetch.link import ReplicaLink
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import pytest
 
 from protocol.fetch import FETCH_VERSIONS
-from quota.decisions import Answer, Forward, Hold
-from quota.fetch_sessions import LEFT_OUT_MS
-from quota.replica_state import Upstream
-from quota.request_intake import TooManyPartitions
-from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.fetch.context import TooManyPartitions
+from quota.fetch.decisions import Answer, Forward, Hold
+from quota.fetch.sessions import LEFT_OUT_MS
+from quota.fetch.state import Upstream
+from quota.settings import Side, ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
@@ -49,7 +50,7 @@ class Cluster:
             return  # the last fetch did not reach the leader
         for hop in self.hops:
             if hop.link.throttle.settings.rate is not None:  # what began to wait with this answer is told with the next
-                waiting_as_came = {one for one in hop.link.waiting() if one.upstream is Upstream.AS_CAME}
+                waiting_as_came = {one for one in hop.link.partitions.waiting() if one.upstream is Upstream.AS_CAME}
                 assert waiting_as_came <= hop.link.sessions.touched.keys()
         link = self.hops[-1].link
         if link.sessions.leader.needs_full:
@@ -59,7 +60,7 @@ class Cluster:
         for key, cached in partitions.items():
             asked = self.follower.sent[key]
             assert row.with_no_bytes(cached.entry, len(asked)) == row.with_no_bytes(asked, len(asked))
-        noted = [one for one in link.partitions() if one.upstream is not Upstream.ABSENT]
+        noted = [one for one in link.partitions if one.upstream is not Upstream.ABSENT]
         assert {(one.topic.key, one.partition) for one in noted} == set(partitions)
         as_came = [one for one in noted if one.upstream is Upstream.AS_CAME]
         assert all(partitions[one.topic.key, one.partition].entry == one.entry for one in as_came)
@@ -193,7 +194,7 @@ def test_an_error_reaches_the_follower_within_11_seconds(
 def test_an_error_reaches_the_follower_of_a_busy_link_too(rates: tuple[int, ...]) -> None:
     made = cluster(*rates, behind=200)  # one share each takes longer than a follower may go without the truth
     made.follower.run(2)
-    last = list(made.hops[0].link.queue)[-1]
+    last = list(made.hops[0].link.partitions.queue)[-1]
     key = last.topic.key, last.partition
     made.leader.leader.logs[key].error_code = 6
     error = struct.pack(">ih", key[1], 6)
@@ -380,7 +381,7 @@ def test_a_request_that_does_not_wait_for_its_answer_is_held_until_that_came() -
 
 @pytest.mark.parametrize("full", [True, False])
 def test_no_more_partitions_are_kept_than_one_link_may(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quota.request_intake.MOST_PARTITIONS", PARTITIONS)
+    monkeypatch.setattr("quota.fetch.context.MOST_PARTITIONS", PARTITIONS)
     made = cluster(MB, in_sync=0)
     made.follower.fetch()
     made.follower.offsets[b"t", PARTITIONS] = 0

@@ -7,7 +7,8 @@ from typing import Protocol
 
 import pytest
 
-from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.settings import Side, ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from quota.topic_lag import LagRow
 from tests.fakes.clock import MovedClock

@@ -4,8 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from quota.decisions import Forward
-from quota.throttle import Throttle, ThrottleSettings
+from quota.batches import REMEMBERED_SECONDS, LargestBatch, LargestBatches
+from quota.fetch.decisions import Forward
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
@@ -50,3 +52,49 @@ def test_links_with_large_batches_take_their_first_answers_one_after_the_other()
         clock.move(0.01)
     assert all(second - first >= 0.98 for first, second in pairwise(asked_at[:5]))  # each as soon as the last is paid
     assert 5.0 <= asked_at[-1] - asked_at[0] <= 10.0  # but none waits for longer than URGENT_SECONDS
+
+
+def test_batch_that_one_link_has_seen_surprises_no_other() -> None:
+    """What comes first in an answer comes whole: budget is set aside for as large a batch as any link has seen."""
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=2 * MB, replicas={"t": ALL_REPLICAS}))
+    leader = Leader({(b"t", 0): Log([50_000, 51_000, 400_000] * 100)})
+    Conversation(clock, throttle.link(2), leader, Follower({(b"t", 0): 0})).run(2.0)
+    clock.move(6.0)
+    second = Conversation(clock, throttle.link(3), leader, Follower({(b"t", 0): 0}, replica_id=3))
+    second.exchange()  # it is asked who is in sync, and learns of the first batch
+    throttle.release_stuck()  # nothing of the first link is on its way
+    assert isinstance(second.next_decision(), Forward)
+    assert throttle.ledger.reserved >= 400_000
+
+
+def test_batch_that_is_long_ago_is_forgotten() -> None:
+    largest = LargestBatch()
+    largest.learn(400_000, 10.0)
+    largest.learn(1_000, 10.0 + REMEMBERED_SECONDS)
+    assert largest.size == 400_000
+    largest.learn(1_000, 10.0 + 2 * REMEMBERED_SECONDS)
+    assert largest.size == 1_000
+
+
+def test_topic_that_no_link_fetches_is_forgotten() -> None:
+    largest_batches = LargestBatches()
+    one, same = largest_batches.of(b"t"), largest_batches.of(b"t")
+    assert one is same
+    one.learn(400_000, 10.0)
+    del one, same
+    assert largest_batches.of(b"t").size == 0
+
+
+def test_partition_whose_batches_are_not_known_yet_loses_no_turns() -> None:
+    """Its first grant asks for one byte, and one batch comes: it had no more than that."""
+    clock = MovedClock()
+    throttle = Throttle(
+        "leader", 1, clock, ThrottleSettings(rate=5_000, order="round-robin", replicas={"t": ALL_REPLICAS})
+    )
+    logs = {(b"other", 0): Log([1_000] * 1_000), (b"t", 0): Log([1_000] * 500), (b"t", 1): Log([1_000] * 500)}
+    follower = Follower(dict.fromkeys(logs, 0))
+    Conversation(clock, throttle.link(2), Leader(logs), follower).run(8.0)
+    offsets = follower.offsets[b"t", 0], follower.offsets[b"t", 1]
+    assert sum(offsets) >= 30
+    assert max(offsets) - min(offsets) <= 2

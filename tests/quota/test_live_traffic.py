@@ -6,9 +6,10 @@ What is granted goes along with a live record: an answer of its own would be one
 from collections.abc import Sequence
 
 from protocol.fetch import FetchRequest
-from quota.decisions import Forward
-from quota.replica_link import ReplicaLink
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward
+from quota.fetch.link import ReplicaLink
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested

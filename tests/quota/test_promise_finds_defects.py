@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from protocol.fetch import FetchRequest
-from quota import fetch_plan, request_intake
-from quota.catch_up import CatchUp
+from quota.budget.quota import Part, Quota
+from quota.fetch import context, plan
+from quota.fetch.order import CatchUp
+from quota.fetch.partitions import LinkPartitions
+from quota.fetch.settlement import Settlement
+from quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
 from quota.grant_queue import GrantQueue
 from quota.ledger import Account, StrictLedger
 from quota.questions import Questions
-from quota.replica_link import ReplicaLink
-from quota.replica_state import UNKNOWN_OFFSET, ReplicaPartition
 from quota.turns import Turns
 from tests.quota.model import hops
 from tests.quota.model.judge import judge
@@ -27,15 +29,15 @@ Patch = pytest.MonkeyPatch
 
 def question_for_each_return(patch: Patch) -> None:
     """What returns has no high watermark, and links ask whenever they have a question."""
-    appeared = request_intake._appeared
+    appear = LinkPartitions.appear
 
-    def forget(*args: object, **more: object) -> ReplicaPartition:
-        replica = appeared(*args, **more)  # type: ignore[arg-type]
+    def forget(link: LinkPartitions, *args: Any, **more: Any) -> ReplicaPartition:
+        replica = appear(link, *args, **more)
         replica.high_watermark = UNKNOWN_OFFSET
         return replica
 
-    patch.setattr(request_intake, "_appeared", forget)
-    patch.setattr(Questions, "ready_at", lambda self, link, replica, due, **_: due)
+    patch.setattr(LinkPartitions, "appear", forget)
+    patch.setattr(Questions, "look", lambda self, link, replica, due, **_: (due, due))
 
 
 def place_lost_by_each_return(patch: Patch) -> None:
@@ -45,30 +47,30 @@ def place_lost_by_each_return(patch: Patch) -> None:
         return iter(sorted(queue._waiting, key=lambda one: one.is_paced))
 
     patch.setattr(GrantQueue, "__iter__", always_there_first)
-    patch.setattr(CatchUp, "_paced", lambda self, link: [])
+    patch.setattr(CatchUp, "_paced", lambda self, queue: [])
 
 
 def grants_always_last(patch: Patch) -> None:
     """Whatever fills the answers, it stands in front."""
-    take = ReplicaLink._take_barren
+    note = Settlement._note_barren
 
-    def miss(link: ReplicaLink, *args: object) -> None:
-        take(link, *args)  # type: ignore[arg-type]
-        link.crowded_until = -math.inf
+    def miss(settlement: Settlement) -> None:
+        note(settlement)
+        settlement._state.crowded_until = -math.inf
 
-    patch.setattr(ReplicaLink, "_take_barren", miss)
+    patch.setattr(Settlement, "_note_barren", miss)
 
 
 def reservations_that_leak(patch: Patch) -> None:
     """An exception between a reservation and its fetch keeps it for good."""
-    forward = fetch_plan._forward_granted
+    leave_out = LinkPartitions.leave_out
 
-    def fail(link: ReplicaLink, request: FetchRequest, *args: object) -> object:
-        if link.replica_id == ROGUE_ID:
+    def fail(link: LinkPartitions, granted: Sequence[ReplicaPartition] = ()) -> None:
+        if link.replica_id == ROGUE_ID and granted:
             raise KeyError
-        return forward(link, request, *args)  # type: ignore[arg-type]
+        leave_out(link, granted)
 
-    patch.setattr(fetch_plan, "_forward_granted", fail)
+    patch.setattr(LinkPartitions, "leave_out", fail)
     patch.setattr(Account, "close", lambda self: None)
     patch.setattr(StrictLedger, "recount", lambda self, reserved: None)
 
@@ -91,14 +93,15 @@ def empty_answers_filled(patch: Patch) -> None:
 
 def negative_sizes(patch: Patch) -> None:
     """A negative max_bytes reserves a negative amount."""
-    fill = fetch_plan._fill
+    fill = plan.fill
 
-    def lend(link: ReplicaLink, request: FetchRequest, *args: float) -> fetch_plan._Fill:
-        filled = fill(link, request, *args)
-        filled.reserved = min(filled.reserved, request.max_bytes)
-        return filled
+    def lend(view: plan.FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
+        grants, parts = fill(view, spends)
+        return grants, {
+            quota: replace(part, reserved=min(part.reserved, view.max_bytes)) for quota, part in parts.items()
+        }
 
-    patch.setattr(fetch_plan, "_fill", lend)
+    patch.setattr(plan, "fill", lend)
 
 
 def claims_that_last(patch: Patch) -> None:
@@ -122,7 +125,7 @@ def in_sync_lately_however_far_back(patch: Patch) -> None:
 
     patch.setattr(ReplicaPartition, "go_back", go_back)
     patch.setattr(ReplicaPartition, "forget_sync", lambda one: None)
-    patch.setattr(request_intake, "LAST_VERSION_BEFORE_LEADER_EPOCHS", 6)
+    patch.setattr(context, "LAST_VERSION_BEFORE_LEADER_EPOCHS", 6)
 
 
 def link(version: int, hop: str, leader: Side, follower: Side, *partitions: Partition, **more: object) -> Scenario:

@@ -2,7 +2,7 @@
 
 import struct
 
-from quota.throttle import ThrottleSettings
+from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.test_fetch_sessions import BATCH, MB, cluster
 

@@ -4,7 +4,7 @@ import pytest
 
 from protocol.fetch import FetchRequest, RequestTopic
 from protocol.header import FETCH, RequestHeader
-from quota.decisions import Forward
+from quota.fetch.decisions import Forward
 from quota.throttle import Throttle
 from quota.topic_names import CLUSTER_METADATA_ID
 from tests.fakes.clock import MovedClock

@@ -6,10 +6,11 @@ import pytest
 
 from protocol.fetch import RESPONSE_ENTRY, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
 from protocol.response_scanner import FetchResponseScanner
-from quota.decisions import Answer, Forward, Hold
+from quota.fetch.decisions import Answer, Forward, Hold
+from quota.fetch.link import ReplicaLink
 from quota.questions import URGENT_SECONDS
-from quota.replica_link import ReplicaLink
-from quota.throttle import Throttle, ThrottleSettings
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import (

@@ -1,9 +1,10 @@
 """KIP-74's cap on one replica fetch, in versions with and without the field."""
 
 from protocol.fetch import FetchRequest
-from quota.decisions import Forward
-from quota.response_limit import ResponseRotation, limit_response
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward
+from quota.fetch.response_limit import ResponseRotation, limit_response
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Follower, requested
 

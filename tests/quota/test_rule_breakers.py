@@ -4,9 +4,10 @@ import pytest
 
 from protocol.errors import MalformedFrame
 from protocol.fetch import FetchRequest, RequestTopic
-from quota.decisions import Forward, Hold
-from quota.replica_link import ReplicaLink
-from quota.throttle import SESSION_EVICTION_SECONDS, Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward, Hold
+from quota.fetch.link import ReplicaLink
+from quota.settings import ThrottleSettings
+from quota.throttle import SESSION_EVICTION_SECONDS, Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested_partition, worst_second

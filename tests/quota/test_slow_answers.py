@@ -2,7 +2,8 @@
 
 import pytest
 
-from quota.throttle import Throttle, ThrottleSettings
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second

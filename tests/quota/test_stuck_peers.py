@@ -2,9 +2,10 @@
 
 import pytest
 
-from quota.decisions import Hold
-from quota.replica_link import STUCK_SECONDS
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Hold
+from quota.fetch.link import STUCK_SECONDS
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log, mean_rate, worst_second

@@ -2,8 +2,9 @@
 
 import pytest
 
-from quota.decisions import Forward, Hold
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Forward, Hold
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from quota.turns import Turns
 from tests.fakes.clock import MovedClock

@@ -2,11 +2,12 @@
 
 import pytest
 
-from quota.decisions import Forward
+from quota.fetch.decisions import Forward
+from quota.fetch.link import ReplicaLink
+from quota.fetch.partitions import ABSENT_SECONDS
 from quota.questions import URGENT_SECONDS
-from quota.replica_link import ReplicaLink
-from quota.request_intake import ABSENT_SECONDS
-from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.settings import Side, ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, mean_rate, requested, worst_second
@@ -138,10 +139,10 @@ def test_partition_absent_for_long_is_remembered_by_its_lag_alone() -> None:
     link.settle(leader.answer(follower.request()))
     del follower.offsets[b"t", 0]
     link.plan(follower.request())
-    assert b"t" in link.topics
+    assert b"t" in link.partitions.topics
     clock.move(ABSENT_SECONDS)
     link.plan(follower.request())
-    assert set(link.topics) == {b"idle"}
+    assert set(link.partitions.topics) == {b"idle"}
     assert [row.lag_seconds for row in side.lag.rows() if row.topic == b"t"] == [ABSENT_SECONDS]
 
 
@@ -152,7 +153,7 @@ def test_no_more_absent_partitions_are_remembered_than_one_request_had() -> None
         follower = Follower({(b"t", first + number): 0 for number in range(10)})
         link.plan(follower.request())
         link.abandon()
-    topic = link.topics[b"t"]
+    topic = link.partitions.topics[b"t"]
     assert len(topic.partitions) == 10
     assert len(topic.absent) <= 10
 

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
-from quota.throttle import ThrottleSettings
+from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.test_fetch_sessions import MB, cluster
 

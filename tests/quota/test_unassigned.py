@@ -8,8 +8,9 @@ import pytest
 
 import quota.throttle
 from protocol.metadata import NO_ID
-from quota.replica_link import ReplicaLink
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.link import ReplicaLink
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from quota.topic_lag import LagRow
 from quota.topic_names import CLUSTER_METADATA_ID
@@ -37,7 +38,7 @@ class Side:
     """The leader's side of broker 1, its poll of the metadata, and followers' connections."""
 
     def __init__(
-        self, settings: ThrottleSettings | None = None, most_topics: int = 500, side: quota.throttle.Side = "leader"
+        self, settings: ThrottleSettings | None = None, most_topics: int = 500, side: quota.settings.Side = "leader"
     ) -> None:
         self.clock = MovedClock()
         self.throttle = Throttle(side, 1, self.clock, settings)
@@ -348,8 +349,8 @@ def test_topics_that_metadata_does_not_know_by_name_are_not_asked_for() -> None:
     side.closed((b"__cluster_metadata", 0))
     for topic_id in (CLUSTER_METADATA_ID, b"\x07" * 16, NO_ID):
         link = side.throttle.link(FOLLOWER)
-        link.asker.fetched(side.clock())
-        link.topic(topic_id, is_id=True).lag.update(0, 1, 1, side.clock())
+        link.partitions.asker.fetched(side.clock())
+        link.partitions.topic(topic_id, is_id=True).lag.update(0, 1, 1, side.clock())
     side.clock.move(60)
     assert len(side.rows) == 4
     assert side.topics() == []

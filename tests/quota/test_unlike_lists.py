@@ -3,8 +3,8 @@
 import pytest
 
 from protocol.fetch import FETCH_VERSIONS
-from quota.catch_up import Order
-from quota.throttle import Side, Throttle, ThrottleSettings
+from quota.settings import Order, Side, ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop

@@ -5,9 +5,10 @@ from itertools import permutations
 import pytest
 
 from protocol.fetch import FETCH_VERSIONS, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
-from quota.decisions import Forward
+from quota.fetch.decisions import Forward
 from quota.questions import URGENT_SECONDS
-from quota.throttle import Throttle, ThrottleSettings
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Conversation, Follower, Leader, Log, mean_rate

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 from protocol.fetch import FETCH_VERSIONS, FetchRequest
 from protocol.response_scanner import ScannedTopic
-from quota.decisions import Answer, Decision, Hold
+from quota.fetch.decisions import Answer, Decision, Hold
 from tests.quota.model.scenario import Scenario
 from tests.quota.model.world import START
 

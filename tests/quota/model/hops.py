@@ -10,9 +10,10 @@ from typing import Protocol
 
 from protocol.fetch import FetchRequest
 from protocol.response_scanner import ResponseHead
-from quota.decisions import Answer, Forward, Hold
-from quota.replica_link import ReplicaLink
-from quota.throttle import Throttle, ThrottleSettings
+from quota.fetch.decisions import Answer, Forward, Hold
+from quota.fetch.link import ReplicaLink
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from tests.quota.model.describe import answer_line, decision_line, request_line
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Key
@@ -123,9 +124,11 @@ class Chain:
 
     def pass_back(self, number: int, response: Response) -> None:
         """An answer arrived whole at hop `number`, at the follower below 0."""
-        if not self.client.reads and response.size:
-            return  # it stands in buffers for good
         self._sent = None
+        if not self.client.reads and response.size:
+            for hop in self.hops:  # it stands in buffers for good: sent now, and not when its connection breaks
+                hop.break_off(response, 1.0)
+            return
         if number < 0:
             self.client.take(response)
         else:

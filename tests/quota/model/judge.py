@@ -30,8 +30,8 @@ def judge(scenario: Scenario, trace: Callable[[str], None] | None = None) -> Out
     enough = _WORTH_COMPARING_BATCHES * run.largest_batch
     if not outcome.violations and before.seconds >= _WORTH_COMPARING_SECONDS and alone.received >= enough:
         share = run.received / alone.received
-        links = run.links_beside_rogues
-        least = HONEST_SHARE * links / (links + 1)  # a rogue may have what any replica may have
+        followers = run.followers_beside_rogues
+        least = HONEST_SHARE * followers / (followers + 1)  # a rogue may have what any replica may have
         outcome.figures["least share of honest followers beside rogues"] = share
         if share < least:
             run.world.violate(

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.fetch import FETCH_VERSIONS
-from quota.throttle import Throttle, ThrottleSettings
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.model.follower import BACKOFF_SECONDS, Fetcher, Replica
 from tests.quota.model.hops import Chain, Sidecar
@@ -121,9 +122,9 @@ class Run:
         return self._largest
 
     @property
-    def links_beside_rogues(self) -> int:
-        """Connections of honest followers that compete with rogues."""
-        return sum(place[0] == 0 for place in self.fetchers)
+    def followers_beside_rogues(self) -> int:
+        """Honest followers that compete with rogues; each may have as much as a rogue, on however many connections."""
+        return len({follower for leader, follower, _ in self.fetchers if leader == 0})
 
     @property
     def sidecars(self) -> list[Sidecar]:

@@ -8,8 +8,7 @@ from random import Random
 from typing import Literal, Protocol, TypeVar
 
 from protocol.fetch import DECODED_VERSIONS
-from quota.catch_up import Order
-from quota.throttle import Policy
+from quota.settings import Order, Policy
 
 T = TypeVar("T")
 MB = 1_000_000

@@ -8,16 +8,13 @@ in sync one after the other, and the mean time to it falls towards half.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal
 
-from quota.replica_state import UNKNOWN_OFFSET, ReplicaPartition
+from quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
+from quota.grant_queue import GrantQueue
+from quota.side_state import SideState
 from quota.turns import FLOOR
-
-if TYPE_CHECKING:
-    from quota.replica_link import ReplicaLink
-
-Order = Literal["urgent-first", "round-robin"]
 
 RANK_SECONDS = 0.5
 """How long a ranking is kept: with thousands behind, a new one for each fetch would cost more than the fetch."""
@@ -25,22 +22,41 @@ RANK_SECONDS = 0.5
 _LONGEST = float("inf")
 
 
+@dataclass(frozen=True, slots=True)
+class GrantOrder:
+    """All of a link's queue, first what is to be granted first; it can be walked any number of times."""
+
+    order: CatchUp
+    queue: GrantQueue
+    by_turns: bool
+    """Whether it goes by turns and not by urgency: always so in the order `round-robin`, else for the FLOOR's share."""
+    paced: Sequence[ReplicaPartition] = ()
+    """What an earlier hop paces, where it is their turn."""
+
+    def __iter__(self) -> Iterator[ReplicaPartition]:
+        if self.by_turns:
+            return iter(self.queue)
+        by_rank = self.order.by_rank(self.queue)
+        return _first_then(self.paced, by_rank) if self.paced else by_rank
+
+
 class CatchUp:
     """The order of one link's partitions, and what was granted by it."""
 
     __slots__ = (
         "_at_risk",
-        "_due",
         "_is_other_hops_turn",
         "_last",
         "_members",
         "_owed",
         "_ranked",
         "_ranked_at",
+        "_side",
         "_under_min_isr",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, side: SideState) -> None:
+        self._side = side
         self._ranked: list[ReplicaPartition] = []  # all that was behind lately, the most urgent first
         self._members: frozenset[ReplicaPartition] = frozenset()  # the same
         self._at_risk: list[ReplicaPartition] = []  # those of them below min ISR
@@ -48,51 +64,51 @@ class CatchUp:
         self._ranked_at = float("-inf")
         self._owed = 0.0  # bytes that the floor has to come
         self._last = 0  # bytes granted last
-        self._due = False
         self._is_other_hops_turn = True
 
-    def is_urgent(self, link: ReplicaLink, now: float) -> bool:
+    def is_urgent(self, queue: GrantQueue, now: float) -> bool:
         """Whether the link has a partition below min ISR to feed, and so goes before links that have none."""
-        if link.throttle.settings.order == "round-robin" or not link.throttle.under_min_isr:
+        if self._side.settings.order == "round-robin" or not self._side.under_min_isr:
             return False
-        self._rank_when_due(link, now)
-        return any(replica in link.queue and not replica.stalls for replica in self._at_risk)
+        self._rank_when_due(queue, now)
+        return any(replica in queue and not replica.stalls for replica in self._at_risk)
 
-    def order(self, link: ReplicaLink, now: float) -> Iterable[ReplicaPartition]:
-        """All of the link's queue, first what is to be granted first."""
-        if link.throttle.settings.order == "round-robin":
-            return link.queue
-        self._rank_when_due(link, now)
-        self._due = self._owed >= self._last > 0
-        if self._due:
-            return link.queue
-        paced = self._paced(link) if self._is_other_hops_turn else []
-        return _first_then(paced, self._by_rank(link)) if paced else self._by_rank(link)
+    def order(self, queue: GrantQueue, now: float) -> GrantOrder:
+        """The order for one fetch."""
+        if self._side.settings.order == "round-robin":
+            return GrantOrder(self, queue, by_turns=True)
+        self._rank_when_due(queue, now)
+        is_floors_turn = self._owed >= self._last > 0
+        paced = self._paced(queue) if self._is_other_hops_turn and not is_floors_turn else ()
+        return GrantOrder(self, queue, is_floors_turn, paced)
 
-    def granted(self, link: ReplicaLink, grants: Sequence[tuple[ReplicaPartition, int]], reserved: int) -> None:
-        """Note what was granted of the last order, and the bytes reserved for it (0 without a reservation)."""
+    def granted(self, order: GrantOrder, grants: Sequence[Grant], reserved: int) -> None:
+        """Note what was granted by `order`, and the bytes reserved for it (0 without a reservation)."""
         self._last = reserved or sum(cap for _, cap in grants)
-        if self._due:
+        if self._side.settings.order == "round-robin":
+            self._owed = 0.0  # all is alike
+        elif order.by_turns:
             self._owed -= self._last
         else:
             self._owed += self._last * FLOOR / (1 - FLOOR)
         self._is_other_hops_turn = not (self._is_other_hops_turn and grants[0][0].is_paced)
         for replica, cap in grants:
             replica.granted_offset = replica.fetch_offset
-            link.queue.granted(replica, cap if cap > 1 else replica.largest_batch)
+            order.queue.granted(replica, cap)
 
-    def _paced(self, link: ReplicaLink) -> list[ReplicaPartition]:
+    def _paced(self, queue: GrantQueue) -> Sequence[ReplicaPartition]:
         """What an earlier hop grants now, that which had least first; nothing where this hop sees no other kind.
 
         That hop has chosen them, and may not have them here when their rank's turn comes: they take every other grant.
         """
-        paced = link.queue.paced
-        if not paced or len(paced) == len(link.queue) or self._at_risk:
-            return []
+        paced = queue.paced
+        if not paced or len(paced) == len(queue) or self._at_risk:
+            return ()
         return sorted(paced, key=attrgetter("turn"))
 
-    def _by_rank(self, link: ReplicaLink) -> Iterator[ReplicaPartition]:
-        queue, stalled = link.queue, []
+    def by_rank(self, queue: GrantQueue) -> Iterator[ReplicaPartition]:
+        """The most urgent first; what stalls comes last."""
+        stalled = []
         for replica in self._ranked:
             if replica not in queue:
                 continue
@@ -106,12 +122,12 @@ class CatchUp:
                     yield replica
         yield from stalled
 
-    def _rank_when_due(self, link: ReplicaLink, now: float) -> None:
-        under_min_isr = link.throttle.under_min_isr
+    def _rank_when_due(self, queue: GrantQueue, now: float) -> None:
+        under_min_isr = self._side.under_min_isr
         if now - self._ranked_at < RANK_SECONDS and under_min_isr is self._under_min_isr:
             return
         self._ranked_at, self._under_min_isr = now, under_min_isr
-        self._ranked = sorted(link.queue, key=_remaining)
+        self._ranked = sorted(queue, key=_remaining)
         if under_min_isr:
             self._at_risk = [one for one in self._ranked if (one.topic.name, one.partition) in under_min_isr]
             at_risk = frozenset(self._at_risk)

@@ -5,28 +5,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import struct
 import time
 from collections.abc import Callable, Iterable
 
+from protocol.metadata import encode_api_versions_request
 from proxy.address import Address
+from proxy.cluster.channel import CLIENT_ID
+from proxy.cluster.poll_stats import PollStats
 from proxy.log import os_error_reason
 
 PROBE_TIMEOUT_SECONDS = 1.0
 CACHE_SECONDS = 1.0
 
-# ApiVersions v0 (ApiVersionsRequest.json): size, api_key 18, api_version 0, correlation_id 0, client_id "weir". Brokers
-# answer it before authentication, so it needs no credentials.
-_API_VERSIONS = struct.pack(">ihhih4s", 14, 18, 0, 0, 4, b"weir")
+_API_VERSIONS = encode_api_versions_request(0, CLIENT_ID)
+"""Brokers answer it before authentication, so it needs no credentials."""
+
+_WHAT = "upstream"
+_READ_BYTES = 65536
 
 
 class UpstreamProbe:
-    """Probes addresses, all at once, at most once in CACHE_SECONDS. `clock` gives monotonic seconds."""
+    """Probes addresses, all at once, at most once in CACHE_SECONDS. `clock` gives monotonic seconds.
 
-    def __init__(self, addresses: Iterable[Address], clock: Callable[[], float] = time.monotonic) -> None:
+    A connection of the client's own would not do: it is asked whether the upstream takes new ones.
+    """
+
+    def __init__(
+        self,
+        addresses: Iterable[Address],
+        clock: Callable[[], float] = time.monotonic,
+        stats: PollStats | None = None,
+    ) -> None:
+        self._stats = PollStats() if stats is None else stats
+        self._stats.known(_WHAT)
         self._addresses = tuple(dict.fromkeys(addresses))
         self._clock = clock
         self._tls: set[Address] = set()
+        self._moved: dict[Address, int] = {}  # bytes of the probe under way, those of TLS aside
         self._probed_at = float("-inf")
         self._failures: list[str] = []
         self._lock = asyncio.Lock()
@@ -41,6 +56,13 @@ class UpstreamProbe:
             return self._failures
 
     async def _failure(self, address: Address) -> str | None:
+        begin = self._clock()
+        failure = await self._asked(address)
+        result = "ok" if failure is None else "failed"
+        self._stats.count(_WHAT, result, self._clock() - begin, self._moved.pop(address, 0))
+        return failure
+
+    async def _asked(self, address: Address) -> str | None:
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                 if await self._answers(address):
@@ -53,7 +75,7 @@ class UpstreamProbe:
 
     async def _answers(self, address: Address) -> bool:
         if address not in self._tls:
-            if await _answers_api_versions(address):
+            if await self._answers_api_versions(address):
                 return True
             # A TLS listener hangs up on plaintext.
             if not await _answers_tls(address):
@@ -65,16 +87,17 @@ class UpstreamProbe:
         self._tls.discard(address)
         return False
 
-
-async def _answers_api_versions(address: Address) -> bool:
-    reader, writer = await asyncio.open_connection(address.host, address.port)
-    try:
-        writer.write(_API_VERSIONS)
-        with contextlib.suppress(ConnectionError):
-            return bool(await reader.read(4))
-        return False
-    finally:
-        writer.transport.abort()
+    async def _answers_api_versions(self, address: Address) -> bool:
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        try:
+            writer.write(_API_VERSIONS)
+            with contextlib.suppress(ConnectionError):
+                answer = await reader.read(_READ_BYTES)
+                self._moved[address] = len(_API_VERSIONS) + len(answer)
+                return bool(answer)
+            return False
+        finally:
+            writer.transport.abort()
 
 
 async def _answers_tls(address: Address) -> bool:

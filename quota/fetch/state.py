@@ -6,19 +6,20 @@ replica, so nothing here outlives the connection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
 from protocol.fetch import NO_LEADER_EPOCH, made_up_entries
-from quota.batches import BatchSizes
-
-if TYPE_CHECKING:
-    from quota.asked_topic import AskedTopic
-    from quota.throttle import EveryPartition
+from quota.asked_topic import AskedTopic
+from quota.batches import BatchSizes, LargestBatch
+from quota.budget.quota import Quota
+from quota.ledger import StrictLedger
 
 UNKNOWN_OFFSET = -1
+Coverage = tuple[tuple[Quota, Container[int]], ...]
+"""Quotas, each with the partitions of one topic that belong to it."""
+
 NEVER = float("-inf")
 _ID_SIZE = 4  # a block of entries goes by the id of its first partition
 
@@ -45,6 +46,8 @@ class ReplicaPartition:
         "high_watermark",
         "in_sync_from",
         "in_sync_until",
+        "is_again",
+        "is_due_again",
         "is_paced",
         "last_reported",
         "leader_epoch",
@@ -54,6 +57,7 @@ class ReplicaPartition:
         "served_number",
         "topic",
         "turn",
+        "turn_before",
         "upstream",
         "was_queued",
     )
@@ -72,6 +76,9 @@ class ReplicaPartition:
         self.batches = BatchSizes()
         self.granted_offset = UNKNOWN_OFFSET  # the fetch offset at the last grant
         self.turn = 0.0  # where its next turn in the queue begins, in bytes
+        self.turn_before = 0.0  # where the turn that it had last began
+        self.is_due_again = False  # its next grant is in place of one that did not count as a turn
+        self.is_again = False  # its last grant was such a one
         self.was_queued = False  # since it fell behind
         self.is_paced = False  # by an earlier hop
         self.served_number = 0  # the link's answers by the last one that had records of it
@@ -91,8 +98,12 @@ class ReplicaPartition:
 
     @property
     def largest_batch(self) -> int:
-        """What one whole batch of it may be, in bytes: as large as the topic's largest lately, or all that is asked."""
-        return int(max(self.batches.next_size, self.topic.batches.most)) or self.max_bytes
+        """What one whole batch of it may be, in bytes: as large as the topic's largest lately, or all that is asked.
+
+        All that is asked as long as this link saw none of the topic's batches: others may have seen small ones only.
+        """
+        lately = self.topic.largest_batch.size if self.topic.batches.seen else 0
+        return max(self.batches.next_size, lately) or self.max_bytes
 
     @property
     def has_caught_up(self) -> bool:
@@ -165,8 +176,10 @@ class ReplicaTopic:
         "absent",
         "batches",
         "behind",
+        "coverage",
         "key",
         "lag",
+        "largest_batch",
         "made_up",
         "name",
         "partitions",
@@ -180,18 +193,22 @@ class ReplicaTopic:
         key: bytes,
         name: bytes | None,
         lag: AskedTopic,
-        throttled: frozenset[int] | EveryPartition,
+        throttled: Container[int],
+        coverage: Coverage,
+        largest_batch: LargestBatch,
     ) -> None:
         self.key = key  # as on the wire: the name, from v13 on the topic id
         self.name = name  # None while the id's name is not known
         self.tags = b""  # the topic's own tag buffer in requests (v12+)
         self.lag = lag
         self.throttled = throttled
+        self.coverage = coverage  # by quota
         self.partitions: dict[int, ReplicaPartition] = {}
         self.absent: dict[int, ReplicaPartition] = {}  # not asked for now
         self.behind: dict[int, ReplicaPartition] = {}
         self.unknown: set[int] = set()  # throttled partitions whose high watermark is not known yet
         self.batches = BatchSizes()  # of the topic as a whole
+        self.largest_batch = largest_batch  # of the topic on all links
         self.made_up: tuple[int, bytes] | None = None  # version and entries of all behind, while they stay the same
         self._request_number = self._response_number = -1
         self._earlier_blocks: dict[bytes, bytes] = {}
@@ -246,7 +263,7 @@ class InFlight:
 
     api_version: int = 0
     uses_topic_ids: bool = False
-    reserved: int = 0  # bytes of the budget set aside
+    reserved: Mapping[StrictLedger, int] = field(default_factory=dict)  # bytes set aside
     max_bytes: int = 0  # of the whole answer
     granted: Sequence[ReplicaPartition] = ()
     grants_are_first: bool = False  # what was granted stands in front of all else
@@ -254,3 +271,7 @@ class InFlight:
     asks_all: bool = False  # every partition behind is in it, so its answer is true for all
     forwarded_at: float = 0.0  # clock seconds
     max_wait_seconds: float = 0.0
+
+
+Grant = tuple[ReplicaPartition, int]
+"""A partition and its partition_max_bytes."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from protocol.response_scanner import RecordsSeen
-
-if TYPE_CHECKING:
-    from quota.replica_link import ReplicaLink
+from quota.fetch.partitions import LinkPartitions
 
 
-def count_bytes(link: ReplicaLink, throttled: int, unthrottled: int, cut: int) -> None:
+def count_bytes(link: LinkPartitions, throttled: int, unthrottled: int, cut: int) -> None:
     """Count record bytes of a link: they are of throttled partitions or not, and some of both were cut."""
-    stats = link.throttle.stats
+    stats = link.side.stats
     if throttled:
         stats.count_replication(link.counted_peer, True, throttled)
     if unthrottled:
@@ -26,11 +23,11 @@ def count_bytes(link: ReplicaLink, throttled: int, unthrottled: int, cut: int) -
         counts.cut += cut
 
 
-def count_strays(link: ReplicaLink, key: bytes, is_id: bool, records: Sequence[RecordsSeen]) -> None:
+def count_strays(link: LinkPartitions, key: bytes, is_id: bool, records: Sequence[RecordsSeen]) -> None:
     """Count what came for a topic that the follower stopped asking for while the answer was on its way."""
-    throttle, stats = link.throttle, link.throttle.stats
-    name = throttle.topic_names.name_of(key) if is_id else key
-    throttled = throttle.throttled_partitions(name)
+    side, stats = link.side, link.side.stats
+    name = side.topic_names.name_of(key) if is_id else key
+    throttled = side.throttled_partitions(name)
     sizes = {True: 0, False: 0}
     for seen in records:
         is_throttled = seen.partition in throttled

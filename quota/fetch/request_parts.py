@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence, Set
 
 from protocol.fetch import FetchRequest, FetchVersion, RequestTopic, fetch_version
-from quota.fetch_sessions import Grant
-from quota.replica_state import ReplicaPartition, ReplicaTopic
+from protocol.steps import Steps
+from quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
 
-if TYPE_CHECKING:
-    from quota.replica_link import ReplicaLink
+_WORK_PER_STEP = 2_000  # topics and entries looked at within about 2 ms
 
 
 def split(
-    link: ReplicaLink, request: FetchRequest, granted: Collection[ReplicaPartition]
-) -> tuple[list[RequestTopic], dict[ReplicaPartition, bytes], list[RequestTopic]]:
+    topics: Mapping[bytes, ReplicaTopic], request: FetchRequest, granted: Set[ReplicaPartition]
+) -> Steps[tuple[list[RequestTopic], dict[ReplicaPartition, bytes], list[RequestTopic]]]:
     """The request without its partitions behind, the entries of those granted, and the others, with 0 bytes each."""
     row = fetch_version(request.header.api_version)
     front: list[RequestTopic] = []
     asked: list[RequestTopic] = []
     found: dict[ReplicaPartition, bytes] = {}
     granted_topics = {replica.topic for replica in granted}
+    work = 0
     for block in request.topics:
+        work += 1
+        if work >= _WORK_PER_STEP:
+            yield
+            work = 0
         name, entries, stride, tags = block
-        topic = link.topics.get(name)
+        topic = topics.get(name)
         if topic is None or not (topic.behind or topic.unknown):
             front.append(block)
         elif topic not in granted_topics and _holds_back_all(topic):
@@ -32,6 +35,7 @@ def split(
         else:
             kept: list[bytes] = []
             zero: list[bytes] = []
+            work += len(entries) // stride
             for start, (partition, _, _) in zip(
                 range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
             ):
@@ -49,12 +53,28 @@ def split(
     return front, found, asked
 
 
-def without_behind(link: ReplicaLink, row: FetchVersion, block: RequestTopic) -> RequestTopic:
-    """The entries of one block that are not behind."""
+def without_behind(topics: Mapping[bytes, ReplicaTopic], request: FetchRequest) -> Steps[list[RequestTopic]]:
+    """The request's topics without their partitions behind."""
+    row = fetch_version(request.header.api_version)
+    kept: list[RequestTopic] = []
+    work = 0
+    for block in request.topics:
+        topic = topics.get(block.name)
+        if topic is None or not topic.behind:
+            work += 1
+        else:
+            work += len(block.entries) // block.stride
+            block = _without_behind(topic, row, block)
+        if block.entries:
+            kept.append(block)
+        if work >= _WORK_PER_STEP:
+            yield
+            work = 0
+    return kept
+
+
+def _without_behind(topic: ReplicaTopic, row: FetchVersion, block: RequestTopic) -> RequestTopic:
     name, entries, stride, _ = block
-    topic = link.topics.get(name)
-    if topic is None or not topic.behind:
-        return block
     if _holds_back_all(topic):
         return RequestTopic(name, b"", stride)
     behind = topic.behind
@@ -73,7 +93,7 @@ def _holds_back_all(topic: ReplicaTopic) -> bool:
 
 
 def granted_topics(
-    request: FetchRequest, grants: list[Grant], entries: dict[ReplicaPartition, bytes]
+    request: FetchRequest, grants: Sequence[Grant], entries: dict[ReplicaPartition, bytes]
 ) -> list[RequestTopic]:
     """The partitions granted in the order of their grants; but for its cap each stays as it came."""
     row = fetch_version(request.header.api_version)

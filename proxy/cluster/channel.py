@@ -1,0 +1,122 @@
+"""A connection on which one broker is asked, and the one that needs no library."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from protocol.errors import FrameTooLarge, InvalidFrameSize
+from protocol.header import SIZE
+from protocol.metadata import (
+    FIRST_METADATA,
+    FIRST_METADATA_WITH_IDS,
+    LAST_CLASSIC_METADATA,
+    LAST_METADATA,
+    METADATA,
+    decode_api_versions,
+    encode_api_versions_request,
+)
+from proxy.address import Address
+from proxy.connect import connect
+
+MAX_ANSWER_BYTES = 32 * 2**20
+CLIENT_ID = b"weir"
+
+
+class NoTopicIds(Exception):
+    """The broker's Metadata has no topic ids: it is older than Kafka 2.8."""
+
+
+class Answer(NamedTuple):
+    """A whole response without its size, and the correlation id that it has to have."""
+
+    frame: bytes
+    correlation_id: int
+
+
+class Channel(Protocol):
+    """Asks one question at a time. After an exception it is of no use any more: close it.
+
+    It raises OSError, EOFError and ProtocolError. How long an answer may take is for the caller to limit.
+    """
+
+    metadata_version: int
+    """The version of Metadata to ask in."""
+    moved: int
+    """Bytes sent and received so far."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether either end has closed it."""
+
+    def close(self) -> None:
+        """Close it at once."""
+
+    async def ask(self, question: Callable[[int], bytes]) -> Answer:
+        """Send the request that `question` makes for a correlation id, with its size; return the answer."""
+
+
+def metadata_version(oldest: int, newest: int) -> int | None:
+    """Return the version of Metadata to ask a broker in, one with topic ids where possible; None: there is none."""
+    if newest >= FIRST_METADATA_WITH_IDS and oldest <= LAST_METADATA:
+        return min(newest, LAST_METADATA)
+    version = min(newest, LAST_CLASSIC_METADATA)
+    return version if version >= max(oldest, FIRST_METADATA) else None
+
+
+class PlainChannel:
+    """A `Channel` of a plaintext connection without authentication, to a broker that has topic ids.
+
+    It asks on the listener that replicas use. Older brokers are not asked there: below Metadata v4 asking may create a
+    topic.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.metadata_version = 0
+        self.moved = 0
+        self._reader = reader
+        self._writer = writer
+        self._correlation_id = -1
+
+    @classmethod
+    async def open(cls, address: Address) -> PlainChannel:
+        """Connect, and agree on a version; raises NoTopicIds too."""
+        channel = cls(*await asyncio.open_connection(sock=await connect(address)))
+        try:
+            await channel._negotiate()
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    @property
+    def closed(self) -> bool:
+        """Whether either end has closed it."""
+        return self._reader.at_eof() or self._writer.is_closing()
+
+    def close(self) -> None:
+        """Close it at once."""
+        self._writer.transport.abort()
+
+    async def ask(self, question: Callable[[int], bytes]) -> Answer:
+        """Send the request that `question` makes for a correlation id; return the answer."""
+        self._correlation_id += 1
+        request = question(self._correlation_id)
+        self._writer.write(request)
+        await self._writer.drain()
+        (size,) = SIZE.unpack(await self._reader.readexactly(SIZE.size))
+        if size < SIZE.size:
+            raise InvalidFrameSize(size)
+        if size > MAX_ANSWER_BYTES:
+            raise FrameTooLarge(size, MAX_ANSWER_BYTES)
+        frame = await self._reader.readexactly(size)
+        self.moved += len(request) + SIZE.size + size
+        return Answer(frame, self._correlation_id)
+
+    async def _negotiate(self) -> None:
+        answer = await self.ask(lambda correlation_id: encode_api_versions_request(correlation_id, CLIENT_ID))
+        version = metadata_version(*decode_api_versions(*answer).get(METADATA, (0, -1)))
+        if version is None or version < FIRST_METADATA_WITH_IDS:
+            raise NoTopicIds
+        self.metadata_version = version

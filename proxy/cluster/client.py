@@ -1,0 +1,231 @@
+"""Asks the cluster, one server after the other until one answers, and keeps the view of it.
+
+Nothing on the data path waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from protocol.errors import ProtocolError
+from proxy.address import Address
+from proxy.cluster.channel import Channel, NoTopicIds
+from proxy.cluster.poll_stats import PollStats
+from proxy.cluster.view import ClusterView
+from proxy.log import EventLog, innermost_frame, os_error_reason
+
+_Answer = TypeVar("_Answer")
+
+QUESTION_TIMEOUT_SECONDS = 5.0
+
+FIRST_RETRY_SECONDS = 0.5
+MAX_RETRY_SECONDS = 10.0
+MAX_IDLE_RETRY_SECONDS = 60.0  # while nothing is urgent: perhaps the servers speak TLS, and none ever will answer
+_SHORTEST_PAUSE_SECONDS = 0.05  # between questions that nobody woke it for
+
+
+class Poll(Protocol):
+    """Something that is asked again and again."""
+
+    what: str
+    """Names it in metrics and in the log."""
+
+    def due_at(self, client: ClusterClient) -> float:
+        """When to ask next (clock seconds); -inf: with this round, inf: not by itself."""
+
+    async def ask(self, client: ClusterClient) -> None:
+        """Ask, put what was told into `client.view`, and pass it on; raises ConnectionError when nobody answers."""
+
+    def not_told(self, client: ClusterClient) -> None:
+        """Take that nobody answered."""
+
+    def is_urgent(self) -> bool:
+        """Whether somebody waits for an answer: then it is asked for more often where nobody answers."""
+
+
+class Events(NamedTuple):
+    """How the log names that no server answers, and that one does again; and what follows from the former."""
+
+    not_asked: str
+    recovered: str
+    effect: str
+
+
+class ClusterClient:
+    """Asks `servers` what `polls` want to know, in their order. `clock` gives monotonic seconds.
+
+    `open_channel` connects to a server. Where nobody answers it is asked again after a while, which grows up to
+    `longest_retry` seconds. `before_round` is called each time before it is asked.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Address],
+        open_channel: Callable[[Address], Awaitable[Channel]],
+        polls: Sequence[Poll],
+        log: EventLog,
+        events: Events,
+        stats: PollStats | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        longest_retry: float = MAX_IDLE_RETRY_SECONDS,
+        before_round: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.view = ClusterView()
+        self.log = log
+        self.stats = PollStats() if stats is None else stats
+        self.clock = clock
+        self.has_topic_ids = True
+        """Whether the server that was asked last had them."""
+        self._servers = deque(servers)
+        self._open_channel = open_channel
+        self._polls = polls
+        self._events = events
+        self._longest_retry = longest_retry
+        self._before_round = before_round
+        self._channel: Channel | None = None
+        self._retry_seconds = 0.0  # 0 unless the last question failed
+        self._failing = False  # until one is answered; there may be nothing to ask for long
+        self._answered = False
+        self._wake = asyncio.Event()
+        for poll in polls:
+            self.stats.known(poll.what)
+
+    @property
+    def server(self) -> Address:
+        """The server that is asked first."""
+        return self._servers[0]
+
+    @property
+    def servers(self) -> str:
+        """All servers, as the log shows them."""
+        return ",".join(sorted(map(str, self._servers)))
+
+    def wake(self) -> None:
+        """Look at once what is due."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        try:
+            while True:
+                self._wake.clear()
+                await self.round()
+                await self._pause()
+        finally:
+            self.disconnect()
+
+    async def round(self) -> None:
+        """Ask once for what is due; what fails is logged, and asked again."""
+        self._before_round()
+        self._answered = False
+        failure: ConnectionError | None = None
+        is_broken = False
+        for poll in self._polls:
+            if self.clock() < poll.due_at(self):
+                continue
+            try:
+                if failure is None:
+                    await poll.ask(self)
+                    continue
+            except ConnectionError as error:
+                failure = error
+            except Exception as error:  # noqa: BLE001 - a bug may not end it for good
+                is_broken = True
+                self._not_taken(poll.what, error)
+                continue
+            try:
+                poll.not_told(self)
+            except Exception as error:  # noqa: BLE001 - see above
+                is_broken = True
+                self._not_taken(poll.what, error)
+        if failure is not None or is_broken:
+            self._failing = True
+            self._retry_seconds = min(max(2 * self._retry_seconds, FIRST_RETRY_SECONDS), self._longest_retry)
+        else:
+            self._retry_seconds = 0.0
+        if failure is not None:
+            self.log.fault(self._events.not_asked, peer=self.servers, error=failure, effect=self._events.effect)
+        elif self._failing and self._answered and not is_broken:
+            self._failing = False
+            self.log.info(self._events.recovered, peer=self.server)
+
+    async def tell(self, what: str, told: Awaitable[None]) -> None:
+        """Let somebody take what was told: a bug there keeps it from nobody else."""
+        try:
+            await told
+        except Exception as error:  # noqa: BLE001 - see above
+            self._not_taken(what, error)
+
+    async def question(self, what: str, ask: Callable[[Channel], Awaitable[_Answer]]) -> _Answer:
+        """Ask one server after the other: the one that answered comes first next time.
+
+        Raises ConnectionError, which names every server, or NoTopicIds when one could only say that.
+        """
+        failures = []
+        without_ids = False
+        begin, size = self.clock(), 0
+        for _ in range(len(self._servers)):
+            before = self._moved()
+            try:
+                async with asyncio.timeout(QUESTION_TIMEOUT_SECONDS):
+                    answer = await ask(await self._connected())
+                self._answered = True
+                self.stats.count(what, "ok", self.clock() - begin, size + self._moved_since(before))
+                return answer
+            except NoTopicIds:
+                without_ids = True
+            except TimeoutError:
+                failures.append(f"{self.server}: no answer within {QUESTION_TIMEOUT_SECONDS:g} s")
+            except OSError as error:
+                failures.append(f"{self.server}: {os_error_reason(error) or str(error) or type(error).__name__}")
+            except EOFError:
+                failures.append(f"{self.server}: closed the connection without an answer")
+            except ProtocolError as error:
+                failures.append(f"{self.server}: {error}")
+            size += self._moved_since(before)
+            self.disconnect()
+            self._servers.rotate(-1)
+        if without_ids:
+            raise NoTopicIds
+        self.stats.count(what, "failed", self.clock() - begin, size)
+        raise ConnectionError("; ".join(failures))
+
+    def disconnect(self) -> None:
+        """Close the connection; the next question opens another one."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    async def _connected(self) -> Channel:
+        if self._channel is None or self._channel.closed:
+            self.disconnect()
+            self._channel = await self._open_channel(self.server)
+        return self._channel
+
+    def _moved(self) -> tuple[Channel | None, int]:
+        return self._channel, 0 if self._channel is None else self._channel.moved
+
+    def _moved_since(self, before: tuple[Channel | None, int]) -> int:
+        channel, moved = self._moved()
+        return moved - before[1] if channel is before[0] else moved
+
+    def _not_taken(self, what: str, error: Exception) -> None:
+        self.log.error("cluster_poll_not_taken", what=what, error=repr(error), at=innermost_frame(error))
+
+    async def _pause(self) -> None:
+        if self._retry_seconds:
+            await asyncio.sleep(min(self._retry_seconds, MAX_RETRY_SECONDS))  # whatever is missed meanwhile
+            seconds = self._retry_seconds - MAX_RETRY_SECONDS
+            if seconds <= 0 or any(poll.is_urgent() for poll in self._polls):
+                return
+        else:
+            due = min((poll.due_at(self) for poll in self._polls), default=math.inf)
+            seconds = min(max(due - self.clock(), _SHORTEST_PAUSE_SECONDS), MAX_IDLE_RETRY_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)

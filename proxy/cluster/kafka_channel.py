@@ -1,0 +1,161 @@
+"""A channel over a connection of aiokafka, which is what `[cluster]` is asked on.
+
+Imported only where `[cluster]` is configured: aiokafka costs memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from io import BytesIO
+from typing import Any, NamedTuple
+
+from aiokafka.conn import create_conn
+from aiokafka.errors import IncompatibleBrokerVersion
+
+from protocol.errors import FrameTooLarge
+from protocol.header import SIZE
+from protocol.metadata import METADATA
+from proxy.address import Address
+from proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Answer, metadata_version
+from proxy.log import os_error_reason
+
+REQUEST_TIMEOUT_SECONDS = 5.0
+
+
+class KafkaChannel:
+    """A `Channel` that also sends aiokafka's own requests."""
+
+    def __init__(self, connection: Any) -> None:
+        self.metadata_version = 0
+        self.moved = 0
+        self._connection = connection  # aiokafka has no types
+
+    @classmethod
+    async def open(cls, address: Address) -> KafkaChannel:
+        """Connect, and agree on a version; raises OSError."""
+        channel = cls(
+            await _answered(
+                create_conn(
+                    address.host,
+                    address.port,
+                    client_id=CLIENT_ID.decode(),
+                    request_timeout_ms=round(REQUEST_TIMEOUT_SECONDS * 1000),
+                )
+            )
+        )
+        version = metadata_version(*channel._connection._versions.get(METADATA, (0, -1)))
+        if version is None:
+            channel.close()
+            raise ConnectionError("the broker has no version of Metadata that is known here")
+        channel.metadata_version = version
+        return channel
+
+    @property
+    def closed(self) -> bool:
+        """Whether either end has closed it."""
+        return not self._connection.connected()
+
+    def close(self) -> None:
+        """Close it at once."""
+        self._connection.close()
+
+    async def ask(self, question: Callable[[int], bytes]) -> Answer:
+        """Send the request that `question` makes for a correlation id; return the answer."""
+        sent = _Request(question)
+        frame = await _answered(self._connection.send(sent))
+        self.moved += sent.size + SIZE.size + len(frame)
+        if len(frame) > MAX_ANSWER_BYTES:
+            raise FrameTooLarge(len(frame), MAX_ANSWER_BYTES)
+        return Answer(frame, sent.correlation_id)
+
+    async def send(self, request: Any) -> Any:
+        """Send a request of aiokafka; return its response.
+
+        Raises IncompatibleBrokerVersion where the broker has no version of it that aiokafka knows.
+        """
+        counted = _Counted(request)
+        response = await _answered(self._connection.send(counted))
+        self.moved += counted.size
+        return response
+
+
+async def _answered(answer: Awaitable[Any]) -> Any:
+    """Await what aiokafka returns; whatever it raises on a malformed answer becomes an OSError."""
+    try:
+        return await answer
+    except (IncompatibleBrokerVersion, TimeoutError):
+        raise
+    except OSError as error:
+        raise ConnectionError(os_error_reason(error) or str(error) or type(error).__name__) from error
+    except Exception as error:  # almost anything
+        raise ConnectionError(str(error) or type(error).__name__) from error
+
+
+class _Encoded(NamedTuple):
+    """What aiokafka's connection takes for a header."""
+
+    encoded: bytes
+
+    def encode(self) -> bytes:
+        return self.encoded
+
+
+class _Header(NamedTuple):
+    correlation_id: int
+
+
+class _Request:
+    """A request of ours, in the shape in which aiokafka's connection takes one: it would decode an answer in one go.
+
+    20,000 partitions would take it more than 100 ms, and every connection of this sidecar would wait.
+    """
+
+    def __init__(self, question: Callable[[int], bytes]) -> None:
+        self.size = 0
+        self.correlation_id = 0
+        self.RESPONSE_TYPE = self
+        self._question = question
+
+    def prepare(self, versions: object) -> _Request:
+        return self
+
+    def build_request_header(self, correlation_id: int, client_id: str) -> _Encoded:
+        request = self._question(correlation_id)
+        self.size, self.correlation_id = len(request), correlation_id
+        return _Encoded(request[SIZE.size :])
+
+    def encode(self) -> bytes:
+        return b""  # all of it stands in the header
+
+    def parse_response_header(self, answer: BytesIO) -> _Header:
+        return _Header(int.from_bytes(answer.getbuffer()[: SIZE.size]))
+
+    def decode(self, answer: BytesIO) -> bytes:
+        return answer.getvalue()
+
+
+class _Counted:
+    """A request of aiokafka's whose bytes, and those of its answer, are counted in `size`."""
+
+    def __init__(self, request: Any) -> None:
+        self.size = 0
+        self._request = request
+
+    def prepare(self, versions: dict[int, tuple[int, int]]) -> _Counted:
+        self._request = self._request.prepare(versions)
+        self.RESPONSE_TYPE = self._request.RESPONSE_TYPE
+        return self
+
+    def build_request_header(self, correlation_id: int, client_id: str) -> _Encoded:
+        encoded: bytes = self._request.build_request_header(correlation_id, client_id).encode()
+        self.size += SIZE.size + len(encoded)
+        return _Encoded(encoded)
+
+    def encode(self) -> bytes:
+        encoded: bytes = self._request.encode()
+        self.size += len(encoded)
+        return encoded
+
+    def parse_response_header(self, answer: BytesIO) -> Any:
+        self.size += SIZE.size + len(answer.getbuffer())
+        return self._request.parse_response_header(answer)

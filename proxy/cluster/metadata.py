@@ -1,0 +1,111 @@
+"""The questions that are asked with Metadata, over a channel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import NamedTuple
+
+from protocol.metadata import (
+    FIRST_METADATA_BY_ID,
+    FIRST_METADATA_WITH_IDS,
+    FIRST_METADATA_WITHOUT_CREATION,
+    NO_ERROR,
+    NO_ID,
+    REPLICA_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    MetadataHead,
+    MetadataTopic,
+    decode_cluster,
+    decode_metadata,
+    encode_metadata_request,
+)
+from proxy.cluster.channel import CLIENT_ID, Channel, NoTopicIds
+from proxy.cluster.view import Broker, Topic
+from quota.unassigned import Replicas
+
+_TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms; other connections wait for no more than that
+_ROWS_PER_SLICE = 100  # the same
+
+
+class Described(NamedTuple):
+    """What a broker told: `topics` by name (UTF-8), those without that it could not tell of."""
+
+    brokers: dict[int, Broker]
+    controller: int
+    topics: dict[bytes, Topic]
+
+
+async def names_of_ids(channel: Channel, topic_ids: Collection[bytes]) -> dict[bytes, bytes]:
+    """Return the names (UTF-8) by topic id of those that the broker knows; raises NoTopicIds too."""
+    version = channel.metadata_version
+    if version < FIRST_METADATA_WITH_IDS:
+        raise NoTopicIds
+    by_id = version >= FIRST_METADATA_BY_ID
+    # None asks for all topics: the versions between cannot be asked for one by its id.
+    answer = await channel.ask(
+        lambda correlation_id: encode_metadata_request(
+            version, correlation_id, CLIENT_ID, () if by_id else None, topic_ids if by_id else ()
+        )
+    )
+    found, wanted = {}, frozenset(topic_ids)
+    for number, topic in enumerate(decode_metadata(answer.frame, version, answer.correlation_id), start=1):
+        if topic.error_code == NO_ERROR and topic.topic_id in wanted and topic.name:
+            found[topic.topic_id] = topic.name
+        if number % _TOPICS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+async def describe(channel: Channel, names: Collection[bytes], with_partitions: Collection[bytes]) -> Described:
+    """Ask for topics by name (UTF-8), and read the partitions of those in `with_partitions`."""
+    version = channel.metadata_version
+    may_create = version < FIRST_METADATA_WITHOUT_CREATION  # then all topics are asked for
+    answer = await channel.ask(
+        lambda correlation_id: encode_metadata_request(
+            version, correlation_id, CLIENT_ID, None if may_create else names
+        )
+    )
+    wanted = frozenset(with_partitions)
+    head, rows = decode_cluster(answer.frame, version, answer.correlation_id, wanted)
+    named = frozenset(names)
+    topics: dict[bytes, Topic] = {}
+    partitions: dict[int, Replicas | None] = {}
+    gone: set[bytes] = set()
+    unseen = set(names) if may_create else set()
+    for number, row in enumerate(rows, start=1):
+        if isinstance(row, MetadataTopic):
+            partitions = {}
+            unseen.discard(row.name or b"")
+            if row.name in named and row.name:
+                told = partitions if row.name in wanted else None
+                if row.error_code == NO_ERROR:
+                    topics[row.name] = Topic(row.topic_id, told)
+                elif row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                    topics[row.name] = Topic(NO_ID, told)
+                    gone.add(row.name)
+        else:
+            is_told = row.error_code in (NO_ERROR, REPLICA_NOT_AVAILABLE)
+            followers = row.replicas - {row.leader}
+            partitions[row.partition] = Replicas(row.leader, followers, row.in_sync) if is_told else None
+        if number % _ROWS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    topics |= dict.fromkeys(unseen, Topic(NO_ID, {}))
+    gone |= unseen
+    for name, topic in topics.items():
+        # A topic without partitions is none. In ZooKeeper mode a broker that starts knows neither brokers nor topics,
+        # before the controller tells it.
+        if not head.brokers or (not topic.partitions and name not in gone):
+            topics[name] = topic._replace(partitions=None)
+    return Described(_brokers(head), head.controller, topics)
+
+
+def _brokers(head: MetadataHead) -> dict[int, Broker]:
+    return {
+        broker.broker_id: Broker(_text(broker.host), broker.port, None if broker.rack is None else _text(broker.rack))
+        for broker in head.brokers
+    }
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

@@ -1,0 +1,40 @@
+"""The metrics of what is asked of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from proxy.cluster.poll_stats import PollStats
+from proxy.metrics import Family
+
+
+def poll_families(polled: PollStats, now: float) -> Iterator[Family]:
+    """Yield every family of the polls; `now` is clock seconds."""
+    yield Family(
+        "weir_cluster_polls",
+        "counter",
+        "Questions to the cluster, by what was asked for and the result.",
+        ("what", "result"),
+        sorted(polled.polls.items()),
+    )
+    yield Family(
+        "weir_cluster_poll_seconds",
+        "gauge",
+        "How long the last question took.",
+        ("what",),
+        [((what,), round(seconds, 6)) for what, seconds in sorted(polled.seconds.items())],
+    )
+    yield Family(
+        "weir_cluster_poll_bytes",
+        "counter",
+        "Bytes sent and received for questions.",
+        ("what",),
+        [((what,), size) for what, size in sorted(polled.bytes.items())],
+    )
+    yield Family(
+        "weir_cluster_view_age_seconds",
+        "gauge",
+        "How old what is known of topics is.",
+        (),
+        [] if polled.told_at is None else [((), round(now - polled.told_at, 3))],
+    )

@@ -1,0 +1,31 @@
+"""What the polls of the cluster cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class PollStats:
+    """By what is polled: `polls` also by result, `ok` or `failed`; `seconds` of the last one; `bytes` of all of them.
+
+    `told_at` is when the view was last known to be true (clock seconds), None before the first time.
+    """
+
+    polls: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+    bytes: Counter[str] = field(default_factory=Counter)
+    told_at: float | None = None
+
+    def known(self, what: str) -> None:
+        """Show `what` from the start: a rate needs the sample before the first event."""
+        for result in ("ok", "failed"):
+            self.polls[what, result] += 0
+        self.bytes[what] += 0
+
+    def count(self, what: str, result: str, seconds: float, size: int) -> None:
+        """Take one poll: its result, how long it took, and the bytes that were sent and received for it."""
+        self.polls[what, result] += 1
+        self.seconds[what] = seconds
+        self.bytes[what] += size

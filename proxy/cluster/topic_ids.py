@@ -1,0 +1,106 @@
+"""Learns the names of topic ids: throttled topics in advance, others when they are seen.
+
+Nothing on the data path waits for it: after a moment (quota.topic_names.AWAIT_SECONDS) an id without a name is not
+throttled until its name is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from itertools import islice
+
+from protocol.metadata import NO_ID
+from proxy.cluster.channel import NoTopicIds
+from proxy.cluster.client import ClusterClient
+from proxy.cluster.metadata import names_of_ids
+from proxy.cluster.topics import TopicPoll
+from proxy.cluster.view import ClusterView
+from quota.topic_names import TopicNames, printed_id
+
+IDS_PER_QUESTION = 1000
+_MOST_SHOWN = 5  # ids in one log line
+
+
+class ThrottledTopics:
+    """A subscriber that puts the ids of throttled topics into `names`; `changed` is called when there were new ones."""
+
+    with_partitions = False
+
+    def __init__(self, names: TopicNames, topics: Callable[[], Collection[str]], changed: Callable[[], None]) -> None:
+        self._names = names
+        self._topics = topics
+        self._changed = changed
+        self._asked: list[bytes] = []
+
+    async def topics(self) -> Collection[bytes]:
+        """Return the names of the throttled topics."""
+        self._asked = [topic.encode() for topic in self._topics()]
+        return self._asked
+
+    async def told(self, view: ClusterView) -> None:
+        """Learn the ids of those that were asked for, and are there."""
+        found = {view.topics[name].topic_id: name for name in self._asked if name in view.topics}
+        found.pop(NO_ID, None)
+        if self._names.learn(found):
+            self._changed()
+
+    def not_told(self) -> None:
+        """Names that are known stay."""
+
+
+class TopicIdPoll:
+    """Asks for the names of the ids that `names` wants, as soon as it does."""
+
+    what = "topic_ids"
+
+    def __init__(self, names: TopicNames, changed: Callable[[], None], topics: TopicPoll) -> None:
+        self._names = names
+        self._changed = changed
+        self._topics = topics
+
+    def due_at(self, client: ClusterClient) -> float:
+        """When the next id is to be asked for (clock seconds)."""
+        return self._names.next_wanted_at()
+
+    def is_urgent(self) -> bool:
+        """Whether fetches have an id without a name."""
+        return bool(self._names.unknown_count)
+
+    async def ask(self, client: ClusterClient) -> None:
+        """Ask for the ids that are wanted now; those that the cluster does not know are asked for later again."""
+        wanted = self._names.wanted()
+        for start in range(0, len(wanted), IDS_PER_QUESTION):
+            topic_ids = wanted[start : start + IDS_PER_QUESTION]
+            try:
+                found = await client.question(self.what, partial(names_of_ids, topic_ids=topic_ids))
+            except NoTopicIds:
+                client.has_topic_ids = False
+                self._unknown(client, wanted[start:], "the broker is older than topic ids")
+                return
+            if not client.has_topic_ids:
+                client.has_topic_ids = True
+                self._topics.due_now()
+            missing = [topic_id for topic_id in topic_ids if topic_id not in found]
+            self._unknown(client, missing, "the cluster does not know it")
+            if self._names.learn(found):
+                self._changed()
+
+    def not_told(self, client: ClusterClient) -> None:
+        """Nobody said that an id is unknown: each is asked for again."""
+
+    def _unknown(self, client: ClusterClient, topic_ids: Collection[bytes], reason: str) -> None:
+        if topic_ids:
+            self._names.unknown(topic_ids)
+            client.log.fault(
+                "topic_id_unknown",
+                peer=client.server,
+                ids=",".join(_shown(topic_ids)),
+                count=len(topic_ids),
+                reason=reason,
+                effect="throttled for the first second only",
+            )
+
+
+def _shown(topic_ids: Iterable[bytes]) -> list[str]:
+    return [printed_id(topic_id) for topic_id in islice(topic_ids, _MOST_SHOWN)]

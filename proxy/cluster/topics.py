@@ -1,0 +1,128 @@
+"""The poll of topics: their ids, and of some of them the replicas of each partition. It shows the brokers, too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from proxy.cluster.channel import NoTopicIds
+from proxy.cluster.client import ClusterClient
+from proxy.cluster.metadata import describe
+from proxy.cluster.view import ClusterView, Topic
+
+TOPICS_PER_QUESTION = 1000
+DEFAULT_POLL_SECONDS = 5.0  # as [cluster] poll_seconds
+
+
+class Subscriber(Protocol):
+    """Somebody who takes what a poll of topics told."""
+
+    with_partitions: bool
+    """Whether the replicas of its topics are asked for, not only their ids."""
+
+    async def topics(self) -> Collection[bytes]:
+        """Return the names (UTF-8) of the topics that it wants to know of now."""
+
+    async def told(self, view: ClusterView) -> None:
+        """Take what was told of them. Also called where it wants none, or none was asked for."""
+
+    def not_told(self) -> None:
+        """Take that nobody answered."""
+
+
+class TopicPoll:
+    """Asks for the topics of all `subscribers` every `poll_seconds`. `clock` gives monotonic seconds.
+
+    With `needs_topic_ids`, brokers without them are asked again only when one is known to have them.
+    """
+
+    what = "topics"
+
+    def __init__(
+        self,
+        subscribers: Sequence[Subscriber],
+        clock: Callable[[], float],
+        poll_seconds: float = DEFAULT_POLL_SECONDS,
+        needs_topic_ids: bool = True,
+    ) -> None:
+        self._subscribers = subscribers
+        self._clock = clock
+        self._poll_seconds = poll_seconds
+        self._needs_topic_ids = needs_topic_ids
+        self._at = clock()
+
+    def due_now(self) -> None:
+        """Let it be asked in the next round."""
+        self._at = self._clock()
+
+    def due_at(self, client: ClusterClient) -> float:
+        """When to ask next (clock seconds)."""
+        return self._at if client.has_topic_ids or not self._needs_topic_ids else math.inf
+
+    def is_urgent(self) -> bool:
+        """Nobody waits for it."""
+        return False
+
+    async def ask(self, client: ClusterClient) -> None:
+        """Ask for what subscribers want, and tell them."""
+        self._at = self._clock() + self._poll_seconds
+        wanted: set[bytes] = set()
+        with_partitions: set[bytes] = set()
+        for subscriber in self._subscribers:
+            names = await subscriber.topics()
+            wanted.update(names)
+            if subscriber.with_partitions:
+                with_partitions.update(names)
+        brokers, controller = client.view.brokers, client.view.controller
+        topics: dict[bytes, Topic] = {}
+        try:
+            for names in _shares(sorted(wanted)):
+                told = await client.question(self.what, partial(describe, names=names, with_partitions=with_partitions))
+                brokers, controller = told.brokers or brokers, told.controller
+                topics |= told.topics
+        except NoTopicIds:
+            client.has_topic_ids = False  # asked again when an id is seen: then some broker has them
+            return
+        client.view = replace(client.view, brokers=brokers, controller=controller, topics=topics)
+        client.stats.told_at = self._clock()
+        for subscriber in self._subscribers:
+            await client.tell(self.what, subscriber.told(client.view))
+
+    def not_told(self, client: ClusterClient) -> None:
+        """Forget the topics, and say so; what is known of brokers stays."""
+        self._at = self._clock()
+        client.view = replace(client.view, topics={})
+        for subscriber in self._subscribers:
+            subscriber.not_told()
+
+
+class BrokerHosts:
+    """Passes the brokers' hosts by id on to `offer`, as often as they are told."""
+
+    with_partitions = False
+
+    def __init__(self, offer: Callable[[dict[int, str]], None]) -> None:
+        self._offer = offer
+        self._offered: object = None
+
+    async def topics(self) -> Collection[bytes]:
+        """None: brokers are told along with any topic."""
+        return ()
+
+    async def told(self, view: ClusterView) -> None:
+        """Offer them, unless they are those of an earlier answer."""
+        brokers: object = view.brokers
+        if view.brokers and brokers is not self._offered:
+            self._offered = brokers
+            self._offer({broker_id: broker.host for broker_id, broker in view.brokers.items()})
+
+    def not_told(self) -> None:
+        """What is known of brokers stays."""
+
+
+def _shares(names: list[bytes]) -> Iterator[list[bytes]]:
+    for start in range(0, len(names), TOPICS_PER_QUESTION):
+        yield names[start : start + TOPICS_PER_QUESTION]

@@ -1,0 +1,121 @@
+"""What a sidecar watches of the cluster: the client, its polls, and who takes what they tell."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import NamedTuple
+
+from proxy.address import Address
+from proxy.cluster.broker_addresses import BrokerAddresses
+from proxy.cluster.channel import Channel, PlainChannel
+from proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, ClusterClient, Events, Poll
+from proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
+from proxy.cluster.poll_stats import PollStats
+from proxy.cluster.removed_replicas import RemovedReplicas
+from proxy.cluster.topic_ids import ThrottledTopics, TopicIdPoll
+from proxy.cluster.topics import DEFAULT_POLL_SECONDS, BrokerHosts, Subscriber, TopicPoll
+from proxy.config import Config
+from proxy.log import EventLog
+from proxy.replica_sources import Addresses
+from quota.topic_names import TopicNames
+from quota.unassigned import UnassignedReplicas
+
+EVENTS_WITHOUT_CLUSTER = Events(
+    "topic_ids_not_asked",
+    "topic_ids_recovered",
+    "new ids are throttled for the first second only, and what was moved away counts as lag",
+)
+EVENTS = Events(
+    "cluster_poll_failed",
+    "cluster_poll_recovered",
+    f"fetch offsets alone tell who is in sync, {EVENTS_WITHOUT_CLUSTER.effect}",
+)
+
+
+class Consumers(NamedTuple):
+    """What a sidecar does with what is known of the cluster."""
+
+    throttled_topics: Callable[[], Collection[str]]
+    names_changed: Callable[[], None]
+    in_sync: Callable[[InSyncReplicas], None]
+    under_min_isr: Callable[[frozenset[tuple[bytes, int]]], None]
+    broker_addresses: Callable[[Addresses], None]
+
+
+class ClusterWatch:
+    """Polls from `start` to `close`. `clock` gives monotonic seconds.
+
+    With `[cluster]` its servers are asked, over aiokafka's connections, and everyone is told. Without it the brokers of
+    the routes are asked, and only for the names of topic ids and for replicas that lag: the ISR is nobody's then.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        names: TopicNames,
+        unassigned: UnassignedReplicas,
+        consumers: Consumers,
+        log: EventLog,
+        stats: PollStats,
+        clock: Callable[[], float],
+    ) -> None:
+        removed = RemovedReplicas(unassigned, log)
+        topics, changed = consumers.throttled_topics, consumers.names_changed
+        subscribers: list[Subscriber] = [ThrottledTopics(names, topics, changed), removed]
+        behind: list[Poll] = []
+        open_channel: Callable[[Address], Awaitable[Channel]] = PlainChannel.open
+        poll_seconds, longest_retry = DEFAULT_POLL_SECONDS, MAX_IDLE_RETRY_SECONDS
+        self._addresses = BrokerAddresses(consumers.broker_addresses)
+        if config.cluster is not None:
+            from proxy.cluster.kafka_channel import KafkaChannel  # aiokafka costs memory that most sidecars can save
+            from proxy.cluster.min_isr import MinIsrPoll
+
+            in_sync = InSyncTopics(topics, consumers.in_sync)
+            subscribers = [in_sync, BrokerHosts(self._addresses.offer), *subscribers]
+            behind = [MinIsrPoll(in_sync, consumers.under_min_isr)]
+            open_channel = KafkaChannel.open
+            poll_seconds = config.cluster.poll_seconds
+            longest_retry = min(poll_seconds, MAX_IDLE_RETRY_SECONDS)
+        self._topics = TopicPoll(subscribers, clock, poll_seconds, needs_topic_ids=config.cluster is None)
+        self.client = ClusterClient(
+            metadata_servers(config),
+            open_channel,
+            [TopicIdPoll(names, changed, self._topics), self._topics, *behind],  # ids first: they are being fetched
+            log,
+            EVENTS_WITHOUT_CLUSTER if config.cluster is None else EVENTS,
+            stats,
+            clock,
+            longest_retry,
+            before_round=removed.log_untold,
+        )
+        names.on_miss = self.client.wake
+        self._polling: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Poll from now on."""
+        self._polling = asyncio.create_task(self.client.run())
+
+    def throttle_changed(self) -> None:
+        """Poll now: other topics are throttled."""
+        self._topics.due_now()
+        self.client.wake()
+
+    async def close(self) -> None:
+        """Poll no more."""
+        if self._polling is not None:
+            self._polling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._polling
+        await self._addresses.close()
+
+
+def metadata_servers(config: Config) -> tuple[Address, ...]:
+    """Return whom to ask: the cluster's bootstrap servers, else the broker beside this sidecar, else its peers."""
+    servers: Iterable[Address]
+    if config.cluster is not None:
+        servers = config.cluster.bootstrap_servers
+    else:
+        servers = (route.upstream for route in config.ingress or config.egress)
+    return tuple(dict.fromkeys(servers))

@@ -1,0 +1,220 @@
+"""Carries a plan out: the one place where a fetch reserves, stands in line, changes sessions and is counted.
+
+What is reserved is reserved first, through accounts that the link's end closes: an exception anywhere leaves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from protocol.fetch import FetchRequest, ResponseTopic, encode_fetch_response, encode_response_topics, fetch_version
+from protocol.steps import Steps
+from quota.fetch import response_limit
+from quota.fetch.decisions import Answer, Decision, Forward, Hold
+from quota.fetch.link_state import LinkState
+from quota.fetch.order import GrantOrder
+from quota.fetch.plan import Action, FetchPlan, FetchView
+from quota.fetch.request_parts import granted_topics, split, without_behind
+from quota.fetch.sessions import LEFT_OUT_MS
+from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, Upstream
+
+_EMPTY_MS = 1
+_FIRST_MUTING_VERSION = 8
+_TOPICS_PER_STEP = 1_000  # of which an answer is made up within about 2 ms
+
+
+def commit(
+    state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, order: GrantOrder, plan: FetchPlan
+) -> Steps[Decision]:
+    """Carry out `plan`, which was made of `view` for `request` just now. Done in steps."""
+    for claim in plan.claims:
+        claim.offer.quota.wait(view.ask, claim.offer, claim.needed, view.now)
+    if plan.action is Action.PASS:
+        return (yield from _pass(state, link, request, view))
+    if plan.action is Action.GRANT:
+        return (yield from _grant(state, request, view, order, plan))
+    if plan.action is Action.PROBE:
+        return (yield from _probe(state, link, request, view, plan))
+    state.unknown_since = _unknown_since(state, view)
+    if plan.probe_ready < float("inf"):
+        state.side.questions.wait(link, plan.probe_ready)
+    state.leave_unanswered(view.now)
+    if plan.action is Action.LEAVE_OUT:
+        state.partitions.leave_out()
+        return (yield from _leave_out(state, request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes)))
+    if plan.action is Action.HOLD:
+        if not view.held_seconds:
+            state.partitions.leave_out()
+            _count_held(state)
+        return Hold(plan.until)
+    return Answer((yield from _empty_answer(state, request)))
+
+
+def _unknown_since(state: LinkState, view: FetchView) -> float | None:
+    """Since when a probe waits that tells who is in sync."""
+    if not view.unknown_count:
+        return None
+    return view.now if state.unknown_since is None else state.unknown_since
+
+
+def _count_held(state: LinkState) -> None:
+    interval = state.side.stats.interval
+    if interval is not None:
+        interval.link(state.partitions.counted_peer).fetches_held += 1
+
+
+def _pass(state: LinkState, link: Hashable, request: FetchRequest, view: FetchView) -> Steps[Decision]:
+    partitions, sessions = state.partitions, state.sessions
+    state.side.leave_lines(link)
+    if sessions.is_incremental:
+        request = yield from sessions.changes(request, partitions, is_throttling=view.is_throttling)
+    else:
+        request = yield from sessions.whole(request, partitions.topics, ())
+    # What an earlier hop leaves out at the moment has no answer with this one.
+    return _forward(state, request, InFlight(asks_all=not partitions.absent))
+
+
+def _grant(
+    state: LinkState, request: FetchRequest, view: FetchView, order: GrantOrder, plan: FetchPlan
+) -> Steps[Decision]:
+    partitions, sessions = state.partitions, state.sessions
+    for quota, part in plan.parts.items():
+        quota.served(view.ask, part)
+    reserved = state.accounts.reserve(plan.parts)
+    state.catch_up.granted(order, plan.grants, max(reserved.values(), default=0))
+    granted = [replica for replica, _ in plan.grants]
+    partitions.leave_out(granted)
+    if not plan.asks_all:
+        state.leave_unanswered(view.now)
+    grants_are_first = view.now < state.crowded_until
+    if sessions.is_incremental:
+        if grants_are_first:
+            sessions.leader.begin_anew()  # a session keeps its own order: only a new one has the grants in front
+        request = yield from sessions.changes(
+            request,
+            partitions,
+            plan.grants,
+            _asked_along(state, plan),
+            is_throttling=view.is_throttling,
+            grants_are_first=grants_are_first,
+        )
+    else:
+        front, entries, asked = yield from split(partitions.topics, request, frozenset(granted))
+        funded = granted_topics(request, plan.grants, entries)
+        # What is not throttled stays in front, but where it fills every answer: without a quota it would take turns.
+        first = funded + front if grants_are_first else front + funded
+        request = request.with_(topics=first + asked)
+        request = yield from sessions.whole(request, partitions.topics, [*granted, *partitions.waiting()])
+    fetch = InFlight(reserved=reserved, granted=granted, asks_all=plan.asks_all, grants_are_first=grants_are_first)
+    return _forward(state, request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes), fetch)
+
+
+def _asked(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
+    """What an incremental fetch asks for with 0 bytes.
+
+    At other times only what is not known: what is known to be behind would return a batch that no quota could stop.
+    """
+    if not plan.asks_all:
+        return list(state.partitions.unknown())
+    state.sessions.is_asked_for_offsets = False
+    return list(state.partitions.waiting())
+
+
+def _asked_along(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
+    """What an incremental fetch asks for with 0 bytes when something is granted.
+
+    What the leader has already stands in front of what is granted now, and with 0 bytes would return a batch there. It
+    had its answer with the fetch before, unless that brought nothing: a later hop may have left it out.
+    """
+    return [
+        one
+        for one in _asked(state, plan)
+        if one.upstream is Upstream.ABSENT or one.stalls or one.high_watermark == UNKNOWN_OFFSET
+    ]
+
+
+def _probe(
+    state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, plan: FetchPlan
+) -> Steps[Decision]:
+    """Ask for every partition behind with 0 bytes and no wait: true offsets and errors, and at most one batch."""
+    side, partitions, sessions = state.side, state.partitions, state.sessions
+    state.probed_at = view.now
+    state.unknown_since = None
+    side.stats.questions += 1
+    side.questions.asked(link, partitions.replica_id)
+    partitions.leave_out()
+    if not plan.asks_all:
+        state.leave_unanswered(view.now)
+    if sessions.is_incremental:
+        request = yield from sessions.changes(
+            request, partitions, (), _asked(state, plan), is_throttling=view.is_throttling
+        )
+    else:
+        front, _, asked = yield from split(partitions.topics, request, frozenset())
+        request = yield from sessions.whole(
+            request.with_(topics=front + asked), partitions.topics, list(partitions.waiting())
+        )
+    return _forward(state, request.with_(max_wait_ms=0), InFlight(is_question=True, asks_all=plan.asks_all))
+
+
+def _leave_out(state: LinkState, request: FetchRequest) -> Steps[Decision]:
+    """Ask for what is not behind, and make up an answer for the rest where a full answer has to have it."""
+    partitions, sessions = state.partitions, state.sessions
+    if sessions.is_incremental:
+        fewer = yield from sessions.changes(request, partitions, is_throttling=True)
+        return _forward(state, fewer, InFlight(), leaves_out=True)
+    topics = yield from without_behind(partitions.topics, request)
+    fewer = yield from sessions.whole(request.with_(topics=topics), partitions.topics, (), leaves_out=True)
+    version = request.header.api_version
+    made_up = yield from _made_up_topics(state, version)
+    appended = encode_response_topics(version, made_up)
+    return _forward(state, fewer, InFlight(), appended, len(made_up), leaves_out=sessions.in_session)
+
+
+def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
+    """To an incremental fetch an empty response says that nothing is new.
+
+    To a full one it is legal with throttle_time_ms > 0 (KIP-219), and makes nothing up. But from v8 on that mutes the
+    follower, and one without KAFKA-17455 then waits for replica.socket.timeout.ms, 30 s, before it asks again.
+    """
+    version, correlation_id = request.header.api_version, request.header.correlation_id
+    if state.sessions.is_incremental:
+        session_id = state.sessions.follower.id
+        return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [], session_id=session_id)
+    if 0 < version < _FIRST_MUTING_VERSION:
+        return encode_fetch_response(version, correlation_id, _EMPTY_MS, [])
+    made_up = yield from _made_up_topics(state, version)
+    return encode_fetch_response(version, correlation_id, 0, made_up)
+
+
+def _made_up_topics(state: LinkState, version: int) -> Steps[list[ResponseTopic]]:
+    """An empty entry for every partition behind."""
+    made_up: list[ResponseTopic] = []
+    for topic in list(state.partitions.topics.values()):
+        if topic.behind:
+            made_up.append(ResponseTopic(topic.key, topic.made_up_entries(version)))
+            if not len(made_up) % _TOPICS_PER_STEP:
+                yield
+    return made_up
+
+
+def _forward(
+    state: LinkState,
+    request: FetchRequest,
+    fetch: InFlight,
+    appended: bytes = b"",
+    appended_topics: int = 0,
+    *,
+    leaves_out: bool = False,
+) -> Forward:
+    side, row = state.side, fetch_version(request.header.api_version)
+    fetch.api_version, fetch.uses_topic_ids = row.api_version, row.names_topics_by_id
+    fetch.forwarded_at, fetch.max_wait_seconds = side.clock(), request.max_wait_ms / 1000
+    fetch.max_bytes = request.max_bytes
+    state.in_flight.append(fetch)
+    limit = side.settings.response_max_bytes
+    if limit is not None:
+        request = response_limit.limit_response(request, limit, state.response_rotation)
+    walk = side.walked_topics(by_id=row.names_topics_by_id)
+    head_patch = state.sessions.head_patch(leaves_out=leaves_out)
+    return Forward(request, appended, appended_topics, walk, head_patch, state.partitions.count)

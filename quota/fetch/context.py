@@ -1,0 +1,196 @@
+"""What a replica fetch tells: the partitions that its follower asks for, where it is in each, and what went away.
+
+A whole request lists everything that its follower wants. In a fetch session (v7+) an incremental one lists changes
+only, and what it costs to take in grows with them, not with the session. A request of tens of thousands of topics is
+taken in, in steps, and other links are served between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from protocol.errors import MalformedFrame
+from protocol.fetch import FetchRequest, fetch_version
+from protocol.fetch_session import FIRST_SESSION_VERSION
+from protocol.steps import Steps
+from quota.fetch.partitions import LinkPartitions
+from quota.fetch.state import NEVER, ReplicaTopic
+
+PARTITIONS_PER_STEP = 200  # taken in, in one step: about 2 ms, where all of them are new
+TOPICS_PER_STEP = 2_000  # that say nothing new
+LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # of replicas below level 0.11 (KIP-101): they truncate to their high watermark
+MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
+
+
+class TooManyPartitions(Exception):
+    """A follower asks for more partitions than one link keeps. `count` is how many."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"one connection asks for {count} partitions, and at most {MOST_PARTITIONS} are kept.")
+        self.count = count
+
+
+def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: float) -> Steps[None]:
+    """Take request `number` of a link in, which lists everything. Done in steps."""
+    link.asker.fetched(now)
+    row = fetch_version(request.header.api_version)
+    count = sum([len(topic.entries) // topic.stride for topic in request.topics])
+    if count > MOST_PARTITIONS:
+        raise TooManyPartitions(count)
+    keeps_entries = request.header.api_version >= FIRST_SESSION_VERSION
+    truncates = request.header.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
+    in_sync_until = now + link.side.lag.replica_lag_time_max if truncates else NEVER
+    new = 0  # partitions that were looked at one by one since the last step
+    for first in range(0, len(request.topics), TOPICS_PER_STEP):
+        if first:
+            yield
+        for name, entries, stride, tags in request.topics[first : first + TOPICS_PER_STEP]:
+            if not entries:
+                continue
+            topic = link.topic(name, row.names_topics_by_id)
+            topic.tags = tags or topic.tags
+            if topic.repeats_request(entries, number):
+                continue
+            for block in blocks_of(entries, stride):
+                if keeps_entries:
+                    _take_entries(link, topic, block, row.changes(block, stride), stride, now)
+                else:
+                    _take_block(link, topic, row.requested(stride).iter_unpack(block), now, in_sync_until)
+                new += len(block) // stride
+                if new >= PARTITIONS_PER_STEP:
+                    new = 0
+                    yield
+    if count != link.count:
+        yield from _set_aside_absent(link, request, now)
+        if count != link.count:
+            raise MalformedFrame("a partition is named twice in a full fetch", 0)
+    link.forget_absent(now)
+
+
+def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
+    """Take a request in that says what changed in its session. Done in steps."""
+    link.asker.fetched(now)
+    row = fetch_version(request.header.api_version)
+    work = 0
+    for name, entries, stride, tags in request.topics:
+        if not entries:
+            continue
+        topic = link.topic(name, row.names_topics_by_id)
+        topic.tags = tags or topic.tags
+        topic.forget_requests()
+        for part in blocks_of(entries, stride):
+            _take_entries(link, topic, part, row.changes(part, stride), stride, now)
+            if link.count > MOST_PARTITIONS:
+                raise TooManyPartitions(link.count)
+            work += 1 + len(part) // stride
+            if work >= PARTITIONS_PER_STEP:
+                yield
+                work = 0
+    for name, partitions, _ in request.forgotten:
+        if name in link.topics:
+            topic = link.topics[name]
+            for partition in topic.partitions.keys() & set(partitions):
+                link.set_aside(topic, partition, now)
+                work += 1
+                if work >= PARTITIONS_PER_STEP:
+                    yield
+                    work = 0
+    link.forget_absent(now)
+
+
+def blocks_of(entries: bytes, stride: int) -> Sequence[bytes]:
+    """`entries` in blocks of a step each; most topics are one block."""
+    size = PARTITIONS_PER_STEP * stride
+    if len(entries) <= size:
+        return (entries,)
+    return [entries[start : start + size] for start in range(0, len(entries), size)]
+
+
+def _take_block(
+    link: LinkPartitions,
+    topic: ReplicaTopic,
+    entries: Iterable[tuple[int, int, int]],
+    now: float,
+    in_sync_until: float,
+) -> None:
+    """Below v7: only what throttling needs is read of each entry."""
+    partitions = topic.partitions
+    for partition, fetch_offset, max_bytes in entries:
+        replica = partitions.get(partition)
+        _check(link, partition, fetch_offset, max_bytes)
+        if replica is None:
+            replica = link.appear(topic, partition, fetch_offset, max_bytes, now, in_sync_until=in_sync_until)
+        elif replica.fetch_offset == fetch_offset and replica.max_bytes == max_bytes:
+            continue
+        else:
+            link.move(replica, fetch_offset, now, in_sync_until)
+            replica.max_bytes = max_bytes
+        link.classify(replica)
+
+
+def _take_entries(
+    link: LinkPartitions,
+    topic: ReplicaTopic,
+    entries: bytes,
+    changes: Iterable[tuple[int, int, int, int]],
+    stride: int,
+    now: float,
+) -> None:
+    """From v7 on: the entries themselves are kept too, for they may have to be sent again when nothing changed."""
+    partitions, touched = topic.partitions, link.sessions.touched
+    start = 0
+    for partition, leader_epoch, fetch_offset, max_bytes in changes:
+        entry = entries[start : start + stride]
+        start += stride
+        replica = partitions.get(partition)
+        if replica is not None and replica.entry == entry:
+            continue
+        _check(link, partition, fetch_offset, max_bytes)
+        if replica is None:
+            replica = link.appear(topic, partition, fetch_offset, max_bytes, now, leader_epoch)
+        else:
+            if leader_epoch != replica.leader_epoch:
+                # The leader was elected anew: what it said before is of another epoch.
+                replica.go_back(fetch_offset)
+                topic.forget_responses()
+            link.move(replica, fetch_offset, now)
+            replica.max_bytes = max_bytes
+        replica.leader_epoch = leader_epoch
+        replica.entry = entry
+        touched[replica] = None
+        if not max_bytes:
+            link.sessions.is_asked_for_offsets = True
+        link.classify(replica)
+
+
+def _check(link: LinkPartitions, partition: int, fetch_offset: int, max_bytes: int) -> None:
+    """Refuse what no follower asks for: a negative size would lend budget instead of taking it."""
+    if max_bytes < 0 or fetch_offset < 0 or partition < 0:
+        reason = f"partition {partition} is asked for from offset {fetch_offset} with {max_bytes} bytes"
+        raise MalformedFrame(reason, 0)
+    if max_bytes > link.most_max_bytes:
+        link.most_max_bytes = max_bytes
+
+
+def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
+    """Take away the partitions that this whole request does not list."""
+    present: dict[bytes, set[int]] = {}
+    row = fetch_version(request.header.api_version)
+    work = 0
+    for name, entries, stride, _ in request.topics:
+        work += 1 + len(entries) // stride
+        if work >= TOPICS_PER_STEP:  # nothing is changed yet
+            yield
+            work = 0
+        ids = present.setdefault(name, set())
+        ids.update([entry[0] for entry in row.requested(stride).iter_unpack(entries)])
+    for name, topic in list(link.topics.items()):
+        kept = present.get(name, set())
+        for partition in [id_ for id_ in topic.partitions if id_ not in kept]:
+            link.set_aside(topic, partition, now)
+            work += 1
+        topic.forget_responses()
+        work += 1
+        if work >= PARTITIONS_PER_STEP:
+            yield
+            work = 0

@@ -1,0 +1,159 @@
+"""One connection's replica fetches: what each brings, which partitions it may fetch now, and what came of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from protocol.fetch import FetchRequest, encode_fetch_response
+from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
+from protocol.response_scanner import ResponseHead, ScannedTopic
+from protocol.steps import Steps, at_once
+from quota.budget.accounts import LinkAccounts
+from quota.fetch.commit import commit
+from quota.fetch.context import take_incremental, take_whole
+from quota.fetch.decisions import Answer, Decision, Hold
+from quota.fetch.link_state import LinkState
+from quota.fetch.observe import observe
+from quota.fetch.partitions import LinkPartitions
+from quota.fetch.plan import plan
+from quota.fetch.sessions import FetchSessions
+from quota.fetch.settlement import Settlement
+from quota.side_state import SideState
+
+STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than this is stuck
+_NO_ERROR = ResponseHead()
+
+
+class ReplicaLink:
+    """One follower's fetches of one leader over one connection.
+
+    `plan` decides about a request; `settle` takes what its answer held. Answers come in the order of the requests that
+    were forwarded. `abandon` gives up on every answer still to come, `close` ends the link. `plan_steps` and
+    `settle_steps` do the same in steps: only one of them may be under way.
+    """
+
+    def __init__(self, side: SideState, peer: int, open_session: Callable[[int], int]) -> None:
+        """`open_session` returns the id for a new fetch session of so many partitions, or NO_SESSION."""
+        self.throttle = side
+        self.peer = peer
+        self.state = LinkState(side, peer, open_session)
+        self._api_version = -1  # of the last fetch taken in
+        self._is_taken_in = True
+        self._request_number = 0
+        self._response_number = 0
+
+    @property
+    def accounts(self) -> LinkAccounts:
+        """What the link holds of the budget."""
+        return self.state.accounts
+
+    @property
+    def partitions(self) -> LinkPartitions:
+        """What the follower asks for."""
+        return self.state.partitions
+
+    @property
+    def sessions(self) -> FetchSessions:
+        """The follower's fetch session, and our own with the leader."""
+        return self.state.sessions
+
+    @property
+    def replica_id(self) -> int:
+        """The follower's broker id."""
+        return self.state.partitions.replica_id
+
+    @property
+    def counted_peer(self) -> int:
+        """The other broker's id, as its bytes are counted."""
+        return self.state.partitions.counted_peer
+
+    @property
+    def unanswered_since(self) -> float | None:
+        """Since when (clock seconds) partitions were left out with no true answer."""
+        return self.state.unanswered_since
+
+    def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
+        """Decide about `request`, which was held back for `held_seconds` already (this hop only).
+
+        Raises TooManyPartitions for a follower of which no more can be kept.
+        """
+        return at_once(self.plan_steps(request, held_seconds))
+
+    def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
+        """As `plan`, in steps of a few milliseconds. Between them nothing else may be asked of this link but to end."""
+        state, now = self.state, self.throttle.clock()
+        if held_seconds == 0.0:
+            self._is_taken_in = False
+        if not self._is_taken_in:
+            if state.in_flight and request.header.api_version >= FIRST_SESSION_VERSION:
+                return Hold(math.inf)  # in a session each request builds on the answer to the one before
+            self._is_taken_in = True
+            if (refusal := (yield from self._take_in(request, now))) is not None:
+                return refusal
+        yield from state.partitions.reclassify_when_due(now)
+        view, order = observe(state, self, request, now, held_seconds)
+        return (yield from commit(state, self, request, view, order, plan(view)))
+
+    def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
+        """The oldest answer awaited was passed on whole; `topics` is what the leader sent of it, under `head`."""
+        at_once(self.settle_steps(topics, head))
+
+    def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> Steps[None]:
+        """As `settle`, in steps. Until the last one the fetch is in flight: an end gives back what it reserved."""
+        fetch = self.state.in_flight[0]
+        if fetch.api_version >= FIRST_SESSION_VERSION:
+            self.state.sessions.answered(head)
+        self._response_number += 1
+        yield from Settlement(self.state, fetch, head, self._response_number).steps(self, topics)
+        self.state.in_flight.popleft()
+
+    def abandon(self) -> None:
+        """No answer will come any more. What was reserved may have been sent in part: it counts as sent."""
+        self.accounts.confirm()
+        while self.state.in_flight:
+            self.accounts.count_as_sent(self.state.in_flight.popleft().reserved)
+
+    def release_if_stuck(self) -> None:
+        """What a stuck peer has not taken counts as sent: it may not keep others from the budget until it is closed."""
+        now = self.throttle.clock()
+        if now - self.state.settled_at >= STUCK_SECONDS:
+            self.accounts.confirm()
+        for fetch in self.state.in_flight:
+            if fetch.reserved and now - fetch.forwarded_at >= STUCK_SECONDS + fetch.max_wait_seconds:
+                reserved, fetch.reserved = fetch.reserved, {}
+                self.accounts.count_as_sent(reserved)
+
+    def close(self) -> None:
+        """The connection is gone. Whatever happens in here, it holds nothing of the budget any more."""
+        try:
+            self.abandon()
+            self.partitions.close()
+        finally:
+            self.throttle.let_go(self)
+
+    def _take_in(self, request: FetchRequest, now: float) -> Steps[Answer | None]:
+        """Take a request in; returns what to answer it with where it does not fit its session."""
+        self.accounts.confirm()  # a fetcher asks again when it has appended what it was sent: only then has it arrived
+        partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
+        partitions.replica_id = request.replica_id
+        error_code = sessions.enter(request, now)
+        if not error_code and version != self._api_version:
+            # The entries that are kept have another layout. A session cannot go on with them: it begins anew.
+            if sessions.is_incremental:
+                sessions.follower.end()
+                error_code = FETCH_SESSION_ID_NOT_FOUND
+            else:
+                partitions.forget_all()
+                self._api_version = version
+        if error_code:
+            correlation_id = request.header.correlation_id
+            return Answer(encode_fetch_response(version, correlation_id, 0, [], error_code=error_code))
+        if sessions.is_incremental:
+            yield from take_incremental(partitions, request, now)
+            if not partitions.count:
+                sessions.follower.end()  # as brokers do: an empty session is closed
+        else:
+            self._request_number += 1
+            yield from take_whole(partitions, request, self._request_number, now)
+        return None

@@ -1,0 +1,86 @@
+"""The view of one fetch that its plan is made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from functools import partial
+
+from protocol.fetch import FetchRequest
+from quota.budget.quota import Ask
+from quota.fetch.link_state import LinkState
+from quota.fetch.order import GrantOrder
+from quota.fetch.plan import NO_PROBE, FetchView, ProbeTimes
+from quota.questions import QUESTION_SECONDS
+
+LONGEST_BESIDE_OTHERS_SECONDS = 1.0  # how long others that cannot wait are held for a probe that cannot go yet
+
+
+def observe(
+    state: LinkState, link: Hashable, request: FetchRequest, now: float, held_seconds: float
+) -> tuple[FetchView, GrantOrder]:
+    """Bring what depends on time up to date, and show what a plan for `request` depends on.
+
+    The request was taken in before. An order is made only where something could be granted: it ranks all that waits.
+    """
+    side, partitions, sessions = state.side, state.partitions, state.sessions
+    queue, is_throttling = partitions.queue, side.is_throttling
+    order, largest_batch, is_urgent = GrantOrder(state.catch_up, queue, by_turns=True), 0, False
+    quotas = [quota for quota in side.quotas if quota.rate is not None] if queue else []
+    if any([quota.rate for quota in quotas]):
+        order = state.catch_up.order(queue, now)
+        largest_batch = next(iter(order)).largest_batch
+        is_urgent = state.catch_up.is_urgent(queue, now)
+        side.release_stuck()
+    for quota in quotas:
+        quota.look()
+    ask = Ask(link, partitions.replica_id, largest_batch, is_urgent, now < state.live_until, state.answer_seconds)
+    limit = side.settings.response_max_bytes
+    # In a session an answer with nothing at all is no answer: its follower would begin anew, with a full fetch.
+    must_wait = not sessions.is_incremental and (
+        partitions.unknown_count > 0 or (sessions.in_session and partitions.count == partitions.behind_count)
+    )
+    view = FetchView(
+        api_version=request.header.api_version,
+        max_bytes=request.max_bytes if limit is None else min(limit, request.max_bytes),
+        max_wait_seconds=request.max_wait_ms / 1000,
+        held_seconds=held_seconds,
+        now=now,
+        ask=ask,
+        order=order,
+        offers=tuple([quota.offer(ask, now) for quota in quotas]),
+        has_several_quotas=len(side.quotas) > 1,
+        count=partitions.count,
+        behind_count=partitions.behind_count,
+        unknown_count=partitions.unknown_count,
+        is_incremental=sessions.is_incremental,
+        in_session=sessions.in_session,
+        is_throttling=is_throttling,
+        must_wait=must_wait,
+        probe_times=partial(_probe_times, state, link, now, must_wait=must_wait),
+        unanswered_since=state.unanswered_since,
+        is_asked_for_offsets=sessions.is_asked_for_offsets,
+        names_awaited_until=side.names_awaited_until,
+    )
+    return view, order
+
+
+def _probe_times(state: LinkState, link: Hashable, now: float, *, must_wait: bool) -> ProbeTimes:
+    partitions, sessions, questions = state.partitions, state.sessions, state.side.questions
+    replica_id = partitions.replica_id
+    if partitions.unknown_count:  # no high watermark to judge by, nor one to make an entry of
+        due = now if state.unknown_since is None else state.unknown_since
+        waits_alone = partitions.all_wait or sessions.is_incremental
+        longest = math.inf if waits_alone else LONGEST_BESIDE_OTHERS_SECONDS
+        at, ready = questions.look(link, replica_id, due, is_urgent=True, longest_wait=longest)
+    else:
+        if sessions.is_asked_for_offsets or not partitions.queue:
+            # The follower's own sidecar asks for 0 bytes of everything behind: its probe, to be passed on.
+            due = state.probed_at + QUESTION_SECONDS
+        elif state.unanswered_since is not None:
+            due = max(state.unanswered_since, state.probed_at) + QUESTION_SECONDS
+        else:
+            return NO_PROBE
+        # A full fetch in a session that is held for that long has its follower's time-out before it.
+        at, ready = questions.look(link, replica_id, due, is_urgent=must_wait)
+    return ProbeTimes(now if at <= state.side.clock() else at, ready)

@@ -1,0 +1,254 @@
+"""What an answer tells, when it has passed whole: to the budget, the offsets, the batch sizes, the counts, liveness."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple
+
+from protocol.fetch import RESPONSE_ENTRY
+from protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
+from protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
+from protocol.steps import Steps
+from quota.fetch.context import PARTITIONS_PER_STEP, blocks_of
+from quota.fetch.counts import count_bytes, count_strays
+from quota.fetch.link_state import LinkState
+from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
+from quota.ledger import StrictLedger
+
+CROWDED_SECONDS: Final = 5.0
+"""How long after an answer that others filled the next ones are expected to be full."""
+
+LIVE_SECONDS: Final = 1.0
+"""How long after a record of theirs partitions that do not wait count as live."""
+
+TOPICS_PER_STEP: Final = 500  # settled in one step: about 2 ms, where all have records
+_ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
+
+
+class _Arrival(NamedTuple):
+    """The records of one partition in an answer."""
+
+    topic: ReplicaTopic
+    replica: ReplicaPartition | None
+    """None: it is not asked for any more."""
+    seen: RecordsSeen
+    is_throttled: bool
+    waited: bool
+    """Whether it was throttled and not in sync when it was asked for."""
+
+
+class Settlement:
+    """Takes the answer to one fetch; made once for each.
+
+    A long answer is taken in slices. The budget is settled once, when all of it is known: until then the fetch stays in
+    flight, and what it reserved stays reserved.
+    """
+
+    def __init__(self, state: LinkState, fetch: InFlight, head: ResponseHead, number: int) -> None:
+        """`number` counts the link's answers."""
+        self._state = state
+        self._fetch = fetch
+        self._head = head
+        self._number = number
+        self._now = state.side.clock()
+        self._granted = frozenset(fetch.granted)
+        self._barren = set(fetch.granted)
+        self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
+        self._of_waiting: dict[StrictLedger, int] = {}  # the same by what they are paid from, where quotas are several
+        self._in_sync: dict[StrictLedger, int] = {}
+        self._is_live = False
+
+    def steps(self, link: Hashable, topics: Sequence[ScannedTopic]) -> Steps[None]:
+        """Settle what the leader sent."""
+        state, fetch, head = self._state, self._fetch, self._head
+        state.settled_at = self._now
+        if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
+            state.unanswered_since = None
+        for first in range(0, len(topics), TOPICS_PER_STEP):
+            if first:
+                yield
+            some = topics[first : first + TOPICS_PER_STEP]
+            arrivals = self._arrivals(some)
+            self._tally(arrivals)
+            self._count(arrivals)
+            self._learn_batches(arrivals)
+            yield from self._take_offsets(some)
+        if state.partitions.unknown_count and state.sessions.is_incremental and not head.error_code:
+            yield from self._take_silence()
+        count_bytes(state.partitions, self._throttled, self._unthrottled, self._cut)
+        self._note_liveness()
+        self._note_barren()
+        self._settle_budget(link)
+
+    def _arrivals(self, topics: Sequence[ScannedTopic]) -> list[_Arrival]:
+        partitions, granted = self._state.partitions, self._granted
+        arrivals: list[_Arrival] = []
+        for key, _, records, _ in topics:
+            if not records:
+                continue
+            topic = partitions.topics.get(key)
+            if topic is None:
+                count_strays(partitions, key, self._fetch.uses_topic_ids, records)
+                continue
+            for seen in records:
+                replica = topic.partitions.get(seen.partition)
+                is_throttled = seen.partition in topic.throttled
+                waited = is_throttled and replica is not None and (replica.is_waiting or replica in granted)
+                arrivals.append(_Arrival(topic, replica, seen, is_throttled, waited))
+        return arrivals
+
+    # The budget
+
+    def _tally(self, arrivals: list[_Arrival]) -> None:
+        has_several_quotas = len(self._state.side.quotas) > 1
+        for topic, replica, seen, is_throttled, waited in arrivals:
+            self._cut += seen.cut_bytes
+            self._is_live |= replica is not None and not waited
+            if not is_throttled:
+                self._unthrottled += seen.size
+                continue
+            self._throttled += seen.size
+            if waited:
+                self._waited += seen.size
+            if has_several_quotas:
+                self._tally_by_ledger(topic, seen, waited=waited)
+
+    def _tally_by_ledger(self, topic: ReplicaTopic, seen: RecordsSeen, *, waited: bool) -> None:
+        for quota, covered in topic.coverage:
+            if seen.partition in covered and (waited or quota.counts_in_sync):
+                sizes = self._of_waiting if waited else self._in_sync
+                sizes[quota.ledger] = sizes.get(quota.ledger, 0) + seen.size
+
+    def _settle_budget(self, link: Hashable) -> None:
+        state, fetch, side = self._state, self._fetch, self._state.side
+        of_waiting, in_sync = self._of_waiting, self._in_sync
+        if len(side.quotas) == 1:
+            ledger = side.quotas[0].ledger
+            of_waiting, in_sync = {ledger: self._waited}, {ledger: self._throttled - self._waited}
+        if fetch.is_question:
+            # At most one batch comes with a probe; nothing was reserved for it, and no quota could have stopped it.
+            replica_id = state.partitions.replica_id
+            for ledger, size in of_waiting.items():
+                ledger.charge_question(size)
+            rate = min([ledger.rate or 0 for ledger in of_waiting], default=side.ledger.rate or 0)
+            side.questions.answered(link, replica_id, self._waited, rate)
+            for quota in side.quotas:
+                quota.owe(replica_id, of_waiting.get(quota.ledger, 0))
+        else:
+            reserved, fetch.reserved = fetch.reserved, {}  # it is settled once, whatever happens from here on
+            state.accounts.hand_over(reserved, of_waiting)
+        for ledger, size in in_sync.items():
+            ledger.charge(size)
+        if self._throttled:
+            side.record(self._throttled)
+
+    # Counts
+
+    def _count(self, arrivals: list[_Arrival]) -> None:
+        stats = self._state.side.stats
+        counts = None if stats.interval is None else stats.interval.link(self._state.partitions.counted_peer)
+        for topic, _, seen, is_throttled, _ in arrivals:
+            if topic.name is not None:
+                stats.sizes(topic.name)[seen.partition] += seen.size
+                if counts is not None:
+                    counts.topics[topic.name].count(seen, is_throttled)
+
+    # Batch sizes
+
+    def _learn_batches(self, arrivals: list[_Arrival]) -> None:
+        for topic, replica, seen, _, _ in arrivals:
+            if replica is not None:
+                self._barren.discard(replica)
+                replica.served_number = self._number
+                replica.batches.learn(seen)
+                replica.arrived = seen.complete_bytes
+                topic.batches.learn(seen)
+                topic.largest_batch.learn(max(seen.largest, seen.next_batch_size), self._now)
+
+    def _note_barren(self) -> None:
+        """Take what was granted and not in the answer.
+
+        An answer without any records says nothing: an earlier hop, or Kafka's own throttle, kept all. Where others
+        filled it there was no room. Else the cap was below one batch, which brings nothing behind others. The next
+        grants go in front of them; what brings nothing there has nothing to give.
+        """
+        size = self._throttled + self._unthrottled
+        if not size:
+            for replica in self._barren:
+                self._state.partitions.queue.brought_nothing(replica)
+        if not size or self._fetch.grants_are_first:
+            return
+        for replica in self._barren:
+            is_full = self._fetch.max_bytes - size < replica.max_bytes
+            if not is_full:
+                replica.batches.miss()
+            if is_full or replica.batches.has_to_be_first:
+                self._state.crowded_until = self._now + CROWDED_SECONDS
+                replica.granted_offset = UNKNOWN_OFFSET
+
+    # Liveness
+
+    def _note_liveness(self) -> None:
+        state, fetch = self._state, self._fetch
+        interval = state.side.stats.interval
+        if interval is not None:
+            interval.link(state.partitions.counted_peer).fetches += 1
+        if self._is_live:
+            state.live_until = self._now + LIVE_SECONDS
+        if fetch.granted and (self._waited or self._unthrottled):
+            state.answer_seconds = self._now - fetch.forwarded_at
+
+    # Offsets
+
+    def _take_offsets(self, some: Sequence[ScannedTopic]) -> Steps[None]:
+        topics = self._state.partitions.topics
+        entries = 0  # since the last step
+        for key, headers, _, _ in some:
+            topic = topics.get(key)
+            if topic is None or topic.repeats_response(headers, self._number):
+                continue
+            for block in blocks_of(headers, RESPONSE_ENTRY.size):
+                self._take_answers(topic, block)
+                entries += len(block) // RESPONSE_ENTRY.size
+                if entries >= PARTITIONS_PER_STEP:
+                    entries = 0
+                    yield
+
+    def _take_answers(self, topic: ReplicaTopic, headers: bytes) -> None:
+        link, now = self._state.partitions, self._now
+        partitions = topic.partitions
+        for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(headers):
+            replica = partitions.get(partition)
+            if replica is None:
+                continue
+            if error_code:
+                replica.last_reported = UNKNOWN_OFFSET
+                if partition in topic.unknown:
+                    link.place(replica, behind=False, unknown=False)  # asked, and there is nothing to keep back
+                # The leader's own broker may say so because it does not lead the partition: no lag begins with that.
+                begins = link.side.side == "follower" and error_code not in _ERRORS_OF_NO_TOPIC
+                topic.lag.refuse(partition, now, begins=begins)
+                continue
+            if replica.last_reported == UNKNOWN_OFFSET:
+                topic.lag.answer(partition, now)
+            replica.last_reported = high_watermark
+            if high_watermark == replica.high_watermark:
+                continue
+            replica.earlier_high_watermark, replica.high_watermark = replica.high_watermark, high_watermark
+            topic.made_up = None
+            topic.lag.update(partition, replica.fetch_offset, high_watermark, now)
+            link.classify(replica)
+
+    def _take_silence(self) -> Steps[None]:
+        """What an incremental answer leaves out is as the leader told it last: a new leader epoch alone is no news.
+
+        Nothing else would ever tell the high watermark of a partition at rest, and every fetch would be a probe.
+        """
+        link = self._state.partitions
+        for number, replica in enumerate(list(link.unknown())):
+            if number and not number % PARTITIONS_PER_STEP:
+                yield
+            if replica.upstream is not Upstream.ABSENT and replica.last_reported != UNKNOWN_OFFSET:
+                replica.high_watermark = replica.last_reported
+                replica.topic.lag.update(replica.partition, replica.fetch_offset, replica.high_watermark, self._now)
+                link.classify(replica)

@@ -1,0 +1,35 @@
+"""What an operator sets for one side's throttle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from quota.throttled_replicas import ThrottledReplicas
+
+Side = Literal["leader", "follower"]
+Policy = Literal["strict", "kip73"]
+Order = Literal["urgent-first", "round-robin"]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleSettings:
+    """What an operator sets for one side. Absent values do not throttle.
+
+    `rate` is bytes/s (`leader.` or `follower.replication.throttled.rate`), `replicas` is keyed by topic name,
+    `response_max_bytes` is KIP-74's cap on what one replica fetch returns.
+    """
+
+    rate: int | None = None
+    replicas: Mapping[str, ThrottledReplicas] = field(default_factory=dict)
+    policy: Policy = "strict"
+    order: Order = "urgent-first"
+    window_num: int = 11
+    window_size_seconds: int = 1
+    replica_lag_time_max_ms: int = 30_000
+    response_max_bytes: int | None = None
+    session_slots: int = 1_000
+    """Fetch sessions kept for followers (v7+), as max.incremental.fetch.session.cache.slots; without one a follower
+    sends full fetches."""

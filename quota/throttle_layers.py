@@ -1,0 +1,114 @@
+"""The throttle in force as a pure merge of layers: what the file says, what was set over HTTP, and so on.
+
+A layer's entries are settings by path, as `("topics", "orders", "leader.replication.throttled.replicas")`. A layer wins
+over those below it, entry by entry. An entry may expire: what is below it is then in force again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from quota.throttled_replicas import ThrottledReplicas
+
+Source = Literal["defaults", "file", "kafka", "http"]
+
+SOURCES: Final[tuple[Source, ...]] = ("defaults", "file", "kafka", "http")
+"""The lowest layer first."""
+
+Path = tuple[str, ...]
+Value = int | ThrottledReplicas
+
+EVERYTHING: Final[Path] = ()
+"""The path of an entry that removes all that is below its layer."""
+
+
+class Lease(NamedTuple):
+    """Until when an entry holds (clock seconds), who wants it, and why."""
+
+    expires_at: float = math.inf
+    owner: str = ""
+    reason: str = ""
+
+
+FOREVER: Final = Lease()
+
+
+class Entry(NamedTuple):
+    """One setting. None as its value removes what lower layers have at its path, and at every longer one."""
+
+    value: Value | None
+    lease: Lease = FOREVER
+
+
+class Part(NamedTuple):
+    """One setting in force, and the layer that it comes from."""
+
+    value: Value
+    source: Source
+    lease: Lease = FOREVER
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one source says."""
+
+    source: Source
+    entries: Mapping[Path, Entry] = field(default_factory=dict)
+
+    def patched(self, changes: Mapping[Path, Entry], below: Iterable[Path]) -> Layer:
+        """Return this layer after `changes`.
+
+        A removal takes this layer's own entries away. It stays as an entry only where it hides one of the paths
+        `below`: else removing made-up topics would fill the layer.
+        """
+        removed = {path for path, entry in changes.items() if entry.value is None}
+        entries = {path: entry for path, entry in self.entries.items() if not _is_within(path, removed)}
+        if removed:
+            hidden = {prefix for path in below for prefix in _prefixes(path)}
+            entries |= {path: changes[path] for path in removed & hidden}
+        entries |= {path: entry for path, entry in changes.items() if entry.value is not None}
+        return Layer(self.source, entries)
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveThrottle:
+    """What all layers together put in force, by path."""
+
+    parts: Mapping[Path, Part] = field(default_factory=dict)
+
+    def values(self) -> dict[Path, Value]:
+        """Return the settings alone."""
+        return {path: part.value for path, part in self.parts.items()}
+
+
+def merge(layers: Iterable[Layer], now: float) -> EffectiveThrottle:
+    """Return what is in force at `now` (clock seconds); each source has one layer, and their order does not matter."""
+    parts: dict[Path, Part] = {}
+    for layer in sorted(layers, key=lambda layer: SOURCES.index(layer.source)):
+        live = [(path, entry) for path, entry in layer.entries.items() if now < entry.lease.expires_at]
+        removed = {path for path, entry in live if entry.value is None}
+        if EVERYTHING in removed:
+            parts = {}
+        elif removed:
+            parts = {path: part for path, part in parts.items() if not _is_within(path, removed)}
+        for path, entry in live:
+            if entry.value is not None:
+                parts[path] = Part(entry.value, layer.source, entry.lease)
+    return EffectiveThrottle(parts)
+
+
+def next_expiry(layers: Iterable[Layer], now: float) -> float:
+    """Return when the next entry expires after `now` (clock seconds); inf when none does."""
+    ends = (entry.lease.expires_at for layer in layers for entry in layer.entries.values())
+    return min((end for end in ends if end > now), default=math.inf)
+
+
+def _prefixes(path: Path) -> Iterator[Path]:
+    return (path[:length] for length in range(len(path) + 1))
+
+
+def _is_within(path: Path, removed: set[Path]) -> bool:
+    return bool(removed) and any(prefix in removed for prefix in _prefixes(path))

@@ -1,0 +1,147 @@
+"""Several quotas on one side: a grant fits in all that its partition belongs to, and none holds up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quota.budget.strict import StrictQuota
+from quota.fetch.observe import observe
+from quota.fetch.plan import Action, plan
+from quota.ledger import StrictLedger
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
+from quota.throttled_replicas import ALL_REPLICAS, EVERY_PARTITION, NO_PARTITION
+from quota.turns import Turns
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested, worst_second
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+
+MB = 1_000_000
+BATCH = 10_000
+TOPICS = (b"a", b"b", b"c")
+SECONDS = 8.0
+
+
+def quota(name: str, rate: int | None, topics: Container[bytes], clock: MovedClock, **more: bool) -> StrictQuota:
+    def covers(topic: bytes | None, topic_id: bytes) -> Container[int]:
+        return EVERY_PARTITION if topic in topics else NO_PARTITION
+
+    return StrictQuota(name, StrictLedger(clock, rate), covers, Turns(clock), clock, **more)
+
+
+@dataclass(frozen=True)
+class Limit:
+    rate: int
+    topics: frozenset[bytes]
+
+
+LIMITS = st.lists(
+    st.builds(Limit, st.sampled_from([0, MB // 5, MB, 3 * MB]), st.frozensets(st.sampled_from(TOPICS), min_size=1)),
+    min_size=1,
+    max_size=3,
+)
+
+
+def received(
+    version: int, limits: Sequence[Limit], rate: int | None, order: str
+) -> Mapping[bytes, list[tuple[float, int]]]:
+    """(time, bytes) by topic; the configured quota covers topic c, and every topic has backlog without end."""
+    clock = MovedClock()
+    replicas = {"c": ALL_REPLICAS}
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=rate, replicas=replicas, order=order))  # type: ignore[arg-type]
+    for number, limit in enumerate(limits):
+        throttle.add_quota(quota(f"limit-{number}", limit.rate, limit.topics, clock))
+    logs = {(topic, partition): Log([BATCH] * 20_000) for topic in TOPICS for partition in range(2)}
+    offsets = dict.fromkeys(logs, 0)
+    link, leader = throttle.link(2), Leader(logs)
+    got: dict[bytes, list[tuple[float, int]]] = {topic: [] for topic in TOPICS}
+    before = dict(offsets)
+    end = clock.now + SECONDS
+    plain = Conversation(clock, link, leader, Follower(offsets, version=version))
+    in_session = SessionFollower(clock, Hop(clock, link, SessionLeader(clock, leader)), offsets, version)
+    while clock.now < end:
+        if version < 7:
+            plain.exchange()
+        else:
+            in_session.fetch()
+            clock.move(0.004)
+        for key, offset in offsets.items():
+            if offset > before[key]:
+                got[key[0]].append((clock.now - 1000.0, (offset - before[key]) * BATCH))
+                before[key] = offset
+    link.close()
+    assert all(one.ledger.reserved == 0 for one in throttle.quotas)
+    return got
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from([3, 6, 7, 12]),
+    LIMITS,
+    st.sampled_from([MB // 2, 2 * MB]),
+    st.sampled_from(["urgent-first", "round-robin"]),
+)
+def test_every_quota_holds_and_each_topic_is_stopped_by_one_that_is_full(
+    version: int, limits: list[Limit], rate: int, order: str
+) -> None:
+    got = received(version, limits, rate, order)
+    in_force = [*limits, Limit(rate, frozenset([b"c"]))]
+    full: set[bytes] = set()
+    for limit in in_force:
+        times = sorted(one for topic in limit.topics for one in got[topic])
+        batches = 2 * BATCH if limit.rate else BATCH * 2 * len(TOPICS)  # at rate 0 its offset probes alone
+        assert worst_second(times) <= 1.04 * limit.rate + batches
+        if mean_rate(times, 1.0, SECONDS) >= 0.9 * limit.rate:
+            full |= limit.topics
+    limited = frozenset().union(*[limit.topics for limit in in_force])
+    assert full >= limited
+
+
+def test_quota_of_0_stops_its_own_topics_and_nothing_else() -> None:
+    got = received(3, [Limit(0, frozenset([b"a"])), Limit(MB, frozenset([b"b"]))], 2 * MB, "urgent-first")
+    assert sum(size for _, size in got[b"a"]) <= 2 * BATCH
+    assert mean_rate(got[b"b"], 1.0, SECONDS) == pytest.approx(MB, rel=0.03)
+    assert mean_rate(got[b"c"], 1.0, SECONDS) == pytest.approx(2 * MB, rel=0.03)
+
+
+@pytest.mark.parametrize("counts_in_sync", [True, False])
+def test_bytes_in_sync_are_counted_in_the_quotas_that_count_them(counts_in_sync: bool) -> None:
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}))
+    added = quota("added", MB, TOPICS, clock, counts_in_sync=counts_in_sync)
+    throttle.add_quota(added)
+    leader = Leader({(b"a", 0): Log([BATCH] * 10, high_watermark=0)})  # what it has is above its high watermark
+    talk = Conversation(clock, throttle.link(2), leader, Follower({(b"a", 0): 0}))
+    for _ in range(3):
+        talk.exchange()
+    assert talk.follower.offsets[b"a", 0] == 10
+    assert throttle.ledger.room() < MB
+    assert (added.ledger.room() < MB) == counts_in_sync
+
+
+def test_plan_without_a_commit_changes_nothing() -> None:
+    """A dry run: the same view gives the same plan, and what follows is as if it had not been."""
+
+    def answers(is_dry_run: bool) -> list[dict[tuple[bytes, int], tuple[int, int]]]:
+        clock = MovedClock()
+        throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}))
+        throttle.add_quota(quota("added", MB // 2, TOPICS, clock))
+        leader = Leader({(topic, 0): Log([BATCH] * 1_000) for topic in TOPICS})
+        talk = Conversation(clock, throttle.link(2), leader, Follower(dict.fromkeys(leader.logs, 0)))
+        actions: set[Action] = set()
+        for _ in range(200):
+            if is_dry_run:
+                view, _ = observe(talk.link.state, talk.link, talk.follower.request(), clock.now, 0.0)
+                plans = [plan(view) for _ in range(3)]
+                assert plans.count(plans[0]) == 3
+                actions.add(plans[0].action)
+            talk.exchange()
+        assert not is_dry_run or Action.GRANT in actions
+        return [requested(decision.request) for decision in talk.forwarded]
+
+    assert answers(is_dry_run=True) == answers(is_dry_run=False)
