@@ -37,7 +37,7 @@ def full_fetches(cluster: Cluster) -> Counter[str]:
 @pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", CORNERS[1:], ids=lambda mode: mode.name)
 def test_no_full_fetch_is_sent_while_a_move_is_throttled(mode: Mode, seconds: int) -> None:
-    """The leader's sidecar counts what the follower's sends it: both hops are seen from outside but the last one."""
+    """The leader's sidecar counts what the follower's sidecar sends. What it sends to the broker it counts itself."""
     with mode.cluster(2, sidecars=True) as cluster:
         topic = filled(cluster, "orders", [1], (seconds + 4) * RATE)
         cluster.create_topic("idle", {partition: [1, 2] for partition in range(50)})
@@ -54,7 +54,7 @@ def test_no_full_fetch_is_sent_while_a_move_is_throttled(mode: Mode, seconds: in
 
 
 def test_leader_with_two_slots_for_sessions_is_moved_from_all_the_same() -> None:
-    """Four fetchers want a session of it, and every second it evicts what was not used for a second."""
+    """Four fetchers want a session of the leader, which evicts each that was unused for a second."""
     scarce = {
         "max.incremental.fetch.session.cache.slots": 2,
         "min.incremental.fetch.session.eviction.ms": 1000,

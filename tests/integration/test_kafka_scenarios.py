@@ -154,7 +154,7 @@ def test_move_that_was_cancelled_leaves_nothing_and_can_begin_anew(cluster: Clus
 
 
 def test_replica_is_throttled_whenever_it_is_out_of_the_isr_and_never_in_it(mode: Mode) -> None:
-    """The follower cannot be reached for a while, twice; it catches up at the quota, and then follows at any rate."""
+    """Twice the follower cannot be reached for a while. It catches up at the quota, and then follows at any rate."""
     tables = {"quota": {"replica_lag_time_max_ms": LAG_TIME_MAX_SECONDS * 1000}}
     with mode.cluster(sidecars=True, properties=LAG_TIME_MAX, sidecar_tables=tables) as cluster:
         leader, _, follower = roles(cluster)
@@ -181,7 +181,7 @@ def test_replica_is_throttled_whenever_it_is_out_of_the_isr_and_never_in_it(mode
 
 @pytest.mark.parametrize("mode", every_mode(lambda mode: mode in CORNERS))
 def test_records_that_an_isolated_leader_took_go_when_it_is_back(mode: Mode) -> None:
-    """Real divergence: other records at the same offsets of two logs, in two leader epochs; they end up alike."""
+    """Two logs have different records at the same offsets, from two leader epochs. In the end both are alike."""
     cut_off = Route.BOTH | Route.CONTROLLER
     routes = {1: Route.BOTH, 2: cut_off, 3: cut_off}
     rate = MB  # a busy machine, too, could do more

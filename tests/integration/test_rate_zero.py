@@ -38,9 +38,10 @@ def questions_to(cluster: Cluster, leader: int) -> int:
 
 
 def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves(mode: Mode) -> None:
-    """The question alone can bring it: the controller, which else tells a follower first, does not reach this one.
+    """Only a question can tell this follower. Otherwise the controller would tell it first.
 
-    It reaches a broker by its ingress, and this one's is down; what the follower asks of others goes past that.
+    The controller reaches a broker through the broker's ingress, which is down here. What the follower asks of others
+    does not go through its ingress.
     """
     cut_off = Route.INGRESS | Route.CONTROLLER
     with mode.cluster(routes={1: Route.INGRESS, 2: cut_off, 3: cut_off}, jvm_flags=[DEBUG]) as cluster:

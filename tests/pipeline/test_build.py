@@ -79,7 +79,7 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
 
 @pytest.fixture
 def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """A job that makes of its lines a count, for every table but partition_rates.
+    """A job whose tables, all but partition_rates, hold nothing but the number of lines.
 
     For tests of how tables are written, whatever is in them: Spark plans the real ones for seconds.
     """
@@ -205,7 +205,7 @@ def test_day_of_another_form_is_refused(text: str) -> None:
 
 
 def test_run_killed_while_tables_are_moved_is_carried_on_by_the_next(light_job: Job) -> None:
-    """The next run is of another day: still the tables of the first are those of the killed run."""
+    """The next run is of another day, and yet it finishes the tables of the killed run."""
     sidecar = Sidecar()
     light_job.export(_sample(sidecar, 100))
     light_job.run()
@@ -225,7 +225,7 @@ def test_run_killed_while_tables_are_moved_is_carried_on_by_the_next(light_job: 
 
 
 def test_run_killed_in_the_middle_of_a_folder_is_carried_on_by_the_next(light_job: Job) -> None:
-    """In a store of objects a folder is renamed file by file: what had been moved counts, and so does what was left."""
+    """A store of objects renames a folder file by file: neither what was moved nor what was left may be lost."""
     light_job.export(_sample(Sidecar(), 100))
     light_job.run()
     before = light_job.contents()

@@ -56,7 +56,7 @@ def test_lower_quota_rules_and_nothing_spins(leader_rate: int | None, follower_r
 
 
 def test_partition_left_out_for_a_moment_keeps_its_batch_sizes() -> None:
-    """Without them each return would bring a single batch."""
+    """Without its batch sizes a partition would bring one batch each time that it returns."""
     talk = two_hops(None, MB)
     talk.run(5.0)
     assert sum(size for _, size in talk.follower.received) / len(talk.follower.received) > 0.08 * MB
