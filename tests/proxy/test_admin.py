@@ -1,4 +1,4 @@
-"""The admin HTTP API over a real socket: interface.md's calls, their refusals and bounds."""
+"""The admin HTTP API over a real socket: the calls of docs/running.md, their refusals and bounds."""
 
 from __future__ import annotations
 

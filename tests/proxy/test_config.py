@@ -13,7 +13,7 @@ from proxy.config import Config, ConfigError, load_config, parse_config, throttl
 from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ThrottledReplicas
 
-# interface.md's example, as users write it.
+# A file as users write it, with most tables of docs/running.md.
 FULL = """
 broker_id = 1
 

@@ -17,8 +17,9 @@ from quota.samples import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaL
 from quota.settings import Side, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.proxy.exporting import START_ID, until
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
 from tests.sample_files import lines_of, of_kind
 
 

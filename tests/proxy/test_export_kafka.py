@@ -17,8 +17,8 @@ from proxy.export import Sample
 from proxy.export_kafka import KafkaSink
 from proxy.export_stats import ExportStats
 from proxy.log import EventLog
+from tests.fakes.servers import serving
 from tests.proxy.exporting import counted, sample, until
-from tests.proxy.servers import serving
 
 SIZE = sample(1, padding=1_000).size
 

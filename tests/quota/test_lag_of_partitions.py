@@ -11,8 +11,9 @@ from quota.settings import Side, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from quota.topic_lag import LagRow
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
-from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 FOLLOWER = 2
 LOST, KEPT = (b"t", 0), (b"t", 1)
