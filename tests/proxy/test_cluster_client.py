@@ -18,7 +18,7 @@ from proxy.cluster.metadata import describe, names_of_ids
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.view import Broker, ClusterView, Topic
 from proxy.cluster.watch import ClusterWatch, Consumers
-from proxy.config import parse_config
+from proxy.config_load import parse_config
 from proxy.log import EventLog
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames

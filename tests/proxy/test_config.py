@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from proxy.address import Address, Network
-from proxy.config import Config, ConfigError, load_config, parse_config, throttle_settings
+from proxy.config import Config, ConfigError
+from proxy.config_load import load_config, parse_config, throttle_settings
 from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ThrottledReplicas
 

@@ -10,7 +10,8 @@ from itertools import pairwise
 import pytest
 
 from protocol.records import RecordsSeen
-from proxy.export import Exporter, Sample, new_start_id
+from proxy.export import Exporter, new_start_id
+from proxy.export_sample import Sample
 from proxy.log import EventLog
 from quota.fetch.counts import count_strays
 from quota.samples import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaLine

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from proxy import export_files
-from proxy.export import Sample
 from proxy.export_files import MOST_WAITING, FileSink, Folder
+from proxy.export_sample import Sample
 from proxy.export_stats import ExportStats
 from proxy.log import EventLog
 from tests.fakes.clock import MovedClock

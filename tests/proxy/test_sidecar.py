@@ -17,7 +17,8 @@ import pytest
 import pytest_asyncio
 
 from proxy.address import Address
-from proxy.config import Admin, Config, parse_config
+from proxy.config import Admin, Config
+from proxy.config_load import parse_config
 from proxy.fetch_memory import DEFAULT_FETCH_MEMORY
 from proxy.relay import Relay
 from proxy.sidecar import ListenError, Sidecar

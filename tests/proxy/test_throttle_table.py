@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from proxy.config import ThrottleTable, parse_config
+from proxy.config import ThrottleTable
+from proxy.config_load import parse_config
 from proxy.config_reader import ConfigError
 from proxy.throttle_table import TOPICS_PER_SLICE, LayeredThrottle, plain_table
 from quota.throttle_layers import Lease
