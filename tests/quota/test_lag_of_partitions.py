@@ -174,7 +174,7 @@ def test_partition_is_looked_at_no_more_while_nothing_changes(version: int, monk
     fetching.run(5)
     calls: list[object] = []
     for name in ("ask", "leave", "update", "refuse", "answer"):
-        monkeypatch.setattr(f"quota.topic_lag.AskedTopic.{name}", lambda *seen, **_: calls.append(seen))
+        monkeypatch.setattr(f"quota.asked_topic.AskedTopic.{name}", lambda *seen, **_: calls.append(seen))
     fetching.run(60)
     assert calls == []
     assert {row.lag_seconds for row in fetching.rows().values()} == {0}
