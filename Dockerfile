@@ -7,6 +7,8 @@ RUN pip --python /opt/weir/bin/python install --no-cache-dir --require-hashes --
 COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY quota quota
+COPY samples samples
+COPY planning planning
 COPY proxy proxy
 COPY control control
 COPY pipeline pipeline

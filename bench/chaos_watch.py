@@ -220,14 +220,14 @@ class Window:
 
     @property
     def ratio(self) -> float:
-        """Bytes as part of what the quota gives in that time; 0 at a quota of 0, where only questions pass."""
+        """Bytes as part of what the quota gives in that time; 0 at a quota of 0, where only probes pass."""
         return self.size / (self.quota * self.seconds) if self.quota else 0.0
 
     @property
     def allowed(self) -> float:
-        """Bytes that the promise allows, generously: a second and 5 % more, a batch for each question of two links."""
-        questions = 2 * (1 + self.seconds / _QUESTION_SECONDS) * BATCH_BYTES
-        return 1.05 * self.quota * (self.seconds + 1) + questions + _IN_SYNC_RATE * (self.seconds + _STALL_SECONDS)
+        """Bytes that the promise allows, generously: a second and 5 % more, a batch for each probe of two links."""
+        probes = 2 * (1 + self.seconds / _QUESTION_SECONDS) * BATCH_BYTES
+        return 1.05 * self.quota * (self.seconds + 1) + probes + _IN_SYNC_RATE * (self.seconds + _STALL_SECONDS)
 
 
 def window_of(broker_id: int, side: str, readings: Sequence[Reading]) -> Window | None:

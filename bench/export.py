@@ -22,12 +22,12 @@ from bench.codec import SHAPES
 from bench.plan import RATE, Fetches, State
 from bench.table import Report, parser
 from protocol.records import RecordsSeen
-from proxy.config import Export
-from proxy.export import Exporter, new_exporter
-from proxy.export_stats import ExportStats
+from proxy.admin.metrics import ProcessStats, SideSource, families, render
+from proxy.config.tables import Export
+from proxy.export.exporter import Exporter, new_exporter
+from proxy.export.stats import ExportStats
 from proxy.log import EventLog
-from proxy.metrics import ProcessStats, SideSource, families, render
-from proxy.stats import RelayStats
+from proxy.relay.stats import RelayStats
 from quota.fetch.counts import count_strays
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Side = Literal["leader", "follower"]
+from quota.settings import SideName
+
 By = Literal["strict", "kip73", "kafka"]
 
 MESSAGE_BYTES = 10_240
@@ -17,7 +18,7 @@ MEGABYTE = 1_000_000
 class Quota:
     """One broker's quota on one side, in bytes/s."""
 
-    side: Side
+    side: SideName
     broker: int
     rate: int
 

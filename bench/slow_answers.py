@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from bench.table import Report, parser
+from quota.budget.ledger import WINDOW_SECONDS, StrictLedger
 from quota.fetch.decisions import Forward
-from quota.ledger import WINDOW_SECONDS, StrictLedger
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS

@@ -31,7 +31,7 @@ from cli.report import LAUNCH_SETTINGS
 from pipeline.build import DayReport, build
 from pipeline.session import open_session
 from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
-from quota.samples import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, decode_line, encode_lines
+from samples.schema import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, decode_line, encode_lines
 
 DAY: Final = date(2026, 11, 2)
 INTERVAL: Final = 10

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from cli.errors import WRONG_USAGE, CommandError
 from cli.version import __version__
-from proxy.config import Config, ConfigError
-from proxy.config_load import load_config
+from proxy.config.load import load_config
+from proxy.config.tables import Config, ConfigError
 
 
 def load(path: Path) -> Config:

@@ -18,7 +18,7 @@ from cli.plan_inputs import accuracy_of, bytes_in_of, bytes_of, count_brokers, o
 from cli.quantities import parse_deadline, parse_duration, parse_network, parse_size, show_moment
 from cli.rates import parse_rate
 from cli.sidecars import JsonOption
-from quota.planning import (
+from planning.arithmetic import (
     Answer,
     ImpossibleMove,
     Move,
@@ -29,7 +29,7 @@ from quota.planning import (
     time_under,
     time_under_within,
 )
-from quota.units import show_rate
+from planning.units import show_rate
 
 MOST = 2**31 - 1  # of what is counted: Kafka counts it with 32 bits
 REPLICATION = 3

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from cli.quantities import rounded_up, show_duration, show_exactly, show_moment
-from quota.planning import (
+from planning.arithmetic import (
     ImpossibleMove,
     Move,
     NoQuota,
@@ -20,7 +20,7 @@ from quota.planning import (
     fastest,
     quota_bounds,
 )
-from quota.units import show_rate, show_size
+from planning.units import show_rate, show_size
 
 Unit = Literal["bytes", "bytes/s", "seconds", "ratio", "count", "time"]
 

@@ -10,7 +10,7 @@ from cli.errors import WRONG_USAGE, CommandError
 from cli.plan_figures import Figures
 from cli.quantities import parse_duration, parse_size, show_duration
 from cli.rates import parse_rate
-from quota.planning import DAY, bytes_to_move, move_ratio
+from planning.arithmetic import DAY, bytes_to_move, move_ratio
 
 if TYPE_CHECKING:
     from pipeline.history import History

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 
 from cli.rates import parse_rate
-from quota.units import show_rate
+from planning.units import show_rate
 
 _BITS = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<prefix>(?:[kmgt]i?)?)b(?:its?)?(?:/s|ps)?", re.IGNORECASE)
 _BITS_IN_A_BYTE = 8

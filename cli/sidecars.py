@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.errors import FAILED, WRONG_USAGE, CommandError
-from proxy.address import Address
+from proxy.config.address import Address
 
 Row = Sequence[str]
 
@@ -44,8 +44,8 @@ class Reply:
 
 def admin_addresses(admin: Sequence[str] | None, config: Sequence[Path] | None) -> list[Address]:
     """Return the addresses that the options name, 127.0.0.1:9690 when there are none; CommandError on a bad one."""
-    from proxy.config import DEFAULT_ADMIN, ConfigError
-    from proxy.config_load import load_config
+    from proxy.config.load import load_config
+    from proxy.config.tables import DEFAULT_ADMIN, ConfigError
 
     addresses = []
     for text in admin or ():

@@ -18,7 +18,7 @@ from cli.sidecars import (
     finish,
     rows_of,
 )
-from quota.units import show_rate
+from planning.units import show_rate
 
 _NUMBERS = ("broker", "quota", "rate", "links", "held", "left out", "lag messages", "lag s")
 _COLUMNS = ("sidecar", "broker", "side", "quota", "rate", "links", "held", "left out", "lag messages", "lag s", "ready")

@@ -23,7 +23,7 @@ from cli.sidecars import (
     finish,
     rows_of,
 )
-from quota.units import show_rate
+from planning.units import show_rate
 
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_RATE = "follower.replication.throttled.rate"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from lab.errors import LabError
-from quota.samples import PartitionLine, decode_line
+from samples.schema import PartitionLine, decode_line
 
 _MOST_SECONDS: Final = 180.0
 _MOST_SHOWN: Final = 50  # all of the demo's partitions

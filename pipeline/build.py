@@ -43,7 +43,7 @@ from pipeline.read import (
 from pipeline.session import open_session
 from pipeline.storage import Output
 from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
-from quota.samples import PartitionLine, kind_of
+from samples.schema import PartitionLine, kind_of
 
 QUARANTINE: Final = "quarantine"
 TABLES: Final = (

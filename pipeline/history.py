@@ -12,7 +12,8 @@ from typing import Any
 
 from pipeline.open_tables import OpenTables, TablesError
 from pipeline.tables import BROKER_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS
-from quota.planning import COVERAGE, GROWTH_PERIODS, Growth, Side, bytes_in_weights, growth_ratio
+from planning.arithmetic import COVERAGE, GROWTH_PERIODS, Growth, bytes_in_weights, growth_ratio
+from quota.settings import SideName
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,7 @@ class _Reader:
         return Accuracy(count, seconds, mean, worst) if count else None
 
     def _bytes_in(self, query: str, window: str, since: int, **more: int) -> list[Any]:
-        sides: tuple[Side, Side] = ("leader", "follower")
+        sides: tuple[SideName, SideName] = ("leader", "follower")
         weights = {side: [of_broker[side] for of_broker in self._weights] for side in sides}
         return self._rows(query, window=window, since=since, brokers=self._brokers, **weights, **more)
 

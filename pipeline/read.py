@@ -1,9 +1,9 @@
 """Exported samples as a DataFrame: reading, quarantine of bad lines, duplicates, samples that are not whole.
 
-The schema is that of `quota.samples`; here all kinds of lines are rows of one frame, with null where a kind has no such
-field, and without the fields that no table is made of. Added are `ended_micros` and `ended` (micro- and whole seconds
-since 1970, UTC), and `micros` (the interval's length). The end is by the time of day, lengths are by the monotonic
-clock: a step of the clock moves samples, and never stretches them.
+The schema is that of `samples.schema`; here all kinds of lines are rows of one frame, with null where a kind has no
+such field, and without the fields that no table is made of. Added are `ended_micros` and `ended` (micro- and whole
+seconds since 1970, UTC), and `micros` (the interval's length). The end is by the time of day, lengths are by the
+monotonic clock: a step of the clock moves samples, and never stretches them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql import types as T
 
 from pipeline.damaged import DAMAGED_FILE
 from pipeline.errors import SPARK_ERRORS, BuildError, first_line
-from quota.samples import (
+from samples.schema import (
     KINDS,
     SCHEMA_VERSION,
     IntervalLine,

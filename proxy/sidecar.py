@@ -12,31 +12,31 @@ from typing import Any
 
 import msgspec
 
-from proxy.address import Address
-from proxy.admin import AdminServer
-from proxy.buffers import BufferPool
+from proxy.admin.http import AdminServer
+from proxy.admin.metrics import ProcessStats, SideSource, families, render
+from proxy.admin.status import side_status
 from proxy.cluster.in_sync import InSyncReplicas
 from proxy.cluster.poll_metrics import poll_families
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.cluster.watch import ClusterWatch, Consumers
-from proxy.config import SIDES, Config, ConfigError, ThrottleTable
-from proxy.config_load import throttle_settings
-from proxy.export import Exporter, new_exporter
-from proxy.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
-from proxy.listener import Listener
+from proxy.config.address import Address
+from proxy.config.load import throttle_settings
+from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
+from proxy.export.exporter import Exporter, new_exporter
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
-from proxy.metrics import ProcessStats, SideSource, families, render
-from proxy.relay import Relay
-from proxy.replica_sources import Addresses, ReplicaSources
-from proxy.stats import RelayStats
-from proxy.status import side_status
-from proxy.throttle_table import LayeredThrottle
-from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
-from quota.settings import Side
+from proxy.relay.buffers import BufferPool
+from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
+from proxy.relay.listener import Listener
+from proxy.relay.replica_sources import Addresses, ReplicaSources
+from proxy.relay.side import Side
+from proxy.relay.stats import RelayStats
+from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
+from proxy.throttle.table import LayeredThrottle
+from quota.removed_replicas import RemovedReplicas
+from quota.settings import SideName
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
-from quota.unassigned import UnassignedReplicas
 
 RELOADABLE = ("throttle", "quota", "fetch", "limits", "log")
 """The tables that `reload` puts in force; the others need a restart."""
@@ -68,7 +68,7 @@ class Sidecar:
         self.polls = PollStats()
         self._clock = clock
         self._started_at = clock()
-        self._relays: dict[Side, Relay] = {}
+        self._relays: dict[SideName, Side] = {}
         self.sides: list[SideSource] = []
         pool, self._fetch_memory, turns = BufferPool(), FetchMemory(), TurnBudget(pause=PAUSE_SECONDS)
         for side in SIDES:
@@ -76,7 +76,7 @@ class Sidecar:
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
-            self._relays[side] = Relay(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
+            self._relays[side] = Side(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
         self._apply_limits()
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock)
@@ -87,7 +87,7 @@ class Sidecar:
         self._cluster = ClusterWatch(
             config,
             topic_names,
-            UnassignedReplicas([side.throttle for side in self.sides]),
+            RemovedReplicas([side.throttle for side in self.sides]),
             Consumers(
                 throttled_topics=self._throttled_topics,
                 names_changed=self._apply_topic_names,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from quota.throttled_replicas import ThrottledReplicas
 
-Side = Literal["leader", "follower"]
+SideName = Literal["leader", "follower"]
 Policy = Literal["strict", "kip73"]
 Order = Literal["urgent-first", "round-robin"]
 Clock = Callable[[], float]

@@ -10,19 +10,19 @@ from protocol.metadata import NO_ID
 from quota.batches import LargestBatches
 from quota.broker_ids import NO_BROKER, BrokerIds
 from quota.budget.accounts import LinkAccounts
+from quota.budget.ledger import StrictLedger
+from quota.budget.offset_probes import OffsetProbes
 from quota.budget.optimistic import Kip73Quota
+from quota.budget.queue import BudgetQueue
 from quota.budget.quota import Quota
+from quota.budget.simple_rate import SimpleRate
 from quota.budget.strict import StrictQuota
-from quota.interval import IntervalCounts
-from quota.lag import LagTracker
-from quota.ledger import StrictLedger
-from quota.questions import Questions
-from quota.sampled_rate import SampledRate
-from quota.settings import Clock, Side, ThrottleSettings
+from quota.counters import IntervalCounts
+from quota.lag.tracker import LagTracker
+from quota.settings import Clock, SideName, ThrottleSettings
 from quota.stats import ThrottleStats
 from quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, EveryPartition
 from quota.topic_names import TopicNames
-from quota.turns import Turns
 
 CONFIGURED = "configured"
 """The name of the quota that the settings' rate makes."""
@@ -76,7 +76,7 @@ class SideState:
 
     def __init__(
         self,
-        side: Side,
+        side: SideName,
         broker_id: int,
         clock: Clock,
         settings: ThrottleSettings | None = None,
@@ -88,8 +88,8 @@ class SideState:
         self.settings = settings or ThrottleSettings()
         self.generation = 0  # see `generation_at`
         self.stats = ThrottleStats()
-        self.turns = Turns(clock)
-        self.questions = Questions(clock)
+        self.line = BudgetQueue(clock)
+        self.offset_probes = OffsetProbes(clock)
         self.ledger = StrictLedger(clock)
         self.largest_batches = LargestBatches()
         self.quotas: tuple[Quota, ...] = ()
@@ -144,15 +144,15 @@ class SideState:
         window = (settings.window_num, settings.window_size_seconds)
         is_new = previous is None or window != (previous.window_num, previous.window_size_seconds)
         if is_new:
-            self.throttled_rate = SampledRate(self.clock, *window)
+            self.throttled_rate = SimpleRate(self.clock, *window)
         has_other_policy = previous is not None and previous.policy != settings.policy
         if not is_new and not has_other_policy:
             return
         if has_other_policy:
-            self.turns = Turns(self.clock)  # who stood in line for another policy waits for nothing
+            self.line = BudgetQueue(self.clock)  # who stood in line for another policy waits for nothing
         configured: Quota
         if settings.policy == "strict":
-            configured = StrictQuota(CONFIGURED, self.ledger, self._configured_partitions, self.turns, self.clock)
+            configured = StrictQuota(CONFIGURED, self.ledger, self._configured_partitions, self.line, self.clock)
         else:
             configured = Kip73Quota(
                 CONFIGURED, self.ledger, self._configured_partitions, self.clock, self.throttled_rate, window[1]
@@ -245,7 +245,7 @@ class SideState:
         first = [link for quota in self.quotas if (link := quota.first_in_line()) is not None]
         if not first:
             return None
-        asking = self.questions.first()
+        asking = self.offset_probes.first()
         return first if asking is None else [*first, asking]
 
     def release_stuck(self) -> None:
@@ -264,7 +264,7 @@ class SideState:
         finally:
             self.holders.discard(holder)
             self.leave_lines(holder)
-            self.questions.drop(holder)
+            self.offset_probes.drop(holder)
             for ledger in {self.ledger, *[quota.ledger for quota in self.quotas]}:
                 ledger.recount(sum([other.accounts.held(ledger) for other in self.holders]))
 
@@ -272,7 +272,7 @@ class SideState:
         """A link waits for nothing."""
         for quota in self.quotas:
             quota.leave(link)
-        self.questions.leave(link)
+        self.offset_probes.leave(link)
 
     # What was counted
 

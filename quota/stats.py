@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from quota.broker_ids import MOST_IDS, NO_BROKER
-from quota.interval import IntervalCounts
+from quota.counters import IntervalCounts
 
 MOST_TOPICS = 100_000
 """Topics whose bytes are counted one by one."""
@@ -26,7 +26,7 @@ class ThrottleStats:
     MOST_TOPICS."""
     cut_bytes: int = 0
     partitions_left_out: int = 0
-    questions: int = 0
+    offset_probes: int = 0
     full_fetches_received: int = 0
     """From v7 on: fetches of followers that list all that they want. In the steady state there are none."""
     full_fetches_sent: int = 0

@@ -7,7 +7,7 @@ from zlib import crc32
 from protocol.fetch import MAX_INT32
 from protocol.fetch_session import NO_SESSION, next_epoch
 from quota.fetch.link import ReplicaLink
-from quota.settings import Clock, Side, ThrottleSettings
+from quota.settings import Clock, SideName, ThrottleSettings
 from quota.side_state import Holder, SideState
 from quota.topic_names import TopicNames
 
@@ -19,7 +19,7 @@ class Throttle(SideState):
 
     def __init__(
         self,
-        side: Side,
+        side: SideName,
         broker_id: int,
         clock: Clock,
         settings: ThrottleSettings | None = None,

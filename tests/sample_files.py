@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from quota.samples import AnyLine, Line, decode_line
+from samples.schema import AnyLine, Line, decode_line
 
 Kind = TypeVar("Kind", bound=Line)
 

@@ -11,7 +11,7 @@ from pipeline.page.contents import Brokers, BrokerSide, Replication
 from pipeline.page.markup import Child, Element, behind, element, left_out_note, table
 from pipeline.page.texts import counted, round_up
 from pipeline.page.timeline import Timeline
-from quota.units import show_rate, show_size
+from planning.units import show_rate, show_size
 
 _HEIGHT: Final = 120  # pixels of a chart
 _NAME_HEIGHT: Final = 16

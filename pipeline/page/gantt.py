@@ -11,7 +11,7 @@ from pipeline.page.contents import Move, Moves
 from pipeline.page.markup import Child, Element, behind, left_out_note, table
 from pipeline.page.texts import counted, show_seconds
 from pipeline.page.timeline import Timeline
-from quota.units import show_rate, show_size
+from planning.units import show_rate, show_size
 
 _HEIGHT: Final = 22
 _BAR: Final = 14  # pixels

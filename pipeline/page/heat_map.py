@@ -11,7 +11,7 @@ from pipeline.page.contents import PartitionBytes, Partitions
 from pipeline.page.markup import Element, behind, left_out_note, table
 from pipeline.page.texts import counted, round_up
 from pipeline.page.timeline import Timeline
-from quota.units import show_rate, show_size
+from planning.units import show_rate, show_size
 
 LEVELS: Final = 7
 """Each is up to twice the rate of the one below it; the last ends with a round rate above all."""

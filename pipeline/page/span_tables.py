@@ -8,7 +8,7 @@ from pipeline.page.contents import Accuracy, QuotaAccuracy, SlowReplica, SlowRep
 from pipeline.page.markup import Child, Element, element, left_out_note, table
 from pipeline.page.texts import show_count, show_ratio, show_seconds
 from pipeline.page.timeline import Timeline
-from quota.units import show_rate, show_size
+from planning.units import show_rate, show_size
 
 
 def accuracy_table(accuracy: Accuracy, timeline: Timeline) -> Iterator[Element]:

@@ -16,7 +16,7 @@ from pipeline.page.markup import Element, element, html
 from pipeline.page.span_tables import accuracy_table, slow_table
 from pipeline.page.texts import counted, show_count, show_ratio, show_seconds
 from pipeline.page.timeline import Timeline, show_moment
-from quota.units import show_size
+from planning.units import show_size
 
 TITLE = "Replication report"
 

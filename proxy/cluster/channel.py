@@ -17,8 +17,8 @@ from protocol.metadata import (
     decode_api_versions,
     encode_api_versions_request,
 )
-from proxy.address import Address
-from proxy.connect import connect
+from proxy.config.address import Address
+from proxy.relay.connect import connect
 
 MAX_ANSWER_BYTES = 32 * 2**20
 CLIENT_ID = b"weir"

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from protocol.errors import ProtocolError
-from proxy.address import Address
 from proxy.cluster.channel import Channel, NoTopicIds
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.view import ClusterView
+from proxy.config.address import Address
 from proxy.log import EventLog, innermost_frame, os_error_reason
 
 _Answer = TypeVar("_Answer")

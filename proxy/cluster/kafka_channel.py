@@ -14,8 +14,8 @@ from aiokafka.errors import IncompatibleBrokerVersion
 
 from protocol.errors import FrameTooLarge
 from protocol.header import SIZE
-from proxy.address import Address
 from proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Answer, agreed_metadata_version
+from proxy.config.address import Address
 from proxy.log import os_error_reason
 
 REQUEST_TIMEOUT_SECONDS = 5.0

@@ -22,7 +22,7 @@ from protocol.metadata import (
 )
 from proxy.cluster.channel import CLIENT_ID, Channel, NoTopicIds
 from proxy.cluster.view import Broker, Topic
-from quota.unassigned import Replicas
+from quota.removed_replicas import Replicas
 
 _TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms; other connections wait for no more than that
 _ROWS_PER_SLICE = 100  # the same

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from proxy.admin.metrics import Family
 from proxy.cluster.poll_stats import PollStats
-from proxy.metrics import Family
 
 
 def poll_families(polled: PollStats, now: float) -> Iterator[Family]:

@@ -7,15 +7,15 @@ from collections.abc import Collection
 
 from proxy.cluster.view import ClusterView
 from proxy.log import EventLog
-from quota.unassigned import Assignment, UnassignedReplicas
+from quota.removed_replicas import Assignment, RemovedReplicas
 
 
-class RemovedReplicas:
+class RemovedReplicasPoll:
     """A subscriber that forgets the lag of replicas that follow no more."""
 
     with_partitions = True
 
-    def __init__(self, unassigned: UnassignedReplicas, log: EventLog) -> None:
+    def __init__(self, unassigned: RemovedReplicas, log: EventLog) -> None:
         self._unassigned = unassigned
         self._log = log
         self._untold: dict[tuple[str, str], int] = {}  # by event and side: how often, when it was logged last

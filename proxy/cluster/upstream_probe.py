@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable
 
 from protocol.metadata import encode_api_versions_request
-from proxy.address import Address
 from proxy.cluster.channel import CLIENT_ID
 from proxy.cluster.poll_stats import PollStats
+from proxy.config.address import Address
 from proxy.log import os_error_reason
 
 PROBE_TIMEOUT_SECONDS = 1.0

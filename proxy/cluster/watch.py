@@ -7,20 +7,20 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import NamedTuple
 
-from proxy.address import Address
 from proxy.cluster.broker_addresses import BrokerAddresses
 from proxy.cluster.channel import Channel, PlainChannel
 from proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, ClusterClient, Events, Poll
 from proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
 from proxy.cluster.poll_stats import PollStats
-from proxy.cluster.removed_replicas import RemovedReplicas
+from proxy.cluster.removed_replicas import RemovedReplicasPoll
 from proxy.cluster.topic_ids import ThrottledTopics, TopicIdPoll
 from proxy.cluster.topics import DEFAULT_POLL_SECONDS, BrokerHosts, Subscriber, TopicPoll
-from proxy.config import Config
+from proxy.config.address import Address
+from proxy.config.tables import Config
 from proxy.log import EventLog
-from proxy.replica_sources import Addresses
+from proxy.relay.replica_sources import Addresses
+from quota.removed_replicas import RemovedReplicas
 from quota.topic_names import TopicNames
-from quota.unassigned import UnassignedReplicas
 
 EVENTS_WITHOUT_CLUSTER = Events(
     "topic_ids_not_asked",
@@ -55,13 +55,13 @@ class ClusterWatch:
         self,
         config: Config,
         names: TopicNames,
-        unassigned: UnassignedReplicas,
+        unassigned: RemovedReplicas,
         consumers: Consumers,
         log: EventLog,
         stats: PollStats,
         clock: Callable[[], float],
     ) -> None:
-        removed = RemovedReplicas(unassigned, log)
+        removed = RemovedReplicasPoll(unassigned, log)
         topics, changed = consumers.throttled_topics, consumers.names_changed
         subscribers: list[Subscriber] = [ThrottledTopics(names, topics, changed), removed]
         behind: list[Poll] = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from quota.budget.kip73 import Kip73Budget
+from quota.budget.ledger import StrictLedger
 from quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
-from quota.kip73 import Kip73Budget
-from quota.ledger import StrictLedger
-from quota.sampled_rate import SampledRate
+from quota.budget.simple_rate import SimpleRate
 from quota.settings import Policy
 
 
@@ -24,7 +24,7 @@ class Kip73Quota(Quota):
         ledger: StrictLedger,
         covers: Coverage,
         clock: Callable[[], float],
-        measured: SampledRate,
+        measured: SimpleRate,
         window_size_seconds: float,
     ) -> None:
         super().__init__(name, ledger, covers)

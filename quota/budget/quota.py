@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from quota.ledger import StrictLedger
+from quota.budget.ledger import StrictLedger
 from quota.settings import Policy
 
 Coverage = Callable[[bytes | None, bytes], Container[int]]

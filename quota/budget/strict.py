@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import ClassVar, Final
 
+from quota.budget.ledger import CREDIT_SECONDS, WINDOW_SECONDS, StrictLedger
+from quota.budget.queue import CLAIM_SECONDS, BudgetQueue
 from quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
-from quota.ledger import CREDIT_SECONDS, WINDOW_SECONDS, StrictLedger
 from quota.settings import Policy
-from quota.turns import CLAIM_SECONDS, Turns
 
 SHARE_SECONDS: Final = 0.12
 """Of quota: what one fetch is granted; small enough to pace, large enough to waste little."""
@@ -35,7 +35,7 @@ _NEVER: Final = float("inf")
 
 
 class StrictQuota(Quota):
-    """A sliding ledger, and a line of links that wait for it; see `quota.ledger` for what is promised."""
+    """A sliding ledger, and a line of links that wait for it; see `quota.budget.ledger` for what is promised."""
 
     policy: ClassVar[Policy] = "strict"
     reserves: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class StrictQuota(Quota):
         name: str,
         ledger: StrictLedger,
         covers: Coverage,
-        line: Turns,
+        line: BudgetQueue,
         clock: Callable[[], float],
         *,
         counts_in_sync: bool = True,

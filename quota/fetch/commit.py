@@ -37,7 +37,7 @@ def commit(
         return (yield from _probe(state, link, request, view, plan))
     state.unknown_since = _unknown_since(state, view)
     if plan.probe_ready < float("inf"):
-        state.side.questions.wait(link, plan.probe_ready)
+        state.side.offset_probes.wait(link, plan.probe_ready)
     state.leave_unanswered(view.now)
     if plan.action is Action.LEAVE_OUT:
         state.partitions.leave_out()
@@ -140,8 +140,8 @@ def _probe(
     side, partitions, sessions = state.side, state.partitions, state.sessions
     state.probed_at = view.now
     state.unknown_since = None
-    side.stats.questions += 1
-    side.questions.asked(link, partitions.replica_id)
+    side.stats.offset_probes += 1
+    side.offset_probes.asked(link, partitions.replica_id)
     partitions.leave_out()
     if not plan.asks_all:
         state.leave_unanswered(view.now)
@@ -154,7 +154,7 @@ def _probe(
         request = yield from sessions.whole(
             request.with_(topics=front + asked), partitions.topics, list(partitions.waiting())
         )
-    return _forward(state, request.with_(max_wait_ms=0), InFlight(is_question=True, asks_all=plan.asks_all))
+    return _forward(state, request.with_(max_wait_ms=0), InFlight(is_probe=True, asks_all=plan.asks_all))
 
 
 def _leave_out(state: LinkState, request: FetchRequest) -> Steps[Decision]:

@@ -7,11 +7,11 @@ from collections.abc import Hashable
 from functools import partial
 
 from protocol.fetch import FetchRequest
+from quota.budget.offset_probes import PROBE_SECONDS
 from quota.budget.quota import Ask
 from quota.fetch.link_state import LinkState
 from quota.fetch.order import GrantOrder
 from quota.fetch.plan import NO_PROBE, FetchView, ProbeTimes
-from quota.questions import QUESTION_SECONDS
 
 LONGEST_BESIDE_OTHERS_SECONDS = 1.0  # how long others that cannot wait are held for a probe that cannot go yet
 
@@ -66,21 +66,21 @@ def observe(
 
 
 def _probe_times(state: LinkState, link: Hashable, now: float, *, must_wait: bool) -> ProbeTimes:
-    partitions, sessions, questions = state.partitions, state.sessions, state.side.questions
+    partitions, sessions, probes = state.partitions, state.sessions, state.side.offset_probes
     replica_id = partitions.replica_id
     if partitions.unknown_count:  # no high watermark to judge by, nor one to make an entry of
         due = now if state.unknown_since is None else state.unknown_since
         waits_alone = partitions.all_wait or sessions.is_incremental
         longest = math.inf if waits_alone else LONGEST_BESIDE_OTHERS_SECONDS
-        at, ready = questions.look(link, replica_id, due, is_urgent=True, longest_wait=longest)
+        at, ready = probes.look(link, replica_id, due, is_urgent=True, longest_wait=longest)
     else:
         if sessions.is_asked_for_offsets or not partitions.queue:
             # The follower's own sidecar asks for 0 bytes of everything behind: its probe, to be passed on.
-            due = state.probed_at + QUESTION_SECONDS
+            due = state.probed_at + PROBE_SECONDS
         elif state.unanswered_since is not None:
-            due = max(state.unanswered_since, state.probed_at) + QUESTION_SECONDS
+            due = max(state.unanswered_since, state.probed_at) + PROBE_SECONDS
         else:
             return NO_PROBE
         # A full fetch in a session that is held for that long has its follower's time-out before it.
-        at, ready = questions.look(link, replica_id, due, is_urgent=must_wait)
+        at, ready = probes.look(link, replica_id, due, is_urgent=must_wait)
     return ProbeTimes(now if at <= state.side.clock() else at, ready)

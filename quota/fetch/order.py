@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from quota.budget.queue import FLOOR
+from quota.fetch.grant_queue import GrantQueue
 from quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
-from quota.grant_queue import GrantQueue
 from quota.side_state import SideState
-from quota.turns import FLOOR
 
 RANK_SECONDS = 0.5
 """How long a ranking is kept: with thousands behind, a new one for each fetch would cost more than the fetch."""

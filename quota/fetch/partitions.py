@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from protocol.fetch import NO_LEADER_EPOCH
 from protocol.steps import Steps
+from quota.counters import IntervalCounts
+from quota.fetch.grant_queue import GrantQueue
 from quota.fetch.sessions import FetchSessions
 from quota.fetch.state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic, Upstream
-from quota.grant_queue import GrantQueue
-from quota.interval import IntervalCounts
 from quota.side_state import SideState
 from quota.topic_names import printed_id
 

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from quota.budget.offset_probes import PROBE_SECONDS
+from quota.budget.queue import CLAIM_SECONDS
 from quota.budget.quota import Ask, Offer, Part, Quota
 from quota.budget.strict import SHARE_BESIDE_LIVE_SECONDS, SLOW_SECONDS
 from quota.fetch.state import Grant, ReplicaPartition
-from quota.questions import QUESTION_SECONDS
-from quota.turns import CLAIM_SECONDS
 
 LONGEST_RIDE_SECONDS: Final = 0.02
 """How long a share waits for a live record to go with."""
@@ -287,7 +287,7 @@ def _asks_all(view: FetchView) -> bool:
     if not view.is_incremental or view.is_asked_for_offsets:
         return True
     since = view.unanswered_since
-    return since is not None and view.now - since >= QUESTION_SECONDS / 2
+    return since is not None and view.now - since >= PROBE_SECONDS / 2
 
 
 def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, Part]) -> int:
@@ -311,7 +311,7 @@ def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, P
 def _left_out(view: FetchView, claims: tuple[Claim, ...], ready: float, probe_ready: float) -> FetchPlan:
     now = view.now
     since = now if view.unanswered_since is None else view.unanswered_since
-    ready = min(ready, since + QUESTION_SECONDS, view.names_awaited_until)
+    ready = min(ready, since + PROBE_SECONDS, view.names_awaited_until)
     if view.count > view.behind_count + view.unknown_count and (view.is_incremental or not view.unknown_count):
         shorter = min(view.max_wait_seconds, max(ready - now, SHORTEST_WAIT_SECONDS))
         max_wait_ms = round(shorter * 1000)

@@ -68,7 +68,7 @@ class FetchSessions:
         self.leader = LeaderSession()
         self.touched: dict[ReplicaPartition, None] = {}
         self.is_asked_for_offsets = False
-        """Whether an earlier hop asked for partitions with 0 bytes, and was not answered yet: its question."""
+        """Whether an earlier hop asked for partitions with 0 bytes, and was not answered yet: its probe."""
         self.opened_at = self.used_at = NEVER  # the follower's, in clock seconds
         self._open_session = open_session
         self._stats = stats

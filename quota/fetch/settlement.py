@@ -9,11 +9,11 @@ from protocol.fetch import RESPONSE_ENTRY
 from protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
 from protocol.steps import Steps
+from quota.budget.ledger import StrictLedger
 from quota.fetch.context import PARTITIONS_PER_STEP, blocks_of
 from quota.fetch.counts import count_bytes, count_strays
 from quota.fetch.link_state import LinkState
 from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
-from quota.ledger import StrictLedger
 
 CROWDED_SECONDS: Final = 5.0
 """How long after an answer that others filled the next ones are expected to be full."""
@@ -125,13 +125,13 @@ class Settlement:
         if len(side.quotas) == 1:
             ledger = side.quotas[0].ledger
             of_waiting, in_sync = {ledger: self._waited}, {ledger: self._throttled - self._waited}
-        if fetch.is_question:
+        if fetch.is_probe:
             # At most one batch comes with a probe; nothing was reserved for it, and no quota could have stopped it.
             replica_id = state.partitions.replica_id
             for ledger, size in of_waiting.items():
-                ledger.charge_question(size)
+                ledger.charge_probe(size)
             rate = min([ledger.rate or 0 for ledger in of_waiting], default=side.ledger.rate or 0)
-            side.questions.answered(link, replica_id, self._waited, rate)
+            side.offset_probes.answered(link, replica_id, self._waited, rate)
             for quota in side.quotas:
                 quota.owe(replica_id, of_waiting.get(quota.ledger, 0))
         else:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from protocol.fetch import NO_LEADER_EPOCH, made_up_entries
-from quota.asked_topic import AskedTopic
 from quota.batches import BatchSizes, LargestBatch
+from quota.budget.ledger import StrictLedger
 from quota.budget.quota import Quota
-from quota.ledger import StrictLedger
+from quota.lag.asked_topic import AskedTopic
 
 UNKNOWN_OFFSET = -1
 Coverage = tuple[tuple[Quota, Container[int]], ...]
@@ -267,7 +267,7 @@ class InFlight:
     max_bytes: int = 0  # of the whole answer
     granted: Sequence[ReplicaPartition] = ()
     grants_are_first: bool = False  # what was granted stands in front of all else
-    is_question: bool = False
+    is_probe: bool = False
     asks_all: bool = False  # every partition behind is in it, so its answer is true for all
     forwarded_at: float = 0.0  # clock seconds
     max_wait_seconds: float = 0.0

@@ -7,8 +7,8 @@ import re
 
 from prometheus_client import ProcessCollector
 
-from proxy.metrics import ProcessStats, SideSource, families
-from proxy.stats import RelayStats
+from proxy.admin.metrics import ProcessStats, SideSource, families
+from proxy.relay.stats import RelayStats
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 from tests.deploy.files import ALERTS, RECORDING, dashboard, metrics_in, panels, queries

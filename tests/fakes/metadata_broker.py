@@ -11,7 +11,7 @@ from uuid import UUID
 
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 
-from proxy.address import Address
+from proxy.config.address import Address
 from tests.fakes.servers import serving
 
 Broker = MetadataResponse.MetadataResponseBroker

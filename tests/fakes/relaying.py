@@ -17,12 +17,12 @@ import pytest
 from protocol.fetch import FetchRequest
 from protocol.response_scanner import ResponseHead, ScannedTopic
 from protocol.steps import Steps, no_steps
-from proxy.address import Address
-from proxy.buffers import BufferPool
-from proxy.listener import Listener
+from proxy.config.address import Address
 from proxy.log import EventLog
-from proxy.relay import Relay
-from proxy.stats import RelayStats
+from proxy.relay.buffers import BufferPool
+from proxy.relay.listener import Listener
+from proxy.relay.side import Side
+from proxy.relay.stats import RelayStats
 from quota.fetch.decisions import Decision, Forward, Hold
 from tests.protocol.wire import request, response
 
@@ -229,7 +229,7 @@ class Relaying:
     """A listener in front of a scripted broker."""
 
     def __init__(
-        self, relay: Relay, pool: PoisonedPool, throttle: ScriptedThrottle, broker: socket.socket, log: LogLines
+        self, relay: Side, pool: PoisonedPool, throttle: ScriptedThrottle, broker: socket.socket, log: LogLines
     ) -> None:
         self.relay = relay
         self.stats = relay.stats
@@ -307,7 +307,7 @@ def logged() -> Iterator[tuple[EventLog, LogLines]]:
         logger.removeHandler(lines)
 
 
-async def start_listener(relay: Relay, listen: Address, upstream: Address, peer: int | None = None) -> Listener:
+async def start_listener(relay: Side, listen: Address, upstream: Address, peer: int | None = None) -> Listener:
     """A Listener that listens. Raises OSError when the address is taken or not this machine's."""
     listener = Listener(relay, listen, upstream, peer)
     await listener.start()
@@ -323,7 +323,7 @@ async def relaying(
     broker.setblocking(False)
     throttle, pool = ScriptedThrottle(), PoisonedPool()
     with logged() as (log, lines):
-        relay = Relay(
+        relay = Side(
             throttle,
             RelayStats("leader"),
             log,

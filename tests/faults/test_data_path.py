@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
-from proxy.link_requests import LinkRequests
-from proxy.transport import TcpTransport
+from proxy.relay.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
+from proxy.relay.link_requests import LinkRequests
+from proxy.relay.transport import TcpTransport
 from quota.fetch.decisions import Hold
 from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.wire import fetch, fetch_response, frame, produce, request, response

@@ -11,7 +11,7 @@ from typing import Any
 from lab.cluster import Cluster
 from lab.produce import LiveProducer, fill, read_numbers
 from lab.received import ReceivedBytes, Series
-from quota.ledger import CREDIT_SECONDS
+from quota.budget.ledger import CREDIT_SECONDS
 
 MB = 1_000_000
 _FIRST_VERSION_OF_LEADER_EPOCHS = 5  # of Fetch: what replicas use from inter.broker.protocol.version 0.11 on

@@ -90,7 +90,7 @@ def test_fetch_that_is_held_goes_at_once_when_the_throttle_changes(cluster: Clus
             sleep(1)
             total = received.total
             sleep(1)  # nothing moves
-            assert (received.total, sidecar.metrics().value("weir_held_fetches", side="leader")) == (total, 1)
+            assert (received.total, sidecar.metrics().value("weir_fetches_waiting", side="leader")) == (total, 1)
             assert sidecar.http(change, "/v1/throttle", table)[0] == 200
             assert wait_for_bytes(cluster, received, total) < LONG_POLL_SECONDS / 3
     assert_identical(cluster, [topic], 1, PATIENT)

@@ -16,7 +16,7 @@ from lab.cluster import Cluster
 from lab.jars import ensure
 from lab.modes import MODES
 from lab.produce import read_records
-from quota.samples import AnyLine, LinkLine, PartitionLine, QuotaLine
+from samples.schema import AnyLine, LinkLine, PartitionLine, QuotaLine
 from tests.integration.moves import MB, assert_identical, assert_throttled, filled, moving, throttle
 from tests.sample_files import lines_in, lines_of, of_kind
 

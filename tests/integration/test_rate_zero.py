@@ -21,7 +21,7 @@ from tests.integration.moves import (
 
 pytestmark = pytest.mark.integration
 
-QUESTION_SECONDS = 10
+PROBE_SECONDS = 10
 LONG_POLL_SECONDS = 0.5
 DEBUG = "-Dorg.slf4j.simpleLogger.log.kafka.server.ReplicaFetcherThread=debug"  # NOT_LEADER is logged no higher
 NOT_LEADER = re.compile(r"Remote broker is not the leader for partition ([\w-]+),")
@@ -33,12 +33,12 @@ def fetched_by(cluster: Cluster, follower: int, leader: int) -> int:
 
 
 def questions_to(cluster: Cluster, leader: int) -> int:
-    """Return how many questions a leader's sidecar has let through."""
-    return int(cluster.sidecars[leader].status()["sides"]["leader"]["questions"])
+    """Return how many probes a leader's sidecar has let through."""
+    return int(cluster.sidecars[leader].status()["sides"]["leader"]["probes"])
 
 
 def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves(mode: Mode) -> None:
-    """Only a question can tell this follower. Otherwise the controller would tell it first.
+    """Only a probe can tell this follower. Otherwise the controller would tell it first.
 
     The controller reaches a broker through the broker's ingress, which is down here. What the follower asks of others
     does not go through its ingress.
@@ -58,7 +58,7 @@ def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves(mode: M
             cluster.admin.elect_preferred_leaders(partitions)
             log = cluster.brokers[follower].log
             heard = cluster.wait_for("NOT_LEADER", lambda: set(NOT_LEADER.findall(log.read_text())) == names, 20)
-            assert heard < QUESTION_SECONDS + 2 * LONG_POLL_SECONDS
+            assert heard < PROBE_SECONDS + 2 * LONG_POLL_SECONDS
             assert 0 < received.total <= questions_to(cluster, leader) * BATCH_BYTES
             assert fetched_by(cluster, follower, peer) == 0  # only the leader that went can have told it
             cluster.start_sidecar(follower)
@@ -69,15 +69,15 @@ def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves(mode: M
         cluster.check_logs()
 
 
-def test_rate_zero_on_both_sides_lets_one_batch_through_with_each_question(pair: Cluster) -> None:
-    """Two hops, each with questions of its own: the first when the follower comes, the second 10 s later."""
+def test_rate_zero_on_both_sides_lets_one_batch_through_with_each_probe(pair: Cluster) -> None:
+    """Two hops, each with probes of its own: the first when the follower comes, the second 10 s later."""
     topic = filled(pair, "orders", [1], 5 * MB, partitions=1)
     for sidecar in pair.sidecars.values():
         sidecar.put_throttle(throttle(topic, leader=0, follower=0))
     before = questions_to(pair, 1)
     with moving(pair, [topic], [1, 2]) as received:
-        pair.wait_for("a first question", lambda: questions_to(pair, 1) == before + 1, 20)
-        pair.wait_for("a second one", lambda: questions_to(pair, 1) == before + 2, QUESTION_SECONDS + 5)
+        pair.wait_for("a first probe", lambda: questions_to(pair, 1) == before + 1, 20)
+        pair.wait_for("a second one", lambda: questions_to(pair, 1) == before + 2, PROBE_SECONDS + 5)
         sleep(1)
         assert (questions_to(pair, 1), 0 < received.total <= 2 * BATCH_BYTES) == (before + 2, True)
         assert_throttled(pair, 2, "follower")

@@ -11,7 +11,7 @@ import pytest
 
 from lab.cluster import Cluster
 from lab.modes import CORNERS, KraftCluster
-from proxy.address import Address
+from proxy.config.address import Address
 from tests.integration.moves import MB, assert_identical, assert_keeps, assert_throttled, filled, moving, throttle
 from tests.proxy.polling import Polling
 from tests.proxy.resolving import POLL_SECONDS, Resolving

@@ -14,7 +14,7 @@ from tests.integration.moves import MB, filled, now, rate_between, throttle, thr
 pytestmark = pytest.mark.integration
 
 LARGE_BATCH_BYTES = 900_500
-QUESTION_SECONDS = 10
+PROBE_SECONDS = 10
 
 
 def large(cluster: Cluster, topic: str, size: int, message_bytes: int = LARGE_BATCH_BYTES - 500) -> str:
@@ -25,14 +25,14 @@ def large(cluster: Cluster, topic: str, size: int, message_bytes: int = LARGE_BA
     return topic
 
 
-def test_leader_at_rate_zero_sends_no_more_than_its_questions_whatever_the_follower_leaves_out(pair: Cluster) -> None:
+def test_leader_at_rate_zero_sends_no_more_than_its_probes_whatever_the_follower_leaves_out(pair: Cluster) -> None:
     """The follower has quota, and asks again and again; one partition in sync keeps its requests from being held."""
     topic = large(pair, "at-zero", 20 * MB)
     pair.create_topic("calm-at-zero", {0: [1, 2]})
     tables = {1: throttle(topic, leader=0), 2: throttle(topic, follower=5 * MB)}
     with throttled_move(pair, tables, topic) as received:
         wait_for_bytes(pair, received[topic], 0)
-        sleep(QUESTION_SECONDS - 2)
+        sleep(PROBE_SECONDS - 2)
         # Quiet: 2 batches. On a busy machine a connection may break, and the next one asks too. Without it: 40 MB.
         assert received[topic].total <= 5 * LARGE_BATCH_BYTES
 
@@ -43,7 +43,7 @@ def test_leaders_quota_holds_where_the_follower_leaves_out_what_its_own_has_no_r
     tables = {1: throttle(topic, leader=rate), 2: throttle(topic, follower=5 * rate)}
     with throttled_move(pair, tables, topic) as received:
         wait_for_bytes(pair, received[topic], 0)
-        sleep(QUESTION_SECONDS)
+        sleep(PROBE_SECONDS)
         series = received[topic].series()
         begin, end = series.span[0], now(received[topic])
         assert series.worst_window()[0] <= 1.05 * rate + 2 * LARGE_BATCH_BYTES  # one of them was late on its way

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.tables import Table
-from quota.samples import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, Side, encode_lines
+from quota.settings import SideName
+from samples.schema import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, encode_lines
 
 DAY = date(2026, 11, 2)
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
@@ -72,7 +73,7 @@ def partition(
     size: int,
     *,
     peer: int = 2,
-    side: Side = "leader",
+    side: SideName = "leader",
     throttled: int = 0,
     left_out: int = 0,
     lag: tuple[int, float] | None = None,
@@ -89,7 +90,7 @@ def partition(
     )
 
 
-def link(size: int, *, peer: int = 2, side: Side = "leader", throttled: int = 0, left_out: int = 0) -> Line:
+def link(size: int, *, peer: int = 2, side: SideName = "leader", throttled: int = 0, left_out: int = 0) -> Line:
     return LinkLine(
         **_NO_KEY,
         **_bytes(side, peer, size, throttled, left_out),
@@ -101,7 +102,7 @@ def link(size: int, *, peer: int = 2, side: Side = "leader", throttled: int = 0,
 
 
 def quota(
-    rate: int, first_second: int, by_second: Sequence[int], begin: float, end: float, side: Side = "leader"
+    rate: int, first_second: int, by_second: Sequence[int], begin: float, end: float, side: SideName = "leader"
 ) -> Line:
     return QuotaLine(
         **_NO_KEY,
@@ -117,7 +118,7 @@ def quota(
     )
 
 
-def _bytes(side: Side, peer: int, size: int, throttled: int, left_out: int) -> dict[str, Any]:
+def _bytes(side: SideName, peer: int, size: int, throttled: int, left_out: int) -> dict[str, Any]:
     return {
         "side": side,
         "peer": peer,

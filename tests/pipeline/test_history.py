@@ -12,7 +12,7 @@ import pytest
 from pipeline.history import Accuracy, Busiest, History, read_history
 from pipeline.open_tables import TablesError
 from pipeline.tables import BROKER_RATES
-from quota.planning import DAY, Growth
+from planning.arithmetic import DAY, Growth
 from tests.pipeline.parquet import (
     HOUR,
     MINUTE,

@@ -22,7 +22,7 @@ from pipeline.read import (
     without_duplicates,
     without_partial,
 )
-from quota.samples import KINDS, columns, kind_of
+from samples.schema import KINDS, columns, kind_of
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows
 

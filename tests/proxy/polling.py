@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from proxy.address import Address
 from proxy.cluster.client import ClusterClient
 from proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
 from proxy.cluster.kafka_channel import KafkaChannel
 from proxy.cluster.min_isr import MinIsrPoll, Partitions
-from proxy.cluster.removed_replicas import RemovedReplicas
+from proxy.cluster.removed_replicas import RemovedReplicasPoll
 from proxy.cluster.topics import BrokerHosts, TopicPoll
 from proxy.cluster.watch import EVENTS
+from proxy.config.address import Address
 from proxy.log import EventLog
+from quota.removed_replicas import RemovedReplicas
 from quota.throttle import Throttle
-from quota.unassigned import UnassignedReplicas
 from tests.fakes.clock import MovedClock
 
 
@@ -32,7 +32,7 @@ class Polling:
         self.throttle = Throttle("leader", 1, self.clock)
         self.log = EventLog()
         in_sync = InSyncTopics(lambda: self.topics, lambda found: self.publish(found))
-        self.removed = RemovedReplicas(UnassignedReplicas([self.throttle]), self.log)
+        self.removed = RemovedReplicasPoll(RemovedReplicas([self.throttle]), self.log)
         self.poll_of_topics = TopicPoll(
             [in_sync, BrokerHosts(self.brokers.append), self.removed], self.clock, 5.0, needs_topic_ids=False
         )

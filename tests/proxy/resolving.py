@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from proxy.address import Address
 from proxy.cluster.channel import PlainChannel
 from proxy.cluster.client import ClusterClient
-from proxy.cluster.removed_replicas import RemovedReplicas
+from proxy.cluster.removed_replicas import RemovedReplicasPoll
 from proxy.cluster.topic_ids import ThrottledTopics, TopicIdPoll
 from proxy.cluster.topics import TopicPoll
 from proxy.cluster.watch import EVENTS_WITHOUT_CLUSTER
+from proxy.config.address import Address
 from proxy.log import EventLog
+from quota.removed_replicas import RemovedReplicas
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
-from quota.unassigned import UnassignedReplicas
 from tests.fakes.clock import MovedClock
 
 ORDERS, ORDERS_AGAIN, PAYMENTS, STRANGER = (bytes([number]) * 16 for number in (1, 2, 3, 0xFF))
@@ -40,7 +40,7 @@ class Resolving:
         self.changes = 0
         self.changed = asyncio.Event()
         log = EventLog(clock=self.clock)
-        removed = RemovedReplicas(UnassignedReplicas([self.throttle]), log)
+        removed = RemovedReplicasPoll(RemovedReplicas([self.throttle]), log)
         throttled = ThrottledTopics(self.names, lambda: self.throttled, lambda: self.on_change())
         self.topics = TopicPoll([throttled, removed], self.clock, POLL_SECONDS)
         self.client = ClusterClient(

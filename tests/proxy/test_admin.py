@@ -14,13 +14,13 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from proxy import admin
-from proxy.address import Address
-from proxy.admin import MAX_BODY_BYTES, AdminServer
-from proxy.config import ThrottleTable
-from proxy.config_load import parse_config
+from proxy.admin import http as admin
+from proxy.admin.http import MAX_BODY_BYTES, AdminServer
+from proxy.config.address import Address
+from proxy.config.load import parse_config
+from proxy.config.tables import ThrottleTable
 from proxy.log import EventLog
-from proxy.throttle_table import LayeredThrottle
+from proxy.throttle.table import LayeredThrottle
 from tests.proxy.test_config import FULL
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 

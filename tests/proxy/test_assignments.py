@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.metadata import MetadataResponse
 
 from proxy.cluster.metadata import describe
-from quota.unassigned import Replicas
+from quota.removed_replicas import Replicas
 from tests.fakes.metadata_broker import Broker, MetadataBroker, Partition, Question, Topic
 from tests.proxy.answered import Answered
 from tests.proxy.loop_gaps import longest_gaps

@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 from aiokafka.protocol.metadata import MetadataResponse_v5
 
-from proxy.address import Address
 from proxy.cluster import client, min_isr
 from proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
 from proxy.cluster.metadata import describe
 from proxy.cluster.min_isr import REFRESH_SECONDS, RETRY_SECONDS
 from proxy.cluster.view import ClusterView
+from proxy.config.address import Address
 from tests.fakes.servers import serving
 from tests.proxy.answered import Answered
 from tests.proxy.cluster_broker import Broker

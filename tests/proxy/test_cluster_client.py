@@ -10,7 +10,6 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
-from proxy.address import Address
 from proxy.cluster.channel import PlainChannel, metadata_version
 from proxy.cluster.client import FIRST_RETRY_SECONDS
 from proxy.cluster.kafka_channel import KafkaChannel
@@ -18,11 +17,12 @@ from proxy.cluster.metadata import describe, names_of_ids
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.view import Broker, ClusterView, Topic
 from proxy.cluster.watch import ClusterWatch, Consumers
-from proxy.config_load import parse_config
+from proxy.config.address import Address
+from proxy.config.load import parse_config
 from proxy.log import EventLog
+from quota.removed_replicas import RemovedReplicas, Replicas
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
-from quota.unassigned import Replicas, UnassignedReplicas
 from tests.fakes.clock import MovedClock
 from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.proxy.resolving import FOLLOWER, ORDERS, PAYMENTS, Waits, events, fields
@@ -50,7 +50,7 @@ class Watched:
         self.watch = ClusterWatch(
             parse_config(CONFIG.format(port=server.port, cluster=cluster)),
             self.names,
-            UnassignedReplicas([self.throttle]),
+            RemovedReplicas([self.throttle]),
             Consumers(
                 throttled_topics=lambda: self.throttled,
                 names_changed=lambda: self.told.append(("names", self.names.generation)),

@@ -10,14 +10,14 @@ from itertools import pairwise
 import pytest
 
 from protocol.records import RecordsSeen
-from proxy.export import Exporter, new_start_id
-from proxy.export_sample import Sample
+from proxy.export.exporter import Exporter, new_start_id
+from proxy.export.sample import Sample
 from proxy.log import EventLog
 from quota.fetch.counts import count_strays
-from quota.samples import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaLine
-from quota.settings import Side, ThrottleSettings
+from quota.settings import SideName, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
+from samples.schema import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaLine
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.proxy.exporting import START_ID, until
@@ -52,7 +52,7 @@ class Exporting:
     def __init__(self, interval_seconds: float = 10.0) -> None:
         self.clock = MovedClock()
         settings = ThrottleSettings(rate=1_000)
-        sides: tuple[Side, Side] = ("leader", "follower")
+        sides: tuple[SideName, SideName] = ("leader", "follower")
         self.throttles = [Throttle(side, 1, self.clock, settings) for side in sides]
         self.sink = KeptSamples()
         self.exporter = Exporter(

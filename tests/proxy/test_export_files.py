@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy import export_files
-from proxy.export_files import MOST_WAITING, FileSink, Folder
-from proxy.export_sample import Sample
-from proxy.export_stats import ExportStats
+from proxy.export import files as export_files
+from proxy.export.files import MOST_WAITING, FileSink, Folder
+from proxy.export.sample import Sample
+from proxy.export.stats import ExportStats
 from proxy.log import EventLog
 from tests.fakes.clock import MovedClock
 from tests.proxy.exporting import START_ID, counted, sample, until

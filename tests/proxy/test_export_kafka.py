@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
-from proxy import export_kafka
-from proxy.address import Address
-from proxy.config import KafkaExport
-from proxy.export_kafka import KafkaSink
-from proxy.export_sample import Sample
-from proxy.export_stats import ExportStats
+from proxy.config.address import Address
+from proxy.config.tables import KafkaExport
+from proxy.export import kafka as export_kafka
+from proxy.export.kafka import KafkaSink
+from proxy.export.sample import Sample
+from proxy.export.stats import ExportStats
 from proxy.log import EventLog
 from tests.fakes.servers import serving
 from tests.proxy.exporting import counted, sample, until

@@ -17,12 +17,12 @@ from protocol.fetch import (
 from protocol.framing import Pending, ReplicaFetch
 from protocol.header import RequestHeader
 from protocol.steps import at_once
-from proxy import outcomes
-from proxy.fetches import ReplicaFetches
 from proxy.log import EventLog
-from proxy.outcomes import Outcome
-from proxy.relay import HeldFetches, Relay
-from proxy.stats import OTHER_PEERS, RelayStats
+from proxy.relay import outcomes
+from proxy.relay.fetches import ReplicaFetches
+from proxy.relay.outcomes import Outcome
+from proxy.relay.side import HeldFetches, Side
+from proxy.relay.stats import OTHER_PEERS, RelayStats
 from quota.fetch.context import TooManyPartitions
 from quota.fetch.decisions import Answer, Forward, Hold
 from tests.fakes.relaying import Scripted, ScriptedThrottle, relaying
@@ -295,7 +295,7 @@ class Detached:
 
     def __init__(self, *decisions: Scripted) -> None:
         self.throttle = ScriptedThrottle(deque(decisions))
-        self.relay = Relay(self.throttle, RelayStats("leader"), EventLog("tests"), clock=lambda: 5.0)
+        self.relay = Side(self.throttle, RelayStats("leader"), EventLog("tests"), clock=lambda: 5.0)
         self.fetches = ReplicaFetches(self.relay, None)
 
     def take(self, frame: bytes) -> Outcome:

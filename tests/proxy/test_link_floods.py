@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.link_requests import MOST_FETCHES, MOST_PENDING
+from proxy.relay.link_requests import MOST_FETCHES, MOST_PENDING
 from quota.fetch.decisions import Hold
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import fetch, fetch_response, produce, request, response

@@ -13,7 +13,7 @@ import pytest
 from protocol.request_head import RequestHead
 from protocol.response_scanner import Buffer
 from protocol.steps import Steps, no_steps
-from proxy.outcomes import Hold, Outcome, Pass
+from proxy.relay.outcomes import Hold, Outcome, Pass
 from tests.fakes.relaying import Relaying, relaying, round_trip
 from tests.protocol.wire import CONSUMER, fetch, produce, request, response
 from tests.proxy.test_link_passthrough import random_requests, send_in_pieces
@@ -123,7 +123,7 @@ async def test_other_requests_are_not_asked_about() -> None:
 async def test_requests_in_any_pieces_arrive_byte_for_byte_while_some_are_held(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.link_requests.MOST_FETCHES", 1000)
+    monkeypatch.setattr("proxy.relay.link_requests.MOST_FETCHES", 1000)
     rng = random.Random(seed)
     requests, _ = random_requests(rng, 100)
     async with relaying() as relay:

@@ -19,7 +19,7 @@ from protocol.fetch import (
     replica_state_tags,
 )
 from protocol.header import FETCH, RequestHeader
-from proxy.link_life import Work
+from proxy.relay.link_life import Work
 from quota.throttle import Throttle
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import request, response

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.response_scanner import Buffer
-from proxy.link import Link
-from proxy.link_life import (
+from proxy.relay.link import Link
+from proxy.relay.link_life import (
     CLOSED_TOGETHER,
     TABLE,
     Client,
@@ -25,8 +25,8 @@ from proxy.link_life import (
     Upstream,
     Work,
 )
-from proxy.relay import Relay
-from proxy.stats import RelayStats
+from proxy.relay.side import Side
+from proxy.relay.stats import RelayStats
 from quota.fetch.decisions import Answer, Hold
 from tests.fakes.relaying import PoisonedPool, ScriptedThrottle, logged
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
@@ -211,7 +211,7 @@ async def live(rng: random.Random) -> None:
     throttle, pool = ScriptedThrottle(), PoisonedPool()
     closed: list[Link] = []
     with logged() as (log, lines):
-        relay = Relay(throttle, RelayStats("leader"), log, pool)
+        relay = Side(throttle, RelayStats("leader"), log, pool)
         client, upstream = FakeTransport(), FakeTransport()
         link = Link(
             relay, client, upstream, 5, sources=None, client_host="c", upstream_name="u", on_close=closed.append

@@ -1,7 +1,7 @@
 """A fetch of who is no replica passes as it came, and is counted."""
 
-from proxy.address import Network, numeric_address
-from proxy.replica_sources import ReplicaSources
+from proxy.config.address import Network, numeric_address
+from proxy.relay.replica_sources import ReplicaSources
 from tests.fakes.clock import MovedClock
 from tests.fakes.relaying import relaying
 from tests.protocol.wire import fetch, fetch_response, request, response

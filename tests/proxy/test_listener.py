@@ -13,8 +13,8 @@ import pytest
 
 from protocol.fetch import encode_fetch_response
 from protocol.response_scanner import Buffer
-from proxy.address import Address
-from proxy.transport import TcpTransport
+from proxy.config.address import Address
+from proxy.relay.transport import TcpTransport
 from quota.fetch.decisions import Answer, Hold
 from tests.fakes.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
@@ -94,14 +94,14 @@ async def test_an_upstream_whose_name_is_unknown_closes_the_client(monkeypatch: 
         async def fail(*args: object) -> socket.socket:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-        monkeypatch.setattr("proxy.listener.connect", fail)
+        monkeypatch.setattr("proxy.relay.listener.connect", fail)
         client = await relay.client()
         await client.expect_end()
         assert relay.stats.upstream_failures == {"unreachable": 1}
 
 
 async def test_a_process_without_descriptors_accepts_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.listener._ACCEPT_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("proxy.relay.listener._ACCEPT_PAUSE_SECONDS", 0.02)
     async with relaying() as relay:
         listening = relay.listener._socket
         assert listening is not None
@@ -317,7 +317,7 @@ async def test_drain_ends_a_connection_that_the_upstream_takes_at_that_moment() 
 
 
 async def test_drain_gives_a_client_that_does_not_close_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.linger.LINGER_SECONDS", 0.02)
+    monkeypatch.setattr("proxy.relay.linger.LINGER_SECONDS", 0.02)
     async with relaying() as relay:
         client, broker = await relay.connect()
         await relay.until(lambda: relay.listener.links)

@@ -9,10 +9,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from protocol.errors import ProtocolError, TooMany, UnsupportedVersion
-from proxy import metrics
-from proxy.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, content_type, families, render
-from proxy.stats import OTHER_PEERS, RelayStats
-from quota.settings import Side, ThrottleSettings
+from proxy.admin import metrics
+from proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, content_type, families, render
+from proxy.relay.stats import OTHER_PEERS, RelayStats
+from quota.settings import SideName, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from quota.topic_names import TopicNames
@@ -41,7 +41,7 @@ PROMISED = [
 ]
 
 
-def source(side: Side, rate: int | None = None) -> SideSource:
+def source(side: SideName, rate: int | None = None) -> SideSource:
     return SideSource(Throttle(side, 1, MovedClock(), ThrottleSettings(rate=rate)), RelayStats(side))
 
 

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
-from proxy.pump import IN_LINE, STOPPED, UNTAKEN, Pump
-from proxy.transport import TcpTransport
-from proxy.turn_budget import TurnBudget
+from proxy.relay.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
+from proxy.relay.pump import IN_LINE, STOPPED, UNTAKEN, Pump
+from proxy.relay.transport import TcpTransport
+from proxy.relay.turn_budget import TurnBudget
 from tests.fakes.relaying import Peer, PoisonedPool
 
 ON_BOTH_LOOPS = True

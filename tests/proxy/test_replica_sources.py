@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from proxy.address import IPAddress, Network, numeric_address
 from proxy.cluster.broker_addresses import BrokerAddresses
-from proxy.replica_sources import GRACE_SECONDS, SEEN_SECONDS, Addresses, ReplicaSources
+from proxy.config.address import IPAddress, Network, numeric_address
+from proxy.relay.replica_sources import GRACE_SECONDS, SEEN_SECONDS, Addresses, ReplicaSources
 from tests.fakes.clock import MovedClock
 
 

@@ -16,14 +16,14 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from proxy.address import Address
-from proxy.config import Admin, Config
-from proxy.config_load import parse_config
-from proxy.fetch_memory import DEFAULT_FETCH_MEMORY
-from proxy.relay import Relay
+from proxy.config.address import Address
+from proxy.config.load import parse_config
+from proxy.config.tables import Admin, Config
+from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY
+from proxy.relay.side import Side
 from proxy.sidecar import ListenError, Sidecar
-from quota.samples import IntervalLine, LinkLine
 from quota.throttle import Throttle
+from samples.schema import IntervalLine, LinkLine
 from tests.fakes.metadata_broker import metadata_broker
 from tests.fakes.servers import serving
 from tests.proxy.cluster_broker import Broker as ClusterBroker
@@ -370,14 +370,14 @@ async def test_sidecar_names_of_throttled_topics_reach_both_throttles(
             names = weir.sidecar.process.topic_names
             throttles = [side.throttle for side in weir.sidecar.sides]
 
-            def replan(relay: Relay) -> None:
+            def replan(relay: Side) -> None:
                 if names.name_of(b"o" * 16):
                     replanned.set()
 
             assert names.name_of(b"x" * 16) is None
             await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "*"}}})
             generations = [throttle.generation for throttle in throttles]
-            monkeypatch.setattr(Relay, "replan_held", replan)
+            monkeypatch.setattr(Side, "replan_held", replan)
             own.released.set()
             async with asyncio.timeout(2):
                 await replanned.wait()

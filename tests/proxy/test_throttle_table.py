@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from proxy.config import ThrottleTable
-from proxy.config_load import parse_config
-from proxy.config_reader import ConfigError
-from proxy.throttle_table import TOPICS_PER_SLICE, LayeredThrottle, plain_table
-from quota.throttle_layers import Lease
+from proxy.config.load import parse_config
+from proxy.config.reader import ConfigError
+from proxy.config.tables import ThrottleTable
+from proxy.throttle.table import TOPICS_PER_SLICE, LayeredThrottle, plain_table
+from quota.layers import Lease
 from tests.fakes.clock import MovedClock
 from tests.proxy.test_config import FULL
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from protocol.metadata import NO_ID
-from proxy.address import Address
 from proxy.cluster import topic_ids, topics
 from proxy.cluster.watch import metadata_servers
-from proxy.config_load import parse_config
+from proxy.config.address import Address
+from proxy.config.load import parse_config
 from tests.fakes.metadata_broker import MetadataBroker, Question
 from tests.proxy.resolving import ORDERS, ORDERS_AGAIN, PAYMENTS, POLL_SECONDS, STRANGER, Resolving, events, fields
 

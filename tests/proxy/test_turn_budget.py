@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from proxy.relay import HeldFetches
-from proxy.stats import RelayStats
-from proxy.turn_budget import TurnBudget
+from proxy.relay.side import HeldFetches
+from proxy.relay.stats import RelayStats
+from proxy.relay.turn_budget import TurnBudget
 from tests.fakes.clock import MovedClock
 
 ON_BOTH_LOOPS = True

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.address import Address
 from proxy.cluster import upstream_probe
 from proxy.cluster.upstream_probe import CACHE_SECONDS, UpstreamProbe
+from proxy.config.address import Address
 from tests.fakes.servers import serving
 
 Serve = Callable[[bytes], Awaitable[bytes]]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quota.broker_ids import NO_BROKER, BrokerIds
+from quota.removed_replicas import Assignment, RemovedReplicas, Replicas
 from quota.throttle import Throttle
-from quota.unassigned import Assignment, Replicas, UnassignedReplicas
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 
@@ -18,7 +18,7 @@ class Cluster:
     def __init__(self) -> None:
         self.clock = MovedClock()
         self.throttle = Throttle("leader", LEADER, self.clock)
-        self.asking = UnassignedReplicas([self.throttle])
+        self.asking = RemovedReplicas([self.throttle])
 
     def fetches(self, replica: int, seconds: float = 1.0) -> Conversation:
         """A connection that fetches for so long, and stays open."""

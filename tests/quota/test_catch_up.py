@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from quota.budget.queue import FLOOR
 from quota.fetch.decisions import Forward, Hold
 from quota.fetch.order import RANK_SECONDS, CatchUp
 from quota.fetch.partitions import ABSENT_SECONDS
@@ -14,7 +15,6 @@ from quota.fetch.state import ReplicaPartition
 from quota.settings import Order, Policy, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from quota.turns import FLOOR
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Conversation, Follower, Leader, Log, mean_rate, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader

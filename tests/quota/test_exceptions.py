@@ -118,4 +118,4 @@ def test_exception_at_any_line_leaves_nothing_reserved_when_all_is_closed(versio
         throttle = run(version, Interruption(line, count if at_last_time else 1))
         assert throttle.ledger.reserved == 0, line
         assert not throttle.links, line
-        assert len(throttle.turns) == 0, line
+        assert len(throttle.line) == 0, line

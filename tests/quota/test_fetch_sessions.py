@@ -10,7 +10,7 @@ from quota.fetch.context import TooManyPartitions
 from quota.fetch.decisions import Answer, Forward, Hold
 from quota.fetch.sessions import LEFT_OUT_MS
 from quota.fetch.state import Upstream
-from quota.settings import Side, ThrottleSettings
+from quota.settings import SideName, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
@@ -84,7 +84,7 @@ def cluster(
     leader = SessionLeader(clock, Leader(logs), slots)
     hops: list[Hop] = []
     throttles: list[Throttle] = []
-    sides: list[Side] = ["follower", "leader"] if len(rates) == 2 else ["leader"]
+    sides: list[SideName] = ["follower", "leader"] if len(rates) == 2 else ["leader"]
     upstream: Hop | SessionLeader = leader
     for rate, side in zip(reversed(rates), reversed(sides), strict=True):
         throttle = Throttle(side, 1, clock, settings or ThrottleSettings(rate=rate, replicas={"t": ALL_REPLICAS}))
@@ -159,7 +159,7 @@ def test_what_is_not_throttled_costs_no_more_than_its_changes() -> None:
     assert sent.request.session_epoch == 1
 
 
-def test_nothing_passes_at_rate_0_but_the_question() -> None:
+def test_nothing_passes_at_rate_0_but_the_probe() -> None:
     made = cluster(0, in_sync=0)
     made.follower.fetch()
     made.follower.received.clear()
@@ -173,7 +173,7 @@ def test_nothing_passes_at_rate_0_but_the_question() -> None:
 
 @pytest.mark.parametrize("rates", [(0,), (0, None), (None, 0), (5 * MB, 0), (0, 0)])
 @pytest.mark.parametrize("in_sync", [0, 1])
-@pytest.mark.parametrize("seconds", [2, 12])  # before the first question after the one that learned, and behind it
+@pytest.mark.parametrize("seconds", [2, 12])  # before the first probe after the one that learned, and behind it
 def test_an_error_reaches_the_follower_within_11_seconds(
     rates: tuple[int | None, ...], in_sync: int, seconds: int
 ) -> None:
@@ -337,7 +337,7 @@ def test_a_throttle_set_later_takes_hold_of_sessions_that_began_before() -> None
 
 @pytest.mark.parametrize("rates", [(MB,), (MB, 2 * MB)])
 @pytest.mark.parametrize("version", [11, 13])
-def test_a_new_leader_epoch_of_a_partition_at_rest_does_not_turn_every_fetch_into_a_question(
+def test_a_new_leader_epoch_of_a_partition_at_rest_does_not_turn_every_fetch_into_a_probe(
     rates: tuple[int, ...], version: int
 ) -> None:
     """Its high watermark is the same, so the leader's session has nothing to tell of it."""
@@ -347,9 +347,9 @@ def test_a_new_leader_epoch_of_a_partition_at_rest_does_not_turn_every_fetch_int
     made.follower.offsets[key] = 4000  # its log's end
     made.follower.run(2)
     made.follower.leader_epochs[key] = 1
-    before, start = [throttle.stats.questions for throttle in made.throttles], made.clock.now
+    before, start = [throttle.stats.offset_probes for throttle in made.throttles], made.clock.now
     made.follower.run(5)
-    asked = [throttle.stats.questions - count for throttle, count in zip(made.throttles, before, strict=True)]
+    asked = [throttle.stats.offset_probes - count for throttle, count in zip(made.throttles, before, strict=True)]
     assert max(asked) <= 2
     assert mean_rate(made.follower.received, start, made.clock.now) <= 1.02 * MB
     made.check()
@@ -360,9 +360,9 @@ def test_a_new_leader_epoch_makes_the_high_watermark_unknown() -> None:
     made.follower.run(1)
     made.follower.leader_epochs[b"t", 1] = 7
     made.follower.fetch()
-    question = made.hops[0].decisions[-1]
-    assert isinstance(question, Forward)
-    assert question.request.max_wait_ms == 0
+    probe = made.hops[0].decisions[-1]
+    assert isinstance(probe, Forward)
+    assert probe.request.max_wait_ms == 0
     made.check()
 
 
@@ -411,7 +411,7 @@ def test_sessions_beyond_the_slots_are_not_opened() -> None:
     assert not made.follower.errors
 
 
-def test_no_batch_but_those_granted_comes_with_a_question_that_goes_along() -> None:
+def test_no_batch_but_those_granted_comes_with_a_probe_that_goes_along() -> None:
     settings = ThrottleSettings(rate=5 * MB, replicas={"t": ALL_REPLICAS}, order="round-robin")
     made = cluster(5 * MB, in_sync=0, settings=settings)
     made.follower.run(0.5)

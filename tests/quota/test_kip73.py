@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from quota.kip73 import InvalidQuota, Kip73Budget
+from quota.budget.kip73 import InvalidQuota, Kip73Budget
 from tests.fakes.clock import MovedClock
 
 

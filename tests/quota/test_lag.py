@@ -4,9 +4,9 @@ import tracemalloc
 
 import pytest
 
-from quota.asked_topic import AskedTopic
-from quota.lag import LagTracker
-from quota.topic_lag import LagRow
+from quota.lag.asked_topic import AskedTopic
+from quota.lag.topic_lag import LagRow
+from quota.lag.tracker import LagTracker
 from tests.fakes.clock import MovedClock
 
 LAG_TIME_MAX = 30.0

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import pytest
 
-from quota.settings import Side, ThrottleSettings
+from quota.lag.topic_lag import LagRow
+from quota.settings import SideName, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from quota.topic_lag import LagRow
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
@@ -31,7 +31,7 @@ class Fetcher(Protocol):
 class Fetching:
     """A follower that is in sync with its leader on two partitions, over one connection."""
 
-    def __init__(self, version: int, side: Side = "leader", beside: Fetching | None = None) -> None:
+    def __init__(self, version: int, side: SideName = "leader", beside: Fetching | None = None) -> None:
         self.clock: MovedClock = MovedClock() if beside is None else beside.clock
         self.throttle: Throttle = Throttle(side, 1, self.clock) if beside is None else beside.throttle
         self.throttle.brokers.learn([FOLLOWER])
@@ -123,7 +123,7 @@ def test_partition_that_another_connection_takes_over_does_not_lag(version: int)
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_partition_that_has_errors_only_lags_from_its_last_good_answer_on(version: int, side: Side) -> None:
+def test_partition_that_has_errors_only_lags_from_its_last_good_answer_on(version: int, side: SideName) -> None:
     fetching = Fetching(version, side)
     fetching.run(5)
     fetching.logs[LOST].error_code = NOT_LEADER
@@ -161,7 +161,7 @@ def test_follower_that_talks_to_the_wrong_leader_lags_on_its_own_side_from_the_s
 @pytest.mark.parametrize(
     ("side", "error_code"), [("leader", NOT_LEADER), ("leader", UNKNOWN_TOPIC), ("follower", UNKNOWN_TOPIC)]
 )
-def test_partition_that_its_leader_never_answered_for_has_no_lag(version: int, side: Side, error_code: int) -> None:
+def test_partition_that_its_leader_never_answered_for_has_no_lag(version: int, side: SideName, error_code: int) -> None:
     """What this broker does not lead, and topics that somebody made up."""
     fetching = Fetching(version, side)
     fetching.logs[LOST].error_code = error_code
@@ -174,7 +174,7 @@ def test_partition_is_looked_at_no_more_while_nothing_changes(version: int, monk
     fetching.run(5)
     calls: list[object] = []
     for name in ("ask", "leave", "update", "refuse", "answer"):
-        monkeypatch.setattr(f"quota.asked_topic.AskedTopic.{name}", lambda *seen, **_: calls.append(seen))
+        monkeypatch.setattr(f"quota.lag.asked_topic.AskedTopic.{name}", lambda *seen, **_: calls.append(seen))
     fetching.run(60)
     assert calls == []
     assert {row.lag_seconds for row in fetching.rows().values()} == {0}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 import tracemalloc
 
-from quota.asked_topic import Asker
-from quota.lag import LagTracker
+from quota.lag.asked_topic import Asker
+from quota.lag.tracker import LagTracker
+from quota.removed_replicas import RemovedReplicas
 from quota.throttle import Throttle
-from quota.unassigned import UnassignedReplicas
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log
 
@@ -102,7 +102,7 @@ def test_look_for_what_the_cluster_is_asked_for_is_made_in_slices() -> None:
     throttle = Throttle("leader", 1, clock)
     asker_of(throttle.lag, range(TOPICS))
     clock.move(5)
-    looking = UnassignedReplicas([throttle]).look()
+    looking = RemovedReplicas([throttle]).look()
     next(looking)
     assert cpu_seconds(lambda: next(looking)) < LONGEST_SECONDS / 2
     assert sum(1 for _ in looking) > 50

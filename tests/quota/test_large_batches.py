@@ -32,7 +32,7 @@ def test_partition_with_a_large_last_batch_catches_up_beside_live_records(versio
 
 
 def test_links_with_large_batches_take_their_first_answers_one_after_the_other() -> None:
-    """Each has to be asked who is in sync, and each question may bring a batch that no quota can stop."""
+    """Each has to be asked who is in sync, and each probe may bring a batch that no quota can stop."""
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
     links = [throttle.link(replica) for replica in range(2, 12)]

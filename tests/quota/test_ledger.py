@@ -2,7 +2,7 @@
 
 import pytest
 
-from quota.ledger import UNSTEADY, Account, StrictLedger
+from quota.budget.ledger import UNSTEADY, Account, StrictLedger
 from tests.fakes.clock import MovedClock
 
 RATE = 1000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.planning import (
+from planning.arithmetic import (
     Move,
     NoQuota,
     QuotaBounds,

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from quota.budget.ledger import Account, StrictLedger
+from quota.budget.offset_probes import OffsetProbes
+from quota.budget.queue import BudgetQueue
 from quota.budget.quota import Part, Quota
 from quota.fetch import context, plan
+from quota.fetch.grant_queue import GrantQueue
 from quota.fetch.order import CatchUp
 from quota.fetch.partitions import LinkPartitions
 from quota.fetch.settlement import Settlement
 from quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
-from quota.grant_queue import GrantQueue
-from quota.ledger import Account, StrictLedger
-from quota.questions import Questions
-from quota.turns import Turns
 from tests.quota.model import hops
 from tests.quota.model.judge import judge
 from tests.quota.model.rogues import ROGUE_ID
@@ -27,8 +27,8 @@ from tests.quota.model.scenario import MB, Partition, Scenario, Side
 Patch = pytest.MonkeyPatch
 
 
-def question_for_each_return(patch: Patch) -> None:
-    """What returns has no high watermark, and links ask whenever they have a question."""
+def probe_for_each_return(patch: Patch) -> None:
+    """What returns has no high watermark, and links ask whenever they have a probe."""
     appear = LinkPartitions.appear
 
     def forget(link: LinkPartitions, *args: Any, **more: Any) -> ReplicaPartition:
@@ -37,7 +37,7 @@ def question_for_each_return(patch: Patch) -> None:
         return replica
 
     patch.setattr(LinkPartitions, "appear", forget)
-    patch.setattr(Questions, "look", lambda self, link, replica, due, **_: (due, due))
+    patch.setattr(OffsetProbes, "look", lambda self, link, replica, due, **_: (due, due))
 
 
 def place_lost_by_each_return(patch: Patch) -> None:
@@ -106,12 +106,12 @@ def negative_sizes(patch: Patch) -> None:
 
 def claims_that_last(patch: Patch) -> None:
     """A place in the line is kept, and keeps others, for as long as a peer says."""
-    wait = Turns.wait
+    wait = BudgetQueue.wait
 
-    def long(turns: Turns, link: object, size: float, until: float, **more: object) -> None:
+    def long(turns: BudgetQueue, link: object, size: float, until: float, **more: object) -> None:
         wait(turns, link, size, until + 2_000_000, **more)  # type: ignore[arg-type]
 
-    patch.setattr(Turns, "wait", long)
+    patch.setattr(BudgetQueue, "wait", long)
 
 
 def in_sync_lately_however_far_back(patch: Patch) -> None:
@@ -150,7 +150,7 @@ BACKLOG = [Partition(3, number, 0, 0, 0, True, count=20_000) for number in range
 HONEST = replace(T, pattern=(100_000,), count=400)
 
 DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
-    "1": (question_for_each_return, link(4, "both", side(100_000, 0), side(5 * MB, 0), LARGE, REST)),
+    "1": (probe_for_each_return, link(4, "both", side(100_000, 0), side(5 * MB, 0), LARGE, REST)),
     "3": (place_lost_by_each_return, link(3, "both", side(2 * MB, 0, 1), side(2 * MB, 0), T, U, seconds=40.0)),
     "4": (grants_always_last, link(3, "leader", side(5 * MB, 0), side(MB), T, *BACKLOG)),
     "5": (reservations_that_leak, link(4, "leader", side(5 * MB, 0), side(MB), HONEST, *OTHERS, rogues=("twice",))),

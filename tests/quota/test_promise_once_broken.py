@@ -23,7 +23,7 @@ def test_promise_of_large_batches_beside_records_in_sync_holds() -> None:
 
 
 def test_promise_of_full_fetches_by_an_earlier_hop_holds() -> None:
-    """Each of them was a reason for a question, and what could not wait waited for that to be paid."""
+    """Each of them was a reason for a probe, and what could not wait waited for that to be paid."""
     leader, follower = Side(50_000, (1,), order="round-robin"), Side(5 * MB, (1,), order="round-robin")
     partitions = (
         Partition(1, 0, 0, 0, 0, True, (1_000, 30_000), 10),

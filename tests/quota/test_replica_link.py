@@ -6,9 +6,9 @@ import pytest
 
 from protocol.fetch import RESPONSE_ENTRY, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
 from protocol.response_scanner import FetchResponseScanner
+from quota.budget.offset_probes import URGENT_SECONDS
 from quota.fetch.decisions import Answer, Forward, Hold
 from quota.fetch.link import ReplicaLink
-from quota.questions import URGENT_SECONDS
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
@@ -34,15 +34,15 @@ def settings(rate: int) -> ThrottleSettings:
 
 
 def conversation(rate: int, behind: int = 1, in_sync: int = 0, version: int = 3, known: bool = True) -> Conversation:
-    """Partitions of topic t, those behind first; `known`: the first question was answered, its records not kept."""
+    """Partitions of topic t, those behind first; `known`: the first probe was answered, its records not kept."""
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, settings(rate))
     leader = Leader({(b"t", partition): Log([BATCH] * 50) for partition in range(behind + in_sync)})
     follower = Follower({(b"t", p): 10 if p < behind else 50 for p in range(behind + in_sync)}, version=version)
     talk = Conversation(clock, throttle.link(2), leader, follower)
     if known:
-        question = forward(talk.link, follower.request())
-        talk.link.settle(leader.answer(question.request))
+        probe = forward(talk.link, follower.request())
+        talk.link.settle(leader.answer(probe.request))
         if not rate:
             clock.move(URGENT_SECONDS)  # another one may be asked
     return talk
@@ -64,7 +64,7 @@ def made_up(version: int, high_watermark: int) -> bytes:
     return encode_response_topics(version, [ResponseTopic(b"t", made_up_entries(version, [(0, high_watermark)]))])
 
 
-def is_question(decision: Forward) -> bool:
+def is_probe(decision: Forward) -> bool:
     return decision.request.max_wait_ms == 0 and not any(size for _, _, size in asked(decision.request))
 
 
@@ -175,11 +175,11 @@ def test_true_answer_comes_every_ten_seconds(rate: int, in_sync: int) -> None:
     assert 5 <= answers <= 8
 
 
-def test_rate_zero_lets_nothing_but_questions_pass() -> None:
+def test_rate_zero_lets_nothing_but_probes_pass() -> None:
     talk = conversation(0, behind=3)
     talk.run(60)
     assert 5 <= len(talk.forwarded) <= 6
-    assert all(is_question(decision) for decision in talk.forwarded)
+    assert all(is_probe(decision) for decision in talk.forwarded)
     assert all(size <= BATCH for _, size in talk.follower.received)
 
 
@@ -235,7 +235,7 @@ def test_debt_of_an_oversized_batch_is_paid_back_before_the_next_one() -> None:
     talk = long_conversation(100_000, 500_000)
     start = talk.clock.now
     talk.run(60)
-    # The question's batch and the last one sent are not paid for within the time.
+    # The probe's batch and the last one sent are not paid for within the time.
     assert sum(size for _, size in talk.follower.received) <= 60 * 100_000 + 2 * 500_000
     assert mean_rate(talk.follower.received, start, start + 60) >= 0.9 * 100_000
 
@@ -362,9 +362,9 @@ def test_replica_that_an_old_isr_lists_is_throttled_where_it_is_behind() -> None
     assert worst_second(talk.follower.received) <= 1.04 * MB + 2 * BATCH
 
 
-def test_replica_in_the_isr_of_which_nothing_was_reported_needs_no_question() -> None:
+def test_replica_in_the_isr_of_which_nothing_was_reported_needs_no_probe() -> None:
     talk = conversation(0, behind=0, in_sync=2, known=False)
     talk.link.throttle.set_in_sync_replicas({key: frozenset({1, 2}) for key in talk.leader.logs})
     decision = forward(talk.link, talk.follower.request())
-    assert talk.link.throttle.stats.questions == 0
+    assert talk.link.throttle.stats.offset_probes == 0
     assert {size for _, _, size in asked(decision.request)} == {PARTITION_MAX_BYTES}

@@ -66,7 +66,7 @@ def test_claims_of_peers_that_wait_for_days_and_never_come_back_keep_nobody_from
         for _ in range(2):  # the second one, mixed, stands in line for the budget
             request = follower.request(max_wait_ms=2**31 - 1)
             decision = link.plan(request)
-            while not isinstance(decision, Forward):  # until the other's question is paid
+            while not isinstance(decision, Forward):  # until the other's probe is paid
                 clock.move(0.01)
                 decision = link.plan(request, 0.01)
             link.settle(leader.answer(decision.request))

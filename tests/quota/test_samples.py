@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quota.samples import (
+from samples.schema import (
     KINDS,
     SCHEMA_VERSION,
     IntervalLine,

@@ -9,16 +9,16 @@ import pytest
 
 from protocol.records import RecordsSeen
 from protocol.response_scanner import ScannedTopic
+from quota.counters import IntervalCounts
 from quota.fetch.counts import count_strays
 from quota.fetch.decisions import Forward
 from quota.fetch.link import ReplicaLink
-from quota.interval import IntervalCounts
-from quota.lag import EXPIRE_SECONDS
-from quota.samples import LinkLine, PartitionLine, QuotaLine
-from quota.sampling import SampleKey, count_left_out, lines
-from quota.settings import Side, ThrottleSettings
+from quota.lag.tracker import EXPIRE_SECONDS
+from quota.settings import SideName, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
+from samples.lines import SampleKey, count_left_out, lines
+from samples.schema import LinkLine, PartitionLine, QuotaLine
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, requested
 from tests.sample_files import of_kind
@@ -28,7 +28,7 @@ BATCH = 1_000
 TOPIC = b"orders"
 
 
-def make_throttle(clock: MovedClock, side: Side = "leader", rate: int | None = RATE) -> Throttle:
+def make_throttle(clock: MovedClock, side: SideName = "leader", rate: int | None = RATE) -> Throttle:
     replicas = {TOPIC.decode(): ALL_REPLICAS}
     throttle = Throttle(side, 1, clock, ThrottleSettings(rate=rate, replicas=replicas))
     assert throttle.cut_interval(clock()) is None
@@ -157,7 +157,7 @@ def test_link_line_shows_connections_and_partitions_behind_though_nothing_moved(
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_partition_line_tells_how_far_behind_its_replica_is(side: Side) -> None:
+def test_partition_line_tells_how_far_behind_its_replica_is(side: SideName) -> None:
     """On the leader's side the replica is the peer, on the follower's this broker."""
     clock = MovedClock()
     throttle = make_throttle(clock, side)

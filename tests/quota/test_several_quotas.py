@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quota.budget.ledger import StrictLedger
+from quota.budget.queue import BudgetQueue
 from quota.budget.strict import StrictQuota
 from quota.fetch.observe import observe
 from quota.fetch.plan import Action, plan
-from quota.ledger import StrictLedger
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS, EVERY_PARTITION, NO_PARTITION
-from quota.turns import Turns
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
@@ -31,7 +31,7 @@ def quota(name: str, rate: int | None, topics: Container[bytes], clock: MovedClo
     def covers(topic: bytes | None, topic_id: bytes) -> Container[int]:
         return EVERY_PARTITION if topic in topics else NO_PARTITION
 
-    return StrictQuota(name, StrictLedger(clock, rate), covers, Turns(clock), clock, **more)
+    return StrictQuota(name, StrictLedger(clock, rate), covers, BudgetQueue(clock), clock, **more)
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,18 @@
 
 import pytest
 
+from quota.budget.queue import BudgetQueue
 from quota.fetch.decisions import Forward, Hold
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from quota.turns import Turns
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log
 
 
 def test_only_the_links_in_front_count_as_ahead() -> None:
     clock = MovedClock()
-    turns = Turns(clock)
+    turns = BudgetQueue(clock)
     turns.wait("a", 10, clock.now + 1)
     turns.wait("b", 20, clock.now + 1)
     assert [turns.ahead_of(link) for link in "abc"] == [0, 10, 30]
@@ -21,7 +21,7 @@ def test_only_the_links_in_front_count_as_ahead() -> None:
 
 def test_waiting_again_keeps_the_place() -> None:
     clock = MovedClock()
-    turns = Turns(clock)
+    turns = BudgetQueue(clock)
     turns.wait("a", 10, clock.now + 1)
     turns.wait("b", 20, clock.now + 1)
     turns.wait("a", 15, clock.now + 2)
@@ -30,7 +30,7 @@ def test_waiting_again_keeps_the_place() -> None:
 
 def test_leaving_gives_the_place_up() -> None:
     clock = MovedClock()
-    turns = Turns(clock)
+    turns = BudgetQueue(clock)
     turns.wait("a", 10, clock.now + 1)
     turns.wait("b", 20, clock.now + 1)
     turns.leave("a")
@@ -41,7 +41,7 @@ def test_leaving_gives_the_place_up() -> None:
 
 def test_claim_lapses_when_its_link_does_not_come_back() -> None:
     clock = MovedClock()
-    turns = Turns(clock)
+    turns = BudgetQueue(clock)
     turns.wait("stuck", 10, clock.now + 1)
     turns.wait("b", 20, clock.now + 5)
     clock.move(1.1)
@@ -89,7 +89,7 @@ def test_links_share_one_quota_fairly(round_trips: tuple[float, ...]) -> None:
 
 def test_urgent_links_are_ahead_of_all_others_and_of_each_other_in_their_order() -> None:
     clock = MovedClock()
-    turns = Turns(clock)
+    turns = BudgetQueue(clock)
     turns.wait("a", 10, clock.now + 1)
     turns.wait("b", 20, clock.now + 1, is_urgent=True)
     turns.wait("c", 40, clock.now + 1, is_urgent=True)
@@ -101,7 +101,7 @@ def test_urgent_links_are_ahead_of_all_others_and_of_each_other_in_their_order()
 def test_place_kept_while_shares_shrink_is_one_turn_behind_those_served() -> None:
     """A replica that had a large share while nobody waited would wait for many rounds of small ones."""
     clock = MovedClock()
-    turns = Turns(clock)
+    turns = BudgetQueue(clock)
     turns.wait("other", 10, clock.now + 1)
     turns.served("early", 1000, is_urgent=False)
     turns.wait("early", 500, clock.now + 1, turn=500)
@@ -116,7 +116,7 @@ def test_place_kept_while_shares_shrink_is_one_turn_behind_those_served() -> Non
 
 def test_many_claims_of_one_replica_are_not_moved_ahead_when_shares_shrink() -> None:
     clock = MovedClock()
-    turns = Turns(clock)
+    turns = BudgetQueue(clock)
     for link in "abc":
         turns.wait(link, 100, clock.now + 1, replica=9, turn=100)
     turns.wait("honest", 10, clock.now + 1, replica=2, turn=10)
@@ -127,7 +127,7 @@ def test_many_claims_of_one_replica_are_not_moved_ahead_when_shares_shrink() -> 
 
 def test_turn_that_another_took_first_costs_the_one_passed_over_nothing() -> None:
     clock = MovedClock()
-    turns = Turns(clock)
+    turns = BudgetQueue(clock)
     for link in ("other", "first"):
         turns.wait(link, 10, clock.now + 1)
     turns.served("first", 10, is_urgent=False)
@@ -142,24 +142,24 @@ def test_turn_that_another_took_first_costs_the_one_passed_over_nothing() -> Non
 
 def test_no_more_is_summed_up_than_what_is_asked_for() -> None:
     clock = MovedClock()
-    turns = Turns(clock)
+    turns = BudgetQueue(clock)
     for number in range(10):
         turns.wait(number, 10, clock.now + 1)
     assert 25 <= turns.ahead_of("last", most=25) < 100
 
 
-def test_next_in_line_is_the_first_turn_and_the_first_question_that_may_go() -> None:
+def test_next_in_line_is_the_first_turn_and_the_first_probe_that_may_go() -> None:
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=1000))
     assert throttle.next_in_line() is None
     for link in "ab":
-        throttle.turns.wait(link, 10, clock.now + 1)
+        throttle.line.wait(link, 10, clock.now + 1)
     assert throttle.next_in_line() == ["a"]
-    throttle.questions.ready_at("later", 2, clock.now + 5)
-    throttle.questions.ready_at("c", 3, clock.now)
-    throttle.questions.ready_at("d", 4, clock.now)
+    throttle.offset_probes.ready_at("later", 2, clock.now + 5)
+    throttle.offset_probes.ready_at("c", 3, clock.now)
+    throttle.offset_probes.ready_at("d", 4, clock.now)
     assert throttle.next_in_line() == ["a", "c"]
-    throttle.questions.asked("c", 3)
+    throttle.offset_probes.asked("c", 3)
     assert throttle.next_in_line() == ["a"]
-    throttle.questions.answered("c", 3, 0, 1000)
+    throttle.offset_probes.answered("c", 3, 0, 1000)
     assert throttle.next_in_line() == ["a", "d"]

@@ -2,11 +2,11 @@
 
 import pytest
 
+from quota.budget.offset_probes import URGENT_SECONDS
 from quota.fetch.decisions import Forward
 from quota.fetch.link import ReplicaLink
 from quota.fetch.partitions import ABSENT_SECONDS
-from quota.questions import URGENT_SECONDS
-from quota.settings import Side, ThrottleSettings
+from quota.settings import SideName, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
@@ -18,7 +18,7 @@ PARTITIONS = 20
 IDLE = (b"idle", 0)
 
 
-def throttle(side: Side, rate: int | None, clock: MovedClock) -> Throttle:
+def throttle(side: SideName, rate: int | None, clock: MovedClock) -> Throttle:
     return Throttle(side, 1, clock, ThrottleSettings(rate=rate, replicas={"t": ALL_REPLICAS}))
 
 
@@ -63,20 +63,20 @@ def test_partition_left_out_for_a_moment_keeps_its_batch_sizes() -> None:
 
 
 def test_partition_that_returns_is_judged_by_the_high_watermark_that_it_was_told() -> None:
-    """A question for each return would bring a batch that no quota can stop."""
+    """A probe for each return would bring a batch that no quota can stop."""
     side = throttle("leader", 0, MovedClock())
     link = side.link(2)
     leader = Leader({(b"t", 0): Log([BATCH] * 9), (b"t", 1): Log([])})
     follower = Follower({(b"t", 0): 1, (b"t", 1): 0})
     link.plan(follower.request())
     link.settle(leader.answer(follower.request()))
-    asked_before = side.stats.questions
+    asked_before = side.stats.offset_probes
     assert included(link, follower) == {(b"t", 1)}
     offset = follower.offsets.pop((b"t", 0))
     assert included(link, follower) == {(b"t", 1)}
     follower.offsets[b"t", 0] = offset
     assert included(link, follower) == {(b"t", 1)}
-    assert side.stats.questions == asked_before
+    assert side.stats.offset_probes == asked_before
 
 
 def test_partition_that_returns_from_an_earlier_offset_has_no_known_high_watermark() -> None:
@@ -89,11 +89,11 @@ def test_partition_that_returns_from_an_earlier_offset_has_no_known_high_waterma
     link.settle(leader.answer(follower.request()))
     del follower.offsets[b"t", 0]
     link.plan(follower.request())
-    clock.move(URGENT_SECONDS)  # another question may be asked
-    asked_before = side.stats.questions
+    clock.move(URGENT_SECONDS)  # another probe may be asked
+    asked_before = side.stats.offset_probes
     follower.offsets[b"t", 0] = 4
     assert included(link, follower) == {(b"t", 0), (b"t", 1)}
-    assert side.stats.questions == asked_before + 1
+    assert side.stats.offset_probes == asked_before + 1
 
 
 def test_lag_goes_on_while_another_hop_leaves_a_partition_out() -> None:
@@ -165,9 +165,9 @@ def test_partition_that_returns_is_granted_where_the_quota_has_room() -> None:
     link = side.link(2)
     leader = Leader({(b"t", 0): Log([BATCH] * 9), (b"t", 1): Log([BATCH] * 9), IDLE: Log([])})
     follower = Follower(dict.fromkeys(leader.logs, 0))
-    question = link.plan(follower.request())
-    assert isinstance(question, Forward)
-    link.settle(leader.answer(question.request))
+    probe = link.plan(follower.request())
+    assert isinstance(probe, Forward)
+    link.settle(leader.answer(probe.request))
     clock.move(0.2)
     assert isinstance(link.plan(Follower({IDLE: 0}).request()), Forward)
     link.settle([])
@@ -183,7 +183,7 @@ def test_partition_that_returns_is_granted_where_the_quota_has_room() -> None:
 @pytest.mark.parametrize("version", [3, 6])
 @pytest.mark.parametrize("leader_rate", [0, MB])
 def test_leader_quota_is_not_passed_by_what_returns_from_the_hop_before(leader_rate: int, version: int) -> None:
-    """The follower's sidecar leaves out and brings back again; each return may not be a question with a batch."""
+    """The follower's sidecar leaves out and brings back again; each return may not be a probe with a batch."""
     talk = two_hops(leader_rate, 5 * MB, batch=900_000)
     talk.follower.version = version
     start = talk.clock.now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quota.units import show_rate, show_size
+from planning.units import show_rate, show_size
 
 
 @pytest.mark.parametrize(

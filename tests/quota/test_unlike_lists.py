@@ -6,7 +6,7 @@ from protocol.fetch import FETCH_VERSIONS, FetchRequest, RequestTopic
 from protocol.header import FETCH, RequestHeader
 from protocol.response_scanner import ResponseHead
 from quota.fetch.decisions import Forward
-from quota.settings import Order, Side, ThrottleSettings
+from quota.settings import Order, SideName, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
@@ -19,7 +19,7 @@ BOTH, LEADER_ONLY, IDLE = b"b" * 16, b"l" * 16, b"i" * 16
 IDS = {BOTH: b"both", LEADER_ONLY: b"leader-only", IDLE: b"idle"}
 
 
-def throttle(side: Side, rate: int, clock: MovedClock, topics: list[str], order: Order) -> Throttle:
+def throttle(side: SideName, rate: int, clock: MovedClock, topics: list[str], order: Order) -> Throttle:
     settings = ThrottleSettings(rate=rate, replicas=dict.fromkeys(topics, ALL_REPLICAS), order=order)
     made = Throttle(side, 1, clock, settings)
     made.topic_names.learn(IDS)

@@ -5,8 +5,8 @@ from itertools import permutations
 import pytest
 
 from protocol.fetch import FETCH_VERSIONS, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
+from quota.budget.offset_probes import URGENT_SECONDS
 from quota.fetch.decisions import Forward
-from quota.questions import URGENT_SECONDS
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
@@ -71,9 +71,9 @@ def test_follower_that_changes_its_version_is_asked_for_anew() -> None:
     talk.exchange()
     talk.follower.version = 5
     talk.clock.move(URGENT_SECONDS)
-    question = talk.exchange()
-    assert isinstance(question, Forward)
-    asked = [fields["partition_max_bytes"] for (name, _), fields in entries(question.request).items() if name == b"t"]
+    probe = talk.exchange()
+    assert isinstance(probe, Forward)
+    asked = [fields["partition_max_bytes"] for (name, _), fields in entries(probe.request).items() if name == b"t"]
     assert asked == [0] * 4
     decision = talk.exchange()
     assert isinstance(decision, Forward)

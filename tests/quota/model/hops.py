@@ -1,4 +1,4 @@
-"""Sidecars, and the connections of followers through them, as proxy/fetches.py and proxy/relay.py carry them out."""
+"""Sidecars, and followers' connections through them, as proxy/relay/fetches.py and proxy/relay/side.py make them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quota.throttle import Throttle
 from tests.quota.model.describe import answer_line, decision_line, request_line
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Key
-from tests.quota.model.promise import Meter, Terms, Told, most_questions
+from tests.quota.model.promise import Meter, Terms, Told, most_probes
 from tests.quota.model.wire import Response, scan, scan_appended, seen_by_scanner
 from tests.quota.model.world import World
 
@@ -170,8 +170,8 @@ class Hop:
         self.sidecar = sidecar
         self.told = Told()
         self.is_throttled = True
-        self.reasons = 0  # for questions
-        self._questions = 0  # that brought something
+        self.reasons = 0  # for probes
+        self._probes = 0  # that brought something
         self._opened_at = chain.world.now
         self._number = number
         self._link: ReplicaLink | None = None
@@ -205,15 +205,15 @@ class Hop:
         """An answer passed; returns what goes on to the follower."""
         if not self.is_throttled:
             return response
-        decision, terms, is_question = self._in_flight.popleft()
+        decision, terms, is_probe = self._in_flight.popleft()
         if self.chain.world.trace is not None:
             line = answer_line(response.topics)
             self.chain.world.say(
                 f"{self.sidecar.meter.side}, link {self.chain.number}: answered {response.head}, {line}"
             )
         meter = self.sidecar.meter
-        if meter.passed(terms, self.told, response.topics, response.bases, is_question=is_question) and is_question:
-            self._count_question()
+        if meter.passed(terms, self.told, response.topics, response.bases, is_probe=is_probe) and is_probe:
+            self._count_probe()
         self.told.take(response.topics)
         assert self._link is not None
         try:
@@ -230,8 +230,8 @@ class Hop:
     def break_off(self, response: Response, share: float) -> None:
         """The connection broke when this share of an answer had passed."""
         if self.is_throttled and self._in_flight:
-            _, terms, is_question = self._in_flight[0]
-            self.sidecar.meter.passed(terms, self.told, response.topics, response.bases, share, is_question=is_question)
+            _, terms, is_probe = self._in_flight[0]
+            self.sidecar.meter.passed(terms, self.told, response.topics, response.bases, share, is_probe=is_probe)
 
     def close(self) -> None:
         """The connection is gone."""
@@ -254,7 +254,7 @@ class Hop:
         if self._link is None:
             self._link = self.sidecar.throttle.link(request.replica_id)
         held = max(world.now - self._since, _LEAST_HELD_SECONDS) if self._is_held else 0.0
-        questions = self.sidecar.throttle.stats.questions
+        probes = self.sidecar.throttle.stats.offset_probes
         try:
             decision = self._link.plan(request, held)
         except Exception as error:  # noqa: BLE001 - as the proxy does
@@ -278,8 +278,8 @@ class Hop:
             head, topics = scan(version, decision.frame)
             self.chain.answer(self._number, Response(head, topics, {}, 0))
             return
-        is_question = self.sidecar.throttle.stats.questions > questions
-        self._in_flight.append((decision, self.sidecar.meter.terms, is_question))
+        is_probe = self.sidecar.throttle.stats.offset_probes > probes
+        self._in_flight.append((decision, self.sidecar.meter.terms, is_probe))
         self.chain.forward(self._number, decision.request)
 
     def _time_is_over(self, plan_number: int) -> None:
@@ -290,12 +290,12 @@ class Hop:
         self._is_held = False
         self.sidecar.held.pop(self, None)
 
-    def _count_question(self) -> None:
-        self._questions += 1
-        most = most_questions(self.chain.world.now - self._opened_at, self.reasons)
-        if self.chain.client.is_honest and self._questions > most:
-            text = f"{self.sidecar.meter.side}: {self._questions} of one link brought records, {most:.1f} are promised"
-            self.chain.world.violate("questions", text)
+    def _count_probe(self) -> None:
+        self._probes += 1
+        most = most_probes(self.chain.world.now - self._opened_at, self.reasons)
+        if self.chain.client.is_honest and self._probes > most:
+            text = f"{self.sidecar.meter.side}: {self._probes} of one link brought records, {most:.1f} are promised"
+            self.chain.world.violate("probes", text)
 
     def _watch_for_spinning(self, now: float) -> None:
         if now != self._planned_at:

@@ -16,7 +16,7 @@ from tests.quota.model.world import START, World
 
 WINDOW_SECONDS = 1.0
 WINDOW_SLACK = 1.04
-QUESTION_SECONDS = 10.0
+PROBE_SECONDS = 10.0
 IN_SYNC_LATELY_SECONDS = 30.0
 
 
@@ -25,42 +25,42 @@ class Exceptions:
     """What the documents allow beyond the quota. `batch` is the largest throttled one, in bytes."""
 
     batch: int
-    links: int  # that can ask questions of their own
+    links: int  # that can ask probes of their own
 
 
 def most_in_a_second(quota: int, allowed: Exceptions) -> float:
     """Bytes of throttled replicas, not known to be in sync, in any sliding second.
 
-    What questions brought is not among them: that is at most one batch for each, and how many there are is bounded by
-    `most_questions`.
+    What probes brought is not among them: that is at most one batch for each, and how many there are is bounded by
+    `most_probes`.
     """
     return WINDOW_SLACK * quota + allowed.batch
 
 
-def most_questions(seconds: float, reasons: int) -> float:
-    """Questions that brought a batch, of one link in its first so many seconds.
+def most_probes(seconds: float, reasons: int) -> float:
+    """Probes that brought a batch, of one link in its first so many seconds.
 
     `reasons` are those to ask who is in sync: the connection, a leader epoch, a partition that is new or that failed, a
     full fetch of the follower's, settings that changed.
     """
-    return 1 + reasons + seconds / QUESTION_SECONDS
+    return 1 + reasons + seconds / PROBE_SECONDS
 
 
 def most_in_all(quotas: Sequence[tuple[float, int | None]], until: float, allowed: Exceptions, urgent: int) -> float:
-    """The same with what questions brought, from the start on; `quotas` are those in force and since when.
+    """The same with what probes brought, from the start on; `quotas` are those in force and since when.
 
-    The mean keeps to the quota, with one window of it, one batch, and a debt of 10 s on top. `urgent` questions, which
+    The mean keeps to the quota, with one window of it, one batch, and a debt of 10 s on top. `urgent` probes, which
     tell who is in sync, wait for no payment that takes longer than that; and a quota too low to pay for one batch in
-    10 s may be passed by one question a link in so long.
+    10 s may be passed by one probe a link in so long.
     """
     total = float(allowed.batch) * (1 + urgent)
     largest = max((quota or 0 for _, quota in quotas), default=0)
     for (since, quota), (end, _) in zip(quotas, [*quotas[1:], (until, 0)], strict=True):
         if quota is not None:
-            is_unpaid = quota * QUESTION_SECONDS < allowed.batch
-            questions = allowed.links * (1 + (end - since) / QUESTION_SECONDS) if is_unpaid else 0.0
-            total += quota * (end - since) + questions * allowed.batch
-    return total + (WINDOW_SLACK + QUESTION_SECONDS) * largest
+            is_unpaid = quota * PROBE_SECONDS < allowed.batch
+            probes = allowed.links * (1 + (end - since) / PROBE_SECONDS) if is_unpaid else 0.0
+            total += quota * (end - since) + probes * allowed.batch
+    return total + (WINDOW_SLACK + PROBE_SECONDS) * largest
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Meter:
         bases: dict[Key, int],
         share: float = 1.0,
         *,
-        is_question: bool = False,
+        is_probe: bool = False,
     ) -> int:
         """An answer passed, or `share` of it before its connection broke; returns the bytes that the quota bounds."""
         if terms.quota is None or not bases:
@@ -153,7 +153,7 @@ class Meter:
         if bounded:
             bounded = int(bounded * share)
             self.bounded += bounded
-            self._count(max(0, bounded - self.allowed.batch) if is_question else bounded, now)
+            self._count(max(0, bounded - self.allowed.batch) if is_probe else bounded, now)
         return bounded
 
     def _count(self, size: int, now: float) -> None:

@@ -18,7 +18,7 @@ LOOK_SECONDS = 0.5
 HIDDEN_SECONDS = 10.0  # no error longer than this
 SLACK_SECONDS = 3.0
 SLOWEST_SECONDS = 1.0  # of a record of an in-sync partition
-BESIDE_QUESTION_SECONDS = 1.0  # it waits beside a question
+BESIDE_QUESTION_SECONDS = 1.0  # it waits beside a probe
 BETWEEN_QUESTIONS_SECONDS = 0.1  # of links that ask at once
 SHARE_SECONDS = 0.15  # of quota in one fetch
 FLOOR = 0.05  # of the bytes go to whoever waited longest, in the urgent-first order
@@ -47,7 +47,7 @@ class Watch:
         """The leader answers `log` with an error from now on."""
         chain = fetcher.chain
         if chain is not None and chain.is_open and log.key in fetcher.order:
-            limit = HIDDEN_SECONDS + 2.0 + self._slowest_answer(fetcher) + self._question_seconds(fetcher)
+            limit = HIDDEN_SECONDS + 2.0 + self._slowest_answer(fetcher) + self._probe_seconds(fetcher)
             self.world.after(limit, self._must_have_seen, fetcher, log, chain, self.world.now)
 
     def _must_have_seen(self, fetcher: Fetcher, log: Log, chain: Chain, since: float) -> None:
@@ -112,7 +112,7 @@ class Watch:
         lines = {id(sidecar): self._line_seconds(sidecar) for sidecar in self.run.sidecars}
         for place, fetcher in self.run.fetchers.items():
             slowest = self._slowest_answer(fetcher)
-            fetcher.slowest_allowed = SLOWEST_SECONDS + 2 * slowest + self._questions_first(place)
+            fetcher.slowest_allowed = SLOWEST_SECONDS + 2 * slowest + self._probes_first(place)
             self._longest_waits[place] = waits = {}
             for topic in {key[0] for key in fetcher.replicas}:
                 seconds = SLACK_SECONDS + 2 * slowest
@@ -126,16 +126,16 @@ class Watch:
         rotation = len(fetcher.replicas) * PARTITION_MAX_BYTES + RESPONSE_MAX_BYTES
         return 2 * rotation / self.run.scenario.bandwidth
 
-    def _questions_first(self, place: tuple[int, int, int]) -> float:
-        """How long a fetch may be held because a question of its own may not go yet."""
+    def _probes_first(self, place: tuple[int, int, int]) -> float:
+        """How long a fetch may be held because a probe of its own may not go yet."""
         seconds = 0.0
         for sidecar in self.run.path(place[0], place[1]):
             if sidecar.meter.terms.quota is not None and sidecar.meter.terms.throttled:
                 seconds += BESIDE_QUESTION_SECONDS + sidecar.meter.allowed.links * BETWEEN_QUESTIONS_SECONDS
         return seconds
 
-    def _question_seconds(self, fetcher: Fetcher) -> float:
-        """Questions of all links share one budget."""
+    def _probe_seconds(self, fetcher: Fetcher) -> float:
+        """Probes of all links share one budget."""
         seconds = 0.0
         for sidecar in self.run.sidecars:
             allowed, quota = sidecar.meter.allowed, sidecar.meter.terms.quota

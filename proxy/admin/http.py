@@ -1,0 +1,167 @@
+"""The admin HTTP server: health, readiness, metrics, the throttle and the status.
+
+It has no authentication of its own: it listens on loopback unless it is told otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from proxy.admin.metrics import content_type
+from proxy.config.address import Address
+from proxy.config.reader import ConfigError
+from proxy.log import EventLog
+from proxy.throttle.table import LayeredThrottle
+
+MAX_BODY_BYTES = 2 << 20
+"""A table of 20,000 partitions, four replicas each with ids of four digits, is about 1.1 MB."""
+
+_BACKLOG = 8  # connections accepted at a time: out of descriptors, asyncio writes a line for each that it cannot
+
+MAX_CONNECTIONS = 100
+"""Beyond that the oldest are closed: they are descriptors that the brokers' connections need."""
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Administered(Protocol):
+    """What the admin server shows and changes."""
+
+    throttle: LayeredThrottle
+
+    async def not_ready(self) -> list[str]:
+        """Return why this sidecar is not ready, one sentence each; empty when it is."""
+
+    async def status(self) -> dict[str, Any]:
+        """Return the state as plain JSON values."""
+
+    def metrics(self, accept: str) -> AsyncIterator[bytes]:
+        """Yield the metrics in slices."""
+
+
+class AdminServer:
+    """Serves the admin HTTP API on one address until it is stopped."""
+
+    def __init__(self, administered: Administered, log: EventLog) -> None:
+        self._administered = administered
+        self._log = log
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
+        app.add_routes(
+            [
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics, allow_head=False),
+                web.get("/v1/throttle", self._show_throttle),
+                web.put("/v1/throttle", self._change_throttle),
+                web.patch("/v1/throttle", self._change_throttle),
+                web.delete("/v1/throttle", self._change_throttle),
+                web.get("/v1/status", self._status),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._listening: asyncio.Server | None = None
+
+    async def start(self, address: Address) -> Address:
+        """Listen on `address`; return the address bound (port 0 becomes a real one). OSError when it cannot be had."""
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        server: Any = self._runner.server
+        self._listening = await loop.create_server(
+            lambda: _new_connection(server), address.host, address.port, backlog=_BACKLOG
+        )
+        host, port = self._listening.sockets[0].getsockname()[:2]
+        return Address(host, port)
+
+    async def stop(self) -> None:
+        """Close the listener; requests being answered have a second to end."""
+        if self._listening is not None:
+            self._listening.close()
+        await self._runner.cleanup()
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return _json({"status": "ok"})
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        reasons = await self._administered.not_ready()
+        if reasons:
+            return _json({"status": "not ready", "reasons": reasons}, status=503)
+        return _json({"status": "ready"})
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        accept = request.headers.get("Accept", "")
+        response = web.StreamResponse(headers={"Content-Type": content_type(accept)})
+        await response.prepare(request)
+        async for part in self._administered.metrics(accept):
+            await response.write(part)
+        await response.write_eof()
+        return response
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return _json(await self._administered.status())
+
+    async def _show_throttle(self, request: web.Request) -> web.Response:
+        return _json(await self._administered.throttle.as_plain())
+
+    async def _change_throttle(self, request: web.Request) -> web.Response:
+        throttle = self._administered.throttle
+        try:
+            body = await request.read()
+        except web.RequestPayloadError as error:  # compressed otherwise than Content-Encoding says
+            raise ConfigError("body", f"cannot be read: {error}") from error
+        if request.method == "DELETE":
+            throttle.clear()
+        elif request.method == "PUT":
+            await throttle.replace(_decoded(body))
+        else:
+            await throttle.merge(_decoded(body))
+        table = throttle.table
+        self._log.info(
+            "throttle_changed",
+            by="http",
+            method=request.method,
+            client=request.remote,
+            leader_rate="none" if table.leader_rate is None else table.leader_rate,
+            follower_rate="none" if table.follower_rate is None else table.follower_rate,
+            topics=len(table.topics),
+        )
+        return _json(await throttle.as_plain())
+
+
+def _new_connection(server: web.Server) -> asyncio.BaseProtocol:
+    """Make room first: aiohttp lets a client stay that never asks anything."""
+    connections = server.connections  # the oldest first
+    for oldest in connections[: max(0, len(connections) + 1 - MAX_CONNECTIONS)]:
+        if oldest.transport is not None:
+            oldest.transport.abort()  # it may take nothing that is sent to it either
+    return server()
+
+
+def _decoded(body: bytes) -> object:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ConfigError("body", f"is not JSON: {error}") from error
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value) + b"\n", status=status, content_type="application/json")
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ConfigError as error:
+        return _json({"error": error.sentence(), "field": error.field}, status=400)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        response = _json({"error": f"{request.method} {request.path}: {error.reason}.", "field": None}, error.status)
+        if allow := error.headers.get("Allow"):
+            response.headers["Allow"] = allow
+        return response

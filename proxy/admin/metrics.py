@@ -1,0 +1,407 @@
+"""Prometheus metrics over the plain integers that the data path counts, rendered in slices.
+
+Nothing of prometheus-client stands on the data path: families are read from the counters when they are scraped. At
+20,000 partitions a scrape is tens of thousands of lines, so it is made slice by slice, and the event loop runs between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal, NamedTuple
+
+from prometheus_client import ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+
+from proxy.export.stats import ExportStats
+from proxy.relay.stats import OTHER_PEERS, RelayStats
+from quota.throttle import Throttle
+from quota.topic_names import TopicNames
+
+SAMPLES_PER_SLICE = 100
+"""About 1 ms of work: other connections wait for no more than that."""
+
+# Shown from the start, at 0: a rate needs the sample before the first event.
+KNOWN_PASSTHROUGH = (
+    *("fetch_version", "fetch_too_large", "fetch_malformed", "too_many_topics", "too_many_partitions"),
+    "not_a_replica",
+    *("tls", "sasl", "not_kafka", "throttle_error"),
+)
+KNOWN_PROTOCOL_ERRORS = (
+    *("invalid_frame_size", "frame_too_large", "malformed_frame"),
+    *("unexpected_response", "correlation_mismatch", "fetch_memory", "fetch_stalled"),
+)
+KNOWN_UPSTREAM_FAILURES = ("refused", "unreachable", "timeout")
+
+
+class Family(NamedTuple):
+    """One metric: its samples are read lazily, as pairs of label values and value."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    documentation: str
+    labels: tuple[str, ...]
+    samples: Iterable[tuple[tuple[str, ...], float]]
+
+
+@dataclass(slots=True)
+class SideSource:
+    """What is counted on one side."""
+
+    throttle: Throttle
+    relay: RelayStats
+
+
+@dataclass(slots=True)
+class ProcessStats:
+    """What is counted for the whole process. `reloads` is by result: `ok` or `refused`."""
+
+    version: str
+    topic_names: TopicNames
+    reloads: Counter[str] = field(default_factory=Counter)
+    export: ExportStats = field(default_factory=ExportStats)
+
+
+def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Family]:
+    """Yield every family of the sidecar."""
+    yield from _rate_families(sides)
+    yield from _partition_families(sides)
+    yield from _relay_families(sides)
+    yield Family("weir_build_info", "gauge", "The running version.", ("version",), [((process.version,), 1)])
+    yield _counted(
+        "weir_config_reloads", "Reloads of the file, by result.", "result", process.reloads, ("ok", "refused")
+    )
+    yield _counted("weir_samples_written", "Samples written, by sink.", "sink", dict(process.export.written.items()))
+    yield Family(
+        "weir_samples_dropped",
+        "counter",
+        "Samples lost, by sink and reason.",
+        ("sink", "reason"),
+        list(process.export.dropped.items()),
+    )
+    yield Family(
+        "weir_topic_ids_unknown",
+        "gauge",
+        "Topic ids in fetches whose name is not known now; after a second they are not throttled.",
+        (),
+        [((), process.topic_names.unknown_count)],
+    )
+
+
+def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
+    def rate(side: SideSource) -> float:
+        return side.throttle.throttled_rate.rate()
+
+    def quota(side: SideSource) -> float:
+        limit = side.throttle.settings.rate
+        return math.inf if limit is None else limit
+
+    def in_force(side: SideSource) -> float:
+        since = side.throttle.in_force_since
+        return 0 if since is None else round(side.throttle.clock() - since, 3)
+
+    yield _by_side(
+        "weir_throttled_rate_bytes_per_second",
+        "gauge",
+        "Rate of throttled replicas' bytes, in Kafka's window.",
+        sides,
+        rate,
+    )
+    yield _by_side("weir_quota_bytes_per_second", "gauge", "The quota in force; +Inf when none.", sides, quota)
+    yield _by_side(
+        "weir_throttle_in_force_seconds",
+        "gauge",
+        "How long replicas have been throttled without a break since the start; 0 when none is.",
+        sides,
+        in_force,
+    )
+    yield Family(
+        "weir_replication_bytes",
+        "counter",
+        "Record bytes of replica fetches, by the other broker and whether the partition was throttled.",
+        ("side", "peer", "throttled"),
+        (
+            ((side.throttle.side, _peer(peer), "true" if throttled else "false"), size)
+            for side in sides
+            for (peer, throttled), size in list(side.throttle.stats.replication_bytes.items())
+        ),
+    )
+    yield _by_side(
+        "weir_cut_bytes",
+        "counter",
+        "Record bytes that a follower throws away: batches cut by a cap.",
+        sides,
+        lambda side: side.throttle.stats.cut_bytes,
+    )
+    yield _by_side(
+        "weir_partitions_left_out",
+        "counter",
+        "Partitions left out of a replica fetch for want of quota.",
+        sides,
+        lambda side: side.throttle.stats.partitions_left_out,
+    )
+    yield _by_side(
+        "weir_fetches_held",
+        "counter",
+        "Replica fetches held back until there was budget.",
+        sides,
+        lambda side: side.relay.fetches_held,
+    )
+    yield _by_side(
+        "weir_probes",
+        "counter",
+        "Fetches that asked the leader for offsets and errors only, for partitions left out for long.",
+        sides,
+        lambda side: side.throttle.stats.offset_probes,
+    )
+    yield Family(
+        "weir_full_fetches",
+        "counter",
+        "Replica fetches from v7 on that listed every partition, by who sent them; none in the steady state.",
+        ("side", "sender"),
+        (
+            ((side.throttle.side, sender), count)
+            for side in sides
+            for sender, count in (
+                ("follower", side.throttle.stats.full_fetches_received),
+                ("sidecar", side.throttle.stats.full_fetches_sent),
+            )
+        ),
+    )
+    yield _by_side(
+        "weir_fetch_sessions",
+        "gauge",
+        "Fetch sessions kept for followers.",
+        sides,
+        lambda side: side.throttle.open_sessions,
+    )
+    yield _by_side(
+        "weir_fetch_session_evictions",
+        "counter",
+        "Fetch sessions of followers that gave way to another follower's (KIP-227).",
+        sides,
+        lambda side: side.throttle.stats.sessions_evicted,
+    )
+    yield _by_side(
+        "weir_replica_lag_messages_sum",
+        "gauge",
+        "Messages behind the high watermark, over all replicas.",
+        sides,
+        lambda side: side.throttle.lag.sum_messages(),
+    )
+    yield _by_side(
+        "weir_replica_lag_limit_seconds",
+        "gauge",
+        "replica_lag_time_max_ms: a replica that lags for longer is not in sync (KIP-16).",
+        sides,
+        lambda side: side.throttle.lag.replica_lag_time_max,
+    )
+    yield _by_side(
+        "weir_lag_evicted",
+        "counter",
+        "Partitions of replicas whose lag is not told for want of room: dropped, or not taken.",
+        sides,
+        lambda side: side.throttle.lag.evicted,
+    )
+    yield _by_side(
+        "weir_replica_ids_refused",
+        "counter",
+        "Replica ids that the cluster's metadata does not know, or that are too many: they have no series.",
+        sides,
+        lambda side: side.throttle.brokers.refused,
+    )
+
+
+def _partition_families(sides: Sequence[SideSource]) -> Iterator[Family]:
+    yield Family(
+        "weir_partition_bytes",
+        "counter",
+        "Record bytes of replica fetches, by partition.",
+        ("side", "topic", "partition"),
+        (
+            ((side.throttle.side, _text(topic), str(partition)), sizes[partition])
+            for side in sides
+            for topic, sizes in list(side.throttle.stats.partition_bytes.items())
+            for partition in list(sizes)  # of keys alone: 20,000 new pairs would take 3 ms
+        ),
+    )
+    yield Family(
+        "weir_replica_lag_seconds",
+        "gauge",
+        "Since when a replica has not caught up with the high watermark (KIP-16).",
+        ("side", "topic", "partition", "replica"),
+        (
+            ((side.throttle.side, _text(row.topic), str(row.partition), str(row.replica)), round(row.lag_seconds, 3))
+            for side in sides
+            for row in side.throttle.lag.rows()
+        ),
+    )
+
+
+def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
+    yield _by_side("weir_connections", "gauge", "Connections open now.", sides, lambda side: side.relay.connections)
+    yield _by_side(
+        "weir_connections_accepted",
+        "counter",
+        "Connections accepted.",
+        sides,
+        lambda side: side.relay.connections_accepted,
+    )
+    yield _by_side(
+        "weir_links_of_other_peers",
+        "counter",
+        "Connections of replica ids beyond the first 1,000, which are counted as one peer.",
+        sides,
+        lambda side: side.relay.links_of_other_peers,
+    )
+    yield _by_side(
+        "weir_fetches_waiting", "gauge", "Replica fetches held back now.", sides, lambda side: side.relay.held
+    )
+    yield _by_side(
+        "weir_fetches_answered",
+        "counter",
+        "Replica fetches that the sidecar answered itself.",
+        sides,
+        lambda side: side.relay.fetches_answered,
+    )
+    yield _by_side_and(
+        "weir_fetch_requests",
+        "Fetch requests of replicas, by version.",
+        "api_version",
+        sides,
+        lambda relay: relay.fetch_requests,
+    )
+    passed: Counter[str] = Counter()
+    for side in sides:
+        passed.update(side.relay.passthrough)
+    yield _counted("weir_passthrough", "What passed undecoded, by reason.", "reason", passed, KNOWN_PASSTHROUGH)
+    yield _by_side_and(
+        "weir_protocol_errors",
+        "Connections closed because of a peer's bytes.",
+        "kind",
+        sides,
+        lambda relay: relay.protocol_errors,
+        KNOWN_PROTOCOL_ERRORS,
+    )
+    yield _by_side_and(
+        "weir_upstream_failures",
+        "Connections that the upstream did not take.",
+        "reason",
+        sides,
+        lambda relay: relay.upstream_failures,
+        KNOWN_UPSTREAM_FAILURES,
+    )
+    yield _by_side_and(
+        "weir_internal_errors",
+        "Unexpected errors of the sidecar itself.",
+        "where",
+        sides,
+        lambda relay: {
+            "throttle": relay.throttle_errors,
+            "relay": relay.relay_errors,
+            "accept": relay.accept_errors,
+        },
+    )
+
+
+def _by_side(
+    name: str,
+    kind: Literal["counter", "gauge"],
+    documentation: str,
+    sides: Sequence[SideSource],
+    value: Callable[[SideSource], float],
+) -> Family:
+    return Family(name, kind, documentation, ("side",), [((side.throttle.side,), value(side)) for side in sides])
+
+
+def _by_side_and(
+    name: str,
+    documentation: str,
+    label: str,
+    sides: Sequence[SideSource],
+    counts: Callable[[RelayStats], Mapping[int, int] | Mapping[str, int]],
+    known: Iterable[str] = (),
+) -> Family:
+    samples = []
+    for side in sides:
+        shown = dict.fromkeys(known, 0) | {str(key): count for key, count in counts(side.relay).items()}
+        samples += [((side.throttle.side, key), count) for key, count in shown.items()]
+    return Family(name, "counter", documentation, ("side", label), samples)
+
+
+def _counted(name: str, documentation: str, label: str, counts: Mapping[str, int], known: Iterable[str] = ()) -> Family:
+    shown = {**dict.fromkeys(known, 0), **counts}
+    return Family(name, "counter", documentation, (label,), [((key,), count) for key, count in shown.items()])
+
+
+def _peer(peer: int) -> str:
+    return "other" if peer == OTHER_PEERS else str(peer)
+
+
+def _text(topic: bytes) -> str:
+    return topic.decode("utf-8", "replace")
+
+
+class _Slice(Collector):
+    """What an encoder of prometheus-client takes: something to collect."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterable[Metric]:
+        return (self._metric,)
+
+
+def content_type(accept: str) -> str:
+    """Return the content type of the format that an Accept header asks for: OpenMetrics or Prometheus text."""
+    return choose_encoder(accept)[1]
+
+
+async def render(shown: Iterable[Family], accept: str = "") -> AsyncIterator[bytes]:
+    """Yield the exposition in slices of SAMPLES_PER_SLICE samples, letting the event loop run after each.
+
+    The process's own metrics (memory, CPU, descriptors) follow. Slices put together are one valid exposition.
+    """
+    encode, chosen = choose_encoder(accept)
+    for family in shown:
+        samples = iter(family.samples)
+        first = True
+        while batch := list(islice(samples, SAMPLES_PER_SLICE)):
+            text = _body(encode(_Slice(_metric(family, batch))))
+            yield text if first else _without_header(text)
+            first = False
+            await asyncio.sleep(0)
+    for metric in ProcessCollector(registry=None).collect():
+        yield _body(encode(_Slice(metric)))
+        await asyncio.sleep(0)
+    if "openmetrics" in chosen:
+        yield _END
+
+
+_END = b"# EOF\n"
+
+
+def _metric(family: Family, batch: list[tuple[tuple[str, ...], float]]) -> Metric:
+    metric = Metric(family.name, family.documentation, family.kind)
+    name = f"{family.name}_total" if family.kind == "counter" else family.name
+    labels = family.labels
+    metric.samples = [Sample(name, dict(zip(labels, values, strict=True)), value) for values, value in batch]
+    return metric
+
+
+def _body(text: bytes) -> bytes:
+    return text.removesuffix(_END)
+
+
+def _without_header(text: bytes) -> bytes:
+    start = 0
+    while text.startswith(b"# ", start):
+        start = text.index(b"\n", start) + 1
+    return text[start:]

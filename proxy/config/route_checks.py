@@ -1,0 +1,97 @@
+"""Checks a configuration's routes: none may lead back into this sidecar, and no two may share an address."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+
+from proxy.config.address import Address, IPAddress, numeric_address
+from proxy.config.reader import ConfigError
+from proxy.config.tables import Config
+
+
+def check_routes(config: Config) -> None:
+    """Refuse routes that loop, clash or serve nothing; ConfigError names the field.
+
+    A host's name is resolved only when its port is that of one of our listeners: else it cannot loop.
+    """
+    if not config.ingress and not config.egress:
+        raise ConfigError("ingress", "is missing, and so is egress: the sidecar would have nothing to do")
+    _check_peers(config)
+    listeners = _listeners(config)
+    for (first_field, first), (field, second) in itertools.combinations(listeners, 2):
+        if first.port != 0 and first.port == second.port and _overlap(first.host, second.host):
+            raise ConfigError(field, f"{second} is taken by {first_field} ({first})")
+    for field, upstream in _upstreams(config):
+        if upstream.port == 0:
+            raise ConfigError(field, "has port 0: an upstream's port must be given")
+        if _is_wildcard(upstream.host):
+            raise ConfigError(field, f"{upstream.host} is an address to listen on, not one to connect to")
+        for listen_field, listen in listeners:
+            if listen.port == upstream.port and _overlap(upstream.host, listen.host):
+                raise ConfigError(
+                    field, f"{upstream} is this sidecar's own {listen_field} ({listen}): connections would loop"
+                )
+
+
+def _check_peers(config: Config) -> None:
+    seen: dict[int, int] = {}
+    for index, route in enumerate(config.egress):
+        field = f"egress[{index}].peer"
+        if route.peer == config.broker_id:
+            raise ConfigError(field, f"{route.peer} is this broker itself (broker_id): a peer is another broker")
+        if route.peer in seen:
+            raise ConfigError(field, f"{route.peer} already has egress[{seen[route.peer]}]: one listener for each peer")
+        seen[route.peer] = index
+
+
+def _listeners(config: Config) -> list[tuple[str, Address]]:
+    listeners = [(f"ingress[{index}].listen", route.listen) for index, route in enumerate(config.ingress)]
+    listeners += [(f"egress[{index}].listen", route.listen) for index, route in enumerate(config.egress)]
+    return [*listeners, ("admin.listen", config.admin.listen)]
+
+
+def _upstreams(config: Config) -> list[tuple[str, Address]]:
+    upstreams = [(f"ingress[{index}].upstream", route.upstream) for index, route in enumerate(config.ingress)]
+    return upstreams + [(f"egress[{index}].upstream", route.upstream) for index, route in enumerate(config.egress)]
+
+
+def _overlap(host: str, listening_host: str) -> bool:
+    """Whether a connection to `host` may arrive at a listener bound to `listening_host` (ports alike)."""
+    if host.casefold() == listening_host.casefold() or _is_wildcard(host):
+        return True
+    addresses = _addresses(host)
+    if any(address.is_unspecified for address in addresses):
+        return True  # another way to write 0.0.0.0, as "0": it connects to this machine
+    if _is_wildcard(listening_host):
+        return any(_is_local(address) for address in addresses)
+    return not addresses.isdisjoint(_addresses(listening_host))
+
+
+def _is_wildcard(host: str) -> bool:
+    address = numeric_address(host)
+    return address is not None and address.is_unspecified
+
+
+def _addresses(host: str) -> set[IPAddress]:
+    if (numeric := numeric_address(host)) is not None:
+        return {numeric}
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return set()  # a name that is not known yet cannot be shown to loop
+    resolved = (numeric_address(str(sockaddr[0])) for *_, sockaddr in found)
+    return {address for address in resolved if address is not None}
+
+
+def _is_local(address: IPAddress) -> bool:
+    """Whether this machine has the address: the kernel binds a socket to no other."""
+    if address.is_loopback:
+        return True
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,180 @@
+"""The sidecar's configuration file (TOML): its tables, their defaults and limits, and how it is loaded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
+from proxy.config.address import Address, Network
+from proxy.config.reader import ConfigError
+from quota.settings import SideName
+from quota.throttled_replicas import ThrottledReplicas
+
+__all__ = [
+    "DEFAULT_ADMIN",
+    "SIDES",
+    "Admin",
+    "Cluster",
+    "Config",
+    "ConfigError",
+    "Egress",
+    "Export",
+    "Fetch",
+    "Ingress",
+    "KafkaExport",
+    "Limits",
+    "Log",
+    "Quota",
+    "ThrottleTable",
+    "TopicThrottle",
+]
+
+SIDES: tuple[SideName, SideName] = ("leader", "follower")
+
+DEFAULT_ADMIN = Address("127.0.0.1", 9690)
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+BrokerId = Annotated[int, Meta(ge=0, le=_INT32_MAX, description="a broker id: an integer, 0 or greater")]
+BytesPerSecond = Annotated[int, Meta(ge=0, le=_INT64_MAX, description="an integer of bytes/s, 0 or greater")]
+PositiveInt = Annotated[int, Meta(ge=1, le=_INT32_MAX, description="an integer greater than 0")]
+Seconds = Annotated[float, Meta(ge=0, le=86400, description="a number of seconds from 0 to 86400")]
+PositiveSeconds = Annotated[float, Meta(ge=0.1, le=86400, description="a number of seconds from 0.1 to 86400")]
+SampleSeconds = Annotated[float, Meta(ge=1, le=600, description="a number of seconds from 1 to 600")]
+RotationSeconds = Annotated[float, Meta(ge=1, le=3600, description="a number of seconds from 1 to 3600")]
+PositiveBytes = Annotated[int, Meta(ge=1, le=_INT64_MAX, description="an integer of bytes greater than 0")]
+FilePath = Annotated[str, Meta(min_length=1, description="a path")]
+# org.apache.kafka.common.internals.Topic: the characters and the length of a topic's name.
+TopicName = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z",
+        description="a topic's name: 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'",
+    ),
+]
+
+
+class Ingress(msgspec.Struct, frozen=True, kw_only=True):
+    """A listener on the leader's side: everything that reaches the broker passes here.
+
+    A Fetch with a replica id is a replica's when it comes from `replicas_from`; None: by what the cluster tells.
+    """
+
+    listen: Address
+    upstream: Address
+    replicas_from: tuple[Network, ...] | None = None
+
+
+class Egress(msgspec.Struct, frozen=True, kw_only=True):
+    """A listener on the follower's side: this broker's fetches from broker `peer` pass here."""
+
+    peer: BrokerId
+    listen: Address
+    upstream: Address
+
+
+class Admin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the admin HTTP server listens."""
+
+    listen: Address = DEFAULT_ADMIN
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the cluster's metadata is asked for, and how often."""
+
+    bootstrap_servers: tuple[Address, ...]
+    poll_seconds: PositiveSeconds = 5.0
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """How rates are enforced and measured, in the meaning of Kafka's properties of these names."""
+
+    policy: Literal["strict", "kip73"] = "strict"
+    order: Literal["urgent-first", "round-robin"] = "urgent-first"
+    window_num: PositiveInt = 11
+    window_size_seconds: PositiveInt = 1
+    replica_lag_time_max_ms: PositiveInt = 30_000
+
+
+class Fetch(msgspec.Struct, frozen=True, kw_only=True):
+    """`response_max_bytes` is KIP-74's: the most bytes that one replica fetch may return; None: as the follower asks.
+
+    `session_cache_slots` is how many fetch sessions each side keeps for followers, as Kafka's
+    max.incremental.fetch.session.cache.slots.
+    """
+
+    response_max_bytes: PositiveInt | None = None
+    session_cache_slots: PositiveInt = 1_000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds on sizes (bytes) and waits (seconds)."""
+
+    fetch_request_max_bytes: PositiveInt = DEFAULT_FETCH_SIZE_LIMIT
+    drain_seconds: Seconds = 10.0
+    connect_timeout_seconds: PositiveSeconds = 5.0
+
+
+class KafkaExport(msgspec.Struct, frozen=True, kw_only=True):
+    """The topic that samples go to. `max_buffer_bytes` bounds those that it has not taken yet."""
+
+    bootstrap_servers: tuple[Address, ...]
+    topic: TopicName
+    max_buffer_bytes: PositiveBytes = 16 * 2**20
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True):
+    """Where samples go, and how often one is taken.
+
+    A file in `directory` is finished after `rotate_seconds`, or when it has `rotate_bytes`; the oldest are dropped so
+    that all together have at most `max_disk_bytes`.
+    """
+
+    interval_seconds: SampleSeconds = 10.0
+    directory: FilePath | None = None
+    max_disk_bytes: PositiveBytes = 2**30
+    rotate_seconds: RotationSeconds = 300.0
+    rotate_bytes: PositiveBytes = 16 * 2**20
+    kafka: KafkaExport | None = None
+
+
+class Log(msgspec.Struct, frozen=True, kw_only=True):
+    """What is logged (on stderr), and in which form."""
+
+    json: bool = False
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class TopicThrottle(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic's throttled replicas on each side; None and an empty list both mean none."""
+
+    leader_replicas: ThrottledReplicas | None = field(default=None, name="leader.replication.throttled.replicas")
+    follower_replicas: ThrottledReplicas | None = field(default=None, name="follower.replication.throttled.replicas")
+
+
+class ThrottleTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The `[throttle]` table, one schema for the file and for HTTP. Rates are bytes/s; None: no quota."""
+
+    leader_rate: BytesPerSecond | None = field(default=None, name="leader.replication.throttled.rate")
+    follower_rate: BytesPerSecond | None = field(default=None, name="follower.replication.throttled.rate")
+    topics: dict[TopicName, TopicThrottle] = field(default_factory=dict)
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file."""
+
+    broker_id: BrokerId
+    ingress: tuple[Ingress, ...] = ()
+    egress: tuple[Egress, ...] = ()
+    admin: Admin = Admin()
+    cluster: Cluster | None = None
+    quota: Quota = Quota()
+    fetch: Fetch = Fetch()
+    limits: Limits = Limits()
+    export: Export | None = None
+    log: Log = Log()
+    throttle: ThrottleTable = field(default_factory=ThrottleTable)

@@ -1,0 +1,337 @@
+"""Samples in files: gzip of JSON lines in date= and hour= folders (UTC), for batch jobs to read.
+
+A file is written under a name that begins with a dot, which jobs skip; when it is finished it is synced and renamed.
+Each sample is a gzip member of its own, so what a killed process leaves is whole up to its last sample: the next start
+finishes it. All blocking work is done in one thread, which cannot keep the process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final, NamedTuple
+
+from proxy.export.sample import Sample
+from proxy.export.stats import ExportStats
+from proxy.log import EventLog, innermost_frame, os_error_reason
+
+MOST_WAITING: Final = 3
+"""Samples that the thread has not written yet; when a disk hangs, further ones are dropped."""
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_COMPRESSION_LEVEL: Final = 4  # of sample lines 6 makes files 6 % smaller and takes 1.6 x the time
+_PIECE: Final = 1 << 16
+
+
+class FinishedFile(NamedTuple):
+    """A file that jobs may read; `samples` is how many it holds."""
+
+    path: Path
+    size: int
+    samples: int
+
+
+class Folder:
+    """One broker's files in `directory`; those of others in the same directory are left alone.
+
+    Not for an event loop: everything here may block. `clock` gives monotonic seconds, for `rotate_seconds`.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        broker_id: int,
+        start_id: str,
+        max_disk_bytes: int,
+        rotate_seconds: float,
+        rotate_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.directory = Path(directory)
+        self.dropped = 0
+        """Samples in files that were dropped so that those that remain keep to the bound."""
+        self._prefix = f"broker-{broker_id}-"
+        self._name = f"{self._prefix}{start_id}"
+        self._max_disk_bytes = max_disk_bytes
+        self._rotate_seconds = rotate_seconds
+        self._rotate_bytes = rotate_bytes
+        self._clock = clock
+        self._finished: deque[FinishedFile] = deque()  # oldest first
+        self._finished_bytes = 0
+        self._open: _OpenFile | None = None
+        self._has_leftovers = True
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return self._finished_bytes + (0 if self._open is None else self._open.size)
+
+    def recover(self) -> None:
+        """Finish what processes that are gone left open, as far as that goes, and learn which files there are."""
+        if not self._has_leftovers:
+            return
+        for path in sorted(self.directory.glob(f"date=*/hour=*/.{self._prefix}*.tmp")):
+            with contextlib.suppress(OSError):  # what cannot be finished may not stop what can be written
+                _finish_leftover(path)
+        finished = [_finished(path) for path in self.directory.glob(f"date=*/hour=*/{self._prefix}*.jsonl.gz")]
+        self._finished = deque(sorted(file for file in finished if file is not None))
+        self._finished_bytes = sum(file.size for file in self._finished)
+        self._has_leftovers = False
+        self._make_room(0)
+
+    def write(self, sample: Sample) -> None:
+        """Append a sample. Raises OSError; then nothing of it is in the file."""
+        self.recover()
+        member = _compressed(sample)
+        folder = self.directory / f"date={sample.ended_at:%Y-%m-%d}" / f"hour={sample.ended_at:%H}"
+        now = self._clock()
+        if self._open is not None and (
+            self._open.path.parent != folder
+            or self._open.size + len(member) > self._rotate_bytes
+            or now - self._open.began_at >= self._rotate_seconds
+        ):
+            self.finish()
+        self._make_room(len(member))
+        if self._open is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._open = _OpenFile(folder / f".{self._name}-{sample.key.sequence:08}.tmp", now)
+        try:
+            self._open.append(member)
+        except _Damaged as error:
+            self._abandon()
+            raise error.cause from error
+
+    def finish(self) -> None:
+        """Let jobs read what was written. Raises OSError; then it is tried again with the next sample."""
+        if self._open is None:
+            return
+        try:
+            finished = self._open.finish()
+        except OSError:
+            self._abandon()
+            raise
+        self._open = None
+        if finished is not None:
+            self._finished.append(finished)
+            self._finished_bytes += finished.size
+
+    def _abandon(self) -> None:
+        """Close the open file as it is: `recover` finishes it."""
+        if self._open is not None:
+            self._open.close()
+        self._open = None
+        self._has_leftovers = True
+
+    def _make_room(self, size: int) -> None:
+        """Drop the oldest files so that `size` bytes more keep to the bound."""
+        while self._finished and self.size + size > self._max_disk_bytes:
+            oldest = self._finished[0]
+            with contextlib.suppress(FileNotFoundError):  # whoever collects samples took it away
+                oldest.path.unlink()
+                self.dropped += oldest.samples
+            self._finished.popleft()
+            self._finished_bytes -= oldest.size
+            with contextlib.suppress(OSError):  # others are in it
+                oldest.path.parent.rmdir()
+                oldest.path.parent.parent.rmdir()
+        if self.size + size > self._max_disk_bytes:
+            raise OSError(errno.EFBIG, f"one sample has {size} bytes, more than the bound leaves")
+
+
+class _Damaged(Exception):
+    """A file that a failed write left with a part of a sample at its end."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+class _OpenFile:
+    """A file that is being written. The lock tells other processes that its writer lives."""
+
+    def __init__(self, path: Path, now: float) -> None:
+        self.path = path
+        self.began_at = now
+        self.size = 0
+        self._samples = 0
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    def append(self, member: bytes) -> None:
+        """Write one sample. Raises OSError when it was not, _Damaged when a part of it was and stays."""
+        left = memoryview(member)
+        try:
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError as error:
+            try:
+                os.ftruncate(self._descriptor, self.size)
+                os.lseek(self._descriptor, self.size, os.SEEK_SET)
+            except OSError:
+                raise _Damaged(error) from error
+            raise
+        self.size += len(member)
+        self._samples += 1
+
+    def finish(self) -> FinishedFile | None:
+        """Sync and rename; None where nothing was written, and so nothing stays."""
+        finished = _finish(self.path, self._descriptor, self.size, self._samples)
+        self.close()
+        return finished
+
+    def close(self) -> None:
+        """Close it as it is."""
+        os.close(self._descriptor)
+
+
+def _finish(path: Path, descriptor: int, size: int, samples: int) -> FinishedFile | None:
+    if not samples:
+        path.unlink()
+        return None
+    os.fsync(descriptor)
+    target = path.with_name(f"{path.name.removeprefix('.').removesuffix('.tmp')}-{samples}.jsonl.gz")
+    path.rename(target)
+    for folder in path.parents[:3]:  # the names are to last too: hour, date, and the directory itself
+        entry = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(entry)
+        finally:
+            os.close(entry)
+    return FinishedFile(target, size, samples)
+
+
+def _finish_leftover(path: Path) -> None:
+    """Cut a file of a process that is gone behind its last whole sample, and finish it; leave it while it is locked."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process lives
+        ends = list(_member_ends(descriptor))
+        size = ends[-1] if ends else 0
+        os.ftruncate(descriptor, size)
+        _finish(path, descriptor, size, len(ends))
+    finally:
+        os.close(descriptor)
+
+
+def _member_ends(descriptor: int) -> Iterator[int]:
+    """Where each whole gzip member of a file ends, in bytes from its begin; what is behind the last is not whole."""
+    read = 0
+    left = b""
+    member = zlib.decompressobj(_GZIP)
+    while piece := left or os.read(descriptor, _PIECE):
+        if not left:
+            read += len(piece)
+        try:
+            member.decompress(piece)
+        except zlib.error:
+            return
+        left = member.unused_data
+        if member.eof:
+            yield read - len(left)
+            member = zlib.decompressobj(_GZIP)
+
+
+def _finished(path: Path) -> FinishedFile | None:
+    """A file as its name tells; None for one that was not written here, or is gone."""
+    samples = re.search(r"-(\d+)\.jsonl\.gz$", path.name)
+    with contextlib.suppress(FileNotFoundError):
+        return FinishedFile(path, path.stat().st_size, int(samples[1])) if samples else None
+    return None
+
+
+def _compressed(sample: Sample) -> bytes:
+    """One gzip member. zlib lets other threads run while it works on a chunk."""
+    compressor = zlib.compressobj(_COMPRESSION_LEVEL, zlib.DEFLATED, _GZIP)
+    return b"".join([*(compressor.compress(chunk) for chunk in sample.chunks), compressor.flush()])
+
+
+class FileSink:
+    """Writes samples to a Folder in a thread of its own. To be made in the event loop that it is used in."""
+
+    def __init__(self, folder: Folder, stats: ExportStats, log: EventLog) -> None:
+        self._folder = folder
+        self._stats = stats
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Sample | None] = SimpleQueue()
+        self._waiting = 0
+        self._ended = asyncio.Event()
+        stats.add_sink("file")
+        threading.Thread(target=self._run, name="samples", daemon=True).start()
+
+    def offer(self, sample: Sample) -> None:
+        """Have a sample written, or drop it where the disk has not taken those before."""
+        if self._waiting >= MOST_WAITING:
+            self._stats.dropped["file", "busy"] += 1
+            self._log.fault("samples_busy", str(self._folder.directory), effect="the sample is lost")
+            return
+        self._waiting += 1
+        self._queue.put(sample)
+
+    def count_failed(self) -> None:
+        self._stats.dropped["file", "failed"] += 1
+
+    async def close(self, seconds: float) -> None:
+        """Have everything written and the open file finished, in at most `seconds`."""
+        self._queue.put(None)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            self._stats.dropped["file", "closed"] += self._waiting
+            self._log.fault("samples_lost", str(self._folder.directory), samples=self._waiting)
+
+    def _written(self, error: Exception | None, dropped: int) -> None:
+        self._waiting -= 1
+        if error is None:
+            self._stats.written["file"] += 1
+        else:
+            self._stats.dropped["file", "write_failed"] += 1
+            self._report(error, "the sample is lost")
+        self._stats.dropped["file", "disk_bound"] += dropped
+
+    def _report(self, error: Exception, effect: str) -> None:
+        is_expected = isinstance(error, OSError)
+        reason = os_error_reason(error) if isinstance(error, OSError) else repr(error)
+        at = {} if is_expected else {"at": innermost_frame(error)}
+        self._log.fault("samples_not_written", str(self._folder.directory), reason=reason, effect=effect, **at)
+
+    # In the thread
+
+    def _run(self) -> None:
+        self._attempt(self._folder.recover)
+        while (sample := self._queue.get()) is not None:
+            before = self._folder.dropped
+            error = None
+            try:
+                self._folder.write(sample)
+            except Exception as failure:  # noqa: BLE001 - a bug that one sample meets may not end all later ones
+                error = failure
+            self._post(self._written, error, self._folder.dropped - before)
+        self._attempt(self._folder.finish)
+        self._post(self._ended.set)
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._post(self._report, error, "files of samples stay unfinished until the next try")
+
+    def _post(self, call: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits for news
+            self._loop.call_soon_threadsafe(call, *arguments)

@@ -1,0 +1,150 @@
+"""Samples in a Kafka topic: the same JSON lines as in files, some of them in each message, with the broker's id as key.
+
+Imported only where `[export.kafka]` is configured: aiokafka costs memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
+
+from proxy.config.tables import KafkaExport
+from proxy.export.sample import Sample
+from proxy.export.stats import ExportStats
+from proxy.log import EventLog, os_error_reason
+
+REQUEST_TIMEOUT_SECONDS: Final = 10.0
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
+
+_STOP_SECONDS: Final = 1.0
+
+
+class KafkaSink:
+    """Sends samples with an idempotent producer. To be made in the event loop that it is used in.
+
+    What the topic does not take is kept and sent again, by another producer; then a line may be there twice. At most
+    `max_buffer_bytes` are kept: beyond that the oldest sample goes.
+    """
+
+    def __init__(self, config: KafkaExport, broker_id: int, stats: ExportStats, log: EventLog) -> None:
+        self._config = config
+        self._key = str(broker_id).encode()
+        self._stats = stats
+        self._log = log
+        self._buffer: deque[Sample] = deque()
+        self._size = 0
+        self._offered = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        stats.add_sink("kafka")
+        self._running = asyncio.create_task(self._run())
+
+    def offer(self, sample: Sample) -> None:
+        """Have a sample sent, and drop the oldest where they are too many."""
+        self._buffer.append(sample)
+        self._size += sample.size
+        while self._size > self._config.max_buffer_bytes:
+            self._drop("buffer_full")
+        self._empty.clear()
+        self._offered.set()
+
+    def count_failed(self) -> None:
+        self._stats.dropped["kafka", "failed"] += 1
+
+    async def close(self, seconds: float) -> None:
+        """Have everything sent, in at most `seconds`."""
+        with contextlib.suppress(TimeoutError):  # nothing to wait for where all were dropped
+            async with asyncio.timeout(seconds):
+                while self._buffer and not self._running.done():
+                    await self._empty.wait()
+        self._running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._running
+        if self._buffer:
+            self._log.fault("samples_lost", self._peer(), samples=len(self._buffer))
+        while self._buffer:
+            self._drop("closed")
+
+    def _drop(self, reason: str) -> None:
+        self._size -= self._buffer.popleft().size
+        self._stats.dropped["kafka", reason] += 1
+
+    def _peer(self) -> str:
+        return ",".join(map(str, self._config.bootstrap_servers))
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            written = self._stats.written["kafka"]
+            producer = self._producer()
+            try:
+                await producer.start()
+                await self._send_all(producer)
+            except Exception as error:  # noqa: BLE001 - on a malformed answer aiokafka raises almost anything
+                reason = os_error_reason(error) if isinstance(error, OSError) else str(error) or type(error).__name__
+                waiting = len(self._buffer)
+                self._log.fault("samples_not_sent", self._peer(), reason=reason, topic=self._config.topic, kept=waiting)
+            finally:
+                await _stop(producer)
+            if self._stats.written["kafka"] > written:
+                pause = FIRST_PAUSE_SECONDS
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _producer(self) -> Any:  # aiokafka has no types
+        return AIOKafkaProducer(
+            bootstrap_servers=[str(server) for server in self._config.bootstrap_servers],
+            client_id="weir",
+            enable_idempotence=True,
+            request_timeout_ms=round(REQUEST_TIMEOUT_SECONDS * 1000),
+        )
+
+    async def _send_all(self, producer: Any) -> None:
+        """Send samples, oldest first, as they come. Raises what the producer raises."""
+        while True:
+            while self._buffer:
+                sample = self._buffer[0]
+                try:
+                    await self._send(producer, sample)
+                except (MessageSizeTooLargeError, RecordListTooLargeError):
+                    self._log.fault("sample_refused", self._peer(), reason="too large", topic=self._config.topic)
+                    self._sent(sample, refused=True)
+                else:
+                    self._sent(sample)
+            self._empty.set()
+            self._offered.clear()
+            await self._offered.wait()
+
+    async def _send(self, producer: Any, sample: Sample) -> None:
+        sent = [await producer.send(self._config.topic, value=chunk, key=self._key) for chunk in sample.chunks]
+        for outcome in await asyncio.gather(*sent, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _sent(self, sample: Sample, *, refused: bool = False) -> None:
+        if not self._buffer or self._buffer[0] is not sample:
+            return  # dropped meanwhile, and counted so
+        if refused:
+            self._drop("refused")
+        else:
+            self._size -= self._buffer.popleft().size
+            self._stats.written["kafka"] += 1
+
+
+async def _stop(producer: Any) -> None:
+    """Stop a producer for good; its own `stop` waits for brokers that may be gone."""
+    try:
+        async with asyncio.timeout(_STOP_SECONDS):
+            await producer.stop()
+    except TimeoutError:
+        # Its sender waits for the answers that are due, for up to the request timeout, unless it is cancelled twice.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_SECONDS):
+                await producer._sender.close()
+        await producer.client.close()

@@ -1,0 +1,333 @@
+"""One client's connection and its own connection to the broker.
+
+Requests become events, and responses are matched with them. `ReplicaFetches` decides what becomes of a replica's fetch,
+and the link carries that out. How far its life has come is kept in a `LinkLife`, whose table says what may follow. All
+of it happens in the callbacks of the loop; nothing here awaits, so nothing is ever seen half-changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from protocol.errors import ProtocolError
+from protocol.framing import ResponseStream
+from proxy.relay.buffers import SMALL_BUFFER_SIZE
+from proxy.relay.fetch_memory import Why
+from proxy.relay.fetches import ReplicaFetches
+from proxy.relay.inflow import Inflow
+from proxy.relay.linger import Linger
+from proxy.relay.link_life import Client, Event, LinkLife, Phase
+from proxy.relay.link_reports import LinkReports
+from proxy.relay.link_requests import LinkRequests
+from proxy.relay.pump import BLOCKED, IN_LINE, STOPPED, UNTAKEN, Pump
+from proxy.relay.replica_sources import ReplicaSources
+from proxy.relay.side import Side
+from proxy.relay.sliced_work import SlicedWork
+from proxy.relay.transport import Transport
+
+_LARGE_FETCH: Final = 2**14  # bytes: what is received of a larger one has to wait for its turn
+
+HALF_CLOSED_SECONDS: Final = 60.0
+"""How long a connection may stay half-closed without a byte moving."""
+
+
+class Link:
+    """A client's connection and the upstream's, from the moment that both are there until `close`.
+
+    `peer` is the upstream broker's id where the route says it. `on_close` is called once, when both connections are
+    closed.
+    """
+
+    __slots__ = (
+        "_client",
+        "_fetches",
+        "_half_closed",
+        "_kept_half",
+        "_kept_whole",
+        "_linger",
+        "_loop",
+        "_on_close",
+        "_relay",
+        "_replans_later",
+        "_reports",
+        "_requests",
+        "_requests_in",
+        "_responses",
+        "_responses_in",
+        "_to_client",
+        "_to_upstream",
+        "_upstream",
+        "_work",
+        "client_host",
+        "life",
+    )
+
+    def __init__(
+        self,
+        relay: Side,
+        client: Transport,
+        upstream: Transport,
+        peer: int | None,
+        *,
+        sources: ReplicaSources | None,
+        client_host: str,
+        upstream_name: str,
+        on_close: Callable[[Link], None],
+    ) -> None:
+        self._relay = relay
+        self._loop = loop = asyncio.get_running_loop()
+        self._client = client
+        self._upstream = upstream
+        self._on_close = on_close
+        self.client_host = client_host
+        self.life = LinkLife()
+        self._fetches = ReplicaFetches(relay, peer, sources, client_host)
+        self._reports = reports = LinkReports(relay.stats, relay.log, client_host, upstream_name)
+        self._responses = responses = ResponseStream()
+        self._to_upstream = Pump(self, loop, relay.pool, client, upstream, relay.turns)
+        self._to_client = Pump(self, loop, relay.pool, upstream, client, relay.turns)
+        self._requests_in = Inflow(self, self._to_upstream, relay.turns)
+        self._responses_in = Inflow(self, self._to_client, relay.turns)
+        ends = self._to_upstream, self._to_client
+        self._requests = LinkRequests(self, relay, self._fetches, reports, responses, *ends)
+        self._work = SlicedWork(self, relay.turns)
+        self._replans_later = False
+        self._kept_half = self._kept_whole = 0  # bytes of fetches, as told to `fetch_memory`
+        self._half_closed: asyncio.TimerHandle | None = None
+        self._linger: Linger | None = None
+
+    # Its life
+
+    def start(self) -> None:
+        """Begin to move bytes."""
+        self.on(Event.STARTED)
+
+    def close(self) -> None:
+        """Close both connections at once; what is unsent is lost."""
+        if not self.life.is_closed:
+            self.on(Event.CLOSE)
+
+    def drain(self) -> None:
+        """Take no further request, and close when every response that is due was passed on."""
+        if self.life.phase is not Phase.OPEN:
+            return
+        self.on(Event.DRAIN)
+        self._take_no_more()
+        self._finish_if_idle()
+
+    def evict(self, why: Why) -> None:
+        """Close for want of memory, or because a fetch does not come to its end."""
+        self._reports.evicted(why, self._kept_half + self._kept_whole)
+        self.close()
+
+    def on(self, event: Event) -> None:
+        """Take what happened, and have everything do what the state that follows allows."""
+        life = self.life
+        life.on(event)
+        self._requests_in.is_open, self._responses_in.is_open = life.takes_requests, life.takes_responses
+        if life.phase is Phase.CLOSED:
+            self._tear_down()
+            return
+        for pump, reads in ((self._to_upstream, life.reads_requests), (self._to_client, life.reads_responses)):
+            if reads:
+                pump.resume(STOPPED)
+            else:
+                pump.pause(STOPPED)
+        self._requests_in.go_on()
+        self._responses_in.go_on()
+
+    def _tear_down(self) -> None:
+        self._to_upstream.close()
+        self._to_client.close()
+        self._requests_in.close()
+        self._responses_in.close()
+        if self._linger is not None:
+            self._linger.stop()
+        if self._half_closed is not None:
+            self._half_closed.cancel()
+        self._client.close()
+        self._upstream.close()
+        self._work.close()
+        self._requests.forget_held()
+        self._fetches.close()
+        self._relay.fetch_memory.drop(self)
+        self._on_close(self)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether what the client sends is taken: nothing holds it up here, or behind here."""
+        return self.life.takes_requests and not self._to_upstream.is_paused(BLOCKED | UNTAKEN | IN_LINE)
+
+    # What the pumps tell
+
+    def received(self, pump: Pump, view: memoryview) -> None:
+        """Take bytes that arrived from the client (for the upstream) or from the upstream."""
+        is_requests = pump is self._to_upstream
+        stream, inflow = (
+            (self._requests.stream, self._requests_in) if is_requests else (self._responses, self._responses_in)
+        )
+        if stream.skip(len(view)):
+            inflow.skip(len(view))
+            pump.unsent.append(view)
+        else:
+            is_bulk = inflow.arrived(view)
+            self._note_kept()
+            if self._kept_half >= _LARGE_FETCH:
+                pump.waits_in_line = True
+            pump.large_reads = (
+                stream.opaque
+                or stream.passing > SMALL_BUFFER_SIZE
+                or is_bulk
+                or (not is_requests and self._responses.observing)
+            )
+        self._go_on_draining()
+
+    def take(self, pump: Pump, view: memoryview) -> int:
+        """Take a few requests or responses; returns how many bytes of them were taken."""
+        if pump is self._to_upstream:
+            taken, is_new, work = self._requests.take(view)
+            if work is not None:
+                self._work.begin(work)
+            self._note_kept(is_new=is_new)
+            return taken
+        responses = self._responses
+        responses.receive(view, pump.unsent)
+        if responses.completed:
+            completed, responses.completed = responses.completed, []
+            self._work.begin(self._fetches.settle(completed))
+        self._requests.ease()
+        return len(view)
+
+    def took(self, pump: Pump) -> None:
+        """Go on with what waited for this."""
+        self._note_kept()
+        self._go_on_draining()
+
+    def unblocked(self, pump: Pump) -> None:
+        """Go on with what waited for a peer to read."""
+        if pump is self._to_client:
+            self._responses_in.go_on()
+            self._requests.ease()
+        else:
+            self._requests_in.go_on()
+        if self.life.is_draining:
+            self._finish_if_idle()
+
+    def ended(self, pump: Pump) -> None:
+        """One end sent its last byte, and the other was told."""
+        self.on(Event.CLIENT_ENDED if pump is self._to_upstream else Event.UPSTREAM_ENDED)
+        if not self.life.is_closed:
+            self._watch_half_closed()
+
+    def failed(self, pump: Pump, error: Exception) -> None:
+        """Close, and say why unless a peer simply went away."""
+        if self.life.is_closed:
+            return
+        self._reports.failed(error, by_client=pump is self._to_upstream)
+        if isinstance(error, ProtocolError):
+            pump.flush()  # what came before the fault
+        self.close()
+
+    def replan(self) -> None:
+        """Have it decided again on the request that is held."""
+        held = self._requests.held
+        if held is None:
+            return
+        if self._work.is_under_way:
+            self._replans_later = True
+            return
+        if self._client.is_gone():
+            self.close()
+            return
+        try:
+            self._work.begin(self._requests.decide_again(held))
+            self._note_kept()
+        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
+            self.failed(self._to_upstream, error)
+
+    # Work that takes several turns
+
+    def work_began(self) -> None:
+        """Take nothing until it is done."""
+        if not self.life.is_closed:
+            self.on(Event.WORK_BEGAN)
+
+    def work_ended(self) -> None:
+        """Go on with what waited for it."""
+        self._note_kept()
+        self._to_upstream.flush()
+        if self.life.is_closed:
+            return
+        self.on(Event.WORK_ENDED)
+        self._requests.ease()
+        if self._replans_later:
+            self._replans_later = False
+            self._relay.held.wake((self,))
+        self._relay.held.wake_soon()
+        self._go_on_draining()
+
+    def work_failed(self, error: Exception) -> None:
+        """Close: only what the client sent can be at fault, for what settling raises is the throttle's."""
+        self.failed(self._to_upstream, error)
+
+    def _note_kept(self, *, is_new: bool = False) -> None:
+        if self.life.is_closed:
+            return
+        half = self._requests.stream.collected
+        whole = self._requests.whole_bytes + len(self._requests_in.rest)
+        if half != self._kept_half or whole != self._kept_whole or (half and is_new):
+            self._kept_half, self._kept_whole = half, whole
+            memory = self._relay.fetch_memory
+            memory.keep(self, half=half, whole=whole, is_new=is_new)
+            if half:
+                memory.watch(self._loop)
+
+    # The end
+
+    def _go_on_draining(self) -> None:
+        if self.life.is_draining:
+            self._take_no_more()
+            self._loop.call_soon(self._finish_if_idle)  # when what arrived was sent
+
+    def _take_no_more(self) -> None:
+        """Draining: read up to the end of the request under way and no further; one that is held was not taken."""
+        stream = self._requests.stream
+        if stream.opaque or self._work.is_under_way:
+            return  # of an opaque one only its peers know what is in flight: it goes on until the limit
+        self._requests.give_up_held()
+        self._requests_in.drop()
+        self._note_kept()
+        if not stream.at_boundary:
+            self._to_upstream.read_limit = stream.missing
+        elif self.life.client is Client.FINISHES:
+            self.on(Event.LAST_REQUEST_ENDED)
+
+    def _finish_if_idle(self) -> None:
+        """Draining: when nothing is in flight any more, say goodbye and wait a moment for the client's."""
+        waiting = self._responses.pending or self._to_client.unsent or self._to_upstream.unsent
+        stream = self._requests.stream
+        if not self.life.is_draining or waiting or self._work.is_under_way or not stream.at_boundary or stream.opaque:
+            return
+        self.on(Event.DELIVERED)
+        if self.life.is_closed:
+            return
+        self._to_upstream.close()
+        self._to_client.close()
+        self._upstream.close()
+        try:
+            self._client.finish()
+        except OSError:
+            self.close()
+        else:
+            self._linger = Linger(self._client, self.close)
+
+    def _watch_half_closed(self, moved_before: int = -1) -> None:
+        moved = self._to_upstream.moved + self._to_client.moved
+        if moved == moved_before:
+            self.close()
+        else:
+            watch = partial(self._watch_half_closed, moved)
+            self._half_closed = self._loop.call_later(HALF_CLOSED_SECONDS, watch)

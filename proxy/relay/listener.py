@@ -1,0 +1,190 @@
+"""A port that clients connect to, each of whose connections gets one of its own to the upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final
+
+from proxy.config.address import Address
+from proxy.relay.connect import connect, set_options
+from proxy.relay.link import Link
+from proxy.relay.replica_sources import ReplicaSources
+from proxy.relay.side import Side
+from proxy.relay.transport import TcpTransport
+
+_BACKLOG: Final = 1024
+_ACCEPTS_IN_A_ROW: Final = 8
+_ACCEPT_PAUSE_SECONDS: Final = 0.5
+
+
+class Listener:
+    """Accepts connections on `listen` for `relay`'s side and carries them to `upstream`.
+
+    `peer` is the upstream broker's id on an egress route, None on the ingress, where each fetch names its replica.
+    `sources` judges whether it is one; None: whoever says so.
+    Listen on port 0 for a free one; `address` says which it became.
+    """
+
+    def __init__(
+        self,
+        relay: Side,
+        listen: Address,
+        upstream: Address,
+        peer: int | None = None,
+        sources: ReplicaSources | None = None,
+    ) -> None:
+        self.relay = relay
+        self.address = listen
+        self.upstream = upstream
+        self.peer = peer
+        self.sources = sources
+        self.links: set[Link] = set()
+        """The connections that move bytes."""
+        self._socket: socket.socket | None = None
+        self._connecting: dict[asyncio.Task[socket.socket], tuple[socket.socket, str]] = {}
+        self._resume: asyncio.TimerHandle | None = None
+        self._draining = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the address is taken or not this machine's."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(
+            self.address.host, self.address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, target = found[0]
+        listening = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(target)
+            listening.listen(_BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+        self._socket = listening
+        self.address = Address(self.address.host, listening.getsockname()[1])
+        loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """Stop accepting; the connections go on."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        if self._resume is not None:
+            self._resume.cancel()
+            self._resume = None
+
+    async def drain(self, limit_seconds: float) -> None:
+        """Stop accepting and close every connection: when nothing is in flight on it, or when the limit is over."""
+        self.close()
+        self._draining = True
+        for task in self._connecting:
+            task.cancel()  # nothing was read from their clients yet
+        for link in list(self.links):
+            link.drain()
+        try:
+            async with asyncio.timeout(limit_seconds):
+                await self._empty.wait()
+        except TimeoutError:
+            self.abort()
+            await self._empty.wait()
+
+    def abort(self) -> None:
+        """Stop accepting and close every connection at once."""
+        self.close()
+        self._draining = True
+        for task in self._connecting:
+            task.cancel()
+        for link in list(self.links):
+            link.close()
+
+    def _accept(self) -> None:
+        listening = self._socket
+        for _ in range(_ACCEPTS_IN_A_ROW):
+            if listening is None:
+                return
+            try:
+                client, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause_accepting(error)
+                return
+            client.setblocking(False)
+            self.relay.stats.connections += 1
+            self.relay.stats.connections_accepted += 1
+            self._empty.clear()
+            task = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting[task] = client, str(address[0])
+            task.add_done_callback(self._connected)
+
+    def _pause_accepting(self, error: OSError) -> None:
+        """Out of descriptors or memory: those who wait stay in the backlog until some are free again."""
+        relay, loop = self.relay, asyncio.get_running_loop()
+        relay.stats.accept_errors += 1
+        relay.log.fault("accept_failed", str(self.address), side=relay.stats.side, reason=str(error))
+        if self._socket is not None:
+            loop.remove_reader(self._socket)
+            self._resume = loop.call_later(_ACCEPT_PAUSE_SECONDS, self._accept_again)
+
+    def _accept_again(self) -> None:
+        self._resume = None
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket, self._accept)
+
+    async def _connect(self) -> socket.socket:
+        async with asyncio.timeout(self.relay.connect_seconds):
+            return await connect(self.upstream)
+
+    def _connected(self, task: asyncio.Task[socket.socket]) -> None:
+        """Begin to relay; a client whose upstream is down is closed at once, for it to try again."""
+        client, client_host = self._connecting.pop(task)
+        if task.cancelled():
+            client.close()
+            self._count_closed()
+            return
+        error = task.exception()
+        if error is not None:
+            self._report_failure(error, client_host)
+            client.close()
+            self._count_closed()
+            return
+        set_options(client)
+        link = Link(
+            self.relay,
+            TcpTransport(client),
+            TcpTransport(task.result()),
+            self.peer,
+            sources=self.sources,
+            client_host=client_host,
+            upstream_name=str(self.upstream),
+            on_close=self._closed,
+        )
+        self.links.add(link)
+        link.start()
+        if self._draining:
+            link.drain()
+
+    def _report_failure(self, error: BaseException, client_host: str) -> None:
+        if isinstance(error, TimeoutError):
+            kind, reason = "timeout", f"no answer in {self.relay.connect_seconds:g} s"
+        else:
+            kind = "refused" if isinstance(error, ConnectionRefusedError) else "unreachable"
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        stats = self.relay.stats
+        stats.upstream_failures[kind] += 1
+        self.relay.log.fault(
+            "upstream_failed", str(self.upstream), side=stats.side, kind=kind, reason=reason, client=client_host
+        )
+
+    def _closed(self, link: Link) -> None:
+        self.links.discard(link)
+        self._count_closed()
+
+    def _count_closed(self) -> None:
+        self.relay.stats.connections -= 1
+        if not self.links and not self._connecting:
+            self._empty.set()

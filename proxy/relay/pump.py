@@ -1,0 +1,225 @@
+"""One direction of a connection pair: bytes from one socket to another, as fast as the slower peer takes them.
+
+A pump reads when its source has bytes and nothing it read before is unsent; while its target blocks it does not read
+(back-pressure, so memory is bounded by one borrowed buffer). What to send for the bytes received is its owner's
+business, and of what kind the connections are that of their transports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Final, Protocol
+
+from protocol.response_scanner import Buffer
+from proxy.relay.buffers import LARGE_BUFFER_SIZE, BufferPool
+from proxy.relay.transport import Transport
+from proxy.relay.turn_budget import TurnBudget
+
+# Why a pump does not read; it reads when no reason is left. Plain integers: enum's flags cost more than a read does.
+STOPPED: Final = 1  # its owner does not let it, or the source sent its last byte
+BLOCKED: Final = 2  # what was read is not all sent
+UNTAKEN: Final = 4  # what was read has to wait for its turn
+IN_LINE: Final = 8  # the next read has to wait for its turn
+
+READS_IN_A_ROW: Final = 16
+"""Reads of small buffers before other connections have their turn: as many bytes as one large buffer."""
+
+_ROW_SECONDS: Final = 0.0005  # and no longer than this, where each of them takes long
+
+_MOST_BUFFERS: Final = 64  # for one sendmsg; the system's limit is 1,024
+
+
+class PumpOwner(Protocol):
+    """What a pump tells the link it belongs to. Nothing here may block or await."""
+
+    def received(self, pump: Pump, view: memoryview) -> None:
+        """Bytes arrived: put what to send for them into `pump.unsent`; slices of `view` may be among it."""
+
+    def unblocked(self, pump: Pump) -> None:
+        """All that could not be sent at once is sent."""
+
+    def ended(self, pump: Pump) -> None:
+        """The source sent its last byte; all it sent was passed on, and the target was told."""
+
+    def failed(self, pump: Pump, error: Exception) -> None:
+        """The source or the target is broken, or `received` raised: the link has to be closed."""
+
+
+class Pump:
+    """Moves bytes from `source` to `target` from the first `resume(STOPPED)` until `close`."""
+
+    __slots__ = (
+        "_borrowed",
+        "_loop",
+        "_owner",
+        "_paused",
+        "_pool",
+        "_reading",
+        "_source",
+        "_target",
+        "_turns",
+        "_writing",
+        "large_reads",
+        "moved",
+        "read_limit",
+        "unsent",
+        "waits_in_line",
+    )
+
+    def __init__(
+        self,
+        owner: PumpOwner,
+        loop: asyncio.AbstractEventLoop,
+        pool: BufferPool,
+        source: Transport,
+        target: Transport,
+        turns: TurnBudget,
+    ) -> None:
+        self._owner = owner
+        self._loop = loop
+        self._pool = pool
+        self._source = source
+        self._target = target
+        self._turns = turns
+        self._borrowed: memoryview | None = None  # what parts of `unsent` may be slices of
+        self._paused = STOPPED
+        self._reading = False
+        self._writing = False
+        self.unsent: list[Buffer] = []
+        """What is to be sent, oldest first; add to it and `flush`."""
+        self.large_reads = False
+        """Whether a large buffer is worth borrowing for the next read."""
+        self.read_limit = 0
+        """Bytes that the next read may take at most; 0 is no limit."""
+        self.waits_in_line = False
+        """Whether a read has to wait for its turn: the last one brought more than could be taken at once."""
+        self.moved = 0
+        """Bytes read so far."""
+
+    def is_paused(self, reasons: int) -> bool:
+        """Whether one of `reasons` keeps it from reading."""
+        return bool(self._paused & reasons)
+
+    def pause(self, reason: int) -> None:
+        """Stop reading until `resume` was called for this and every other reason."""
+        self._paused |= reason
+        if self._reading:
+            self._reading = False
+            self._source.unwatch_reads()
+
+    def resume(self, reason: int) -> None:
+        """Take one reason back; without any left, read."""
+        self._paused &= ~reason
+        if not self._paused and not self._reading:
+            self._reading = True
+            self._source.watch_reads(self._readable)
+
+    def close(self) -> None:
+        """Let go of the buffer and of both connections, which stay open; nothing unsent will be sent."""
+        self.pause(STOPPED)
+        if self._writing:
+            self._writing = False
+            self._target.unwatch_sends()
+        self.unsent.clear()
+        self._give_back()
+
+    def flush(self) -> None:
+        """Send what the target takes now; the rest follows when it takes more, and until then nothing is read."""
+        unsent = self.unsent
+        try:
+            while unsent:
+                if len(unsent) == 1:
+                    sent = self._target.send(unsent[0])
+                else:
+                    sent = self._target.send_many(unsent[:_MOST_BUFFERS])
+                self._drop(sent)
+        except (BlockingIOError, InterruptedError):
+            self._block()
+        except OSError as error:
+            self._owner.failed(self, error)
+        else:
+            self._give_back()
+            if self._writing:
+                self._writing = False
+                self._target.unwatch_sends()
+                self.resume(BLOCKED)
+                self._owner.unblocked(self)
+
+    def _readable(self) -> None:
+        if not self.waits_in_line:
+            self._read(READS_IN_A_ROW)
+        elif not self._paused:
+            self.pause(IN_LINE)
+            self._turns.add(self._read_in_turn)
+
+    def _read_in_turn(self) -> None:
+        self._paused &= ~IN_LINE
+        self._read(1)
+        self.resume(IN_LINE)
+
+    def _read(self, most: int) -> None:
+        end = time.perf_counter() + _ROW_SECONDS
+        for _ in range(most):
+            if self._paused:
+                return
+            buffer = self._borrowed = self._pool.borrow(self.large_reads)
+            try:
+                size = self._source.receive_into(buffer, min(self.read_limit, len(buffer)))
+            except (BlockingIOError, InterruptedError):
+                self._give_back()
+                return
+            except OSError as error:
+                self._owner.failed(self, error)
+                return
+            if not size:
+                self._end()
+                return
+            self.moved += size
+            try:
+                self._owner.received(self, buffer[:size])
+            except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the loop's turn
+                self._owner.failed(self, error)
+                return
+            self.flush()
+            if size == LARGE_BUFFER_SIZE:
+                break
+            if size < len(buffer) and self._source.tells_again:
+                return
+            if time.perf_counter() >= end:
+                break
+        if not self._source.tells_again:
+            self._loop.call_soon(self._readable)
+
+    def _end(self) -> None:
+        self._give_back()
+        self.pause(STOPPED)
+        with contextlib.suppress(OSError):  # the target may be gone already
+            self._target.finish()
+        self._owner.ended(self)
+
+    def _block(self) -> None:
+        if not self._writing:
+            self._writing = True
+            self._target.watch_sends(self.flush)
+            self.pause(BLOCKED)
+
+    def _drop(self, sent: int) -> None:
+        """Take `sent` bytes away from the front of what is unsent."""
+        unsent = self.unsent
+        whole = 0
+        for buffer in unsent:
+            size = len(buffer)
+            if sent < size:
+                if sent:
+                    unsent[whole] = memoryview(buffer)[sent:]
+                break
+            sent -= size
+            whole += 1
+        del unsent[:whole]
+
+    def _give_back(self) -> None:
+        if self._borrowed is not None:
+            self._pool.give_back(self._borrowed)
+            self._borrowed = None

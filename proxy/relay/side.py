@@ -1,0 +1,167 @@
+"""What all connections of one side share: the throttle, the buffers, the counters, and the fetches held back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from protocol.fetch import FetchRequest
+from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
+from protocol.response_scanner import ResponseHead, ScannedTopic
+from protocol.steps import Steps
+from proxy.log import EventLog
+from proxy.relay.buffers import BufferPool
+from proxy.relay.fetch_memory import FetchMemory
+from proxy.relay.outcomes import RequestGate
+from proxy.relay.stats import RelayStats
+from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
+from quota.fetch.decisions import Decision
+
+CONNECT_SECONDS: Final = 5.0
+"""An upstream that does not take a connection in this time is down."""
+
+_WAKE_INTERVAL_SECONDS: Final = 0.005  # each wake plans every held fetch again, which may cost 0.5 ms each
+
+
+class LinkThrottle(Protocol):
+    """One connection's part of a throttle, as quota.fetch.link.ReplicaLink is."""
+
+    def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
+        """Decide on a request; `held_seconds` is 0 the first time, and how long it was held since in later ones.
+
+        Between the steps of this and `settle_steps` nothing else is asked of it but to be closed.
+        """
+
+    def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> Steps[None]:
+        """The answer to the oldest request forwarded passed whole; `head` is as the broker sent it."""
+
+    def close(self) -> None:
+        """The connection is gone, and with it every answer still to come."""
+
+
+class SideThrottle(Protocol):
+    """One side's throttle, as quota.throttle.Throttle is."""
+
+    def link(self, peer: int) -> LinkThrottle:
+        """The state of a new connection with broker `peer`."""
+
+    def drop(self, link: Any) -> None:
+        """Forget a link that could not be closed, with all that it holds."""
+
+    def next_in_line(self) -> Sequence[Any] | None:
+        """The links whose held fetches could go if budget flowed back now; None where that may be any."""
+
+
+class Holder(Protocol):
+    """A link that holds a request back."""
+
+    def replan(self) -> None:
+        """Decide on the held request again."""
+
+
+@dataclass(eq=False, slots=True)
+class Side:
+    """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
+
+    `pool`, `fetch_memory` and `turns` may be shared by both sides. `fetch_size_limit` (bytes) and `connect_seconds`
+    count for new connections, and so does `gate`, who may hold requests that are no replica's fetch.
+    """
+
+    throttle: SideThrottle
+    stats: RelayStats
+    log: EventLog
+    pool: BufferPool = field(default_factory=BufferPool)
+    clock: Callable[[], float] = time.monotonic
+    fetch_memory: FetchMemory = field(default_factory=FetchMemory)
+    fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
+    connect_seconds: float = CONNECT_SECONDS
+    turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
+    gate: RequestGate | None = None
+    held: HeldFetches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line)
+
+    def replan_held(self) -> None:
+        """Begin to plan every held fetch again: the throttle's settings, or what it knows of the cluster, changed."""
+        self.held.wake_now()
+
+
+class HeldFetches:
+    """The links that hold a fetch back, longest first. A plan may cost 0.5 ms: `turns` bounds those of one turn."""
+
+    def __init__(
+        self,
+        stats: RelayStats,
+        turns: TurnBudget | None = None,
+        next_in_line: Callable[[], Sequence[Any] | None] = lambda: None,
+    ) -> None:
+        """`next_in_line` is as in SideThrottle."""
+        self._stats = stats
+        self._next_in_line = next_in_line
+        self._links: dict[Holder, Any] = {}
+        self._holders: dict[Any, Holder] = {}  # by what `next_in_line` calls them
+        self._due: dict[Holder, None] = {}
+        self._turns = TurnBudget() if turns is None else turns
+        self._wake: asyncio.Handle | None = None
+        self._woken_at = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def add(self, link: Holder, throttle: Any = None) -> None:
+        """Put a link at the end; one that is in already keeps its place. `throttle` is its part of the throttle."""
+        self._links[link] = throttle
+        self._holders[throttle] = link
+        self._stats.held = len(self._links)
+
+    def remove(self, link: Holder) -> None:
+        """Take a link out, if it is in."""
+        self._holders.pop(self._links.pop(link, None), None)
+        self._due.pop(link, None)
+        self._stats.held = len(self._links)
+
+    def wake_soon(self) -> None:
+        """Plan from the loop what is next in line: budget flowed back. Many calls in one moment are one wake.
+
+        All others would find no budget: with hundreds in line, to plan them all at each answer would cost a core.
+        """
+        if self._links and self._wake is None:
+            loop = asyncio.get_running_loop()
+            delay = self._woken_at + _WAKE_INTERVAL_SECONDS - loop.time()
+            self._wake = loop.call_later(delay, self._wake_next) if delay > 0 else loop.call_soon(self._wake_next)
+
+    def _wake_next(self) -> None:
+        self._wake = None
+        self._woken_at = asyncio.get_running_loop().time()
+        first = self._next_in_line()
+        # Looked up, not asked one by one: in a line of 500 that took most of a core.
+        self.wake(self._links if first is None else [self._holders[one] for one in first if one in self._holders])
+
+    def wake_now(self) -> None:
+        """Plan all again, the one that was held longest first; the first few before this returns."""
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        if self._links:
+            self._woken_at = asyncio.get_running_loop().time()
+            self.wake(self._links)
+            self._turns.run()
+
+    def wake(self, links: Iterable[Holder]) -> None:
+        """Plan these again in this order, a few in each turn of the loop; who is due already keeps its place."""
+        for link in links:
+            if link not in self._due:
+                self._due[link] = None
+                self._turns.add(self._plan_next)
+
+    def _plan_next(self) -> None:
+        for link in self._due:
+            del self._due[link]
+            link.replan()
+            if link not in self._links:
+                self.wake_soon()  # it went: the next in line may find budget, too
+            return

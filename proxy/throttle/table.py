@@ -1,0 +1,228 @@
+"""The layers of the `[throttle]` table, what the file says and what HTTP changed, and the table that they make.
+
+There may be thousands of topics: what HTTP sends is read in slices, and connections are served in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any, TypeVar
+
+from proxy.config.reader import ConfigError, read_table, shown, struct_fields
+from proxy.config.tables import ThrottleTable, TopicThrottle
+from quota.layers import (
+    EVERYTHING,
+    FOREVER,
+    EffectiveThrottle,
+    Entry,
+    Layer,
+    Lease,
+    Part,
+    Path,
+    Source,
+    Value,
+    merge,
+    next_expiry,
+)
+from quota.throttled_replicas import ThrottledReplicas
+
+SOURCES_KEY = "sources"
+LAYERS_KEY = "layers"
+
+TOPICS_PER_SLICE = 10
+"""Read in about 1 ms where each has two lists of ten replicas."""
+
+_TOPICS = "topics"
+_PARTS_PER_SLICE = 200  # shown in about 1 ms
+
+_Shown = TypeVar("_Shown", Entry, Part)
+
+_ALL = "*"  # how the path of a removal of everything is shown
+
+
+class LayeredThrottle:
+    """The throttle's layers. Every change is whole or not at all: ConfigError leaves everything as it was.
+
+    `apply` is called with each new table, at once; it must not fail on a table that was read without error. `clock`
+    gives monotonic seconds.
+    """
+
+    def __init__(
+        self, table: ThrottleTable, apply: Callable[[ThrottleTable], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._apply = apply
+        self._clock = clock
+        self._layers: dict[Source, Layer] = {"file": _layer_of_file(table), "http": Layer("http")}
+        self.effective = merge(self._layers.values(), clock())
+        self.table = _table_of(self.effective)
+
+    def load(self, table: ThrottleTable) -> list[str]:
+        """Put the file's table in force; return the paths of the parts that undo what HTTP had set or removed."""
+        now = self._clock()
+        before = merge(self._layers.values(), now).values()
+        without_http = merge((layer for source, layer in self._layers.items() if source != "http"), now).values()
+        self._put({**self._layers, "file": _layer_of_file(table), "http": Layer("http")})
+        after = self.effective.values()
+        by_http = (path for path in {**before, **without_http} if before.get(path) != without_http.get(path))
+        return sorted(_shown(path) for path in by_http if before.get(path) != after.get(path))
+
+    async def replace(self, body: object, lease: Lease = FOREVER) -> None:
+        """Put `body` in force in place of the whole table (PUT)."""
+        settings = {path: entry for path, entry in (await _read(body, lease)).items() if entry.value is not None}
+        self._put({**self._layers, "http": Layer("http", {EVERYTHING: Entry(None, lease), **settings})})
+
+    async def merge(self, body: object, lease: Lease = FOREVER) -> None:
+        """Merge `body` into the table; null removes (PATCH, RFC 7396)."""
+        changes = await _read(body, lease)
+        below = [path for source, layer in self._layers.items() if source != "http" for path in layer.entries]
+        self._put({**self._layers, "http": self._layers["http"].patched(changes, below)})
+
+    def clear(self) -> None:
+        """Throttle nothing (DELETE)."""
+        self._put({**self._layers, "http": Layer("http", {EVERYTHING: Entry(None)})})
+
+    def expire(self) -> None:
+        """Drop what has expired, and put in force what is below it."""
+        now = self._clock()
+        self._put({source: _without_expired(layer, now) for source, layer in self._layers.items()})
+
+    def next_expiry(self) -> float:
+        """Return when the next part expires (clock seconds); inf when none does."""
+        return next_expiry(self._layers.values(), self._clock())
+
+    async def as_plain(self) -> dict[str, Any]:
+        """Return what GET shows: the table, `sources` by the path of each part, and the `layers`, the lowest first."""
+        now, effective = self._clock(), self.effective
+        layers = [layer for layer in self._layers.values() if layer.entries]
+        plain: dict[str, Any] = {_TOPICS: {}}
+        sources: dict[str, Source] = {}
+        async for path, part in _in_slices(effective.parts):
+            _put_at(plain, path, _plain(part.value))
+            sources[_shown(path)] = part.source
+        shown_layers = []
+        for layer in layers:
+            parts = [_plain_entry(path, entry, now) async for path, entry in _in_slices(layer.entries)]
+            shown_layers.append({"source": layer.source, "parts": parts})
+        return {**plain, SOURCES_KEY: sources, LAYERS_KEY: shown_layers}
+
+    def _put(self, layers: dict[Source, Layer]) -> None:
+        # No await here: a change is whole before anyone sees it.
+        self._layers = layers
+        self.effective = merge(layers.values(), self._clock())
+        self.table = _table_of(self.effective)
+        self._apply(self.table)
+
+
+def plain_table(table: ThrottleTable) -> dict[str, Any]:
+    """Return the table as JSON holds it: Kafka's names, absent parts left out, `topics` always there."""
+    plain: dict[str, Any] = {_TOPICS: {}}
+    for path, value in _settings(table):
+        _put_at(plain, path, _plain(value))
+    return plain
+
+
+def _put_at(plain: dict[str, Any], path: Path, value: int | str) -> None:
+    for key in path[:-1]:
+        plain = plain.setdefault(key, {})
+    plain[path[-1]] = value
+
+
+async def _in_slices(parts: Mapping[Path, _Shown]) -> AsyncIterator[tuple[Path, _Shown]]:
+    """Yield what `parts` has, letting the event loop run in between."""
+    for number, part in enumerate(parts.items(), start=1):
+        yield part
+        if number % _PARTS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+
+
+def _settings(table: ThrottleTable) -> Iterator[tuple[Path, Value]]:
+    """Yield what the table sets, with its path; empty lists and topics throttle nothing, and are left out."""
+    for field in struct_fields(ThrottleTable):
+        value = getattr(table, field.name)
+        if field.name != _TOPICS and value is not None:
+            yield (field.encode_name,), value
+    fields = [(field.name, field.encode_name) for field in struct_fields(TopicThrottle)]
+    for topic, throttle in table.topics.items():
+        for name, shown_name in fields:
+            if replicas := getattr(throttle, name):
+                yield (_TOPICS, topic, shown_name), replicas
+
+
+def _table_of(effective: EffectiveThrottle) -> ThrottleTable:
+    """Return the table that has these parts."""
+    names = {field.encode_name: field.name for kind in (ThrottleTable, TopicThrottle) for field in struct_fields(kind)}
+    rates: dict[str, Any] = {}
+    topics: dict[str, dict[str, Any]] = {}
+    for path, part in effective.parts.items():
+        of_topic = topics.setdefault(path[1], {}) if path[0] == _TOPICS else rates
+        of_topic[names[path[-1]]] = part.value
+    return ThrottleTable(**rates, topics={topic: TopicThrottle(**replicas) for topic, replicas in topics.items()})
+
+
+def _layer_of_file(table: ThrottleTable) -> Layer:
+    return Layer("file", {path: Entry(value) for path, value in _settings(table)})
+
+
+def _without_expired(layer: Layer, now: float) -> Layer:
+    return Layer(layer.source, {path: entry for path, entry in layer.entries.items() if now < entry.lease.expires_at})
+
+
+def _plain_entry(path: Path, entry: Entry, now: float) -> dict[str, Any]:
+    plain: dict[str, Any] = {"part": _shown(path)}
+    plain |= {"removed": True} if entry.value is None else {"value": _plain(entry.value)}
+    if entry.lease.expires_at != math.inf:
+        plain["expires_in_seconds"] = round(max(0.0, entry.lease.expires_at - now), 3)
+    plain |= {name: text for name, text in (("owner", entry.lease.owner), ("reason", entry.lease.reason)) if text}
+    return plain
+
+
+def _plain(value: Value) -> int | str:
+    return str(value) if isinstance(value, ThrottledReplicas) else value
+
+
+def _shown(path: Path) -> str:
+    return ".".join(path) or _ALL
+
+
+async def _read(body: object, lease: Lease) -> dict[Path, Entry]:
+    """Read what a merge patch sets and removes, a slice of its topics at a time."""
+    if not isinstance(body, Mapping):
+        raise ConfigError("body", f"must be a JSON object, not {shown(body)}")
+    # What GET shows may be sent back as it is.
+    plain = {key: value for key, value in body.items() if key not in (SOURCES_KEY, LAYERS_KEY)}
+    topics = plain.pop(_TOPICS, {})
+    if topics is not None and not isinstance(topics, Mapping):
+        raise ConfigError(_TOPICS, f"must be a table, not {shown(topics)}")
+    changes = _changes(plain, lease)
+    if topics is None:
+        changes[_TOPICS,] = Entry(None, lease)
+    left = iter((topics or {}).items())
+    while some := dict(islice(left, TOPICS_PER_SLICE)):
+        changes |= _changes({_TOPICS: some}, lease)
+        await asyncio.sleep(0)
+    return changes
+
+
+def _changes(plain: Mapping[str, Any], lease: Lease) -> dict[Path, Entry]:
+    settings = dict(_settings(read_table(ThrottleTable, _without_nulls(plain))))
+    # What is null, or a list of no replica, is not among the settings: it removes.
+    return {path: Entry(settings.get(path), lease) for path in _paths(plain)}
+
+
+def _paths(plain: Mapping[str, Any], above: Path = ()) -> Iterator[Path]:
+    """Yield the path of every value that is not itself a table."""
+    for key, value in plain.items():
+        if isinstance(value, Mapping):
+            yield from _paths(value, (*above, key))
+        else:
+            yield (*above, key)
+
+
+def _without_nulls(plain: object) -> object:
+    if not isinstance(plain, Mapping):
+        return plain
+    return {key: _without_nulls(value) for key, value in plain.items() if value is not None}

@@ -1,0 +1,99 @@
+"""A rate over a window of samples, exactly as Kafka measures `byte-rate` for KIP-73.
+
+Source: SimpleRate.java and SampledStat.java in org.apache.kafka.common.metrics.stats. ReplicationQuotaManager uses them
+with `replication.quota.window.num` samples of `replication.quota.window.size.seconds`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+
+class _Sample:
+    __slots__ = ("last_event_ms", "start_ms", "value")
+
+    def __init__(self, now_ms: int) -> None:
+        self.reset(now_ms)
+
+    def reset(self, now_ms: int) -> None:
+        self.start_ms = now_ms
+        self.last_event_ms = now_ms
+        self.value = 0
+
+
+class SimpleRate:
+    """Units a second over the last `samples` windows of `window_seconds`.
+
+    The rate is the sum of the samples kept, divided by the time since the oldest of them began, or by one window where
+    less than that has gone by (Kafka's fixed first window, which keeps the first bytes from looking like a high rate).
+
+    `clock` gives monotonic seconds. Inside, time is whole milliseconds as in Kafka: sums of float seconds drift, and a
+    sample would end one event too early or too late.
+    """
+
+    __slots__ = ("_clock", "_expire_ms", "_samples", "_window_ms")
+
+    def __init__(self, clock: Callable[[], float], samples: int = 11, window_seconds: float = 1.0) -> None:
+        if samples < 1:
+            raise ValueError(f"A rate needs at least 1 sample, not {samples}.")
+        if window_seconds < 0.001:
+            raise ValueError(f"A rate's window must be at least 0.001 seconds, not {window_seconds}.")
+        self._clock = clock
+        self._window_ms = round(window_seconds * 1000)
+        self._expire_ms = samples * self._window_ms
+        # One sample more than the window holds: the oldest may have begun before the window and reach into it.
+        self._samples: deque[_Sample] = deque(maxlen=samples + 1)
+
+    def record(self, n: int) -> None:
+        """Add `n` units now."""
+        now_ms = self._now_ms()
+        samples = self._samples
+        if not samples or now_ms - samples[-1].start_ms >= self._window_ms:
+            samples.append(_Sample(now_ms))
+        sample = samples[-1]
+        sample.value += n
+        sample.last_event_ms = now_ms
+
+    def rate(self) -> float:
+        """Return units a second, up to now. Asking changes state, as in Kafka: see `_measure`."""
+        total, elapsed_ms = self._measure(self._now_ms())
+        return total / (elapsed_ms / 1000)
+
+    def falls_to(self, bound: float) -> float:
+        """Return the earliest clock time, in seconds, at which the rate may be `bound` (> 0) units a second or less.
+
+        It is exact while no sample leaves the window before; otherwise it is when the next one leaves, the time to ask
+        again. Never later than the true moment when nothing more is recorded.
+        """
+        now_ms = self._now_ms()
+        total, elapsed_ms = self._measure(now_ms)
+        if total / (elapsed_ms / 1000) <= bound:
+            return now_ms / 1000
+        begin_ms = min(sample.start_ms for sample in self._samples)
+        leaves_ms = min(sample.last_event_ms for sample in self._samples if sample.value) + self._expire_ms
+        return min(begin_ms + total * 1000 / bound, leaves_ms) / 1000
+
+    def _measure(self, now_ms: int) -> tuple[int, int]:
+        """Return the sum of the samples in the window and the milliseconds it is spread over.
+
+        A sample with no event for the whole span of samples starts again from zero now, and stays: it may be the oldest
+        for a later measurement. The first look at an empty rate begins the first sample. Both are Kafka's rules, and
+        both make the rate depend on when it was asked for.
+        """
+        samples = self._samples
+        if not samples:
+            samples.append(_Sample(now_ms))
+        total = 0
+        begin_ms = now_ms
+        for sample in samples:
+            if now_ms - sample.last_event_ms >= self._expire_ms:
+                sample.reset(now_ms)
+            total += sample.value
+            if sample.start_ms < begin_ms:
+                begin_ms = sample.start_ms
+        return total, max(now_ms - begin_ms, self._window_ms)
+
+    def _now_ms(self) -> int:
+        # Rounded, not cut off: 2.3 s is 2299.9999999999995 ms in floats.
+        return round(self._clock() * 1000)

@@ -1,0 +1,160 @@
+"""What connections tell of lag: who asks for which partitions, and what the answers hold.
+
+A connection asks for a partition from the request that brings it until one leaves it away, or until it is closed. In
+between nothing is done for each partition at a fetch: a partition refers to who asks for it, and that knows when it
+fetched last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from quota.lag.topic_lag import TopicLag
+
+
+class Tracker(Protocol):
+    """What keeps the lag of all topics; see `quota.lag.tracker.LagTracker`."""
+
+    silence_grace_seconds: float
+
+    def fetched(self) -> None: ...
+
+    def known(self, replica: int, topic: bytes) -> TopicLag | None: ...
+
+    def made(self, asked: AskedTopic) -> TopicLag | None: ...
+
+    def makes_later(self, asked: AskedTopic) -> bool: ...
+
+    def renamed(self, lag: TopicLag, asked: AskedTopic) -> TopicLag | None: ...
+
+
+class Asker:
+    """The fetches of one connection; made by `LagTracker.asker`."""
+
+    __slots__ = ("at", "is_open", "returned_at", "silent_since", "tracker")
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+        self.at = -math.inf
+        """Its last fetch (clock seconds)."""
+        self.is_open = True
+        # The last silence that was more than a long poll, from its last fetch before to its first fetch after.
+        self.silent_since = self.returned_at = -math.inf
+
+    def fetched(self, now: float) -> None:
+        """Note a fetch: it asks for all that this connection asks for."""
+        if now - self.at > self.tracker.silence_grace_seconds and self.at > -math.inf:
+            self.silent_since = self.at
+            self.returned_at = now
+        self.at = now
+        self.tracker.fetched()
+
+    def close(self) -> None:
+        """It asks for nothing more; each of its partitions is silent from its last fetch on."""
+        self.is_open = False
+
+    def topic(self, replica: int, topic: bytes, names_topic: bool = True) -> AskedTopic:
+        """Return what notes the lag of this replica (its broker id) on this topic.
+
+        `names_topic` is False where `topic` is the topic's id as Kafka prints it.
+        """
+        return AskedTopic(self, replica, topic, names_topic)
+
+
+class AskedTopic:
+    """One topic of one connection. It costs nothing in the tracker before an answer told a high watermark."""
+
+    __slots__ = ("_early", "_lag", "asker", "names_topic", "replica", "topic")
+
+    def __init__(self, asker: Asker, replica: int, topic: bytes, names_topic: bool) -> None:
+        self.asker = asker
+        self.replica = replica
+        self.topic = topic
+        self.names_topic = names_topic
+        self._lag = asker.tracker.known(replica, topic)
+        # What is to be taken in: partition, messages behind (None: it was refused), and when that was seen.
+        self._early: list[tuple[int, int | None, float]] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a lag to tell."""
+        return self._lag is not None and self._lag.is_kept
+
+    def ask(self, partition: int, now: float) -> None:
+        """The connection asks for a partition from now on."""
+        if (lag := self._known()) is not None:
+            lag.ask(partition, self, now)
+
+    def leave(self, partition: int, now: float) -> None:
+        """The connection asks for a partition no more: from now on it is silent."""
+        if (lag := self._known()) is not None:
+            lag.leave(partition, self, now)
+
+    def update(self, partition: int, fetch_offset: int, high_watermark: int, now: float) -> None:
+        """Note where the replica is, when either offset changed; a high watermark below 0 is unknown and says nothing.
+
+        Both belong to one fetch: the offset asked for and the high watermark that answered it, or the one before.
+        """
+        if high_watermark < 0:
+            return
+        behind = max(high_watermark - fetch_offset, 0)
+        lag = self._lag
+        if lag is None or not lag.is_kept:
+            if self._is_left_for_later(partition, behind, now):
+                return
+            lag = self._lag = self.asker.tracker.made(self)
+            if lag is None:
+                return
+        lag.update(partition, behind, self, now)
+
+    def take_early(self) -> TopicLag | None:
+        """Take in what was left for later."""
+        early, self._early = self._early, None
+        if not early:
+            return None
+        self._lag = lag = self.asker.tracker.made(self)
+        if lag is not None:
+            for partition, behind, at in early:
+                if behind is None:
+                    lag.refuse(partition, self, at, begins=True)
+                else:
+                    lag.update(partition, behind, self, at)
+        return lag
+
+    def refuse(self, partition: int, now: float, *, begins: bool) -> None:
+        """The partition was answered with an error. `begins`: its lag begins so where nothing was known of it."""
+        if begins and self._is_left_for_later(partition, None, now):
+            return
+        lag = self._known()
+        if lag is None and begins:
+            lag = self._lag = self.asker.tracker.made(self)
+        if lag is not None:
+            lag.refuse(partition, self, now, begins=begins)
+
+    def answer(self, partition: int, now: float) -> None:
+        """The partition was answered as before the last error."""
+        if (lag := self._known()) is not None:
+            lag.answer(partition, self, now)
+
+    def rename(self, topic: bytes) -> None:
+        """The topic went by its id so far: this is its name."""
+        lag, self.topic, self.names_topic = self._known(), topic, True
+        self._lag = (
+            self.asker.tracker.known(self.replica, topic) if lag is None else self.asker.tracker.renamed(lag, self)
+        )
+
+    def _is_left_for_later(self, partition: int, behind: int | None, now: float) -> bool:
+        if self._early is None and self._known() is None and self.asker.tracker.makes_later(self):
+            self._early = []
+        if self._early is None:
+            return False
+        self._early.append((partition, behind, now))
+        return True
+
+    def _known(self) -> TopicLag | None:
+        if self._early is not None:
+            self.take_early()
+        if self._lag is not None and not self._lag.is_kept:
+            self._lag = self.asker.tracker.known(self.replica, self.topic)
+        return self._lag

@@ -1,0 +1,221 @@
+"""How far behind each replica is, in time (KIP-16) and in messages (KIP-73's SumReplicaLag), as seen on the wire.
+
+A replica is caught up when its fetch offset has reached the high watermark. KIP-16 compares with the leader's log end
+offset, which no Fetch carries: what the leader has beyond the high watermark is on its way to every in-sync replica.
+`lag_begin` is the KIP's lagBegin: set when a replica is first seen not caught up, kept until it is. What a replica asks
+for no more lags from then on, and so does what is answered with errors only, from its last good answer on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Final, TypeVar
+
+from quota.broker_ids import BrokerIds
+from quota.lag.asked_topic import AskedTopic, Asker
+from quota.lag.topic_lag import LagRow, TopicLag
+
+SILENCE_GRACE_SECONDS: Final = 2.0
+"""Silence up to here is not lag: an idle follower is silent for one long poll at a time (`replica.fetch.wait.max.ms`,
+0.5 s) and for `replica.fetch.backoff.ms` (1 s) after an error. Without a grace the lag of a caught-up replica would
+flap between 0 and these. Nothing is lost: what matters is `replica.lag.time.max.ms`, 10 to 30 s. Half of that, where it
+is set below twice the grace."""
+
+EXPIRE_SECONDS: Final = 3600.0
+"""What nobody asks for is forgotten when it was silent for this long; ten times `replica.lag.time.max.ms` where that is
+longer. Long enough to raise an alert for a dead broker and answer it; Kafka drops an idle quota sensor after an hour
+too."""
+
+MOST_PARTITIONS: Final = 100_000
+"""Partitions of replicas, and topics of replicas, kept on one side: at most about 80 MB, where each topic has one
+partition. Five times what a large broker has. What has been silent for longest makes room for more."""
+
+_Key = TypeVar("_Key")
+
+_LOOKED_AT: Final = 2  # topics that are looked at for room: whatever is there, it costs no more
+_LOOKED_AT_IN_A_SECOND: Final = 8  # whether they are over; `rows` looks at all
+_MADE_AT_A_FETCH: Final = 100  # in about 1 ms; the first fetch of 50,000 topics leaves the others for later
+
+
+class LagTracker:
+    """The lag of every replica that fetches through one side.
+
+    `clock` gives monotonic seconds; `replica_lag_time_max_seconds` is `replica.lag.time.max.ms`. `forgotten` is called
+    with a topic that went with its last replica. `in_sync` says whether the cluster lists a replica (topic, partition,
+    broker id) in the ISR now. Nothing here costs more where more topics are known, but `rows`.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        replica_lag_time_max_seconds: float,
+        forgotten: Callable[[bytes], None] = lambda topic: None,
+        in_sync: Callable[[bytes, int, int], bool] = lambda topic, partition, replica: False,
+        brokers: BrokerIds | None = None,
+        most_partitions: int = MOST_PARTITIONS,
+    ) -> None:
+        self.now = clock
+        self.in_sync = in_sync
+        self.evicted = 0
+        """Partitions that made room for others, and times that there was none."""
+        self._brokers = BrokerIds() if brokers is None else brokers
+        self._forgotten = forgotten
+        self._most_partitions = most_partitions
+        self._topics: dict[tuple[int, bytes], TopicLag] = {}
+        self._turns: deque[TopicLag] = deque()  # the one that was looked at longest ago first; some are kept no longer
+        self._early: deque[AskedTopic] = deque()  # what they noted is to be taken in
+        self._to_make = _MADE_AT_A_FETCH
+        self._replicas_of: dict[bytes, int] = {}  # how many have the topic
+        self._topics_of: dict[int, int] = {}  # how many the replica has
+        self._partitions = 0
+        self._messages = 0
+        self._expire_at = -math.inf  # when to look again
+        self.replica_lag_time_max = replica_lag_time_max_seconds
+
+    @property
+    def replica_lag_time_max(self) -> float:
+        """`replica.lag.time.max.ms` in seconds; may be set at any time. ValueError unless more than 0."""
+        return self._replica_lag_time_max
+
+    @replica_lag_time_max.setter
+    def replica_lag_time_max(self, seconds: float) -> None:
+        if not seconds > 0:
+            raise ValueError(f"replica_lag_time_max must be more than 0 seconds, not {seconds}.")
+        self._replica_lag_time_max = seconds
+        self.silence_grace_seconds = min(SILENCE_GRACE_SECONDS, seconds / 2)
+        self.expire_seconds = max(EXPIRE_SECONDS, 10 * seconds)
+
+    def asker(self) -> Asker:
+        """Return what notes the fetches of a new connection."""
+        return Asker(self)
+
+    def known(self, replica: int, topic: bytes) -> TopicLag | None:
+        """Return the lag of this replica on this topic, None where it is not known; nothing is made."""
+        return self._topics.get((replica, topic))
+
+    def topics(self) -> list[TopicLag]:
+        """Return the lag of every replica on every topic."""
+        return list(self._topics.values())
+
+    def rows(self) -> Iterator[LagRow]:
+        """Iterate over every partition of every replica, each with its lag at the moment it is read.
+
+        Lazy, and steady while fetches go on between two rows: each topic is copied when its first row is read.
+        """
+        for lag in self.topics():
+            now = self.now()
+            if not lag.is_kept:
+                continue
+            if self._brokers.is_refused(lag.replica) or lag.expire(now):
+                self.drop(lag)
+            else:
+                yield from lag.rows(now)
+        while self._early:
+            asked = self._early.popleft()
+            if (new := asked.take_early()) is not None:
+                yield from new.rows(self.now())
+
+    def sum_messages(self) -> int:
+        """Return KIP-73's SumReplicaLag: messages behind, over all replicas."""
+        return self._messages
+
+    # For the topics
+
+    def fetched(self) -> None:
+        """A connection fetches: some topics may be made."""
+        self._to_make = _MADE_AT_A_FETCH
+        while self._early and self._to_make > 0:
+            self._to_make -= 1
+            self._early.popleft().take_early()
+
+    def makes_later(self, asked: AskedTopic) -> bool:
+        """Whether a topic is not to be made now: so many were made at this fetch that other connections would wait."""
+        self._to_make -= 1
+        if self._to_make >= 0 or len(self._early) >= self._most_partitions:
+            return False
+        self._early.append(asked)
+        return True
+
+    def made(self, asked: AskedTopic) -> TopicLag | None:
+        """Return the lag of a topic that a connection asks for; None where its replica is none, or there is no room."""
+        key = asked.replica, asked.topic
+        lag = self._topics.get(key)
+        if lag is not None:
+            return lag
+        if not self._brokers.admits(asked.replica, asked.topic if asked.names_topic else b""):
+            return None
+        self._expire()
+        if len(self._topics) >= self._most_partitions and not self._evict():
+            return None
+        self._topics[key] = lag = TopicLag(self, asked.replica, asked.topic, asked.names_topic)
+        if len(self._turns) > 2 * len(self._topics) + _MADE_AT_A_FETCH:
+            self._turns = deque(self._topics.values())
+        else:
+            self._turns.append(lag)
+        self._replicas_of[asked.topic] = self._replicas_of.get(asked.topic, 0) + 1
+        self._topics_of[asked.replica] = self._topics_of.get(asked.replica, 0) + 1
+        return lag
+
+    def renamed(self, lag: TopicLag, asked: AskedTopic) -> TopicLag | None:
+        """Return the lag of a topic under its name, with what was seen by then under its id."""
+        seen = copy(lag)
+        self.drop(lag)
+        named = self.made(asked)
+        if named is not None:
+            named.take(seen)
+        return named
+
+    def drop(self, lag: TopicLag) -> None:
+        """Keep it no longer."""
+        lag.empty()
+        del self._topics[lag.replica, lag.topic]
+        if _is_last(self._replicas_of, lag.topic):
+            self._forgotten(lag.topic)
+        if _is_last(self._topics_of, lag.replica):
+            self._brokers.forget(lag.replica)
+
+    def count(self, partitions: int, messages: int) -> None:
+        """Count what came, or went."""
+        self._partitions += partitions
+        self._messages += messages
+
+    def has_room(self) -> bool:
+        """Whether one more partition may be kept; another one may have to go for it."""
+        return self._partitions < self._most_partitions or self._evict()
+
+    def _expire(self) -> None:
+        now = self.now()
+        if now < self._expire_at:
+            return
+        self._expire_at = now + 1.0
+        for _ in range(min(_LOOKED_AT_IN_A_SECOND, len(self._turns))):
+            lag = self._turns.popleft()
+            if lag.is_kept and lag.expire(now):
+                self.drop(lag)
+            elif lag.is_kept:
+                self._turns.append(lag)
+
+    def _evict(self) -> bool:
+        looked_at = 0
+        while looked_at < _LOOKED_AT and self._turns:
+            lag = self._turns.popleft()
+            if not lag.is_kept:
+                continue
+            looked_at += 1
+            if not lag.is_asked:
+                self.evicted += len(lag)
+                self.drop(lag)
+                return True
+            self._turns.append(lag)
+        self.evicted += 1
+        return False
+
+
+def _is_last(counts: dict[_Key, int], key: _Key) -> bool:
+    left = counts.pop(key) - 1
+    if left:
+        counts[key] = left
+    return not left

@@ -1,0 +1,169 @@
+"""Asks the cluster about replicas that lag: forgets those that follow no more, and notes which are in sync.
+
+A follower that has nothing more to fetch from a leader falls silent, or closes the connection. On the wire that is a
+broker that hangs or died; the cluster's metadata alone knows better. So it does of ids that are no broker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from quota.lag.topic_lag import TopicLag
+from quota.throttle import Throttle
+from quota.throttled_replicas import CLUSTER_METADATA_TOPIC
+
+
+class Replicas(NamedTuple):
+    """The replicas of one partition by their brokers' ids: its leader, the others, and those in sync."""
+
+    leader: int
+    followers: frozenset[int]
+    in_sync: frozenset[int] = frozenset()
+
+
+Assignment = Mapping[int, Replicas | None]
+"""By partition; None where the cluster does not tell now. A partition that is not in it does not exist."""
+
+SILENT_SECONDS: Final = 10.0
+"""How long a partition has to be silent before its topic is asked for, and how long answers then have to leave the
+replica out: a broker's metadata may be older than the replica's last fetch. A third of `replica.lag.time.max.ms` where
+that is less: what is gone should be forgotten before it counts as out of sync."""
+
+MOST_TOPICS: Final = 500
+"""Topics asked for at a time: the others' turn comes next. A broker that died has perhaps thousands."""
+
+_PARTITIONS_PER_SLICE: Final = 2_000  # looked at in about 1 ms
+_COST_OF_A_TOPIC: Final = 4  # as that many partitions
+
+_CLUSTER_METADATA: Final = CLUSTER_METADATA_TOPIC.encode()  # no Metadata response knows it
+
+
+class RemovedReplicas:
+    """Names the topics to ask for, and takes the answers; one for both sides of a sidecar."""
+
+    def __init__(self, throttles: Sequence[Throttle], most_topics: int = MOST_TOPICS) -> None:
+        self.throttles = throttles
+        self.topics: list[bytes] = []
+        """Names (UTF-8) of the topics to ask for, as found by `look`."""
+        self._most_topics = most_topics
+        self._asked: dict[TopicLag, Throttle] = {}  # what `topics` is asked for
+        self._turn: list[tuple[Throttle, TopicLag]] = []  # what is still to be looked at, the last one first
+        # By partition: since when (clock seconds) answers leave the replica out. Of overdue replicas only.
+        self._left_out: dict[TopicLag, dict[int, float]] = {}
+
+    def look(self) -> Iterator[None]:
+        """Find the topics to ask for: of replicas that look as if they were gone, the next ones in turn.
+
+        Yields now and then: other work may be done in between.
+        """
+        self._left_out = {lag: since for lag, since in self._left_out.items() if lag.is_kept}
+        self._asked = {}
+        found: dict[bytes, None] = {}
+        cost = 0
+        is_full = False
+        for turn in (self._turn, None):  # what the last time left, then all of them from the beginning
+            if is_full:
+                break
+            self._turn = self._all() if turn is None else turn
+            while self._turn and not is_full:
+                throttle, lag = self._turn[-1]
+                if lag.is_kept and self._is_overdue(throttle, lag):
+                    is_full = len(found) >= self._most_topics and lag.topic not in found
+                    if is_full:
+                        break
+                    found[lag.topic] = None
+                    self._asked[lag] = throttle
+                self._turn.pop()
+                cost += len(lag) + _COST_OF_A_TOPIC
+                if cost >= _PARTITIONS_PER_SLICE:
+                    cost = 0
+                    yield
+        for throttle in self.throttles:
+            found |= dict.fromkeys(sorted(throttle.brokers.topics())[: self._most_topics])
+        self.topics = list(found)
+
+    def take(self, assignments: Mapping[bytes, Assignment]) -> Iterator[int]:
+        """Take what the cluster said, by topic; a topic that is not in it may be there.
+
+        Yields after each replica's topic how many partitions were forgotten: other work may be done in between. What is
+        being fetched, with answers, is kept whatever the cluster said: a leader refuses replicas that are not assigned.
+        """
+        self._learn(assignments)
+        asked, self._asked = self._asked, {}
+        for lag, throttle in asked.items():
+            assignment = assignments.get(lag.topic)
+            if assignment is not None and lag.is_kept:
+                yield self._take(throttle, lag, assignment)
+
+    def _all(self) -> list[tuple[Throttle, TopicLag]]:
+        named = [
+            (throttle, lag)
+            for throttle in self.throttles
+            for lag in throttle.lag.topics()
+            if lag.names_topic and lag.topic != _CLUSTER_METADATA
+        ]
+        named.reverse()
+        return named
+
+    def _is_overdue(self, throttle: Throttle, lag: TopicLag) -> bool:
+        if throttle.brokers.is_unsure(lag.replica) and lag.is_asked:
+            throttle.brokers.admits(lag.replica, lag.topic)  # a topic that it fetches now
+        if lag.overdue(throttle.clock(), _silent_seconds(throttle)):
+            return True
+        self._left_out.pop(lag, None)
+        return False
+
+    def _take(self, throttle: Throttle, lag: TopicLag, assignment: Assignment) -> int:
+        """Forget what was left out for long enough; returns how many partitions."""
+        now, silent_seconds = throttle.clock(), _silent_seconds(throttle)
+        before = self._left_out.pop(lag, {})
+        since: dict[int, float] = {}
+        forgotten = 0
+        for partition in lag.overdue(now, silent_seconds):
+            state = assignment.get(partition, _GONE)
+            if state is None:
+                continue
+            if _follows(throttle, state, lag.replica):
+                lag.set_in_sync(partition, now, lag.replica in state.in_sync)
+            elif not lag.is_answered(partition, now, silent_seconds):
+                begin = before.get(partition, now)
+                if begin < lag.answered_at(partition):
+                    begin = now
+                if now - begin >= silent_seconds:
+                    lag.leave_out(partition)
+                    forgotten += 1
+                else:
+                    since[partition] = begin
+        if since:
+            self._left_out[lag] = since
+        return forgotten
+
+    def _learn(self, assignments: Mapping[bytes, Assignment]) -> None:
+        described = {topic: told for topic, of in assignments.items() if (told := [*of.values()]) and None not in told}
+        found = {one for told in described.values() for state in told if state is not None for one in _ids(state)}
+        for throttle in self.throttles:
+            if throttle.brokers.learn(found):
+                throttle.replicas_known()
+            for broker_id, topic in throttle.brokers.unsure():
+                lag = throttle.lag.known(broker_id, topic)
+                if topic in described and lag is not None and lag.is_asked:
+                    throttle.refuse_replica(broker_id, topic)
+
+
+_GONE: Final = Replicas(-1, frozenset())
+
+
+def _ids(state: Replicas) -> Iterable[int]:
+    return state.followers | {state.leader} if state.leader >= 0 else state.followers
+
+
+def _silent_seconds(throttle: Throttle) -> float:
+    return min(SILENT_SECONDS, throttle.lag.replica_lag_time_max / 3)
+
+
+def _follows(throttle: Throttle, state: Replicas, replica: int) -> bool:
+    """Whether a replica has to fetch here: on the leader's side only what this broker leads."""
+    if throttle.side == "leader" and state.leader != throttle.broker_id:
+        return False
+    return replica in state.followers
