@@ -14,8 +14,8 @@ from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
 from proxy.link_requests import LinkRequests
 from proxy.transport import TcpTransport
 from quota.fetch.decisions import Hold
+from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.wire import fetch, fetch_response, frame, produce, request, response
-from tests.proxy.relaying import Peer, Relaying, relaying
 
 ON_BOTH_LOOPS = True
 

@@ -18,14 +18,14 @@ from proxy.cluster.metadata import describe, names_of_ids
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.view import Broker, ClusterView, Topic
 from proxy.cluster.watch import ClusterWatch, Consumers
-from proxy.config import parse_config
+from proxy.config_load import parse_config
 from proxy.log import EventLog
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 from quota.unassigned import Replicas, UnassignedReplicas
-from tests.proxy.metadata_broker import MetadataBroker, metadata_broker
+from tests.fakes.clock import MovedClock
+from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.proxy.resolving import FOLLOWER, ORDERS, PAYMENTS, Waits, events, fields
-from tests.quota.clock import ManualClock
 
 CONFIG = """
 broker_id = 1
@@ -40,7 +40,7 @@ class Watched:
     """A sidecar's watch of the cluster, and what it is told."""
 
     def __init__(self, server: Address, cluster: str) -> None:
-        self.clock = ManualClock()
+        self.clock = MovedClock(0.0)
         self.names = TopicNames(self.clock)
         self.throttle = Throttle("leader", 1, self.clock, topic_names=self.names)
         self.throttle.brokers.learn([FOLLOWER])

@@ -25,8 +25,8 @@ from proxy.relay import HeldFetches, Relay
 from proxy.stats import OTHER_PEERS, RelayStats
 from quota.fetch.context import TooManyPartitions
 from quota.fetch.decisions import Answer, Forward, Hold
+from tests.fakes.relaying import Scripted, ScriptedThrottle, relaying
 from tests.protocol.wire import fetch, fetch_response, request, response
-from tests.proxy.relaying import Scripted, ScriptedThrottle, relaying
 
 ON_BOTH_LOOPS = True
 

@@ -14,8 +14,8 @@ from protocol.request_head import RequestHead
 from protocol.response_scanner import Buffer
 from protocol.steps import Steps, no_steps
 from proxy.outcomes import Hold, Outcome, Pass
+from tests.fakes.relaying import Relaying, relaying, round_trip
 from tests.protocol.wire import CONSUMER, fetch, produce, request, response
-from tests.proxy.relaying import Relaying, relaying, round_trip
 from tests.proxy.test_link_passthrough import random_requests, send_in_pieces
 
 ON_BOTH_LOOPS = True

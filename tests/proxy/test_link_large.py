@@ -21,9 +21,9 @@ from protocol.fetch import (
 from protocol.header import FETCH, RequestHeader
 from proxy.link_life import Work
 from quota.throttle import Throttle
+from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import request, response
 from tests.proxy.loop_gaps import longest_gaps
-from tests.proxy.relaying import Peer, Relaying, relaying, round_trip
 
 TOPICS = 10_000
 LONGEST_GAP_SECONDS = 0.02

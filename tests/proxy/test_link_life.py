@@ -28,8 +28,8 @@ from proxy.link_life import (
 from proxy.relay import Relay
 from proxy.stats import RelayStats
 from quota.fetch.decisions import Answer, Hold
+from tests.fakes.relaying import PoisonedPool, ScriptedThrottle, logged
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
-from tests.proxy.relaying import PoisonedPool, ScriptedThrottle, logged
 
 
 def after(*events: Event) -> LinkLife:

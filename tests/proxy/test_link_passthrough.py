@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from proxy.stats import MOST_VERSIONS
+from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import CONSUMER, fetch, fetch_response, frame, produce, request, response, string
-from tests.proxy.relaying import Peer, Relaying, relaying, round_trip
 
 ON_BOTH_LOOPS = True
 

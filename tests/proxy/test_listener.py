@@ -16,8 +16,8 @@ from protocol.response_scanner import Buffer
 from proxy.address import Address
 from proxy.transport import TcpTransport
 from quota.fetch.decisions import Answer, Hold
+from tests.fakes.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
-from tests.proxy.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
 
 ON_BOTH_LOOPS = True
 LONG = 30.0

@@ -12,7 +12,7 @@ from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
 from proxy.pump import IN_LINE, STOPPED, UNTAKEN, Pump
 from proxy.transport import TcpTransport
 from proxy.turn_budget import TurnBudget
-from tests.proxy.relaying import Peer, PoisonedPool
+from tests.fakes.relaying import Peer, PoisonedPool
 
 ON_BOTH_LOOPS = True
 
