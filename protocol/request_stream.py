@@ -351,12 +351,14 @@ class RequestStream(FrameStream):
         else:
             replica_id = replica_id_at_end(frame, len(frame))
             is_wanted = replica_id is not None and self.decode_fetch(replica_id, head.api_version)
-        if is_wanted:
+        if is_wanted and (head.replica_id is None or len(frame) > _SHORT_FRAME):
             request = yield from _in_parts(_decoded(frame))
         if head.replica_id is None and (replica_id is None or isinstance(request, ProtocolError)):
-            request = None  # what is wrong may stand behind the sender, or only look like one
+            # What is wrong may stand behind the sender, or only look like one.
             replica_id, reason = yield from _in_parts(_sender_of(frame))
             is_wanted = replica_id is not None and self.decode_fetch(replica_id, head.api_version)
+            if is_wanted and request is None:
+                request = yield from _in_parts(_decoded(frame))
         elif isinstance(request, FetchRequest) and request.replica_id != replica_id:
             is_wanted = self.decode_fetch(request.replica_id, head.api_version)
         self._frame = bytearray()

@@ -44,6 +44,10 @@ class SlicedWork:
 
     def begin(self, steps: Steps[None]) -> None:
         """Do the first slice of `steps` now. Raises what they raise; later on the owner is told of it."""
+        try:
+            next(steps)
+        except StopIteration:  # as most of it: nothing more is needed then
+            return
         if not self._is_done(steps):
             self.is_under_way = True
             self._owner.work_began()
