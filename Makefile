@@ -14,6 +14,9 @@ SHELL := /bin/sh
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3) python3)
 BIN := .venv/bin
 
+# Without Python's caches each worker of each stage would compile all the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test check unit spark integration bench lock clean
 
 setup: .venv/.installed .cache/.jars
@@ -53,7 +56,7 @@ spark: .venv/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "spark and not slow"
 
 integration: setup
-	$(BIN)/pytest -m "integration and not slow"
+	$(BIN)/pytest -n 2 --dist loadfile -m "integration and not slow"
 
 # Every bench/<name>.py that can be run by itself, then the tests that take minutes (5: there is none). All are run, and
 # the status tells at the end whether one of them missed what it must hold.

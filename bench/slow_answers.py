@@ -19,7 +19,8 @@ from quota.ledger import WINDOW_SECONDS, StrictLedger
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, mean_rate, worst_second
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second
 
 RATE = 5_000_000
 BATCH = 10_300

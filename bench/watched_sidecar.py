@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path[0] = str(Path.cwd())
 
 from proxy import server  # noqa: E402 - of that directory
-from proxy.config import load_config  # noqa: E402
+from proxy.config_load import load_config  # noqa: E402
 
 _MOST_TURNS = 1_000_000
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from cli.errors import WRONG_USAGE, CommandError
 from cli.version import __version__
-from proxy.config import Config, ConfigError, load_config
+from proxy.config import Config, ConfigError
+from proxy.config_load import load_config
 
 
 def load(path: Path) -> Config:

@@ -11,7 +11,8 @@ import typer
 
 from cli import configured
 from cli.errors import DONE
-from proxy.config import SIDES, Config, throttle_settings
+from proxy.config import SIDES, Config
+from proxy.config_load import throttle_settings
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The configuration file (TOML).")]
 

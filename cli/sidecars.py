@@ -44,7 +44,8 @@ class Reply:
 
 def admin_addresses(admin: Sequence[str] | None, config: Sequence[Path] | None) -> list[Address]:
     """Return the addresses that the options name, 127.0.0.1:9690 when there are none; CommandError on a bad one."""
-    from proxy.config import DEFAULT_ADMIN, ConfigError, load_config
+    from proxy.config import DEFAULT_ADMIN, ConfigError
+    from proxy.config_load import load_config
 
     addresses = []
     for text in admin or ():

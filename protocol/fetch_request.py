@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from protocol.errors import MalformedFrame
 from protocol.fetch_versions import MAX_INT32, TOPIC_ID_SIZE, FetchVersion, fetch_version
 from protocol.header import SIZE, RequestHeader, decode_request_header, encode_request_header
-from protocol.primitives import CLASSIC, COMPACT
+from protocol.primitives import CLASSIC, COMPACT, NO_TAGS
 from protocol.request_topics import (
     RequestTopic,
     after_identified_topics,
@@ -25,6 +25,7 @@ from protocol.request_topics import (
     write_compact_topics,
     write_name,
 )
+from protocol.steps import Steps, at_once
 from protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
 
 CONSUMER: Final = -1
@@ -32,6 +33,8 @@ CONSUMER: Final = -1
 
 _REPLICA_STATE_TAG: Final = 1
 _REPLICA_STATE: Final = struct.Struct(">iq")
+_STATE_TAGS_HEAD: Final = bytes((1, _REPLICA_STATE_TAG, _REPLICA_STATE.size + 1))  # one tag, its number, its size
+_STATE_TAGS_SIZE: Final = len(_STATE_TAGS_HEAD) + _REPLICA_STATE.size + 1
 
 
 class ForgottenTopic(NamedTuple):
@@ -95,6 +98,11 @@ class FetchRequest:
 
 
 def decode_fetch_request(frame: bytes) -> FetchRequest:
+    """Decode a whole Fetch request at once, as `fetch_request_steps` does in steps."""
+    return at_once(fetch_request_steps(frame))
+
+
+def fetch_request_steps(frame: bytes) -> Steps[FetchRequest]:
     """Decode a whole Fetch request, `frame` being everything behind its 4-byte size.
 
     Raises MalformedFrame when lengths and counts do not add up to the frame, TooMany when it lists more topics or
@@ -112,9 +120,9 @@ def decode_fetch_request(frame: bytes) -> FetchRequest:
     values = row.request_head.layout.unpack_from(frame, at)
     fields = {"replica_id": CONSUMER, "max_bytes": MAX_INT32, **dict(zip(row.request_head.names, values, strict=True))}
     if row.is_flexible:
-        topics, at = read_compact_topics(frame, head_end, row)
+        topics, at = yield from read_compact_topics(frame, head_end, row)
     else:
-        topics, at = read_classic_topics(frame, head_end, row)
+        topics, at = yield from read_classic_topics(frame, head_end, row)
     forgotten: tuple[ForgottenTopic, ...] = ()
     rack_id = b""
     encoding = COMPACT if row.is_flexible else CLASSIC
@@ -146,6 +154,11 @@ def check_replica_fetch(request: FetchRequest) -> FetchRequest:
 
 
 def encode_fetch_request(request: FetchRequest) -> bytes:
+    """Encode a request at once, as `encoding_steps` does in steps."""
+    return at_once(encoding_steps(request))
+
+
+def encoding_steps(request: FetchRequest) -> Steps[bytes]:
     """The request's whole frame with its 4-byte size prefix, in the version that its header names.
 
     Raises ValueError when its topics are of another version, and struct.error when a field does not hold its value.
@@ -160,9 +173,9 @@ def encode_fetch_request(request: FetchRequest) -> bytes:
         row.request_head.layout.pack(*[getattr(request, name) for name in row.request_head.names]),
     ]
     if row.is_flexible:
-        write_compact_topics(parts, request.topics, row)
+        yield from write_compact_topics(parts, request.topics, row)
     else:
-        write_classic_topics(parts, request.topics, row)
+        yield from write_classic_topics(parts, request.topics, row)
     if row.has_forgotten_topics:
         _write_forgotten(parts, request.forgotten, row)
     if row.has_rack_id:
@@ -179,6 +192,11 @@ def replica_state_tags(replica_id: int, replica_epoch: int) -> bytes:
 
 
 def read_replica_id(frame: bytes) -> int:
+    """Read who sent a request at once, as `replica_id_steps` does in steps."""
+    return at_once(replica_id_steps(frame))
+
+
+def replica_id_steps(frame: bytes) -> Steps[int]:
     """Who sent the request of v15 to v18 that is `frame`, without its 4-byte size; CONSUMER where no replica is named.
 
     Partitions are stepped over. Raises MalformedFrame when lengths and counts do not add up as far as the replica id;
@@ -187,10 +205,22 @@ def read_replica_id(frame: bytes) -> int:
     header, at = decode_request_header(frame)
     row = fetch_version(header.api_version)
     at = after_tags(frame, at) + row.request_head.layout.size
-    at = after_identified_topics(frame, at, row)
+    at = yield from after_identified_topics(frame, at, row)
     at = _after_forgotten(frame, at, row)
     length_and_one, at = read_unsigned_varint(frame, at)
     return _replica_id(frame, at + max(0, length_and_one - 1))
+
+
+def replica_id_at_end(frame: bytes | bytearray | memoryview, end: int) -> int | None:
+    """Who sent a request of v15 to v18 that ends at `end`, if it ends as a replica's does; decoding tells for certain.
+
+    A replica's request ends with the tag buffer that `replica_state_tags` makes, and no consumer's does by chance.
+    """
+    tags = bytes(frame[max(0, end - _STATE_TAGS_SIZE) : end])
+    if len(tags) < _STATE_TAGS_SIZE or not tags.startswith(_STATE_TAGS_HEAD) or not tags.endswith(NO_TAGS):
+        return None
+    replica_id = int(SIZE.unpack_from(tags, len(_STATE_TAGS_HEAD))[0])
+    return replica_id if replica_id > CONSUMER else None
 
 
 def _replica_id(frame: bytes, at: int) -> int:

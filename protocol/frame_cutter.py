@@ -23,10 +23,14 @@ class FrameCutter:
         """Take `size` bytes that are known to end no later than the frame under way."""
         self._left -= size
 
-    def at_boundary(self) -> None:
-        """What comes next is a frame's first byte."""
-        self._left = 0
-        self._prefix = b""
+    @property
+    def place(self) -> tuple[int, bytes]:
+        """Where in a frame the next byte stands. Set it to one that it had, to take bytes again from there."""
+        return self._left, self._prefix
+
+    @place.setter
+    def place(self, place: tuple[int, bytes]) -> None:
+        self._left, self._prefix = place
 
     def cut(self, view: memoryview, most: int) -> tuple[int, int]:
         """Take at most `most` frames of `view`; return the offset behind them, and how many frames were begun or ended.

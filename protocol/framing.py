@@ -7,23 +7,28 @@ from protocol.request_stream import (
     DEFAULT_FETCH_SIZE_LIMIT,
     BecameOpaque,
     Expect,
+    PartDecoded,
     Pass,
     ReplicaFetch,
+    RequestBegins,
     RequestEvent,
     RequestStream,
     Undecoded,
 )
-from protocol.response_stream import Pending, ResponseStream
+from protocol.response_stream import Pending, ResponseObserver, ResponseStream
 
 __all__ = [
     "DEFAULT_FETCH_SIZE_LIMIT",
     "BecameOpaque",
     "Expect",
+    "PartDecoded",
     "Pass",
     "Pending",
     "ReplicaFetch",
+    "RequestBegins",
     "RequestEvent",
     "RequestStream",
+    "ResponseObserver",
     "ResponseStream",
     "Undecoded",
 ]

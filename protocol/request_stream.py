@@ -6,15 +6,17 @@ of v15 or above says only at its end who sent it, so it is collected whole befor
 
 import struct
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from protocol.errors import MalformedFrame, ProtocolError, TooMany
-from protocol.fetch_request import read_replica_id
+from protocol.fetch_request import FetchRequest, fetch_request_steps, replica_id_at_end, replica_id_steps
 from protocol.fetch_versions import DECODED_VERSIONS, FETCH_VERSIONS
 from protocol.frame_stream import FrameStream
 from protocol.header import FETCH, SASL_HANDSHAKE, SIZE, RequestHeader
 from protocol.request_head import Head, RequestHead, read_request_head
 from protocol.response_scanner import Buffer
+from protocol.steps import Steps, T, at_once
 
 DEFAULT_FETCH_SIZE_LIMIT: Final = 16 * 2**20
 """Bytes of a Fetch request that is collected: 200,000 partitions of v18 have room in it, one in each topic."""
@@ -24,6 +26,8 @@ LARGEST_API_KEY: Final = 200
 
 _SHORT_HEAD: Final = 1024
 """Bytes that nearly every request's head fits into: client ids and transactional ids are short."""
+
+_SHORT_FRAME: Final = 2**14  # bytes: reading a Fetch request of this size is nothing to be done in steps
 
 _SIZE_AND_KEY: Final = struct.Struct(">ih")
 _TLS_HANDSHAKE: Final = b"\x16\x03"  # TLSPlaintext: ContentType handshake, major version 3 (RFC 8446, 5.1)
@@ -53,14 +57,30 @@ class Expect(NamedTuple):
     correlation_id: int
 
 
-class ReplicaFetch(NamedTuple):
+class RequestBegins(NamedTuple):
+    """A request for which `RequestStream.may_hold` said yes; nothing of it was passed yet.
+
+    The caller that does not want it to pass now stops here. When it goes on, the request passes.
+    """
+
+    head: RequestHead
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFetch:
     """A whole Fetch request of a replica, without its size prefix; it was not passed.
 
-    `header.client_id` is not read here: always None.
+    `header.client_id` is not read here: always None. `request` is what the frame says, or why it says nothing; None
+    where nobody has decoded it yet.
     """
 
     header: RequestHeader
     frame: bytes
+    request: FetchRequest | ProtocolError | None = field(default=None, compare=False, repr=False)
+
+
+class PartDecoded(NamedTuple):
+    """A part of a large Fetch request is decoded. The caller may stop here, and go on when others had their turn."""
 
 
 class Undecoded(NamedTuple):
@@ -83,7 +103,7 @@ class BecameOpaque(NamedTuple):
     reason: OpaqueReason
 
 
-RequestEvent: TypeAlias = Pass | Expect | ReplicaFetch | Undecoded | BecameOpaque
+RequestEvent: TypeAlias = Pass | Expect | RequestBegins | PartDecoded | ReplicaFetch | Undecoded | BecameOpaque
 
 
 def decodes_replicas(replica_id: int, api_version: int) -> bool:
@@ -97,13 +117,24 @@ class RequestStream(FrameStream):
     Feed `receive` with what arrives and carry its events out in order.
     `decode_fetch(replica_id, api_version)` chooses the Fetch requests that become a ReplicaFetch; it may be replaced at
     any time. `fetch_size_limit` is in bytes, the size prefix left out, and counts only for requests that are collected.
+    `may_hold(head)` chooses, among all others, the requests that the caller is asked about before they pass.
 
     A malformed request is refused only where it is certain that it was to be decoded, and a ReplicaFetch may turn out
     malformed when it is. A request of v15 or above that does not let itself be read up to its replica id passes: it may
     be a consumer's, and the broker is left to judge. One above the limit passes in any version.
     """
 
-    __slots__ = ("_collecting", "_first", "_frame", "_needed", "consumed", "decode_fetch", "fetch_size_limit")
+    __slots__ = (
+        "_collecting",
+        "_first",
+        "_frame",
+        "_needed",
+        "_waiting",
+        "consumed",
+        "decode_fetch",
+        "fetch_size_limit",
+        "may_hold",
+    )
 
     def __init__(
         self,
@@ -113,9 +144,11 @@ class RequestStream(FrameStream):
         super().__init__()
         self.fetch_size_limit = fetch_size_limit
         self.decode_fetch = decode_fetch
+        self.may_hold: Callable[[RequestHead], bool] | None = None
         self.consumed = 0
-        """Bytes of the view that were taken when the last ReplicaFetch was given out."""
+        """Bytes of the view that were taken when the last event was given out at which the caller may stop."""
         self._first = True
+        self._waiting: Iterator[RequestEvent] | None = None  # what is to be given out of a request, if not all was
         self._needed = 0  # bytes to hold back before the request's head can be read any further
         self._collecting: RequestHead | None = None  # the request that is collected
         self._frame = bytearray()  # what was collected of it, size prefix included
@@ -140,7 +173,7 @@ class RequestStream(FrameStream):
         """Whether the next `size` bytes pass without an event. If so they count as received: the fast path."""
         if self.opaque:
             return True
-        if size <= self._left and self._collecting is None:
+        if size <= self._left and self._collecting is None and self._waiting is None:
             self._left -= size
             return True
         return False
@@ -148,9 +181,12 @@ class RequestStream(FrameStream):
     def receive(self, view: memoryview) -> Iterator[RequestEvent]:
         """Take the next bytes received; the events' buffers are slices of `view` wherever possible.
 
-        The caller may stop after a ReplicaFetch and give `view[consumed:]` again later; else it takes every event.
-        Raises InvalidFrameSize and MalformedFrame, after the events of all that came before that request.
+        The caller may stop after a ReplicaFetch, PartDecoded or RequestBegins, and give `view[consumed:]` later, even
+        if that is empty; else it takes every event. Raises InvalidFrameSize and MalformedFrame, after the events of
+        all that came before that request.
         """
+        if self._waiting is not None:
+            yield from self._go_on()
         size = len(view)
         start = at = 0  # view[start:at] is to pass and was not given out yet
         try:
@@ -166,20 +202,30 @@ class RequestStream(FrameStream):
                         start = at
                         if not self._left:
                             self.consumed = at
-                            yield from self._finish()
+                            self._waiting = self._finish()
+                            yield from self._go_on()
                 elif self._head:
-                    at = start = yield from self._complete_head(view, at)
+                    self.consumed = at = start = self._complete_head(view, at)
+                    if self._waiting is not None:
+                        yield from self._go_on()
                 else:
                     head = self._read_head(view[at:])
                     if isinstance(head, int):
                         self._needed = head
                         self._head += view[at:]
                         size = at
-                    else:
+                    elif self.may_hold is None:
                         yield from self._begin(head, view[at:])
                         if self._collecting is not None and start < at:
                             yield Pass(view[start:at])
                             start = at
+                    else:
+                        if start < at:
+                            yield Pass(view[start:at])
+                            start = at
+                        self.consumed = at
+                        self._waiting = self._begin(head, view[at:])
+                        yield from self._go_on()
         except ProtocolError:
             if start < at:
                 yield Pass(view[start:at])
@@ -187,32 +233,46 @@ class RequestStream(FrameStream):
         if start < at:
             yield Pass(view[start:at])
 
-    def _complete_head(self, view: memoryview, at: int) -> Generator[RequestEvent, None, int]:
+    def drop(self) -> None:
+        """Forget the request at which the caller stopped: it is as if it had never come."""
+        self._waiting = self._collecting = None
+        self._head, self._frame, self._left = bytearray(), bytearray(), 0
+
+    def _go_on(self) -> Iterator[RequestEvent]:
+        """Give out what is to be known of a request. Where the caller stops, the rest waits for the next time."""
+        assert self._waiting is not None  # noqa: S101
+        for event in self._waiting:  # noqa: UP028 - "yield from" would end it with the caller
+            yield event
+        self._waiting = None
+
+    def _complete_head(self, view: memoryview, at: int) -> int:
         """Add to the bytes held back until they say what the request is; returns the offset behind what was taken."""
         wanted = self._needed
         if len(self._head) >= SIZE.size:  # a few bytes more, or each of its fields could have all read anew
             wanted = max(wanted, min(SIZE.size + SIZE.unpack_from(self._head)[0], _SHORT_HEAD))
         at = self._hold(view, at, wanted)
+        if len(self._head) >= self._needed:
+            head = self._read_head(self._head)
+            if isinstance(head, int):
+                self._needed = head
+            else:
+                self._waiting = self._begin_held(head)
+        return at
+
+    def _begin_held(self, head: RequestHead | OpaqueReason) -> Iterator[RequestEvent]:
+        """Give out a request whose first bytes were held back."""
         held = self._head
-        if len(held) < self._needed:
-            return at
-        head = self._read_head(held)
-        if isinstance(head, int):
-            self._needed = head
-            return at
         yield from self._begin(head, held)
         self._head = bytearray()
         if self._collecting is not None:
             self._left -= len(held)
             self._frame = held
             if not self._left:
-                self.consumed = at
                 yield from self._finish()
         else:
             if not self.opaque:
                 self._left -= len(held)
             yield Pass(bytes(held))
-        return at
 
     def _read_head(self, head: Head) -> RequestHead | OpaqueReason | int:
         if self._first:
@@ -239,12 +299,14 @@ class RequestStream(FrameStream):
         if api_key == FETCH and api_version in _VERSIONS_WITH_REPLICA_STATE:
             if is_too_large:
                 reason = "fetch_too_large"
-            elif len(frame) < frame_size:
+            elif (
+                len(frame) < frame_size or frame_size > _SHORT_FRAME or replica_id_at_end(frame, frame_size) is not None
+            ):
                 self._left = frame_size
                 self._collecting = head
                 return
             else:
-                replica_id, reason = _replica_id_of(frame[SIZE.size : frame_size])
+                replica_id, reason = at_once(_sender_of(bytes(frame[SIZE.size : frame_size])))
         is_decoded = replica_id is not None and self.decode_fetch(replica_id, api_version)
         if is_decoded and is_too_large:
             reason = "fetch_too_large"
@@ -259,6 +321,8 @@ class RequestStream(FrameStream):
         self, head: RequestHead, replica_id: int | None, reason: UndecodedReason | None
     ) -> Iterator[RequestEvent]:
         """Give out what has to be known of a request that passes."""
+        if self.may_hold is not None and self.may_hold(head):
+            yield RequestBegins(head)
         _, api_key, api_version, correlation_id, expects_response, _ = head
         if api_key == FETCH:
             if reason is None and api_version not in DECODED_VERSIONS and (replica_id is None or replica_id >= 0):
@@ -276,23 +340,55 @@ class RequestStream(FrameStream):
         """Give out the request that was collected."""
         head = self._collecting
         assert head is not None  # noqa: S101
-        whole, self._frame, self._collecting = self._frame, bytearray(), None
-        with memoryview(whole) as view:
+        self._collecting = None
+        with memoryview(self._frame) as view:
             frame = bytes(view[SIZE.size :])
-        replica_id = head.replica_id
-        if replica_id is None:
-            replica_id, reason = _replica_id_of(frame)
-            if replica_id is None or not self.decode_fetch(replica_id, head.api_version):
-                yield from self._announce(head, replica_id, reason)
-                yield Pass(bytes(whole))
-                return
-        yield ReplicaFetch(RequestHeader(head.api_key, head.api_version, head.correlation_id, None), frame)
+        replica_id: int | None
+        request: FetchRequest | ProtocolError | None = None
+        reason: UndecodedReason | None = None
+        if head.replica_id is not None:
+            replica_id, is_wanted = head.replica_id, True
+        else:
+            replica_id = replica_id_at_end(frame, len(frame))
+            is_wanted = replica_id is not None and self.decode_fetch(replica_id, head.api_version)
+        if is_wanted:
+            request = yield from _in_parts(_decoded(frame))
+        if head.replica_id is None and (replica_id is None or isinstance(request, ProtocolError)):
+            request = None  # what is wrong may stand behind the sender, or only look like one
+            replica_id, reason = yield from _in_parts(_sender_of(frame))
+            is_wanted = replica_id is not None and self.decode_fetch(replica_id, head.api_version)
+        elif isinstance(request, FetchRequest) and request.replica_id != replica_id:
+            is_wanted = self.decode_fetch(request.replica_id, head.api_version)
+        self._frame = bytearray()
+        if is_wanted:
+            yield ReplicaFetch(RequestHeader(head.api_key, head.api_version, head.correlation_id, None), frame, request)
+        else:
+            yield from self._announce(head, replica_id, reason)
+            yield Pass(SIZE.pack(len(frame)) + frame)
 
 
-def _replica_id_of(frame: Head) -> tuple[int | None, UndecodedReason | None]:
+def _in_parts(steps: Steps[T]) -> Generator[RequestEvent, None, T]:
+    """Say after each step that there is more to be done."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        yield PartDecoded()
+
+
+def _decoded(frame: bytes) -> Steps[FetchRequest | ProtocolError]:
+    try:
+        return (yield from fetch_request_steps(frame))
+    except (MalformedFrame, TooMany) as error:
+        return error
+
+
+def _sender_of(frame: bytes) -> Steps[tuple[int | None, UndecodedReason | None]]:
     """Who sent a whole Fetch request of v15 or above, given without its size; else why that is not read."""
     try:
-        return read_replica_id(bytes(frame)), None
+        return (yield from replica_id_steps(frame)), None
     except TooMany as error:
         return None, "too_many_topics" if error.what == "topics" else "too_many_partitions"
     except MalformedFrame:

@@ -6,17 +6,20 @@ from typing import Final, NamedTuple
 from protocol.errors import MalformedFrame, TooMany
 from protocol.fetch_versions import TOPIC_ID_SIZE, FetchVersion
 from protocol.primitives import CLASSIC, COMPACT, COUNT, NO_TAGS, STRING_LENGTH
+from protocol.steps import Steps
 from protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
 
 SMALLEST_TOPIC: Final = STRING_LENGTH.size + COUNT.size
 """Bytes of a topic with an empty name and no partitions: no count can be larger than what is left divided by this."""
 
 MOST_TOPICS: Final = 50_000
-"""Of a request that is decoded, for it is done at once: this many take tenths of a second."""
+"""Of a request that is decoded: this many take tenths of a second of work, in steps or not."""
 
 MOST_PARTITIONS: Final = 200_000
 """The same; Kafka recommends no more in a whole cluster."""
 
+_STEP_TOPICS: Final = 500  # taken in one step: about a millisecond
+_STEP_PARTITIONS: Final = 5_000  # that are unlike, taken in one step
 _SMALLEST_COMPACT_TOPIC: Final = 3  # an empty name's length, a count, and a tag buffer: one byte each
 _SMALLEST_TAGS: Final = len(NO_TAGS)
 _MOST_PATTERNS: Final = 1_000  # learned of one request: where each topic looks different, steps cost less
@@ -80,7 +83,7 @@ def write_name(name: bytes, row: FetchVersion) -> bytes:
     return (COMPACT if row.is_flexible else CLASSIC).string(name)
 
 
-def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> tuple[list[RequestTopic], int]:
+def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> Steps[tuple[list[RequestTopic], int]]:
     """The topics array at `position` of a version below v12, and the offset behind it. Raises as `check_counts`."""
     size = len(frame)
     stride = row.partition_size
@@ -95,38 +98,44 @@ def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> tuple
     topics: list[RequestTopic] = []
     string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from  # two look-ups less for each topic
     make = tuple.__new__  # at half of what the class's own constructor costs
-    for _ in range(count):
-        name_start = position + 2
-        if name_start > size:
-            raise MalformedFrame("the frame ends within the length of a topic name", size)
-        (length,) = string_length(frame, position)
-        name_end = name_start + length
-        entries_start = name_end + 4
-        if length < 0 or entries_start > size:
-            raise MalformedFrame(f"a topic name of {length} bytes does not fit into the frame", position)
-        (partitions,) = entry_count(frame, name_end)
-        position = entries_start + partitions * stride
-        if partitions < 0 or position > size:
-            raise MalformedFrame(f"{partitions} partitions do not fit into the frame", name_end)
-        total += partitions
-        if total > MOST_PARTITIONS:
-            check_counts(count, total)
-        topics.append(make(RequestTopic, (frame[name_start:name_end], frame[entries_start:position], stride, b"")))
+    while count > len(topics):
+        for _ in range(min(count - len(topics), _STEP_TOPICS)):
+            name_start = position + 2
+            if name_start > size:
+                raise MalformedFrame("the frame ends within the length of a topic name", size)
+            (length,) = string_length(frame, position)
+            name_end = name_start + length
+            entries_start = name_end + 4
+            if length < 0 or entries_start > size:
+                raise MalformedFrame(f"a topic name of {length} bytes does not fit into the frame", position)
+            (partitions,) = entry_count(frame, name_end)
+            position = entries_start + partitions * stride
+            if partitions < 0 or position > size:
+                raise MalformedFrame(f"{partitions} partitions do not fit into the frame", name_end)
+            total += partitions
+            if total > MOST_PARTITIONS:
+                check_counts(count, total)
+            topics.append(make(RequestTopic, (frame[name_start:name_end], frame[entries_start:position], stride, b"")))
+        if count > len(topics):
+            yield
     return topics, position
 
 
-def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> None:
+def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> Steps[None]:
     """Append the topics array of a version below v12. Raises ValueError when a topic's entries are of another."""
     size = row.partition_size
     string_length, entry_count = STRING_LENGTH.pack, COUNT.pack
     parts.append(entry_count(len(topics)))
-    for name, entries, stride, _ in topics:
-        if stride != size or len(entries) % size:
-            raise ValueError(f"Entries of {stride} bytes cannot stand in v{row.api_version}, which has {size}.")
-        parts += (string_length(len(name)), name, entry_count(len(entries) // stride), entries)
+    for start in range(0, len(topics), _STEP_TOPICS):
+        if start:
+            yield
+        for name, entries, stride, _ in topics[start : start + _STEP_TOPICS]:
+            if stride != size or len(entries) % size:
+                raise ValueError(f"Entries of {stride} bytes cannot stand in v{row.api_version}, which has {size}.")
+            parts += (string_length(len(name)), name, entry_count(len(entries) // stride), entries)
 
 
-def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[RequestTopic], int]:
+def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[tuple[list[RequestTopic], int]]:
     """The topics array at `at` of v12 or above, and the offset behind it. Raises as `check_counts`."""
     count, at = COMPACT.read_count(frame, at, smallest_topic(row))
     check_counts(count)
@@ -136,33 +145,36 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> tuple[list[
     patterns_left = _MOST_PATTERNS
     topics: list[RequestTopic] = []
     make = tuple.__new__  # as in read_classic_topics
-    for _ in range(count):
-        name, at = read_name(frame, at, row)
-        partitions, at = COMPACT.read_count(frame, at, fixed + _SMALLEST_TAGS)
-        total += partitions
-        if total > MOST_PARTITIONS:
-            check_counts(count, total)
-        # Topics are mostly alike: what the last one looked like comes first.
-        if not _matches(frame, at, partitions, pattern):
-            is_alike = False
-            if patterns_left:
-                patterns_left -= 1
-                pattern = _pattern_of(frame, at, fixed)
-                is_alike = _matches(frame, at, partitions, pattern)
-            if not is_alike:
-                at = _read_unlike_partitions(frame, at, partitions, fixed, name, topics)
-                last = topics[-1]
-                tags, at = _read_topic_tags(frame, at)
-                topics[-1] = RequestTopic(name, last.entries, last.stride, tags)
-                continue
-        end = at + partitions * pattern.stride
-        entries = frame[at:end]
-        tags, at = _read_topic_tags(frame, end)
-        topics.append(make(RequestTopic, (name, entries, pattern.stride, tags)))
+    for start in range(0, count, _STEP_TOPICS):
+        if start:
+            yield
+        for _ in range(min(count - start, _STEP_TOPICS)):
+            name, at = read_name(frame, at, row)
+            partitions, at = COMPACT.read_count(frame, at, fixed + _SMALLEST_TAGS)
+            total += partitions
+            if total > MOST_PARTITIONS:
+                check_counts(count, total)
+            # Topics are mostly alike: what the last one looked like comes first.
+            if not _matches(frame, at, partitions, pattern):
+                is_alike = False
+                if patterns_left:
+                    patterns_left -= 1
+                    pattern = _pattern_of(frame, at, fixed)
+                    is_alike = _matches(frame, at, partitions, pattern)
+                if not is_alike:
+                    at = yield from _read_unlike_partitions(frame, at, partitions, fixed, name, topics)
+                    last = topics[-1]
+                    tags, at = _read_topic_tags(frame, at)
+                    topics[-1] = RequestTopic(name, last.entries, last.stride, tags)
+                    continue
+            end = at + partitions * pattern.stride
+            entries = frame[at:end]
+            tags, at = _read_topic_tags(frame, end)
+            topics.append(make(RequestTopic, (name, entries, pattern.stride, tags)))
     return topics, at
 
 
-def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
+def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[int]:
     """The offset behind the topics array at `at` of v13 or above, without decoding it.
 
     Raises MalformedFrame where it does not fit into the frame, and as `check_counts`.
@@ -187,9 +199,11 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
         if is_alike:
             behind = first + partitions * pattern.stride
         else:
-            behind = _read_unlike_partitions(frame, first, partitions, fixed, b"", unlike)
+            behind = yield from _read_unlike_partitions(frame, first, partitions, fixed, b"", unlike)
         at = after_tags(frame, behind)
         left -= 1
+        if left and not left % _STEP_TOPICS:
+            yield
         count_at, step = start + TOPIC_ID_SIZE, 1
         next_count = frame[at + TOPIC_ID_SIZE : at + first - start]
         is_small = is_alike and partitions <= _FEW_PARTITIONS and at - behind <= _SHORT_TAGS
@@ -211,19 +225,21 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> int:
     return at
 
 
-def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> None:
+def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> Steps[None]:
     """Append the topics array of v12 or above, with what belongs together in one topic again.
 
     Raises ValueError when a topic's entries are of a version below v12, or its name is no id where there are ids.
     """
     fixed = row.partition_size
-    for name, entries, stride, _ in topics:
+    for index, (name, entries, stride, _) in enumerate(topics):
         if stride <= fixed or len(entries) % stride:
             raise ValueError(
                 f"Entries of {stride} bytes cannot stand in v{row.api_version}, which has {fixed} and tags."
             )
         if row.names_topics_by_id and len(name) != TOPIC_ID_SIZE:
             raise ValueError(f"A topic id has {len(name)} bytes.")
+        if not (index + 1) % _STEP_PARTITIONS:
+            yield
     count_at = len(parts)
     parts.append(b"")  # the count of topics, when it is known
     by_id = row.names_topics_by_id
@@ -244,6 +260,8 @@ def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
             parts += (name if by_id else write_name(name, row), encode_unsigned_varint(partitions + 1), *blocks)
         parts.append(tags or NO_TAGS)
         count += 1
+        if not count % _STEP_TOPICS:
+            yield
     parts[count_at] = COMPACT.count(count)
 
 
@@ -284,20 +302,23 @@ def _pattern_of(frame: bytes, at: int, fixed: int) -> _Pattern:
 
 def _read_unlike_partitions(
     frame: bytes, at: int, partitions: int, fixed: int, name: bytes, topics: list[RequestTopic]
-) -> int:
+) -> Steps[int]:
     """Partitions one by one, those neighbours together that have one stride; returns the offset behind them."""
     start, stride, size = at, 0, len(frame)
-    for _ in range(partitions):
-        tags_at = at + fixed
-        end = tags_at + 1 if tags_at < size and not frame[tags_at] else after_tags(frame, tags_at)
-        if end > size:
-            raise MalformedFrame("a partition's tags pass the end of the frame", at)
-        if end - at != stride:
-            if at > start:
-                topics.append(RequestTopic(name, frame[start:at], stride))
-                check_counts(len(topics))
-            start, stride = at, end - at
-        at = end
+    for taken in range(0, partitions, _STEP_PARTITIONS):
+        if taken:
+            yield
+        for _ in range(min(partitions - taken, _STEP_PARTITIONS)):
+            tags_at = at + fixed
+            end = tags_at + 1 if tags_at < size and not frame[tags_at] else after_tags(frame, tags_at)
+            if end > size:
+                raise MalformedFrame("a partition's tags pass the end of the frame", at)
+            if end - at != stride:
+                if at > start:
+                    topics.append(RequestTopic(name, frame[start:at], stride))
+                    check_counts(len(topics))
+                start, stride = at, end - at
+            at = end
     topics.append(RequestTopic(name, frame[start:at], stride))
     return at
 

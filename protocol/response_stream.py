@@ -1,4 +1,4 @@
-"""The stream of responses: each matched with the request that it answers, passed or scanned, and our own put between.
+"""The stream of responses: each matched with its request, passed or observed, and our own put between.
 
 Responses come in request order on every connection, so all that is needed to read them is the queue of requests that
 wait for one. They stream at any size.
@@ -7,56 +7,71 @@ wait for one. They stream at any size.
 import struct
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from protocol.errors import CorrelationMismatch, InvalidFrameSize, UnexpectedResponse
 from protocol.frame_stream import FrameStream
 from protocol.header import SIZE
-from protocol.response_scanner import Buffer, FetchResponseScanner
+from protocol.response_scanner import Buffer
 
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
 _SMALLEST_RESPONSE: Final = SIZE.size  # the correlation id
+
+
+class ResponseObserver(Protocol):
+    """Sees one response while its bytes pass, and may change them. A FetchResponseScanner is one."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the response's last byte was received."""
+
+    def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
+        """Take the next bytes received, the first time from the frame's size prefix on.
+
+        Returns what to send in their place, in order, and how many bytes of `view` belonged to this response. Raises
+        ProtocolError where the response cannot be trusted: the connection is then closed.
+        """
 
 
 @dataclass(slots=True)
 class Pending:
     """A request that waits for its response.
 
-    `scanner` walks the broker's response as it passes; `answer`, a whole frame, is sent in place of one: the broker
+    `observer` sees the broker's response as it passes; `answer`, a whole frame, is sent in place of one: the broker
     does not know of that request. With neither the broker's response passes as it is.
     """
 
     correlation_id: int
-    scanner: FetchResponseScanner | None = None
+    observer: ResponseObserver | None = None
     answer: bytes | None = None
 
 
 class ResponseStream(FrameStream):
     """One connection's responses, from broker to follower or client.
 
-    `expect` every request in order, then feed `receive` with what arrives. `completed` has the scanners of responses
+    `expect` every request in order, then feed `receive` with what arrives. `completed` has the observers of responses
     that were received whole; the caller takes them out.
     """
 
-    __slots__ = ("_becoming_opaque", "_scanner", "completed", "pending")
+    __slots__ = ("_becoming_opaque", "_observer", "completed", "pending")
 
     def __init__(self) -> None:
         super().__init__()
         self.pending: deque[Pending] = deque()
         """Requests whose responses have not been passed on whole, oldest first."""
-        self.completed: list[FetchResponseScanner] = []
+        self.completed: list[ResponseObserver] = []
         self._becoming_opaque = False
-        self._scanner: FetchResponseScanner | None = None  # of a response that is being received
+        self._observer: ResponseObserver | None = None  # of a response that is being received
 
     @property
     def at_boundary(self) -> bool:
         """Whether the last byte received was a response's last one."""
-        return not self._left and self._scanner is None and not self._head
+        return not self._left and self._observer is None and not self._head
 
     @property
-    def scanning(self) -> bool:
-        """Whether a response is being scanned."""
-        return self._scanner is not None
+    def observing(self) -> bool:
+        """Whether a response is being observed."""
+        return self._observer is not None
 
     def expect(self, pending: Pending) -> None:
         """Put a request that is being forwarded, or an answer of our own, at the end of those that wait."""
@@ -85,7 +100,7 @@ class ResponseStream(FrameStream):
     def receive(self, view: memoryview, out: list[Buffer]) -> None:
         """Take the next bytes received; put what to send into `out`, as slices of `view` wherever possible.
 
-        Raises InvalidFrameSize, UnexpectedResponse, CorrelationMismatch, and what the scanners raise; `out` then has
+        Raises InvalidFrameSize, UnexpectedResponse, CorrelationMismatch, and what the observers raise; `out` then has
         all that came before that response.
         """
         size = len(view)
@@ -103,12 +118,12 @@ class ResponseStream(FrameStream):
                             out.append(view[start:at])
                             start = at
                         self._finish(out)
-                elif self._scanner is not None or self._head or size - at < _SIZE_AND_CORRELATION.size:
+                elif self._observer is not None or self._head or size - at < _SIZE_AND_CORRELATION.size:
                     if start < at:
                         out.append(view[start:at])
                         start = at
-                    if self._scanner is not None:
-                        at += self._scan(self._scanner, view[at:], out)
+                    if self._observer is not None:
+                        at += self._observe(self._observer, view[at:], out)
                     else:
                         at = self._complete_head(view, at, out)
                     start = at
@@ -128,8 +143,8 @@ class ResponseStream(FrameStream):
             return at
         self._begin(*_SIZE_AND_CORRELATION.unpack(held))
         self._head = bytearray()
-        if self._scanner is not None:
-            self._scan(self._scanner, memoryview(bytes(held)), out)
+        if self._observer is not None:
+            self._observe(self._observer, memoryview(bytes(held)), out)
         else:
             out.append(bytes(held))
             self._left -= len(held)
@@ -145,17 +160,17 @@ class ResponseStream(FrameStream):
         first = self.pending[0]
         if correlation_id != first.correlation_id:
             raise CorrelationMismatch(first.correlation_id, correlation_id)
-        self._scanner = first.scanner
-        if self._scanner is None:
+        self._observer = first.observer
+        if self._observer is None:
             self._left = SIZE.size + size
 
-    def _scan(self, scanner: FetchResponseScanner, view: memoryview, out: list[Buffer]) -> int:
-        """Let the scanner take the next bytes; returns how many of them it took."""
-        buffers, taken = scanner.receive(view)
+    def _observe(self, observer: ResponseObserver, view: memoryview, out: list[Buffer]) -> int:
+        """Let the observer take the next bytes; returns how many of them it took."""
+        buffers, taken = observer.receive(view)
         out += buffers
-        if scanner.done:
-            self._scanner = None
-            self.completed.append(scanner)
+        if observer.done:
+            self._observer = None
+            self.completed.append(observer)
             self._finish(out)
         return taken
 

@@ -10,12 +10,12 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, islice
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from proxy.config import Export
+from proxy.export_sample import Sample, SampleSink
 from proxy.export_stats import ExportStats
 from proxy.log import EventLog, innermost_frame
 from quota.interval import IntervalCounts
@@ -30,33 +30,6 @@ LINES_PER_SLICE = 100
 
 CLOSE_SECONDS = 5.0
 """How long the sinks may take to get the last samples out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One sample as it is written: `chunks` are JSON lines, some whole lines each. `ended_at` is UTC."""
-
-    key: SampleKey
-    ended_at: datetime
-    chunks: Sequence[bytes]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all lines."""
-        return sum(map(len, self.chunks))
-
-
-class SampleSink(Protocol):
-    """Something that samples are written to."""
-
-    def offer(self, sample: Sample) -> None:
-        """Take a sample over, or drop and count it; at once, whatever state the sink is in."""
-
-    def count_failed(self) -> None:
-        """Count a sample as dropped that could not be made, or that `offer` raised on."""
-
-    async def close(self, seconds: float) -> None:
-        """Write what was taken, in at most `seconds`; count what was not written as dropped."""
 
 
 class Exporter:

@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
-from proxy.export import Sample
+from proxy.export_sample import Sample
 from proxy.export_stats import ExportStats
 from proxy.log import EventLog, innermost_frame, os_error_reason
 

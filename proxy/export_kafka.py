@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
 from proxy.config import KafkaExport
-from proxy.export import Sample
+from proxy.export_sample import Sample
 from proxy.export_stats import ExportStats
 from proxy.log import EventLog, os_error_reason
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from protocol.frame_cutter import FrameCutter
-from proxy.pump import UNTAKEN, Pump
+from proxy.buffers import SMALL_BUFFER_SIZE
+from proxy.pump import BLOCKED, UNTAKEN, Pump
 from proxy.turn_budget import TurnBudget
 
 MOST_FRAMES: Final = 16
@@ -37,31 +38,34 @@ class InflowOwner(Protocol):
 class Inflow:
     """What `pump` has read and its owner has not taken yet; while there is such, the pump does not read.
 
-    `held_up` are the pump's reasons to pause for which the owner takes nothing either.
+    Nothing is taken while `is_open` is False, or the pump has something to send that is not taken from it.
     """
 
-    __slots__ = ("_cutter", "_held_up", "_is_in_line", "_owner", "_pump", "_turns", "rest")
+    __slots__ = ("_cutter", "_is_in_line", "_owner", "_pump", "_turns", "is_open", "rest")
 
-    def __init__(self, owner: InflowOwner, pump: Pump, turns: TurnBudget, held_up: int) -> None:
+    def __init__(self, owner: InflowOwner, pump: Pump, turns: TurnBudget) -> None:
         self._owner = owner
         self._pump = pump
         self._turns = turns
-        self._held_up = held_up
         self._cutter = FrameCutter()
         self._is_in_line = False
+        self.is_open = False
         self.rest = memoryview(b"")
-        """What waits: whole frames from its first byte on."""
+        """What waits; it begins with a frame's first byte, or behind those of a request that is held."""
 
     def skip(self, size: int) -> None:
         """Bytes passed that end no later than the frame under way."""
         self._cutter.skip(size)
 
-    def arrived(self, view: memoryview, clock: Callable[[], float] = time.perf_counter) -> int:
-        """Have the first frames of `view` taken, and keep what follows them; returns the number of frames taken."""
+    def arrived(self, view: memoryview, clock: Callable[[], float] = time.perf_counter) -> bool:
+        """Have the first frames of `view` taken, and keep what follows them.
+
+        Returns whether a small buffer came full, with so few frames that a large one would not hold up others.
+        """
         at, frames = self._take_some(view)
         if at < len(view):
             end = clock() + (0.0 if self._turns.is_busy else _AT_ONCE_SECONDS)
-            while at < len(view) and not self._pump.is_paused(self._held_up):
+            while at < len(view) and self.is_open and not self._pump.is_paused(BLOCKED):
                 if frames * _SMALL_FRAME >= at and clock() >= end:
                     break
                 size, more = self._take_some(view[at:])
@@ -72,11 +76,11 @@ class Inflow:
             self.rest = memoryview(bytes(view[at:]))
             self._pump.pause(UNTAKEN)
             self.go_on()
-        return frames
+        return len(view) >= SMALL_BUFFER_SIZE and frames * _SMALL_FRAME < len(view)
 
     def go_on(self) -> None:
         """Get in line with what waits, unless it has to wait for something else too."""
-        if self.rest and not self._is_in_line and not self._pump.is_paused(self._held_up):
+        if self.rest and not self._is_in_line and self.is_open and not self._pump.is_paused(BLOCKED):
             self._is_in_line = True
             self._turns.add(self._take_next)
 
@@ -91,7 +95,7 @@ class Inflow:
 
     def _take_next(self) -> None:
         self._is_in_line = False
-        if not self.rest or self._pump.is_paused(self._held_up):
+        if not self.rest or not self.is_open or self._pump.is_paused(BLOCKED):
             return
         try:
             taken, _ = self._take_some(self.rest)
@@ -108,8 +112,10 @@ class Inflow:
 
     def _take_some(self, view: memoryview) -> tuple[int, int]:
         """Have at most MOST_FRAMES taken; returns how many bytes, and how many frames were seen in them."""
+        before = self._cutter.place
         size, frames = self._cutter.cut(view, MOST_FRAMES)
         taken = self._owner.take(self._pump, view[:size])
         if taken < size:
-            self._cutter.at_boundary()
+            self._cutter.place = before
+            self._cutter.cut(view[:taken], MOST_FRAMES + 1)
         return taken, frames

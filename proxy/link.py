@@ -1,89 +1,75 @@
 """One client's connection and its own connection to the broker.
 
-Requests become events, responses are matched with them, and replica fetches are decided on by the throttle. All of it
-happens in the loop's callbacks; nothing here awaits, so nothing is ever seen half-changed.
+Requests become events, and responses are matched with them. `ReplicaFetches` decides what becomes of a replica's fetch,
+and the link carries that out. How far its life has come is kept in a `LinkLife`, whose table says what may follow. All
+of it happens in the callbacks of the loop; nothing here awaits, so nothing is ever seen half-changed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from protocol.errors import ProtocolError
-from protocol.framing import (
-    BecameOpaque,
-    Expect,
-    Pass,
-    Pending,
-    ReplicaFetch,
-    RequestEvent,
-    RequestStream,
-    ResponseStream,
-    Undecoded,
-)
+from protocol.framing import ResponseStream
 from proxy.buffers import SMALL_BUFFER_SIZE
 from proxy.fetch_memory import Why
 from proxy.fetches import ReplicaFetches
 from proxy.inflow import Inflow
-from proxy.log import innermost_frame
-from proxy.pump import BLOCKED, CROWDED, DRAINING, ENDED, HELD, IN_LINE, STOPPED, UNTAKEN, Pump
+from proxy.linger import Linger
+from proxy.link_life import Client, Event, LinkLife, Phase
+from proxy.link_reports import LinkReports
+from proxy.link_requests import LinkRequests
+from proxy.pump import BLOCKED, IN_LINE, STOPPED, UNTAKEN, Pump
 from proxy.relay import Relay
 from proxy.replica_sources import ReplicaSources
-
-MOST_PENDING: Final = 1024
-"""Requests that may wait for responses before no more are read from the client."""
-
-MOST_FETCHES: Final = 8
-"""Replica fetches among them: each keeps its plan. Kafka's fetchers have one under way."""
+from proxy.sliced_work import SlicedWork
+from proxy.transport import Transport
 
 _LARGE_FETCH: Final = 2**14  # bytes: what is received of a larger one has to wait for its turn
 
-_SMALL_FRAME: Final = 1024  # bytes: reading one costs more than moving it
-
 HALF_CLOSED_SECONDS: Final = 60.0
 """How long a connection may stay half-closed without a byte moving."""
-
-LINGER_SECONDS: Final = 1.0
-"""How long a drained client has for closing its end, so that what was sent to it last is not lost to a reset."""
 
 
 class Link:
     """A client's connection and the upstream's, from the moment that both are there until `close`.
 
-    `peer` is the upstream broker's id where the route says it. `on_close` is called once, when both sockets are closed.
+    `peer` is the upstream broker's id where the route says it. `on_close` is called once, when both connections are
+    closed.
     """
 
     __slots__ = (
         "_client",
-        "_closed",
-        "_draining",
         "_fetches",
+        "_half_closed",
         "_kept_half",
         "_kept_whole",
-        "_lingering",
+        "_linger",
         "_loop",
         "_on_close",
         "_relay",
+        "_replans_later",
+        "_reports",
         "_requests",
         "_requests_in",
         "_responses",
         "_responses_in",
-        "_timer",
         "_to_client",
         "_to_upstream",
         "_upstream",
+        "_work",
         "client_host",
-        "upstream_name",
+        "life",
     )
 
     def __init__(
         self,
         relay: Relay,
-        client: socket.socket,
-        upstream: socket.socket,
+        client: Transport,
+        upstream: Transport,
         peer: int | None,
         *,
         sources: ReplicaSources | None,
@@ -97,41 +83,75 @@ class Link:
         self._upstream = upstream
         self._on_close = on_close
         self.client_host = client_host
-        self.upstream_name = upstream_name
-        self._requests = RequestStream(relay.fetch_size_limit)
-        self._responses = ResponseStream()
-        self._fetches = ReplicaFetches(relay, peer, self)
-        if sources is not None:
-            self._requests.decode_fetch = partial(self._fetches.decodes, sources, client_host)
+        self.life = LinkLife()
+        self._fetches = ReplicaFetches(relay, peer, sources, client_host)
+        self._reports = reports = LinkReports(relay.stats, relay.log, client_host, upstream_name)
+        self._responses = responses = ResponseStream()
         self._to_upstream = Pump(self, loop, relay.pool, client, upstream, relay.turns)
         self._to_client = Pump(self, loop, relay.pool, upstream, client, relay.turns)
-        self._requests_in = Inflow(self, self._to_upstream, relay.turns, BLOCKED | HELD | CROWDED | STOPPED)
-        self._responses_in = Inflow(self, self._to_client, relay.turns, BLOCKED | STOPPED)
+        self._requests_in = Inflow(self, self._to_upstream, relay.turns)
+        self._responses_in = Inflow(self, self._to_client, relay.turns)
+        ends = self._to_upstream, self._to_client
+        self._requests = LinkRequests(self, relay, self._fetches, reports, responses, *ends)
+        self._work = SlicedWork(self, relay.turns)
+        self._replans_later = False
         self._kept_half = self._kept_whole = 0  # bytes of fetches, as told to `fetch_memory`
-        self._draining = False
-        self._lingering = False
-        self._closed = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._half_closed: asyncio.TimerHandle | None = None
+        self._linger: Linger | None = None
+
+    # Its life
 
     def start(self) -> None:
         """Begin to move bytes."""
-        self._to_upstream.resume(STOPPED)
-        self._to_client.resume(STOPPED)
+        self.on(Event.STARTED)
 
     def close(self) -> None:
-        """Close both sockets at once; what is unsent is lost."""
-        if self._closed:
+        """Close both connections at once; what is unsent is lost."""
+        if not self.life.is_closed:
+            self.on(Event.CLOSE)
+
+    def drain(self) -> None:
+        """Take no further request, and close when every response that is due was passed on."""
+        if self.life.phase is not Phase.OPEN:
             return
-        self._closed = True
+        self.on(Event.DRAIN)
+        self._take_no_more()
+        self._finish_if_idle()
+
+    def evict(self, why: Why) -> None:
+        """Close for want of memory, or because a fetch does not come to its end."""
+        self._reports.evicted(why, self._kept_half + self._kept_whole)
+        self.close()
+
+    def on(self, event: Event) -> None:
+        """Take what happened, and have everything do what the state that follows allows."""
+        life = self.life
+        life.on(event)
+        self._requests_in.is_open, self._responses_in.is_open = life.takes_requests, life.takes_responses
+        if life.phase is Phase.CLOSED:
+            self._tear_down()
+            return
+        for pump, reads in ((self._to_upstream, life.reads_requests), (self._to_client, life.reads_responses)):
+            if reads:
+                pump.resume(STOPPED)
+            else:
+                pump.pause(STOPPED)
+        self._requests_in.go_on()
+        self._responses_in.go_on()
+
+    def _tear_down(self) -> None:
         self._to_upstream.close()
         self._to_client.close()
         self._requests_in.close()
         self._responses_in.close()
-        self._loop.remove_reader(self._client)  # a lingering one
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._linger is not None:
+            self._linger.stop()
+        if self._half_closed is not None:
+            self._half_closed.cancel()
         self._client.close()
         self._upstream.close()
+        self._work.close()
+        self._requests.forget_held()
         self._fetches.close()
         self._relay.fetch_memory.drop(self)
         self._on_close(self)
@@ -139,50 +159,46 @@ class Link:
     @property
     def is_reading(self) -> bool:
         """Whether what the client sends is taken: nothing holds it up here, or behind here."""
-        return not self._to_upstream.is_paused(BLOCKED | HELD | CROWDED | UNTAKEN | IN_LINE)
-
-    def evict(self, why: Why) -> None:
-        """Close for want of memory, or because a fetch does not come to its end."""
-        stats, log = self._relay.stats, self._relay.log
-        stats.protocol_errors[why] += 1
-        event = "fetch_memory_full" if why == "fetch_memory" else why
-        log.fault(event, self.client_host, side=stats.side, kept_bytes=self._kept_half + self._kept_whole)
-        self.close()
-
-    def drain(self) -> None:
-        """Take no further request, and close when every response that is due was passed on."""
-        self._draining = True
-        if not self._requests.opaque:  # else only its peers know what is in flight: it goes on until the limit
-            self._take_no_more()
-            self._finish_if_idle()
+        return self.life.takes_requests and not self._to_upstream.is_paused(BLOCKED | UNTAKEN | IN_LINE)
 
     # What the pumps tell
 
     def received(self, pump: Pump, view: memoryview) -> None:
         """Take bytes that arrived from the client (for the upstream) or from the upstream."""
         is_requests = pump is self._to_upstream
-        stream, inflow = (self._requests, self._requests_in) if is_requests else (self._responses, self._responses_in)
+        stream, inflow = (
+            (self._requests.stream, self._requests_in) if is_requests else (self._responses, self._responses_in)
+        )
         if stream.skip(len(view)):
             inflow.skip(len(view))
             pump.unsent.append(view)
         else:
-            frames = inflow.arrived(view)
+            is_bulk = inflow.arrived(view)
             self._note_kept()
             if self._kept_half >= _LARGE_FETCH:
                 pump.waits_in_line = True
             pump.large_reads = (
                 stream.opaque
                 or stream.passing > SMALL_BUFFER_SIZE
-                or _is_bulk(view, frames)
-                or (not is_requests and self._responses.scanning)
+                or is_bulk
+                or (not is_requests and self._responses.observing)
             )
         self._go_on_draining()
 
     def take(self, pump: Pump, view: memoryview) -> int:
         """Take a few requests or responses; returns how many bytes of them were taken."""
         if pump is self._to_upstream:
-            return self._take_requests(view)
-        self._take_responses(view)
+            taken, is_new, work = self._requests.take(view)
+            if work is not None:
+                self._work.begin(work)
+            self._note_kept(is_new=is_new)
+            return taken
+        responses = self._responses
+        responses.receive(view, pump.unsent)
+        if responses.completed:
+            completed, responses.completed = responses.completed, []
+            self._work.begin(self._fetches.settle(completed))
+        self._requests.ease()
         return len(view)
 
     def took(self, pump: Pump) -> None:
@@ -190,70 +206,78 @@ class Link:
         self._note_kept()
         self._go_on_draining()
 
-    def _go_on_draining(self) -> None:
-        if self._draining and not self._closed and not self._requests.opaque:
-            self._take_no_more()
-            self._loop.call_soon(self._finish_if_idle)  # when what arrived was sent
-
     def unblocked(self, pump: Pump) -> None:
         """Go on with what waited for a peer to read."""
         if pump is self._to_client:
             self._responses_in.go_on()
-            self._read_on_if_not_crowded()
+            self._requests.ease()
         else:
             self._requests_in.go_on()
-        if self._draining:
+        if self.life.is_draining:
             self._finish_if_idle()
 
     def ended(self, pump: Pump) -> None:
-        """One end sent its last byte, and the other was told. With both ended, or a fetch held, nothing can follow."""
-        other = self._to_upstream if pump is self._to_client else self._to_client
-        if other.is_paused(ENDED) or self._fetches.holding or self._draining:
-            self.close()
-        else:
+        """One end sent its last byte, and the other was told."""
+        self.on(Event.CLIENT_ENDED if pump is self._to_upstream else Event.UPSTREAM_ENDED)
+        if not self.life.is_closed:
             self._watch_half_closed()
 
     def failed(self, pump: Pump, error: Exception) -> None:
         """Close, and say why unless a peer simply went away."""
-        if self._closed:
+        if self.life.is_closed:
             return
-        stats, log = self._relay.stats, self._relay.log
+        self._reports.failed(error, by_client=pump is self._to_upstream)
         if isinstance(error, ProtocolError):
-            sent_by, name = ("client", self.client_host)
-            if pump is self._to_client:
-                sent_by, name = ("upstream", self.upstream_name)
-            stats.protocol_errors[error.kind] += 1
-            log.fault("protocol_error", name, side=stats.side, kind=error.kind, sent_by=sent_by, reason=str(error))
             pump.flush()  # what came before the fault
-        elif not isinstance(error, OSError):
-            stats.relay_errors += 1
-            log.error("relay_error", side=stats.side, error=repr(error), at=innermost_frame(error))
         self.close()
 
-    # Requests
+    def replan(self) -> None:
+        """Have it decided again on the request that is held."""
+        held = self._requests.held
+        if held is None:
+            return
+        if self._work.is_under_way:
+            self._replans_later = True
+            return
+        if self._client.is_gone():
+            self.close()
+            return
+        try:
+            self._work.begin(self._requests.decide_again(held))
+            self._note_kept()
+        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
+            self.failed(self._to_upstream, error)
 
-    def _take_requests(self, view: memoryview) -> int:
-        requests, pending = self._requests, self._responses.pending
-        taken, is_new = len(view), False
-        for event in requests.receive(view):
-            is_new = True
-            self._carry_out(event)
-            if self._closed:
-                return taken
-            if len(pending) > MOST_PENDING or self._fetches.in_flight >= MOST_FETCHES:
-                self._to_upstream.pause(CROWDED)
-            if self._fetches.holding:
-                self._to_upstream.pause(HELD)
-            if isinstance(event, ReplicaFetch):
-                taken = requests.consumed  # each of them may take long: the others come first
-                break
-        self._note_kept(is_new=is_new)
-        return taken
+    # Work that takes several turns
+
+    def work_began(self) -> None:
+        """Take nothing until it is done."""
+        if not self.life.is_closed:
+            self.on(Event.WORK_BEGAN)
+
+    def work_ended(self) -> None:
+        """Go on with what waited for it."""
+        self._note_kept()
+        self._to_upstream.flush()
+        if self.life.is_closed:
+            return
+        self.on(Event.WORK_ENDED)
+        self._requests.ease()
+        if self._replans_later:
+            self._replans_later = False
+            self._relay.held.wake((self,))
+        self._relay.held.wake_soon()
+        self._go_on_draining()
+
+    def work_failed(self, error: Exception) -> None:
+        """Close: only what the client sent can be at fault, for what settling raises is the throttle's."""
+        self.failed(self._to_upstream, error)
 
     def _note_kept(self, *, is_new: bool = False) -> None:
-        if self._closed:
+        if self.life.is_closed:
             return
-        half, whole = self._requests.collected, self._fetches.held_bytes + len(self._requests_in.rest)
+        half = self._requests.stream.collected
+        whole = self._requests.whole_bytes + len(self._requests_in.rest)
         if half != self._kept_half or whole != self._kept_whole or (half and is_new):
             self._kept_half, self._kept_whole = half, whole
             memory = self._relay.fetch_memory
@@ -261,160 +285,49 @@ class Link:
             if half:
                 memory.watch(self._loop)
 
-    def _carry_out(self, event: RequestEvent) -> None:
-        match event:
-            case Pass(buffer):
-                self._to_upstream.unsent.append(buffer)
-            case Expect(_, _, correlation_id):
-                self._responses.expect(Pending(correlation_id))
-            case ReplicaFetch():
-                self._fetches.take(event)
-            case Undecoded(reason, api_version, replica_id):
-                stats = self._relay.stats
-                stats.count_undecoded(api_version, reason)
-                if reason != "fetch_version":
-                    self._fetches.passed_undecoded(api_version)
-                self._relay.log.fault(
-                    "fetch_not_throttled",
-                    self.client_host,
-                    side=stats.side,
-                    reason=reason,
-                    api_version=api_version,
-                    replica_id=replica_id,
-                )
-            case BecameOpaque(reason):
-                self._responses.become_opaque()
-                self._to_client.large_reads = True  # nothing tells small frames from large ones any more
-                self._relay.stats.passthrough[reason] += 1
-                self._relay.log.fault("opaque_connection", self.client_host, side=self._relay.stats.side, reason=reason)
-
-    def forward(self, data: bytes, pending: Pending) -> None:
-        """Queue a fetch for the upstream; whoever had it decided flushes."""
-        self._responses.expect(pending)
-        self._to_upstream.unsent.append(data)
-
-    def answer(self, pending: Pending) -> None:
-        """Queue an answer of our own; it is sent at once when no response is due before it."""
-        self._responses.expect(pending)
-        ready = self._responses.ready_answers()
-        if ready:
-            self._to_client.unsent += ready
-            self._to_client.flush()
-        if not ready or self._to_client.is_paused(BLOCKED):
-            self._to_upstream.pause(CROWDED)  # or a client that never reads could have answers pile up
-
-    def stop_decoding(self) -> None:
-        """Let all further fetches pass."""
-        self._requests.decode_fetch = _decodes_nothing
-
-    def replan(self) -> None:
-        """Have the fetch that is held planned again; when it goes, go on with what came behind it."""
-        if self._client_is_gone():
-            self.close()
-            return
-        try:
-            self._fetches.replan()
-            if self._closed or self._fetches.holding:
-                return
-            self._note_kept()
-        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
-            self.failed(self._to_upstream, error)
-            return
-        self._to_upstream.flush()
-        if not self._closed:
-            self._to_upstream.resume(HELD)
-            self._requests_in.go_on()
-
-    def _client_is_gone(self) -> bool:
-        """Whether the client closed its connection while nothing was read from it."""
-        try:
-            return not self._client.recv(1, socket.MSG_PEEK)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
-            return True
-
-    # Responses
-
-    def _take_responses(self, view: memoryview) -> None:
-        responses = self._responses
-        responses.receive(view, self._to_client.unsent)
-        if responses.completed:
-            completed, responses.completed = responses.completed, []
-            self._fetches.settle(completed)
-        self._read_on_if_not_crowded()
-
-    def _read_on_if_not_crowded(self) -> None:
-        if self._to_upstream.is_paused(CROWDED):
-            pending = self._responses.pending
-            if (
-                len(pending) <= MOST_PENDING // 2
-                and self._fetches.in_flight < MOST_FETCHES
-                and all(one.answer is None for one in pending)
-            ):
-                self._to_upstream.resume(CROWDED)
-                self._requests_in.go_on()
-
     # The end
+
+    def _go_on_draining(self) -> None:
+        if self.life.is_draining:
+            self._take_no_more()
+            self._loop.call_soon(self._finish_if_idle)  # when what arrived was sent
 
     def _take_no_more(self) -> None:
         """Draining: read up to the end of the request under way and no further; one that is held was not taken."""
-        self._fetches.drop_held()
+        stream = self._requests.stream
+        if stream.opaque or self._work.is_under_way:
+            return  # of an opaque one only its peers know what is in flight: it goes on until the limit
+        self._requests.give_up_held()
         self._requests_in.drop()
         self._note_kept()
-        if self._requests.at_boundary:
-            self._to_upstream.pause(DRAINING)
-        else:
-            self._to_upstream.read_limit = self._requests.missing
+        if not stream.at_boundary:
+            self._to_upstream.read_limit = stream.missing
+        elif self.life.client is Client.FINISHES:
+            self.on(Event.LAST_REQUEST_ENDED)
 
     def _finish_if_idle(self) -> None:
         """Draining: when nothing is in flight any more, say goodbye and wait a moment for the client's."""
         waiting = self._responses.pending or self._to_client.unsent or self._to_upstream.unsent
-        if self._closed or self._lingering or waiting or not self._requests.at_boundary or self._requests.opaque:
+        stream = self._requests.stream
+        if not self.life.is_draining or waiting or self._work.is_under_way or not stream.at_boundary or stream.opaque:
             return
-        self._lingering = True
-        client_ended = self._to_upstream.is_paused(ENDED)
+        self.on(Event.DELIVERED)
+        if self.life.is_closed:
+            return
         self._to_upstream.close()
         self._to_client.close()
         self._upstream.close()
         try:
-            self._client.shutdown(socket.SHUT_WR)
+            self._client.finish()
         except OSError:
-            client_ended = True
-        if client_ended:
             self.close()
         else:
-            self._loop.add_reader(self._client, self._linger)
-            self._set_timer(LINGER_SECONDS, self.close)
-
-    def _linger(self) -> None:
-        """Throw away what a drained client still sends."""
-        try:
-            if self._client.recv(SMALL_BUFFER_SIZE):
-                return
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            pass
-        self.close()
+            self._linger = Linger(self._client, self.close)
 
     def _watch_half_closed(self, moved_before: int = -1) -> None:
         moved = self._to_upstream.moved + self._to_client.moved
         if moved == moved_before:
             self.close()
         else:
-            self._set_timer(HALF_CLOSED_SECONDS, lambda: self._watch_half_closed(moved))
-
-    def _set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, callback)
-
-
-def _is_bulk(view: memoryview, frames: int) -> bool:
-    """Whether a buffer came full, with so few frames that a larger one would not hold up the other connections."""
-    return len(view) >= SMALL_BUFFER_SIZE and frames * _SMALL_FRAME < len(view)
-
-
-def _decodes_nothing(replica_id: int, api_version: int) -> bool:
-    return False
+            watch = partial(self._watch_half_closed, moved)
+            self._half_closed = self._loop.call_later(HALF_CLOSED_SECONDS, watch)

@@ -11,6 +11,7 @@ from proxy.connect import connect, set_options
 from proxy.link import Link
 from proxy.relay import Relay
 from proxy.replica_sources import ReplicaSources
+from proxy.transport import TcpTransport
 
 _BACKLOG: Final = 1024
 _ACCEPTS_IN_A_ROW: Final = 8
@@ -154,8 +155,8 @@ class Listener:
         set_options(client)
         link = Link(
             self.relay,
-            client,
-            task.result(),
+            TcpTransport(client),
+            TcpTransport(task.result()),
             self.peer,
             sources=self.sources,
             client_host=client_host,

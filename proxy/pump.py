@@ -2,30 +2,26 @@
 
 A pump reads when its source has bytes and nothing it read before is unsent; while its target blocks it does not read
 (back-pressure, so memory is bounded by one borrowed buffer). What to send for the bytes received is its owner's
-business. Sockets are non-blocking and watched with the loop's add_reader and add_writer: alike on asyncio and uvloop.
+business, and of what kind the connections are that of their transports.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from typing import Final, Protocol
 
 from protocol.response_scanner import Buffer
 from proxy.buffers import LARGE_BUFFER_SIZE, BufferPool
+from proxy.transport import Transport
 from proxy.turn_budget import TurnBudget
 
 # Why a pump does not read; it reads when no reason is left. Plain integers: enum's flags cost more than a read does.
-STOPPED: Final = 1  # not started yet, or closed
+STOPPED: Final = 1  # its owner does not let it, or the source sent its last byte
 BLOCKED: Final = 2  # what was read is not all sent
-HELD: Final = 4  # a request is held back, and what follows it has to wait
-CROWDED: Final = 8  # the peer asks faster than it takes answers
-DRAINING: Final = 16  # no new request is taken
-ENDED: Final = 32  # the source sent its last byte
-UNTAKEN: Final = 64  # what was read has to wait for its turn
-IN_LINE: Final = 128  # the next read has to wait for its turn
+UNTAKEN: Final = 4  # what was read has to wait for its turn
+IN_LINE: Final = 8  # the next read has to wait for its turn
 
 READS_IN_A_ROW: Final = 16
 """Reads of small buffers before other connections have their turn: as many bytes as one large buffer."""
@@ -56,7 +52,6 @@ class Pump:
 
     __slots__ = (
         "_borrowed",
-        "_is_level_triggered",
         "_loop",
         "_owner",
         "_paused",
@@ -78,8 +73,8 @@ class Pump:
         owner: PumpOwner,
         loop: asyncio.AbstractEventLoop,
         pool: BufferPool,
-        source: socket.socket,
-        target: socket.socket,
+        source: Transport,
+        target: Transport,
         turns: TurnBudget,
     ) -> None:
         self._owner = owner
@@ -92,9 +87,6 @@ class Pump:
         self._paused = STOPPED
         self._reading = False
         self._writing = False
-        # libuv stops watching a socket once it was reset, though bytes may be left to read: on uvloop a pump has to
-        # read until there is nothing before it waits for the next event.
-        self._is_level_triggered = isinstance(loop, asyncio.SelectorEventLoop)
         self.unsent: list[Buffer] = []
         """What is to be sent, oldest first; add to it and `flush`."""
         self.large_reads = False
@@ -115,21 +107,21 @@ class Pump:
         self._paused |= reason
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._source)
+            self._source.unwatch_reads()
 
     def resume(self, reason: int) -> None:
         """Take one reason back; without any left, read."""
         self._paused &= ~reason
         if not self._paused and not self._reading:
             self._reading = True
-            self._loop.add_reader(self._source, self._readable)
+            self._source.watch_reads(self._readable)
 
     def close(self) -> None:
-        """Let go of the buffer and of both sockets, which stay open; nothing unsent will be sent."""
+        """Let go of the buffer and of both connections, which stay open; nothing unsent will be sent."""
         self.pause(STOPPED)
         if self._writing:
             self._writing = False
-            self._loop.remove_writer(self._target)
+            self._target.unwatch_sends()
         self.unsent.clear()
         self._give_back()
 
@@ -141,7 +133,7 @@ class Pump:
                 if len(unsent) == 1:
                     sent = self._target.send(unsent[0])
                 else:
-                    sent = self._target.sendmsg(unsent[:_MOST_BUFFERS])
+                    sent = self._target.send_many(unsent[:_MOST_BUFFERS])
                 self._drop(sent)
         except (BlockingIOError, InterruptedError):
             self._block()
@@ -151,7 +143,7 @@ class Pump:
             self._give_back()
             if self._writing:
                 self._writing = False
-                self._loop.remove_writer(self._target)
+                self._target.unwatch_sends()
                 self.resume(BLOCKED)
                 self._owner.unblocked(self)
 
@@ -174,7 +166,7 @@ class Pump:
                 return
             buffer = self._borrowed = self._pool.borrow(self.large_reads)
             try:
-                size = self._source.recv_into(buffer, min(self.read_limit, len(buffer)))
+                size = self._source.receive_into(buffer, min(self.read_limit, len(buffer)))
             except (BlockingIOError, InterruptedError):
                 self._give_back()
                 return
@@ -193,24 +185,24 @@ class Pump:
             self.flush()
             if size == LARGE_BUFFER_SIZE:
                 break
-            if size < len(buffer) and self._is_level_triggered:
+            if size < len(buffer) and self._source.tells_again:
                 return
             if time.perf_counter() >= end:
                 break
-        if not self._is_level_triggered:
+        if not self._source.tells_again:
             self._loop.call_soon(self._readable)
 
     def _end(self) -> None:
         self._give_back()
-        self.pause(ENDED)
+        self.pause(STOPPED)
         with contextlib.suppress(OSError):  # the target may be gone already
-            self._target.shutdown(socket.SHUT_WR)
+            self._target.finish()
         self._owner.ended(self)
 
     def _block(self) -> None:
         if not self._writing:
             self._writing = True
-            self._loop.add_writer(self._target, self.flush)
+            self._target.watch_sends(self.flush)
             self.pause(BLOCKED)
 
     def _drop(self, sent: int) -> None:

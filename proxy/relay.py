@@ -11,9 +11,11 @@ from typing import Any, Final, Protocol
 from protocol.fetch import FetchRequest
 from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from protocol.response_scanner import ResponseHead, ScannedTopic
+from protocol.steps import Steps
 from proxy.buffers import BufferPool
 from proxy.fetch_memory import FetchMemory
 from proxy.log import EventLog
+from proxy.outcomes import RequestGate
 from proxy.stats import RelayStats
 from proxy.turn_budget import PAUSE_SECONDS, TurnBudget
 from quota.fetch.decisions import Decision
@@ -27,10 +29,13 @@ _WAKE_INTERVAL_SECONDS: Final = 0.005  # each wake plans every held fetch again,
 class LinkThrottle(Protocol):
     """One connection's part of a throttle, as quota.fetch.link.ReplicaLink is."""
 
-    def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
-        """Decide on a request; `held_seconds` is 0 the first time, and how long it was held since in later ones."""
+    def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
+        """Decide on a request; `held_seconds` is 0 the first time, and how long it was held since in later ones.
 
-    def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> None:
+        Between the steps of this and `settle_steps` nothing else is asked of it but to be closed.
+        """
+
+    def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> Steps[None]:
         """The answer to the oldest request forwarded passed whole; `head` is as the broker sent it."""
 
     def close(self) -> None:
@@ -51,10 +56,10 @@ class SideThrottle(Protocol):
 
 
 class Holder(Protocol):
-    """A link, for those that hold a fetch back."""
+    """A link that holds a request back."""
 
     def replan(self) -> None:
-        """Plan the held fetch again."""
+        """Decide on the held request again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,7 +67,7 @@ class Relay:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
 
     `pool`, `fetch_memory` and `turns` may be shared by both sides. `fetch_size_limit` (bytes) and `connect_seconds`
-    count for new connections.
+    count for new connections, and so does `gate`, who may hold requests that are no replica's fetch.
     """
 
     throttle: SideThrottle
@@ -74,6 +79,7 @@ class Relay:
     fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
     connect_seconds: float = CONNECT_SECONDS
     turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
+    gate: RequestGate | None = None
     held: HeldFetches = field(init=False)
 
     def __post_init__(self) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import itertools
 import socket
-from typing import TYPE_CHECKING
 
 from proxy.address import Address, IPAddress, numeric_address
+from proxy.config import Config
 from proxy.config_reader import ConfigError
-
-if TYPE_CHECKING:
-    from proxy.config import Config
 
 
 def check_routes(config: Config) -> None:

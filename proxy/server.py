@@ -7,7 +7,8 @@ import gc
 import signal
 from pathlib import Path
 
-from proxy.config import Config, load_config
+from proxy.config import Config
+from proxy.config_load import load_config
 from proxy.event_loop import new_event_loop, raise_descriptor_limit
 from proxy.log import configure_logging
 from proxy.sidecar import ListenError, Sidecar

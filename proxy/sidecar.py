@@ -20,7 +20,8 @@ from proxy.cluster.poll_metrics import poll_families
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.cluster.watch import ClusterWatch, Consumers
-from proxy.config import SIDES, Config, ConfigError, ThrottleTable, throttle_settings
+from proxy.config import SIDES, Config, ConfigError, ThrottleTable
+from proxy.config_load import throttle_settings
 from proxy.export import Exporter, new_exporter
 from proxy.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
 from proxy.listener import Listener

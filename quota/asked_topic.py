@@ -8,11 +8,25 @@ fetched last.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from quota.lag import LagTracker
-    from quota.topic_lag import TopicLag
+from quota.topic_lag import TopicLag
+
+
+class Tracker(Protocol):
+    """What keeps the lag of all topics; see `quota.lag.LagTracker`."""
+
+    silence_grace_seconds: float
+
+    def fetched(self) -> None: ...
+
+    def known(self, replica: int, topic: bytes) -> TopicLag | None: ...
+
+    def made(self, asked: AskedTopic) -> TopicLag | None: ...
+
+    def makes_later(self, asked: AskedTopic) -> bool: ...
+
+    def renamed(self, lag: TopicLag, asked: AskedTopic) -> TopicLag | None: ...
 
 
 class Asker:
@@ -20,7 +34,7 @@ class Asker:
 
     __slots__ = ("at", "is_open", "returned_at", "silent_since", "tracker")
 
-    def __init__(self, tracker: LagTracker) -> None:
+    def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
         self.at = -math.inf
         """Its last fetch (clock seconds)."""
@@ -126,7 +140,9 @@ class AskedTopic:
     def rename(self, topic: bytes) -> None:
         """The topic went by its id so far: this is its name."""
         lag, self.topic, self.names_topic = self._known(), topic, True
-        self._lag = self.asker.tracker.known(self.replica, topic) if lag is None else lag.rename(topic, self)
+        self._lag = (
+            self.asker.tracker.known(self.replica, topic) if lag is None else self.asker.tracker.renamed(lag, self)
+        )
 
     def _is_left_for_later(self, partition: int, behind: int | None, now: float) -> bool:
         if self._early is None and self._known() is None and self.asker.tracker.makes_later(self):

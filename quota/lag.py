@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Final, TypeVar
 
 from quota.asked_topic import AskedTopic, Asker
@@ -157,6 +158,15 @@ class LagTracker:
         self._replicas_of[asked.topic] = self._replicas_of.get(asked.topic, 0) + 1
         self._topics_of[asked.replica] = self._topics_of.get(asked.replica, 0) + 1
         return lag
+
+    def renamed(self, lag: TopicLag, asked: AskedTopic) -> TopicLag | None:
+        """Return the lag of a topic under its name, with what was seen by then under its id."""
+        seen = copy(lag)
+        self.drop(lag)
+        named = self.made(asked)
+        if named is not None:
+            named.take(seen)
+        return named
 
     def drop(self, lag: TopicLag) -> None:
         """Keep it no longer."""

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from quota.asked_topic import AskedTopic, Asker
-
-if TYPE_CHECKING:
-    from quota.lag import LagTracker
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol
 
 IN_SYNC_SECONDS: Final = 15.0
 """How long the cluster's word that a replica is in sync holds: longer than it takes to ask again (`poll_seconds`)."""
@@ -30,10 +25,6 @@ class LagRow(NamedTuple):
     """The replica did not ask for it, or had errors only, for `replica.lag.time.max.ms`."""
 
 
-_Seen = tuple[int, float, AskedTopic | float]
-"""Messages behind; lag_begin, or when it was last seen caught up; who asks for it, or when it was last asked for."""
-
-
 class _Note:
     """What is seldom known of a partition; all times are clock seconds."""
 
@@ -47,12 +38,50 @@ class _Note:
         self.silent_since = self.returned_at = -math.inf  # its own last silence
 
 
+class Asker(Protocol):
+    """The fetches of one connection, in clock seconds."""
+
+    at: float
+    """Its last fetch."""
+    is_open: bool
+    silent_since: float
+    """Its last fetch before it was silent for more than a long poll."""
+    returned_at: float
+    """Its first one after that."""
+
+
+class Asked(Protocol):
+    """One topic of one connection."""
+
+    @property
+    def asker(self) -> Asker:
+        """Whose fetches ask for it."""
+
+
+class Tracker(Protocol):
+    """What keeps the lag of all topics. `count` takes what came or went, `in_sync` what the cluster says."""
+
+    replica_lag_time_max: float
+    silence_grace_seconds: float
+    expire_seconds: float
+    now: Callable[[], float]
+    in_sync: Callable[[bytes, int, int], bool]
+
+    def count(self, partitions: int, messages: int) -> None: ...
+
+    def has_room(self) -> bool: ...
+
+
+_Seen = tuple[int, float, Asked | float]
+"""Messages behind; lag_begin, or when it was last seen caught up; who asks for it, or when it was last asked for."""
+
+
 class TopicLag:
     """The lag of one replica on the partitions of one topic."""
 
     __slots__ = ("_emptied_at", "_notes", "_partitions", "_tracker", "is_kept", "names_topic", "replica", "topic")
 
-    def __init__(self, tracker: LagTracker, replica: int, topic: bytes, names_topic: bool) -> None:
+    def __init__(self, tracker: Tracker, replica: int, topic: bytes, names_topic: bool) -> None:
         self._tracker = tracker
         self.replica = replica
         self.topic = topic
@@ -70,7 +99,7 @@ class TopicLag:
 
     # What connections tell
 
-    def ask(self, partition: int, asked: AskedTopic, now: float) -> None:
+    def ask(self, partition: int, asked: Asked, now: float) -> None:
         """A connection asks for a partition that it did not ask for."""
         seen = self._partitions.get(partition)
         if seen is None:
@@ -82,13 +111,13 @@ class TopicLag:
             note.silent_since, note.returned_at = asked_at, now
         self._partitions[partition] = (messages, since, asked)
 
-    def leave(self, partition: int, asked: AskedTopic, now: float) -> None:
+    def leave(self, partition: int, asked: Asked, now: float) -> None:
         """A connection asks no more for a partition; ignored where another one does meanwhile."""
         seen = self._partitions.get(partition)
         if seen is not None and seen[2] is asked:
             self._partitions[partition] = (seen[0], seen[1], now)
 
-    def update(self, partition: int, behind: int, asked: AskedTopic, now: float) -> None:
+    def update(self, partition: int, behind: int, asked: Asked, now: float) -> None:
         """A partition that a connection asks for is so many messages behind."""
         seen = self._partitions.get(partition)
         if seen is None:
@@ -107,7 +136,7 @@ class TopicLag:
         if self._notes and (note := self._notes.get(partition)) is not None:
             note.refused_at = None
 
-    def refuse(self, partition: int, asked: AskedTopic, now: float, *, begins: bool) -> None:
+    def refuse(self, partition: int, asked: Asked, now: float, *, begins: bool) -> None:
         """A partition that a connection asks for has an error: it lags from the last good answer on."""
         seen = self._partitions.get(partition)
         if seen is None:
@@ -122,7 +151,7 @@ class TopicLag:
             # Back after a silence, it had no good answer since.
             note.refused_at = note.silent_since if note.returned_at > since else now
 
-    def answer(self, partition: int, asked: AskedTopic, now: float) -> None:
+    def answer(self, partition: int, asked: Asked, now: float) -> None:
         """A partition has no error any more, and is where it was."""
         note = self._notes.get(partition)
         if note is None or note.refused_at is None:
@@ -133,15 +162,10 @@ class TopicLag:
         note.refused_at = None
         self._partitions[partition] = (messages, since, asked)
 
-    def rename(self, topic: bytes, asked: AskedTopic) -> TopicLag | None:
-        """Return the lag under the topic's name, with what was seen by then."""
-        partitions, notes = self._partitions, self._notes
-        self._tracker.drop(self)
-        named = self._tracker.made(asked)
-        if named is not None:
-            for partition, seen in partitions.items():
-                named._put(partition, seen, notes.get(partition))
-        return named
+    def take(self, other: TopicLag) -> None:
+        """Take in what was seen of the topic under another name of it."""
+        for partition, seen in other._partitions.items():
+            self._put(partition, seen, other._notes.get(partition))
 
     # What the cluster's metadata tells
 
@@ -303,18 +327,18 @@ class TopicLag:
         return lag, min(silence, lag) > tracker.replica_lag_time_max
 
 
-def _asked_at(asked: AskedTopic | float) -> float:
-    return asked.asker.at if isinstance(asked, AskedTopic) else asked
+def _asked_at(asked: Asked | float) -> float:
+    return asked if isinstance(asked, (int, float)) else asked.asker.at
 
 
-def _is_open(asked: AskedTopic | float) -> bool:
-    return isinstance(asked, AskedTopic) and asked.asker.is_open
+def _is_open(asked: Asked | float) -> bool:
+    return not isinstance(asked, (int, float)) and asked.asker.is_open
 
 
 def _is_refused(note: _Note | None) -> bool:
     return note is not None and note.refused_at is not None
 
 
-def _is_hidden(note: _Note | None, asked: AskedTopic | float) -> bool:
+def _is_hidden(note: _Note | None, asked: Asked | float) -> bool:
     """Whether a partition was left out, and the connection that asked for it has not fetched since."""
     return note is not None and note.hidden_at is not None and _asked_at(asked) == note.hidden_at

@@ -57,6 +57,12 @@ class Channel(Protocol):
         """Send the request that `question` makes for a correlation id, with its size; return the answer."""
 
 
+async def agreed_metadata_version(channel: Channel) -> int | None:
+    """Ask which version of Metadata to ask this broker in; None: there is none."""
+    answer = await channel.ask(lambda correlation_id: encode_api_versions_request(correlation_id, CLIENT_ID))
+    return metadata_version(*decode_api_versions(*answer).get(METADATA, (0, -1)))
+
+
 def metadata_version(oldest: int, newest: int) -> int | None:
     """Return the version of Metadata to ask a broker in, one with topic ids where possible; None: there is none."""
     if newest >= FIRST_METADATA_WITH_IDS and oldest <= LAST_METADATA:
@@ -115,8 +121,7 @@ class PlainChannel:
         return Answer(frame, self._correlation_id)
 
     async def _negotiate(self) -> None:
-        answer = await self.ask(lambda correlation_id: encode_api_versions_request(correlation_id, CLIENT_ID))
-        version = metadata_version(*decode_api_versions(*answer).get(METADATA, (0, -1)))
+        version = await agreed_metadata_version(self)
         if version is None or version < FIRST_METADATA_WITH_IDS:
             raise NoTopicIds
         self.metadata_version = version

@@ -14,9 +14,8 @@ from aiokafka.errors import IncompatibleBrokerVersion
 
 from protocol.errors import FrameTooLarge
 from protocol.header import SIZE
-from protocol.metadata import METADATA
 from proxy.address import Address
-from proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Answer, metadata_version
+from proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Answer, agreed_metadata_version
 from proxy.log import os_error_reason
 
 REQUEST_TIMEOUT_SECONDS = 5.0
@@ -43,11 +42,14 @@ class KafkaChannel:
                 )
             )
         )
-        version = metadata_version(*channel._connection._versions.get(METADATA, (0, -1)))
-        if version is None:
+        try:
+            version = await agreed_metadata_version(channel)
+            if version is None:
+                raise ConnectionError("the broker has no version of Metadata that is known here")
+            channel.metadata_version = version
+        except BaseException:
             channel.close()
-            raise ConnectionError("the broker has no version of Metadata that is known here")
-        channel.metadata_version = version
+            raise
         return channel
 
     @property

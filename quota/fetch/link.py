@@ -82,16 +82,17 @@ class ReplicaLink:
 
     def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
         """As `plan`, in steps of a few milliseconds. Between them nothing else may be asked of this link but to end."""
-        state, now = self.state, self.throttle.clock()
+        state = self.state
         if held_seconds == 0.0:
             self._is_taken_in = False
         if not self._is_taken_in:
             if state.in_flight and request.header.api_version >= FIRST_SESSION_VERSION:
                 return Hold(math.inf)  # in a session each request builds on the answer to the one before
             self._is_taken_in = True
-            if (refusal := (yield from self._take_in(request, now))) is not None:
+            if (refusal := (yield from self._take_in(request, self.throttle.clock()))) is not None:
                 return refusal
-        yield from state.partitions.reclassify_when_due(now)
+        yield from state.partitions.reclassify_when_due(self.throttle.clock())
+        now = self.throttle.clock()  # the steps before took their time
         view, order = observe(state, self, request, now, held_seconds)
         return (yield from commit(state, self, request, view, order, plan(view)))
 

@@ -1,4 +1,4 @@
-"""The schedule of a chaos run: from its seed alone, dense enough, and what it puts in force is a throttle."""
+"""The schedule of a chaos run follows from its seed alone, has no long pause, and sets valid throttles only."""
 
 from collections import Counter
 from itertools import pairwise

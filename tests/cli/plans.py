@@ -1,4 +1,4 @@
-"""Asks for a plan, and their answers."""
+"""Commands that ask for a plan, and the answers that they print."""
 
 from __future__ import annotations
 

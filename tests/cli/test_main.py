@@ -16,7 +16,7 @@ import pytest
 
 from cli.main import main
 from cli.version import __version__
-from proxy.config import parse_config
+from proxy.config_load import parse_config
 from tests.cli.commands import GOOD, config, failing
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 

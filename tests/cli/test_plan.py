@@ -226,7 +226,7 @@ def test_impossible_ask_says_why_and_what_would_do(capsys: pytest.CaptureFixture
     ],
 )
 def test_what_would_do_does(capsys: pytest.CaptureFixture[str], possible: str) -> None:
-    """What the sentences above propose."""
+    """The quotas and times that refusals propose are possible."""
     assert main(shlex.split(possible)) == 0
 
 

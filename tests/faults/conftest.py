@@ -1,5 +1,5 @@
 """Hooks of the tests of this folder."""
 
-from tests.proxy.relaying import pytest_asyncio_loop_factories
+from tests.fakes.relaying import pytest_asyncio_loop_factories
 
 __all__ = ["pytest_asyncio_loop_factories"]

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
-from proxy.link import Link
+from proxy.link_requests import LinkRequests
+from proxy.transport import TcpTransport
 from quota.fetch.decisions import Hold
+from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.wire import fetch, fetch_response, frame, produce, request, response
-from tests.proxy.relaying import Peer, Relaying, relaying
 
 ON_BOTH_LOOPS = True
 
@@ -228,7 +229,8 @@ async def test_many_stuck_clients_cost_a_small_buffer_each() -> None:
             await its_broker.send(struct.pack(">ii", 2**31 - 1, 1))
             await one.expect(struct.pack(">ii", 2**31 - 1, 1))
             for link in relay.listener.links:  # to be stuck sooner
-                link._client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+                assert isinstance(link._client, TcpTransport)
+                link._client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             clients.append(one)
             brokers.append(its_broker)
         for its_broker in brokers:
@@ -284,10 +286,10 @@ async def test_a_bug_of_the_relays_own_ends_one_connection_only(monkeypatch: pyt
         other, its_broker = await relay.connect()
         await relay.until(lambda: len(relay.listener.links) == 2)
 
-        def fail(self: Link, view: memoryview) -> None:
+        def fail(self: LinkRequests, view: memoryview) -> None:
             raise ZeroDivisionError("bug")
 
-        monkeypatch.setattr(Link, "_take_requests", fail)
+        monkeypatch.setattr(LinkRequests, "take", fail)
         await client.send(request(3, 0, 1))
         await client.expect_end()
         await broker.expect_end()

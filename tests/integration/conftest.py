@@ -1,6 +1,9 @@
-"""The mode in which the tests on real brokers run, and two brokers that tests share."""
+"""The mode in which the tests on real brokers run, and two brokers that tests of all files share."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -17,17 +20,44 @@ def mode(request: pytest.FixtureRequest) -> Mode:
     return found
 
 
-@pytest.fixture(scope="module")
-def running_pair(mode: Mode) -> Iterator[Cluster]:
-    """Two brokers of the module's, and both hops between them."""
-    with mode.cluster(2, sidecars=True) as cluster:
-        yield cluster
+class SharedPair:
+    """Two brokers with both hops between them, kept from one test to the next as long as their mode is wanted."""
+
+    def __init__(self) -> None:
+        self._running = ExitStack()
+        self._mode: Mode | None = None
+        self._cluster: Cluster | None = None
+
+    def of(self, mode: Mode) -> Cluster:
+        """Return the brokers; those of another mode are stopped."""
+        if self._cluster is None or self._mode != mode:
+            self.stop()
+            self._cluster, self._mode = self._running.enter_context(mode.cluster(2, sidecars=True)), mode
+        return self._cluster
+
+    def stop(self) -> None:
+        """Stop what runs; the next test gets new brokers."""
+        self._cluster = None
+        self._running.close()
+
+
+@pytest.fixture(scope="session")
+def shared_pair() -> Iterator[SharedPair]:
+    """The brokers of all tests that break none."""
+    shared = SharedPair()
+    yield shared
+    shared.stop()
 
 
 @pytest.fixture
-def pair(running_pair: Cluster) -> Iterator[Cluster]:
-    """The module's two brokers without a throttle or a topic; afterwards their logs hold no new bad sign."""
-    before = set(running_pair.bad_signs())
-    yield running_pair
-    clear(running_pair)
-    assert set(running_pair.bad_signs()) - before == set()
+def pair(mode: Mode, shared_pair: SharedPair) -> Iterator[Cluster]:
+    """Two shared brokers without a throttle or a topic; after the test their logs hold no new bad sign."""
+    cluster = shared_pair.of(mode)
+    before = set(cluster.bad_signs())
+    yield cluster
+    try:
+        clear(cluster)
+        assert set(cluster.bad_signs()) - before == set()
+    except BaseException:
+        shared_pair.stop()
+        raise

@@ -30,7 +30,7 @@ RATE = 2 * MB
 
 @contextmanager
 def recorded_cluster(mode: Mode) -> Iterator[tuple[Cluster, list[Recorder]]]:
-    """Two brokers; before each broker's own listener its sidecar finds a recorder. They are in the brokers' order."""
+    """Two brokers with a recorder between each sidecar and its broker; the recorders are in the brokers' order."""
     recorders: list[Recorder] = []
 
     def command(config: Path) -> list[str]:
@@ -72,7 +72,7 @@ def test_captured_frames_are_read_alike_by_another_codec_and_hold_no_full_fetch(
 
 
 def test_what_is_granted_beside_live_records_goes_along_with_one() -> None:
-    """It would be answered at once else, and the next record would wait for its answer."""
+    """A grant alone would be answered at once, and the next live record would wait behind that answer."""
     mode = CORNERS[1]  # the newest that has names on the wire
     with recorded_cluster(mode) as (cluster, recorders):
         topic = filled(cluster, "orders", [1], 10 * MB)
@@ -92,7 +92,8 @@ def test_what_is_granted_beside_live_records_goes_along_with_one() -> None:
     answers = [_topics_with_records(mode.fetch_version, response) for _, response in steady]
     moved = [topics for topics in answers if b"orders" in topics]
     assert len(moved) > 20
-    assert sum(b"live" in topics for topics in moved) > 0.8 * len(moved)
+    # Quiet: 0.95. A busy machine delays records, and an answer then goes without one: 0.35. Without it: 0.02.
+    assert sum(b"live" in topics for topics in moved) > 0.2 * len(moved)
 
 
 def _topics_with_records(version: int, response: bytes) -> set[bytes]:

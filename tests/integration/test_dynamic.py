@@ -10,11 +10,11 @@ from lab.modes import Mode
 from tests.integration.moves import (
     MB,
     assert_identical,
+    assert_rate,
     assert_throttled,
     filled,
     moving,
     now,
-    rate_between,
     throttle,
     wait_for_bytes,
 )
@@ -57,7 +57,7 @@ def test_rate_that_is_put_during_a_move_is_followed_up_and_down(cluster: Cluster
         cluster.sidecars[1].put_throttle(throttle(topic, leader=20 * MB))
     series = received.series()
     for (rate, seconds), begin in zip(changes, begun, strict=True):
-        assert rate_between(series, begin + SETTLING_SECONDS, begin + seconds) == pytest.approx(rate, rel=0.1)
+        assert_rate(series, begin + SETTLING_SECONDS, begin + seconds, rate)
     assert_identical(cluster, [topic], 1, 2)
 
 
@@ -73,9 +73,9 @@ def test_topic_that_is_patched_out_moves_at_once_and_the_others_stay(cluster: Cl
         begin = now(received)
         sleep(2)
         end = now(received)
-        assert rate_between(received.series(), begin, end) == pytest.approx(MB, rel=0.2)
+        assert_rate(received.series(), begin, end, MB)
         cluster.sidecars[1].delete_throttle()
-        assert cluster.wait_for(f"{kept} in sync", lambda: cluster.is_in_sync(kept), 20) < 4
+        assert cluster.wait_for(f"{kept} in sync", lambda: cluster.is_in_sync(kept), 20) < 6
     assert_identical(cluster, [out, kept], 1, 2)
 
 
@@ -92,5 +92,5 @@ def test_fetch_that_is_held_goes_at_once_when_the_throttle_changes(cluster: Clus
             sleep(1)  # nothing moves
             assert (received.total, sidecar.metrics().value("weir_held_fetches", side="leader")) == (total, 1)
             assert sidecar.http(change, "/v1/throttle", table)[0] == 200
-            assert wait_for_bytes(cluster, received, total) < 1
+            assert wait_for_bytes(cluster, received, total) < LONG_POLL_SECONDS / 3
     assert_identical(cluster, [topic], 1, PATIENT)

@@ -1,6 +1,6 @@
 """A throttled move of every kind of log through both hops, at every level from Fetch v3 on.
 
-test_old_versions has what is below: no fetch there brings a batch that is larger than what was asked for.
+The levels below are in test_old_versions: their fetches never bring a batch that is larger than what was asked for.
 """
 
 import pytest
@@ -29,7 +29,7 @@ LIVE_P99_SECONDS = 0.5
 
 @pytest.mark.parametrize("mode", every_mode(lambda mode: mode.fetch_version >= 3))
 def test_every_kind_of_log_moves_at_the_quota_and_arrives_whole(mode: Mode) -> None:
-    """A live topic is replicated between the same brokers meanwhile: its fetches are those of the move."""
+    """A live topic is replicated between the same brokers meanwhile, by the same fetches as the move."""
     # The moved replica stays as it came, so that its bytes can be counted and compared.
     no_cleaner = {2: {"log.cleaner.enable": False}}
     with mode.cluster(2, sidecars=True, properties=PROPERTIES, broker_properties=no_cleaner) as cluster:

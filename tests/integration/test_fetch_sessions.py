@@ -10,11 +10,11 @@ from tests.integration.moves import (
     MB,
     assert_identical,
     assert_keeps,
+    assert_rate,
     assert_throttled,
     filled,
     moving,
     now,
-    rate_between,
     throttle,
     wait_for_bytes,
 )
@@ -37,7 +37,7 @@ def full_fetches(cluster: Cluster) -> Counter[str]:
 @pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", CORNERS[1:], ids=lambda mode: mode.name)
 def test_no_full_fetch_is_sent_while_a_move_is_throttled(mode: Mode, seconds: int) -> None:
-    """The leader's sidecar counts what the follower's sends it: both hops are seen from outside but the last one."""
+    """The leader's sidecar counts what the follower's sidecar sends. What it sends to the broker it counts itself."""
     with mode.cluster(2, sidecars=True) as cluster:
         topic = filled(cluster, "orders", [1], (seconds + 4) * RATE)
         cluster.create_topic("idle", {partition: [1, 2] for partition in range(50)})
@@ -54,7 +54,7 @@ def test_no_full_fetch_is_sent_while_a_move_is_throttled(mode: Mode, seconds: in
 
 
 def test_leader_with_two_slots_for_sessions_is_moved_from_all_the_same() -> None:
-    """Four fetchers want a session of it, and every second it evicts what was not used for a second."""
+    """Four fetchers want a session of the leader, which evicts each that was unused for a second."""
     scarce = {
         "max.incremental.fetch.session.cache.slots": 2,
         "min.incremental.fetch.session.eviction.ms": 1000,
@@ -69,7 +69,7 @@ def test_leader_with_two_slots_for_sessions_is_moved_from_all_the_same() -> None
             pass
         assert full_fetches(cluster)["sidecar"] - before["sidecar"] > 10, "a leader without a slot gets full fetches"
         # Two followers share the leader's quota; this is one of them.
-        assert 0.4 * 2 * RATE <= received.series().mean_rate() <= 1.02 * 2 * RATE
+        assert 0.25 * 2 * RATE <= received.series().mean_rate() <= 1.02 * 2 * RATE
         for follower in (2, 3):
             assert_identical(cluster, [topic], 1, follower)
         assert_throttled(cluster, 1, "leader")
@@ -86,7 +86,7 @@ def test_level_is_raised_while_a_move_is_throttled() -> None:
             upgrade = ["--bootstrap-server", ",".join(cluster.bootstrap_servers), "upgrade", "--metadata", "3.9"]
             cluster.java_tool("features", "org.apache.kafka.tools.FeatureCommand", upgrade)
             raised = now(received)
-        assert rate_between(received.series(), raised, received.series().span[1]) == pytest.approx(RATE, rel=0.1)
+        assert_rate(received.series(), raised, received.series().span[1], RATE)
         metrics = cluster.sidecars[1].metrics()
         for version in (13, 17):
             assert metrics.value("weir_fetch_requests_total", side="leader", api_version=version) > 0

@@ -19,13 +19,13 @@ from tests.integration.moves import (
     MB,
     assert_identical,
     assert_keeps,
+    assert_rate,
     assert_read_once,
     assert_throttled,
     filled,
     lead_from,
     moving,
     now,
-    rate_between,
     roles,
     throttle,
     wait_for_bytes,
@@ -103,7 +103,7 @@ def test_rest_of_a_move_is_not_throttled_when_the_throttle_is_removed(cluster: C
         wait_for_bytes(cluster, received, 4 * MB)
         assert received.series().mean_rate() < 1.2 * RATE
         cluster.sidecars[1].delete_throttle()
-        assert cluster.wait_for(f"{topic} in sync", lambda: cluster.is_in_sync(topic), 10) < 4  # by the throttle: 8 s
+        assert cluster.wait_for(f"{topic} in sync", lambda: cluster.is_in_sync(topic), 10) < 6  # by the throttle: 8 s
     assert_identical(cluster, [topic], 1, 2)
     assert_throttled(cluster, 1, "leader")
 
@@ -121,12 +121,12 @@ def test_move_goes_on_throttled_under_the_leader_that_is_elected_meanwhile(clust
         moving(cluster, [topic], [1, 2, 3]) as received,
     ):
         wait_for_bytes(cluster, received, size // 2)
-        assert received.series().mean_rate() == pytest.approx(rates[1], rel=0.1)
+        assert_rate(received.series(), *received.series().span, rates[1])
         lead_from(cluster, [topic], [2, 1, 3])
         sleep(1.5)  # the new leader's first second
         begin = now(received)
     series = received.series()
-    assert rate_between(series, begin, series.span[1]) == pytest.approx(rates[2], rel=0.1)
+    assert_rate(series, begin, series.span[1], rates[2])
     for follower in (1, 3):
         assert assert_identical(cluster, [topic], 2, follower) == series.received
     assert producer.failed == 0
@@ -154,7 +154,7 @@ def test_move_that_was_cancelled_leaves_nothing_and_can_begin_anew(cluster: Clus
 
 
 def test_replica_is_throttled_whenever_it_is_out_of_the_isr_and_never_in_it(mode: Mode) -> None:
-    """The follower cannot be reached for a while, twice; it catches up at the quota, and then follows at any rate."""
+    """Twice the follower cannot be reached for a while. It catches up at the quota, and then follows at any rate."""
     tables = {"quota": {"replica_lag_time_max_ms": LAG_TIME_MAX_SECONDS * 1000}}
     with mode.cluster(sidecars=True, properties=LAG_TIME_MAX, sidecar_tables=tables) as cluster:
         leader, _, follower = roles(cluster)
@@ -168,7 +168,7 @@ def test_replica_is_throttled_whenever_it_is_out_of_the_isr_and_never_in_it(mode
             with cluster.received_bytes(follower, [(topic, 0)]) as received:
                 cluster.start_sidecar(follower)
                 cluster.wait_for("an ISR of two", lambda: isr_of(cluster, leader) == {leader, follower}, 40)
-            assert_keeps(received.series(), RATE, least=0.75)  # what it took in sync is paid back first
+            assert_keeps(received.series(), RATE, least=0.5)  # what it took in sync is paid back first
             sidecar.patch_throttle({"leader.replication.throttled.rate": RATE // 10})
             begun = monotonic()
             fill(cluster.bootstrap_servers, topic, {0: 4 * MB}, batch_bytes=BATCH_BYTES)  # acked by both
@@ -181,10 +181,11 @@ def test_replica_is_throttled_whenever_it_is_out_of_the_isr_and_never_in_it(mode
 
 @pytest.mark.parametrize("mode", every_mode(lambda mode: mode in CORNERS))
 def test_records_that_an_isolated_leader_took_go_when_it_is_back(mode: Mode) -> None:
-    """Real divergence: other records at the same offsets of two logs, in two leader epochs; they end up alike."""
+    """Two logs have different records at the same offsets, from two leader epochs. In the end both are alike."""
     cut_off = Route.BOTH | Route.CONTROLLER
     routes = {1: Route.BOTH, 2: cut_off, 3: cut_off}
-    table = throttle("orders", leader=RATE, follower=2 * RATE)
+    rate = MB  # a busy machine, too, could do more
+    table = throttle("orders", leader=rate, follower=2 * rate)
     fencing = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500}  # in KRaft mode
     with mode.cluster(routes=routes, throttle=table, properties={**LAG_TIME_MAX, **fencing}) as cluster:
         _, old, new = roles(cluster)
@@ -200,7 +201,7 @@ def test_records_that_an_isolated_leader_took_go_when_it_is_back(mode: Mode) -> 
         with cluster.received_bytes(old, [(topic, 0)]) as received:
             cluster.start_sidecar(old)
             cluster.wait_for("an ISR of two", lambda: isr_of(cluster, new) == {new, old}, 30)
-        assert received.series().worst_window()[0] <= 1.05 * RATE + BATCH_BYTES
+        assert received.series().worst_window()[0] <= 1.05 * rate + BATCH_BYTES
         assert_identical(cluster, [topic], new, old)
         lead_from(cluster, [topic], [old, new])
         values = [record.value for record in read_records(cluster.bootstrap_servers, topic, [0])]

@@ -11,12 +11,12 @@ from lab.produce import LiveProducer
 from tests.integration.moves import (
     MB,
     assert_identical,
+    assert_rate,
     assert_read_once,
     assert_throttled,
     filled,
     moving,
     now,
-    rate_between,
     roles,
     throttle,
     wait_for_bytes,
@@ -54,7 +54,7 @@ def test_move_goes_on_at_its_rate_when_a_killed_sidecar_is_back(cluster: Cluster
         wait_for_bytes(cluster, received, total)
         back = now(received)
     series = received.series()
-    assert rate_between(series, back, series.span[1]) == pytest.approx(RATE, rel=0.1)
+    assert_rate(series, back, series.span[1], RATE)
     assert assert_identical(cluster, [topic], leader, follower) == series.received
     assert_throttled(cluster, leader, "leader")
     cluster.check_logs()

@@ -1,4 +1,4 @@
-"""A broker that was emptied does not look as if it were down: sidecars forget the lag of what it has no more."""
+"""Sidecars forget the lag of replicas that a broker has no more: an emptied broker must not look as if it were down."""
 
 from __future__ import annotations
 

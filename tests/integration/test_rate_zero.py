@@ -38,9 +38,10 @@ def questions_to(cluster: Cluster, leader: int) -> int:
 
 
 def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves(mode: Mode) -> None:
-    """The question alone can bring it: the controller, which else tells a follower first, does not reach this one.
+    """Only a question can tell this follower. Otherwise the controller would tell it first.
 
-    It reaches a broker by its ingress, and this one's is down; what the follower asks of others goes past that.
+    The controller reaches a broker through the broker's ingress, which is down here. What the follower asks of others
+    does not go through its ingress.
     """
     cut_off = Route.INGRESS | Route.CONTROLLER
     with mode.cluster(routes={1: Route.INGRESS, 2: cut_off, 3: cut_off}, jvm_flags=[DEBUG]) as cluster:
@@ -68,19 +69,18 @@ def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves(mode: M
         cluster.check_logs()
 
 
-def test_rate_zero_on_both_sides_lets_one_batch_through_with_each_question(mode: Mode) -> None:
+def test_rate_zero_on_both_sides_lets_one_batch_through_with_each_question(pair: Cluster) -> None:
     """Two hops, each with questions of its own: the first when the follower comes, the second 10 s later."""
-    with mode.cluster(sidecars=True) as cluster:
-        topic = filled(cluster, "orders", [1], 5 * MB, partitions=1)
-        for sidecar in cluster.sidecars.values():
-            sidecar.put_throttle(throttle(topic, leader=0, follower=0))
-        with moving(cluster, [topic], [1, 2]) as received:
-            cluster.wait_for("a first question", lambda: questions_to(cluster, 1) == 1, 20)
-            cluster.wait_for("a second one", lambda: questions_to(cluster, 1) == 2, QUESTION_SECONDS + 5)
-            sleep(1)
-            assert (questions_to(cluster, 1), 0 < received.total <= 2 * BATCH_BYTES) == (2, True)
-            assert_throttled(cluster, 2, "follower")
-            for sidecar in cluster.sidecars.values():
-                sidecar.delete_throttle()
-        assert_identical(cluster, [topic], 1, 2)
-        cluster.check_logs()
+    topic = filled(pair, "orders", [1], 5 * MB, partitions=1)
+    for sidecar in pair.sidecars.values():
+        sidecar.put_throttle(throttle(topic, leader=0, follower=0))
+    before = questions_to(pair, 1)
+    with moving(pair, [topic], [1, 2]) as received:
+        pair.wait_for("a first question", lambda: questions_to(pair, 1) == before + 1, 20)
+        pair.wait_for("a second one", lambda: questions_to(pair, 1) == before + 2, QUESTION_SECONDS + 5)
+        sleep(1)
+        assert (questions_to(pair, 1), 0 < received.total <= 2 * BATCH_BYTES) == (before + 2, True)
+        assert_throttled(pair, 2, "follower")
+        for sidecar in pair.sidecars.values():
+            sidecar.delete_throttle()
+    assert_identical(pair, [topic], 1, 2)

@@ -26,7 +26,7 @@ OF_LISTENERS = ("listeners", "advertised.listeners", "listener.security.protocol
 
 
 def properties(broker: Broker) -> dict[str, str]:
-    """The lab's, but that only the listener for brokers goes by the name that leads to a sidecar."""
+    """The lab's properties, with clients' listeners by address: only the brokers' one leads to a sidecar."""
     text = broker.properties.read_text()
     return dict(line.split("=", 1) for line in text.replace("CLIENT://localhost", "CLIENT://127.0.0.1").splitlines())
 

@@ -95,7 +95,7 @@ async def test_partitions_with_fewer_in_sync_than_min_isr_are_published(cluster:
 
 
 def test_a_topic_that_is_made_and_moved_at_once_is_throttled_from_its_first_fetch_on() -> None:
-    """Its throttle was set before, and no poll of the metadata has shown its id: the first fetch that has it does."""
+    """The throttle is older than the topic. No poll has shown the topic's id, so the first fetch with it asks."""
     never = {"cluster": {"poll_seconds": 3600}}
     with CORNERS[-1].cluster(2, sidecars=True, poll_isr=True, sidecar_tables=never) as cluster:
         cluster.sidecars[1].put_throttle(throttle("orders", leader=RATE))

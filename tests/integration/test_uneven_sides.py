@@ -33,7 +33,8 @@ def test_leader_at_rate_zero_sends_no_more_than_its_questions_whatever_the_follo
     with throttled_move(pair, tables, topic) as received:
         wait_for_bytes(pair, received[topic], 0)
         sleep(QUESTION_SECONDS - 2)
-        assert received[topic].total <= 2 * LARGE_BATCH_BYTES
+        # Quiet: 2 batches. On a busy machine a connection may break, and the next one asks too. Without it: 40 MB.
+        assert received[topic].total <= 5 * LARGE_BATCH_BYTES
 
 
 def test_leaders_quota_holds_where_the_follower_leaves_out_what_its_own_has_no_room_for(pair: Cluster) -> None:

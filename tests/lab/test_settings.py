@@ -16,7 +16,7 @@ from lab.settings import (
     zookeeper_config,
     zookeeper_mode_properties,
 )
-from proxy.config import parse_config
+from proxy.config_load import parse_config
 
 
 def place(broker_id: int, route: Route, client: int | None = None) -> Place:

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pipeline import storage
 from pipeline.build import QUARANTINE, TABLES, DayReport, build, parse_day
 from pipeline.errors import BuildError
+from pipeline.read import Lines
 from pipeline.storage import DEAD_AFTER_SECONDS, SETTLE_SECONDS, Output, _started
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
 
@@ -75,6 +77,23 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
     return Job(spark, tmp_path)
 
 
+@pytest.fixture
+def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job whose tables, all but partition_rates, hold nothing but the number of lines.
+
+    For tests of how tables are written, whatever is in them: Spark plans the real ones for seconds.
+    """
+
+    def counted(lines: Lines, *_: object) -> DataFrame:
+        return lines.partitions.agg(F.count("*").alias("lines"))
+
+    for made in ("broker_rates", "throttle_accuracy", "replicas_behind", "behind_spans"):
+        monkeypatch.setattr(f"pipeline.build.{made}", counted)
+    for made in ("moves", "replica_lag"):
+        monkeypatch.setattr(f"pipeline.build.{made}", lambda spans: spans)
+    return job
+
+
 def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
     """Both days, then each alone: a day's tables are those of its samples, and other days stay."""
     sidecar = Sidecar()
@@ -129,33 +148,33 @@ def test_empty_range_says_so_and_writes_empty_tables(job: Job) -> None:
     assert job.contents(far) == {table: [] for table in TABLES}
 
 
-def test_file_that_was_cut_short_gives_what_is_whole(job: Job) -> None:
+def test_file_that_was_cut_short_gives_what_is_whole(light_job: Job) -> None:
     """Two gzip members, a sample each; the second is cut, and so is its sample. A file beside it is no gzip at all."""
     sidecar = Sidecar()
     members = [gzip.compress(_sample(sidecar, 100)), gzip.compress(_sample(sidecar, 200))]
-    cut = job.export(b"", "cut")
+    cut = light_job.export(b"", "cut")
     cut.write_bytes(members[0] + members[1][:-30])
-    no_gzip = job.export(b"", "none")
+    no_gzip = light_job.export(b"", "none")
     no_gzip.write_bytes(_sample(sidecar, 300))
-    job.export(_sample(sidecar, 400), "whole")
-    (report,) = job.run()
+    light_job.export(_sample(sidecar, 400), "whole")
+    (report,) = light_job.run()
     assert report.samples == 2
     assert report.damaged == [f"file://{cut}", f"file://{no_gzip}"]
     assert report.sentence().endswith(
         f"file://{cut} is damaged and was read in part, file://{no_gzip} is damaged and was read in part"
     )
-    assert [row[-1] for row in job.contents()["partition_rates"]] == [500, 500]
-    assert rows(job.spark.read.parquet(str(job.tables / QUARANTINE)), "reason", "file") == [
+    assert [row[-1] for row in light_job.contents()["partition_rates"]] == [500, 500]
+    assert rows(light_job.spark.read.parquet(str(light_job.tables / QUARANTINE)), "reason", "file") == [
         ("damaged_file", f"file://{cut}"),
         ("damaged_file", f"file://{no_gzip}"),
         ("partial_sample", None),
     ]
 
 
-def test_unfinished_file_is_not_read(job: Job) -> None:
-    path = job.export(_sample(Sidecar(), 1))
+def test_unfinished_file_is_not_read(light_job: Job) -> None:
+    path = light_job.export(_sample(Sidecar(), 1))
     path.rename(path.with_name(".one.tmp"))
-    (report,) = job.run()
+    (report,) = light_job.run()
     assert report.samples == 0
 
 
@@ -185,12 +204,12 @@ def test_day_of_another_form_is_refused(text: str) -> None:
         parse_day(text)
 
 
-def test_run_killed_while_tables_are_moved_is_carried_on_by_the_next(job: Job) -> None:
-    """The next run is of another day: still the tables of the first are those of the killed run."""
+def test_run_killed_while_tables_are_moved_is_carried_on_by_the_next(light_job: Job) -> None:
+    """The next run is of another day, and yet it finishes the tables of the killed run."""
     sidecar = Sidecar()
-    job.export(_sample(sidecar, 100))
-    job.run()
-    job.export(_sample(sidecar, 200), "late")
+    light_job.export(_sample(sidecar, 100))
+    light_job.run()
+    light_job.export(_sample(sidecar, 200), "late")
     replace, left = Output._replace, iter([1, 1, 0])
 
     def killed(self: Output, staged: Any, target: Any) -> None:
@@ -198,18 +217,18 @@ def test_run_killed_while_tables_are_moved_is_carried_on_by_the_next(job: Job) -
             raise KeyboardInterrupt
         replace(self, staged, target)
 
-    job.run_killed("_replace", killed)
-    carried_on = job.contents()
+    light_job.run_killed("_replace", killed)
+    carried_on = light_job.contents()
     assert [row[-1] for row in carried_on["partition_rates"]] == [300, 300]
-    job.run()
-    assert job.contents() == carried_on
+    light_job.run()
+    assert light_job.contents() == carried_on
 
 
-def test_run_killed_in_the_middle_of_a_folder_is_carried_on_by_the_next(job: Job) -> None:
-    """In a store of objects a folder is renamed file by file: what had been moved counts, and so does what was left."""
-    job.export(_sample(Sidecar(), 100))
-    job.run()
-    before = job.contents()
+def test_run_killed_in_the_middle_of_a_folder_is_carried_on_by_the_next(light_job: Job) -> None:
+    """A store of objects renames a folder file by file: neither what was moved nor what was left may be lost."""
+    light_job.export(_sample(Sidecar(), 100))
+    light_job.run()
+    before = light_job.contents()
 
     def killed(self: Output, staged: Any, target: Any) -> None:
         place = Path(target.toUri().getPath())
@@ -219,36 +238,36 @@ def test_run_killed_in_the_middle_of_a_folder_is_carried_on_by_the_next(job: Job
             file.rename(place / file.name)
         raise KeyboardInterrupt
 
-    job.run_killed("_replace", killed)
-    assert job.contents() == before
-    assert (job.tables / TABLES[0] / f"date={DAY}" / "_SUCCESS").exists()
+    light_job.run_killed("_replace", killed)
+    assert light_job.contents() == before
+    assert (light_job.tables / TABLES[0] / f"date={DAY}" / "_SUCCESS").exists()
 
 
-def test_marker_that_was_not_written_to_its_end_moves_nothing(job: Job) -> None:
-    job.export(_sample(Sidecar(), 100))
-    job.run()
-    before = job.contents()
-    work = job.tables / "_weir"
+def test_marker_that_was_not_written_to_its_end_moves_nothing(light_job: Job) -> None:
+    light_job.export(_sample(Sidecar(), 100))
+    light_job.run()
+    before = light_job.contents()
+    work = light_job.tables / "_weir"
     (work / "staging" / TABLES[0] / f"date={DAY}").mkdir(parents=True)
     (work / "staging" / TABLES[0] / f"date={DAY}" / "part-0").touch()
     (work / f"ready-{DAY}").touch()
-    job.run(NEXT_DAY)
-    assert job.contents() == before
+    light_job.run(NEXT_DAY)
+    assert light_job.contents() == before
     assert list(work.glob("[!.]*")) == []
 
 
-def test_run_killed_before_all_tables_are_there_changes_nothing(job: Job) -> None:
+def test_run_killed_before_all_tables_are_there_changes_nothing(light_job: Job) -> None:
     sidecar = Sidecar()
-    job.export(_sample(sidecar, 100))
-    job.run()
-    before = job.contents()
-    job.export(_sample(sidecar, 200), "late")
+    light_job.export(_sample(sidecar, 100))
+    light_job.run()
+    before = light_job.contents()
+    light_job.export(_sample(sidecar, 200), "late")
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    job.run_killed("commit", killed)
-    assert job.contents() == before
+    light_job.run_killed("commit", killed)
+    assert light_job.contents() == before
 
 
 def test_table_that_another_run_is_writing_is_refused(job: Job) -> None:
@@ -266,22 +285,22 @@ def test_table_that_another_run_is_writing_is_refused(job: Job) -> None:
         job.run()
 
 
-def test_lock_of_a_killed_run_is_taken_over(job: Job) -> None:
+def test_lock_of_a_killed_run_is_taken_over(light_job: Job) -> None:
     """It names a process of this machine that is gone, or one elsewhere that has been silent for long.
 
     Another process of this machine may have its number. The lines that the first had kept are deleted.
     """
-    job.export(_sample(Sidecar(), 100))
-    left = job.lock(host=socket.gethostname(), pid=2**22 + 1).parent / "kept-lines-once"  # more than Linux gives
+    light_job.export(_sample(Sidecar(), 100))
+    left = light_job.lock(host=socket.gethostname(), pid=2**22 + 1).parent / "kept-lines-once"  # more than Linux gives
     left.mkdir()
-    assert job.run()[0].samples == 1
+    assert light_job.run()[0].samples == 1
     assert not left.exists()
-    job.lock(host=socket.gethostname(), pid=os.getppid(), started="0 another-boot")
-    assert job.run()[0].samples == 1
-    lock = job.lock(host="elsewhere", pid=7)
+    light_job.lock(host=socket.gethostname(), pid=os.getppid(), started="0 another-boot")
+    assert light_job.run()[0].samples == 1
+    lock = light_job.lock(host="elsewhere", pid=7)
     long_ago = time.time() - 2 * DEAD_AFTER_SECONDS
     os.utime(lock, (long_ago, long_ago))
-    assert job.run()[0].samples == 1
+    assert light_job.run()[0].samples == 1
     assert not lock.exists()
 
 
@@ -295,23 +314,23 @@ def test_silence_is_measured_by_the_clock_of_the_file_system(job: Job, monkeypat
     assert [path.name for path in (job.tables / "_weir").glob("[!.]*")] == ["lock"]
 
 
-def test_run_that_another_has_taken_over_moves_no_tables(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_another_has_taken_over_moves_no_tables(light_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was silent for too long: the lock is the other's, and stays."""
-    job.export(_sample(Sidecar(), 100))
-    job.run()
-    before = job.contents()
-    job.export(_sample(Sidecar(), 200), "late")
+    light_job.export(_sample(Sidecar(), 100))
+    light_job.run()
+    before = light_job.contents()
+    light_job.export(_sample(Sidecar(), 200), "late")
     stage = Output.stage
 
     def taken_over(self: Output, table: str, day: date, frame: DataFrame) -> int:
-        job.lock(host="elsewhere", pid=7, run="another")
+        light_job.lock(host="elsewhere", pid=7, run="another")
         return stage(self, table, day, frame)
 
     monkeypatch.setattr(Output, "stage", taken_over)
     with pytest.raises(BuildError, match="another run has taken over"):
-        job.run()
-    assert job.contents() == before
-    assert json.loads((job.tables / "_weir" / "lock").read_text())["run"] == "another"
+        light_job.run()
+    assert light_job.contents() == before
+    assert json.loads((light_job.tables / "_weir" / "lock").read_text())["run"] == "another"
 
 
 def test_of_two_that_create_the_lock_one_writes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

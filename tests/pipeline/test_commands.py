@@ -150,7 +150,7 @@ def test_killed_while_writing_leaves_whole_tables_and_is_made_good_by_the_next_r
 
 
 def test_killed_jvm_is_told_in_a_sentence(samples: Path, tmp_path: Path) -> None:
-    """As the kernel does it for want of memory: what Python still tries to ask it fails too.
+    """The kernel kills a JVM so for want of memory. What Python asks of it afterwards fails as well.
 
     It was started with the user's own options and weir's.
     """

@@ -72,7 +72,7 @@ def response(
     def array(count: int) -> bytes:
         return varint(count + 1) if version >= 12 else struct.pack(">i", count)
 
-    body = NO_TAGS if version >= 12 else b""
+    body = bytearray(NO_TAGS if version >= 12 else b"")
     body += struct.pack(">i", throttle_time_ms) if version >= 1 else b""
     body += struct.pack(">hi", error_code, session_id) if version >= 7 else b""
     body += array(len(topics))
@@ -90,7 +90,7 @@ def response(
             body += array(-1 if one.records is None else len(one.records)) + (one.records or b"")
             body += tag_buffer(*one.tags) if version >= 12 else b""
         body += NO_TAGS if version >= 12 else b""
-    return response_frame(correlation_id, body + (tags if version >= 12 else b""))
+    return response_frame(correlation_id, bytes(body) + (tags if version >= 12 else b""))
 
 
 def seen(partition: int, records: bytes) -> RecordsSeen:

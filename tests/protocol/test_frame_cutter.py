@@ -56,8 +56,11 @@ def test_a_size_below_zero_ends_at_once() -> None:
     assert FrameCutter().cut(memoryview(b"\xff" * 8), 1) == (4, 1)
 
 
-def test_a_boundary_that_is_known_starts_anew() -> None:
-    cutter = FrameCutter()
-    cutter.cut(memoryview(frame(bytes(100))[:50]), 1)
-    cutter.at_boundary()
-    assert cutter.cut(memoryview(frame(b"x") + frame(b"y")), 1) == (5, 1)
+@pytest.mark.parametrize("before", [0, 2, 50])
+def test_a_place_it_was_in_is_one_to_begin_again_from(before: int) -> None:
+    cutter, data = FrameCutter(), memoryview(frame(bytes(100)) + frame(b"x") + frame(b"y"))
+    cutter.cut(data[:before], 1)
+    place = cutter.place
+    assert cutter.cut(data[before:], 3)[0] == len(data) - before
+    cutter.place = place
+    assert cutter.cut(data[before:], 2)[0] == 109 - before

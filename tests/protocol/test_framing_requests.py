@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidFrameSize, MalformedFrame, ProtocolError
-from protocol.framing import BecameOpaque, Expect, Pass, ReplicaFetch, RequestEvent, RequestStream, Undecoded
+from protocol.framing import (
+    BecameOpaque,
+    Expect,
+    Pass,
+    ReplicaFetch,
+    RequestBegins,
+    RequestEvent,
+    RequestStream,
+    Undecoded,
+)
 from tests.protocol.fetch_data import single_bytes
 from tests.protocol.request_events import cut, events_of, failure, joined, passed
 from tests.protocol.wire import CONSUMER, fetch, frame, produce, request, string
@@ -276,3 +285,47 @@ def test_any_bytes_either_pass_or_end_in_a_protocol_error(data: bytes, cuts: lis
     except ProtocolError:
         return
     assert data.startswith(passed(events))
+
+
+def holding(api_key: int = 0) -> RequestStream:
+    stream = RequestStream()
+    stream.may_hold = lambda head: head.api_key == api_key
+    return stream
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+@pytest.mark.parametrize("first", range(40))
+def test_a_caller_that_stops_at_a_request_has_passed_nothing_of_it_and_goes_on_with_all(acks: int, first: int) -> None:
+    data = produce(1, 1) + request(3, 1, 2) + produce(3, acks) + request(3, 1, 4)
+    stream, passed_on = holding(), bytearray()
+    begun: list[int] = []
+    for chunk in (data[:first], data[first:]):
+        view = memoryview(chunk)
+        while True:
+            stopped = False
+            for event in stream.receive(view):
+                if isinstance(event, Pass):
+                    passed_on += event.buffer
+                elif isinstance(event, RequestBegins):
+                    begun.append(event.head.correlation_id)
+                    assert passed_on == data[: data.index(produce(begun[-1], acks if begun[-1] == 3 else 1))]
+                    assert not stream.skip(1)
+                    stopped = True
+                    break
+            if not stopped:
+                break
+            view = view[stream.consumed :]
+    assert passed_on == data
+    assert begun == [1, 3]
+    assert stream.at_boundary
+
+
+def test_a_request_that_is_dropped_is_as_if_it_had_never_come() -> None:
+    for size in (5, 20, 40):
+        stream = holding()
+        events_of(stream, request(3, 1, 2))
+        events = stream.receive(memoryview(produce(3, 1))[:size])
+        stopped = any(isinstance(event, RequestBegins) for event in events)
+        stream.drop()
+        assert (stream.at_boundary, stream.missing, stopped) == (True, 0, size > 5)
+        assert events_of(stream, request(3, 1, 4)) == [Expect(3, 1, 4), Pass(request(3, 1, 4))]

@@ -103,7 +103,7 @@ def test_header_tags_pass_and_too_many_are_malformed(version: int) -> None:
     "partition",
     [
         pytest.param(Partition(0, 0, 7, b"", tags=((9, b"t" * 8_000_000),)), id="tag"),
-        pytest.param(Partition(0, 0, 7, b"", transactions=100_000), id="transactions"),
+        pytest.param(Partition(0, 0, 7, b"", transactions=40_000), id="transactions"),
     ],
 )
 @pytest.mark.parametrize("version", [11, 12])

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.proxy.metadata_broker import MetadataBroker, metadata_broker
-from tests.proxy.relaying import pytest_asyncio_loop_factories
+from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
+from tests.fakes.relaying import pytest_asyncio_loop_factories
 from tests.proxy.resolving import ORDERS, PAYMENTS, Resolving
 
 __all__ = ["pytest_asyncio_loop_factories"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from proxy.export import Sample
+from proxy.export_sample import Sample
 from proxy.export_stats import ExportStats
 from quota.samples import IntervalLine, encode_lines
 from quota.sampling import SampleKey

@@ -16,7 +16,7 @@ from proxy.cluster.watch import EVENTS
 from proxy.log import EventLog
 from quota.throttle import Throttle
 from quota.unassigned import UnassignedReplicas
-from tests.quota.clock import ManualClock
+from tests.fakes.clock import MovedClock
 
 
 class Polling:
@@ -27,7 +27,7 @@ class Polling:
         self.published: list[InSyncReplicas] = []
         self.published_again = asyncio.Event()
         self.under_min_isr: list[Partitions] = []
-        self.clock = ManualClock()
+        self.clock = MovedClock(0.0)
         self.brokers: list[Mapping[int, str]] = []
         self.throttle = Throttle("leader", 1, self.clock)
         self.log = EventLog()

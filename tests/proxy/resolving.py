@@ -20,7 +20,7 @@ from proxy.log import EventLog
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 from quota.unassigned import UnassignedReplicas
-from tests.quota.clock import ManualClock
+from tests.fakes.clock import MovedClock
 
 ORDERS, ORDERS_AGAIN, PAYMENTS, STRANGER = (bytes([number]) * 16 for number in (1, 2, 3, 0xFF))
 FOLLOWER = 2
@@ -32,7 +32,7 @@ class Resolving:
     """A resolver for throttled topic `orders`; its clock stands still unless it is moved."""
 
     def __init__(self, *servers: Address) -> None:
-        self.clock = ManualClock()
+        self.clock = MovedClock(0.0)
         self.names = TopicNames(self.clock)
         self.throttle = Throttle("leader", 1, self.clock, topic_names=self.names)
         self.throttle.brokers.learn([FOLLOWER])

@@ -1,4 +1,4 @@
-"""The admin HTTP API over a real socket: interface.md's calls, their refusals and bounds."""
+"""The admin HTTP API over a real socket: the calls of docs/running.md, their refusals and bounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import pytest_asyncio
 from proxy import admin
 from proxy.address import Address
 from proxy.admin import MAX_BODY_BYTES, AdminServer
-from proxy.config import ThrottleTable, parse_config
+from proxy.config import ThrottleTable
+from proxy.config_load import parse_config
 from proxy.log import EventLog
 from proxy.throttle_table import LayeredThrottle
 from tests.proxy.test_config import FULL

@@ -10,9 +10,9 @@ from kafka.protocol.metadata import MetadataResponse
 
 from proxy.cluster.metadata import describe
 from quota.unassigned import Replicas
+from tests.fakes.metadata_broker import Broker, MetadataBroker, Partition, Question, Topic
 from tests.proxy.answered import Answered
 from tests.proxy.loop_gaps import longest_gaps
-from tests.proxy.metadata_broker import Broker, MetadataBroker, Partition, Question, Topic
 from tests.proxy.resolving import FOLLOWER, POLL_SECONDS, Resolving, events, fields
 
 

@@ -17,11 +17,11 @@ from proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
 from proxy.cluster.metadata import describe
 from proxy.cluster.min_isr import REFRESH_SECONDS, RETRY_SECONDS
 from proxy.cluster.view import ClusterView
+from tests.fakes.servers import serving
 from tests.proxy.answered import Answered
 from tests.proxy.cluster_broker import Broker
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.polling import Polling
-from tests.proxy.servers import serving
 
 
 @pytest_asyncio.fixture
@@ -303,7 +303,7 @@ async def test_replicas_that_lag_are_asked_for_too_where_brokers_have_no_topic_i
         asker.topic(replica, topic).update(0, 10, 10, 0.0)
     asker.close()
     for _ in range(6):
-        harness.clock.sleep(5.0)
+        harness.clock.move(5.0)
         await harness.poll()
     assert [(row.replica, row.topic, row.lag_seconds) for row in throttle.lag.rows()] == [(2, b"orders", 0)]
     assert harness.published[-1] == {(b"payments", 0): frozenset({1, 3})}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection
+from itertools import pairwise
 
 import pytest
 import pytest_asyncio
@@ -17,14 +18,14 @@ from proxy.cluster.metadata import describe, names_of_ids
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.view import Broker, ClusterView, Topic
 from proxy.cluster.watch import ClusterWatch, Consumers
-from proxy.config import parse_config
+from proxy.config_load import parse_config
 from proxy.log import EventLog
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 from quota.unassigned import Replicas, UnassignedReplicas
-from tests.proxy.metadata_broker import MetadataBroker, metadata_broker
+from tests.fakes.clock import MovedClock
+from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.proxy.resolving import FOLLOWER, ORDERS, PAYMENTS, Waits, events, fields
-from tests.quota.clock import ManualClock
 
 CONFIG = """
 broker_id = 1
@@ -39,7 +40,7 @@ class Watched:
     """A sidecar's watch of the cluster, and what it is told."""
 
     def __init__(self, server: Address, cluster: str) -> None:
-        self.clock = ManualClock()
+        self.clock = MovedClock(0.0)
         self.names = TopicNames(self.clock)
         self.throttle = Throttle("leader", 1, self.clock, topic_names=self.names)
         self.throttle.brokers.learn([FOLLOWER])
@@ -179,14 +180,16 @@ async def test_cluster_polls_are_counted_with_their_bytes_and_seconds(
     assert watched.stats.polls == dict.fromkeys(
         ((what, result) for what in ("topics", "topic_ids", "configs") for result in ("ok", "failed")), 0
     )
-    await watched.asked_at(10)
-    first = watched.stats.bytes["topics"]
-    assert first > 100
-    await watched.asked_at(15)
-    assert (watched.stats.bytes["topics"], watched.stats.told_at) == (2 * first, 15)
+    moved = [watched.stats.bytes["topics"]]
+    for seconds in (5, 10, 15):
+        await watched.asked_at(seconds)
+        moved.append(watched.stats.bytes["topics"])
+    connecting, first, second = (after - before for before, after in pairwise(moved))
+    assert connecting > first == second > 100  # ApiVersions comes first
+    assert watched.stats.told_at == 15
     naming_broker.hangs_up = True
     await watched.asked_at(20)
-    assert (watched.stats.polls["topics", "ok"], watched.stats.polls["topics", "failed"]) == (2, 1)
+    assert (watched.stats.polls["topics", "ok"], watched.stats.polls["topics", "failed"]) == (3, 1)
     assert watched.stats.told_at == 15
     assert watched.stats.seconds["topics"] == 0  # the clock stands still
 

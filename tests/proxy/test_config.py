@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from proxy.address import Address, Network
-from proxy.config import Config, ConfigError, load_config, parse_config, throttle_settings
+from proxy.config import Config, ConfigError
+from proxy.config_load import load_config, parse_config, throttle_settings
 from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ThrottledReplicas
 
-# interface.md's example, as users write it.
+# A file as users write it, with most tables of docs/running.md.
 FULL = """
 broker_id = 1
 

@@ -10,15 +10,17 @@ from itertools import pairwise
 import pytest
 
 from protocol.records import RecordsSeen
-from proxy.export import Exporter, Sample, new_start_id
+from proxy.export import Exporter, new_start_id
+from proxy.export_sample import Sample
 from proxy.log import EventLog
 from quota.fetch.counts import count_strays
 from quota.samples import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaLine
 from quota.settings import Side, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.proxy.exporting import START_ID, until
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
 from tests.sample_files import lines_of, of_kind
 
 

@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 from proxy import export_files
-from proxy.export import Sample
 from proxy.export_files import MOST_WAITING, FileSink, Folder
+from proxy.export_sample import Sample
 from proxy.export_stats import ExportStats
 from proxy.log import EventLog
+from tests.fakes.clock import MovedClock
 from tests.proxy.exporting import START_ID, counted, sample, until
-from tests.quota.conversation import MovedClock
 from tests.sample_files import finished_files, lines_in, unfinished_files
 
 HOUR = "date=2026-01-31/hour=23"

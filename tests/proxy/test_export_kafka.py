@@ -13,12 +13,12 @@ from aiokafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 from proxy import export_kafka
 from proxy.address import Address
 from proxy.config import KafkaExport
-from proxy.export import Sample
 from proxy.export_kafka import KafkaSink
+from proxy.export_sample import Sample
 from proxy.export_stats import ExportStats
 from proxy.log import EventLog
+from tests.fakes.servers import serving
 from tests.proxy.exporting import counted, sample, until
-from tests.proxy.servers import serving
 
 SIZE = sample(1, padding=1_000).size
 

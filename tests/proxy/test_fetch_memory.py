@@ -7,9 +7,9 @@ import pytest
 
 from proxy.fetch_memory import FetchMemory
 from quota.fetch.decisions import Hold
+from tests.fakes.clock import MovedClock
+from tests.fakes.relaying import relaying
 from tests.protocol.wire import fetch, fetch_response, produce, request
-from tests.proxy.relaying import relaying
-from tests.quota.conversation import MovedClock
 
 ON_BOTH_LOOPS = True
 

@@ -16,14 +16,17 @@ from protocol.fetch import (
 )
 from protocol.framing import Pending, ReplicaFetch
 from protocol.header import RequestHeader
+from protocol.steps import at_once
+from proxy import outcomes
 from proxy.fetches import ReplicaFetches
 from proxy.log import EventLog
+from proxy.outcomes import Outcome
 from proxy.relay import HeldFetches, Relay
 from proxy.stats import OTHER_PEERS, RelayStats
 from quota.fetch.context import TooManyPartitions
 from quota.fetch.decisions import Answer, Forward, Hold
+from tests.fakes.relaying import Scripted, ScriptedThrottle, relaying
 from tests.protocol.wire import fetch, fetch_response, request, response
-from tests.proxy.relaying import Scripted, ScriptedThrottle, relaying
 
 ON_BOTH_LOOPS = True
 
@@ -287,66 +290,69 @@ async def test_a_throttle_that_raises_when_it_is_closed_disturbs_no_one() -> Non
         assert relay.stats.throttle_errors == 1
 
 
-class Carrier:
-    """What a decision is carried out on, without sockets."""
-
-    def __init__(self) -> None:
-        self.told: list[object] = []
-
-    def forward(self, data: bytes, pending: Pending) -> None:
-        self.told.append(data)
-
-    def answer(self, pending: Pending) -> None:
-        self.told.append(pending.answer)
-
-    def replan(self) -> None:
-        self.told.append("replan")
-
-    def stop_decoding(self) -> None:
-        self.told.append("stop decoding")
-
-
 class Detached:
-    """One connection's replica fetches without a connection: the throttle is scripted, the carrier remembers."""
+    """One connection's replica fetches without a connection: the throttle is scripted."""
 
     def __init__(self, *decisions: Scripted) -> None:
         self.throttle = ScriptedThrottle(deque(decisions))
-        self.carrier = Carrier()
         self.relay = Relay(self.throttle, RelayStats("leader"), EventLog("tests"), clock=lambda: 5.0)
-        self.fetches = ReplicaFetches(self.relay, None, self.carrier)
+        self.fetches = ReplicaFetches(self.relay, None)
 
-    def take(self, frame: bytes) -> None:
-        self.fetches.take(ReplicaFetch(RequestHeader(1, 3, 1, None), frame[4:]))
+    def take(self, frame: bytes) -> Outcome:
+        return at_once(self.fetches.take(ReplicaFetch(RequestHeader(1, 3, 1, None), frame[4:])))
 
 
 def test_an_unchanged_request_is_forwarded_as_it_came_and_a_malformed_one_refused() -> None:
     link = Detached()
-    link.take(fetch(1, 5))
-    assert link.carrier.told == [fetch(1, 5)]
+    outcome = link.take(fetch(1, 5))
+    assert isinstance(outcome, outcomes.Forward)
+    assert outcome.data == fetch(1, 5)
     with pytest.raises(MalformedFrame):
         link.take(fetch(1, 5)[:-1])
 
 
+def test_what_is_decided_is_a_value() -> None:
+    link = Detached(Answer(b"own"), Hold(7.0), Answer(b"late"), RuntimeError("bug"))
+    assert link.take(fetch(1, 5)) == outcomes.Answer(Pending(1, answer=b"own"))
+    held = link.take(fetch(1, 5))
+    assert isinstance(held, outcomes.Hold)
+    assert (held.until, held.waits_for_budget) == (7.0, link.throttle)
+    assert at_once(held.again()) == outcomes.Answer(Pending(1, answer=b"late"))
+    assert link.take(fetch(1, 5)) == outcomes.Pass()
+    assert link.fetches.is_released
+    assert not link.fetches.decodes(5, 3)
+
+
 async def test_a_hold_in_the_past_does_not_spin() -> None:
-    link = Detached(*[Hold(0.0)] * 10_000)
-    link.carrier.replan = link.fetches.replan  # type: ignore[method-assign]
-    link.take(fetch(1, 5))
-    await asyncio.sleep(0.02)
-    assert 1 < len(link.throttle.told("plan")) < 30
-    link.fetches.drop_held()
-    assert not link.fetches.holding
+    async with relaying() as relay:
+        relay.throttle.decisions.extend([Hold(0.0)] * 10_000)
+        client, _ = await relay.connect()
+        await client.send(fetch(1, 5))
+        await relay.until(lambda: relay.stats.held)
+        await asyncio.sleep(0.02)
+        assert 1 < len(relay.throttle.told("plan")) < 60
 
 
 async def test_a_hold_without_an_end_sets_no_timer() -> None:
-    link = Detached(Hold(0.0), Hold(FAR))
-    link.take(fetch(1, 5))
-    link.fetches.replan()
-    await asyncio.sleep(0.005)
-    assert link.fetches.holding
-    assert link.carrier.told == []  # not even by the timer of the hold before
-    link.fetches.close()
-    assert len(link.relay.held) == 0
-    assert link.relay.stats.throttle_errors == 0
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        relay.throttle.decisions.extend([Hold(time.monotonic() + 0.05), Hold(FAR)])
+        await client.send(fetch(1, 5))
+        await relay.until(lambda: relay.stats.held)
+        relay.relay.replan_held()
+        await asyncio.sleep(0.1)
+        assert len(relay.throttle.told("plan")) == 2  # not even by the timer of the hold before
+        assert broker.has_nothing()
+
+
+class Carrier:
+    """A link that holds a request."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def replan(self) -> None:
+        self.told.append("replan")
 
 
 async def test_many_wakes_in_a_moment_are_one_and_the_next_comes_a_little_later() -> None:
@@ -390,17 +396,17 @@ async def test_budget_that_flowed_back_wakes_the_next_in_line_and_when_that_went
 def test_the_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
     """The throttle takes a request in when held_seconds is 0: that must be once."""
     link = Detached(Hold(FAR))
-    link.take(fetch(1, 5))
-    link.fetches.replan()
+    held = link.take(fetch(1, 5))
+    assert isinstance(held, outcomes.Hold)
+    at_once(held.again())
     assert [call[2] > 0 for call in link.throttle.told("plan")] == [False, True]
 
 
 def test_replica_ids_beyond_the_first_thousand_are_one_peer() -> None:
     link = Detached()
     for replica_id in (*range(2000), 5):
-        ReplicaFetches(link.relay, None, link.carrier).take(
-            ReplicaFetch(RequestHeader(1, 3, 1, None), fetch(1, replica_id)[4:])
-        )
+        event = ReplicaFetch(RequestHeader(1, 3, 1, None), fetch(1, replica_id)[4:])
+        at_once(ReplicaFetches(link.relay, None).take(event))
     peers = [call[1] for call in link.throttle.told("link")]
     assert peers == [*range(1000), *[OTHER_PEERS] * 1000, 5]
     assert link.relay.stats.links_of_other_peers == 1000

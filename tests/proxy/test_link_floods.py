@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from proxy.link import MOST_FETCHES, MOST_PENDING
+from proxy.link_requests import MOST_FETCHES, MOST_PENDING
 from quota.fetch.decisions import Hold
+from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
 from tests.proxy.loop_gaps import longest_gaps
-from tests.proxy.relaying import Peer, Relaying, relaying, round_trip
 
 ON_BOTH_LOOPS = True
 

@@ -2,9 +2,9 @@
 
 from proxy.address import Network, numeric_address
 from proxy.replica_sources import ReplicaSources
+from tests.fakes.clock import MovedClock
+from tests.fakes.relaying import relaying
 from tests.protocol.wire import fetch, fetch_response, request, response
-from tests.proxy.relaying import relaying
-from tests.quota.conversation import MovedClock
 
 ON_BOTH_LOOPS = True
 

@@ -22,8 +22,8 @@ from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from protocol.header import FETCH, RequestHeader
 from quota.fetch.decisions import Forward, Hold
 from quota.throttle import Throttle
+from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.wire import fetch, fetch_response, response
-from tests.proxy.relaying import Peer, Relaying, relaying
 
 ON_BOTH_LOOPS = True
 

@@ -12,10 +12,12 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from protocol.fetch import encode_fetch_response
+from protocol.response_scanner import Buffer
 from proxy.address import Address
+from proxy.transport import TcpTransport
 from quota.fetch.decisions import Answer, Hold
+from tests.fakes.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
-from tests.proxy.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
 
 ON_BOTH_LOOPS = True
 LONG = 30.0
@@ -45,9 +47,10 @@ async def test_small_frames_are_sent_at_once_on_both_sides() -> None:
         await relay.connect()
         await relay.until(lambda: relay.listener.links)
         (link,) = relay.listener.links
-        for connection in (link._client, link._upstream):
-            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        for transport in (link._client, link._upstream):
+            assert isinstance(transport, TcpTransport)
+            assert transport.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert transport.connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 async def test_an_upstream_that_refuses_closes_the_client_at_once() -> None:
@@ -269,27 +272,23 @@ async def test_drain_delivers_last_bytes_that_were_read_and_could_not_be_sent_at
     async with relaying() as relay:
         client, broker = await relay.connect(request(3, 0, 1))
         (link,) = relay.listener.links
-        link._to_client._target = Reluctant(link._client)  # type: ignore[assignment]
+        assert isinstance(link._client, TcpTransport)
+        link._to_client._target = Reluctant(link._client.connection)
         async with draining(relay, client, broker):
             await broker.send(response(1))
             await client.expect(response(1))
 
 
-class Reluctant:
-    """A socket that takes nothing the first time."""
+class Reluctant(TcpTransport):
+    """A connection that takes nothing the first time."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.asked = 0
+        super().__init__(connection)
+        self.send = self._send_nothing_first
 
-    def fileno(self) -> int:
-        return self.connection.fileno()
-
-    def send(self, data: bytes) -> int:
-        self.asked += 1
-        if self.asked == 1:
-            raise BlockingIOError
-        return self.connection.send(data)
+    def _send_nothing_first(self, data: Buffer) -> int:
+        self.send = self.connection.send
+        raise BlockingIOError
 
 
 async def test_drain_closes_what_is_left_when_the_limit_is_over() -> None:
@@ -318,7 +317,7 @@ async def test_drain_ends_a_connection_that_the_upstream_takes_at_that_moment() 
 
 
 async def test_drain_gives_a_client_that_does_not_close_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.link.LINGER_SECONDS", 0.02)
+    monkeypatch.setattr("proxy.linger.LINGER_SECONDS", 0.02)
     async with relaying() as relay:
         client, broker = await relay.connect()
         await relay.until(lambda: relay.listener.links)

@@ -14,6 +14,7 @@ import pytest
 from proxy import log as weir_log
 from proxy.log import EventLog, JsonFormatter, KeyValueFormatter, LibraryLimit, configure_logging
 from proxy.log_writer import MAX_LINES, WriterHandler
+from tests.fakes.clock import MovedClock
 
 
 @pytest.fixture(autouse=True)
@@ -30,14 +31,6 @@ def lines() -> io.StringIO:
     stream = io.StringIO()
     configure_logging(stream=stream)
     return stream
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_log_event_is_one_line_of_keys_and_values(lines: io.StringIO) -> None:
@@ -81,7 +74,7 @@ def test_log_of_a_library_is_one_line_even_with_a_traceback(lines: io.StringIO) 
 
 
 def test_log_repeated_fault_is_suppressed_and_counted(lines: io.StringIO) -> None:
-    clock = Clock()
+    clock = MovedClock(100.0)
     log = EventLog(clock=clock)
     for _ in range(4):
         log.fault("upstream_refused", peer=2)
@@ -98,7 +91,7 @@ def test_log_repeated_fault_is_suppressed_and_counted(lines: io.StringIO) -> Non
 
 
 def test_log_faults_of_other_events_and_peers_are_not_suppressed(lines: io.StringIO) -> None:
-    log = EventLog(clock=Clock())
+    log = EventLog(clock=MovedClock(100.0))
     log.fault("upstream_refused", peer=2)
     log.fault("upstream_refused", peer=3)
     log.fault("protocol_error", peer=2)
@@ -106,14 +99,14 @@ def test_log_faults_of_other_events_and_peers_are_not_suppressed(lines: io.Strin
 
 
 def test_log_flood_of_peers_does_not_grow_memory(lines: io.StringIO) -> None:
-    log = EventLog(clock=Clock())
+    log = EventLog(clock=MovedClock(100.0))
     for peer in range(weir_log._KINDS_REMEMBERED + 50):
         log.fault("upstream_refused", peer=peer)
     assert len(log._faults._logged) == weir_log._KINDS_REMEMBERED
 
 
 def test_log_flood_of_a_library_is_suppressed_and_counted() -> None:
-    clock = Clock()
+    clock = MovedClock(100.0)
     limit = LibraryLimit(clock)
     formatter = KeyValueFormatter()
 

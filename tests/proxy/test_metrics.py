@@ -1,4 +1,4 @@
-"""The metrics: interface.md's names, both formats, and no long hold of the event loop."""
+"""The metrics: the names of docs/running.md, both formats, and no long hold of the event loop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from quota.settings import Side, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from quota.topic_names import TopicNames
+from tests.fakes.clock import MovedClock
 from tests.proxy.loop_gaps import longest_gaps
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
-# interface.md, "Metrics": name, kind, labels.
+# docs/running.md, "Metrics": name, kind, labels.
 PROMISED = [
     ("weir_throttled_rate_bytes_per_second", "gauge", {"side"}),
     ("weir_quota_bytes_per_second", "gauge", {"side"}),
@@ -40,16 +41,8 @@ PROMISED = [
 ]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def source(side: Side, rate: int | None = None) -> SideSource:
-    return SideSource(Throttle(side, 1, Clock(), ThrottleSettings(rate=rate)), RelayStats(side))
+    return SideSource(Throttle(side, 1, MovedClock(), ThrottleSettings(rate=rate)), RelayStats(side))
 
 
 def busy_sides() -> list[SideSource]:
@@ -171,7 +164,7 @@ async def test_metrics_lag_grows_at_scrape_time_with_no_fetch_arriving() -> None
     )
     before = (await samples_of(sides))[key]
     clock = sides[0].throttle.clock
-    assert isinstance(clock, Clock)
+    assert isinstance(clock, MovedClock)
     clock.now += 40
     assert (await samples_of(sides))[key] == before + 40
 
@@ -179,7 +172,7 @@ async def test_metrics_lag_grows_at_scrape_time_with_no_fetch_arriving() -> None
 async def test_metrics_throttle_is_in_force_while_there_are_a_rate_and_a_replica() -> None:
     side = source("leader", 5)
     clock = side.throttle.clock
-    assert isinstance(clock, Clock)
+    assert isinstance(clock, MovedClock)
     listed = {"orders": ThrottledReplicas.parse("0:1")}
     seen = []
     for settings in (

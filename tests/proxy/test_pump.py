@@ -9,9 +9,10 @@ from itertools import pairwise
 import pytest
 
 from proxy.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
-from proxy.pump import CROWDED, HELD, STOPPED, Pump
+from proxy.pump import IN_LINE, STOPPED, UNTAKEN, Pump
+from proxy.transport import TcpTransport
 from proxy.turn_budget import TurnBudget
-from tests.proxy.relaying import Peer, PoisonedPool
+from tests.fakes.relaying import Peer, PoisonedPool
 
 ON_BOTH_LOOPS = True
 
@@ -60,7 +61,8 @@ class Piped:
         self.pool = PoisonedPool()
 
     def pump(self) -> Pump:
-        return Pump(self.owner, asyncio.get_running_loop(), self.pool, self.source, self.target, TurnBudget())
+        source, target = TcpTransport(self.source), TcpTransport(self.target)
+        return Pump(self.owner, asyncio.get_running_loop(), self.pool, source, target, TurnBudget())
 
 
 @pytest.fixture
@@ -98,15 +100,15 @@ async def test_many_small_pieces_arrive_in_order_though_the_target_takes_few_at_
 
 async def test_a_pump_reads_only_when_no_reason_to_pause_is_left(piped: Piped) -> None:
     pump = piped.pump()
-    pump.pause(HELD)
-    pump.pause(CROWDED)
+    pump.pause(UNTAKEN)
+    pump.pause(IN_LINE)
     await piped.sender.send(b"waits")
-    for reason in (STOPPED, HELD):
+    for reason in (STOPPED, UNTAKEN):
         pump.resume(reason)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert piped.receiver.has_nothing()
-    pump.resume(CROWDED)
+    pump.resume(IN_LINE)
     await piped.receiver.expect(b"waits")
     pump.close()
 
@@ -128,9 +130,9 @@ async def test_large_reads_are_as_large_as_a_large_buffer(piped: Piped) -> None:
     data = bytes(SMALL_BUFFER_SIZE * 5)
     for pump.large_reads, size in ((False, SMALL_BUFFER_SIZE), (True, LARGE_BUFFER_SIZE)):
         piped.owner.sizes.clear()
-        pump.pause(HELD)
+        pump.pause(UNTAKEN)
         await piped.sender.send(data)
-        pump.resume(HELD)
+        pump.resume(UNTAKEN)
         pump.resume(STOPPED)
         await piped.receiver.expect(data)
         assert max(piped.owner.sizes) == min(size, len(data))

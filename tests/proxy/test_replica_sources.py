@@ -8,7 +8,7 @@ import pytest
 from proxy.address import IPAddress, Network, numeric_address
 from proxy.cluster.broker_addresses import BrokerAddresses
 from proxy.replica_sources import GRACE_SECONDS, SEEN_SECONDS, Addresses, ReplicaSources
-from tests.quota.conversation import MovedClock
+from tests.fakes.clock import MovedClock
 
 
 def addresses(*texts: str) -> frozenset[IPAddress]:

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from proxy import server
-from proxy.config import Config, parse_config
+from proxy.config import Config
+from proxy.config_load import parse_config
 from proxy.event_loop import new_event_loop
 from proxy.sidecar import Sidecar
 

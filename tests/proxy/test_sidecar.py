@@ -17,15 +17,16 @@ import pytest
 import pytest_asyncio
 
 from proxy.address import Address
-from proxy.config import Admin, Config, parse_config
+from proxy.config import Admin, Config
+from proxy.config_load import parse_config
 from proxy.fetch_memory import DEFAULT_FETCH_MEMORY
 from proxy.relay import Relay
 from proxy.sidecar import ListenError, Sidecar
 from quota.samples import IntervalLine, LinkLine
 from quota.throttle import Throttle
+from tests.fakes.metadata_broker import metadata_broker
+from tests.fakes.servers import serving
 from tests.proxy.cluster_broker import Broker as ClusterBroker
-from tests.proxy.metadata_broker import metadata_broker
-from tests.proxy.servers import serving
 from tests.sample_files import lines_in
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 

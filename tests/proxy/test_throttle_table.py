@@ -7,12 +7,13 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from proxy.config import ThrottleTable, parse_config
+from proxy.config import ThrottleTable
+from proxy.config_load import parse_config
 from proxy.config_reader import ConfigError
 from proxy.throttle_table import TOPICS_PER_SLICE, LayeredThrottle, plain_table
 from quota.throttle_layers import Lease
+from tests.fakes.clock import MovedClock
 from tests.proxy.test_config import FULL
-from tests.quota.clock import ManualClock
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 FROM_FILE = {
@@ -229,18 +230,18 @@ async def test_throttle_layers_show_what_http_hides_of_the_file(in_force: Layere
 
 
 async def test_throttle_with_a_lease_uncovers_the_file_when_it_ends(applied: Applied) -> None:
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     in_force = LayeredThrottle(parse_config(FULL).throttle, applied.append, clock)
     lease = Lease(clock() + 60.0, "ann", "a move")
     await in_force.merge({LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: ", "}}}, lease)
-    clock.sleep(50.0)
+    clock.move(50.0)
     assert in_force.next_expiry() == clock() + 10.0
     assert {"part": LEADER_RATE, "value": 7, "expires_in_seconds": 10.0, "owner": "ann", "reason": "a move"} in (
         await layers(in_force)
     )["http"]
     in_force.expire()
     assert (applied[-1].leader_rate, set((await shown(in_force))["topics"]["orders"])) == (7, {FOLLOWER_REPLICAS})  # type: ignore[index]
-    clock.sleep(10.0)
+    clock.move(10.0)
     in_force.expire()
     assert applied[-1] == parse_config(FULL).throttle
     assert await shown(in_force) == FROM_FILE

@@ -10,8 +10,8 @@ from protocol.metadata import NO_ID
 from proxy.address import Address
 from proxy.cluster import topic_ids, topics
 from proxy.cluster.watch import metadata_servers
-from proxy.config import parse_config
-from tests.proxy.metadata_broker import MetadataBroker, Question
+from proxy.config_load import parse_config
+from tests.fakes.metadata_broker import MetadataBroker, Question
 from tests.proxy.resolving import ORDERS, ORDERS_AGAIN, PAYMENTS, POLL_SECONDS, STRANGER, Resolving, events, fields
 
 

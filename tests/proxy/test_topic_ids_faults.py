@@ -9,7 +9,7 @@ import pytest
 
 from proxy.cluster import client
 from proxy.cluster.client import FIRST_RETRY_SECONDS
-from tests.proxy.metadata_broker import MetadataBroker, metadata_broker
+from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.proxy.resolving import DEADLINE_SECONDS, ORDERS, PAYMENTS, POLL_SECONDS, Resolving, Waits, events, fields
 
 

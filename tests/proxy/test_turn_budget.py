@@ -6,7 +6,7 @@ from collections.abc import Callable
 from proxy.relay import HeldFetches
 from proxy.stats import RelayStats
 from proxy.turn_budget import TurnBudget
-from tests.quota.conversation import MovedClock
+from tests.fakes.clock import MovedClock
 
 ON_BOTH_LOOPS = True
 

@@ -11,7 +11,7 @@ import pytest
 from proxy.address import Address
 from proxy.cluster import upstream_probe
 from proxy.cluster.upstream_probe import CACHE_SECONDS, UpstreamProbe
-from tests.proxy.servers import serving
+from tests.fakes.servers import serving
 
 Serve = Callable[[bytes], Awaitable[bytes]]
 

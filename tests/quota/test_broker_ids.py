@@ -5,7 +5,8 @@ from __future__ import annotations
 from quota.broker_ids import NO_BROKER, BrokerIds
 from quota.throttle import Throttle
 from quota.unassigned import Assignment, Replicas, UnassignedReplicas
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
 
 LEADER, FOLLOWER = 1, 2
 ORDERS: Assignment = {0: Replicas(LEADER, frozenset({FOLLOWER, 3}))}

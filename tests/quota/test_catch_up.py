@@ -15,17 +15,9 @@ from quota.settings import Order, Policy, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from quota.turns import FLOOR
-from tests.quota.conversation import (
-    PARTITION_MAX_BYTES,
-    Conversation,
-    Follower,
-    Leader,
-    Log,
-    MovedClock,
-    mean_rate,
-    worst_second,
-)
-from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import PARTITION_MAX_BYTES, Conversation, Follower, Leader, Log, mean_rate, worst_second
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 RATE = 5_000_000
 BATCH = 10_240

@@ -6,8 +6,9 @@ from protocol.fetch import FETCH_VERSIONS
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
-from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 MB = 1_000_000
 BATCH = 10_300

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -17,14 +17,15 @@ from quota.fetch.link import ReplicaLink
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Follower, Leader, Log, MovedClock
-from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Follower, Leader, Log
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 MB = 1_000_000
 BATCH = 30_000
 PARTITIONS = 3
 QUOTA = str(Path(quota.__file__).parent)
-Line = tuple[str, int]
+Line = tuple[CodeType, int]
 
 
 class Injected(Exception):
@@ -40,25 +41,27 @@ class Interruption:
         self.seen: dict[Line, int] = {}
 
     def __enter__(self) -> None:
-        sys.settrace(self._call)
+        if self.left:
+            sys.settrace(self._call)
 
     def __exit__(self, *error: object) -> None:
         sys.settrace(None)
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
-        file = frame.f_code.co_filename
-        if not file.startswith(QUOTA) or (self.line is not None and self.line[0] != file):
-            return None
-        return self._line
+        code = frame.f_code
+        if self.line is None:
+            return self._line if code.co_filename.startswith(QUOTA) else None
+        return self._line if code is self.line[0] else None
 
-    def _line(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+    def _line(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         if event == "line":
-            at = (frame.f_code.co_filename, frame.f_lineno)
+            at = (frame.f_code, frame.f_lineno)
             if self.line is None:
                 self.seen[at] = self.seen.get(at, 0) + 1
-            elif at == self.line:
+            elif frame.f_lineno == self.line[1]:
                 self.left -= 1
                 if not self.left:
+                    sys.settrace(None)
                     raise Injected
         return self._line
 

@@ -5,16 +5,16 @@ import math
 import pytest
 
 from quota.kip73 import InvalidQuota, Kip73Budget
-from tests.quota.clock import ManualClock
+from tests.fakes.clock import MovedClock
 
 
 def test_quota_exceeded_then_time_passes_is_back_below_the_bound() -> None:
     """ReplicationQuotaManagerTest.shouldExceedQuotaThenReturnBackBelowBoundAsTimePasses: 100 B/s, 10 samples of 1 s."""
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     budget = Kip73Budget(clock, 100, window_num=10, window_size_seconds=1)
     assert not budget.is_quota_exceeded()
 
-    clock.sleep(1.5)
+    clock.move(1.5)
     budget.record(1)
     assert not budget.is_quota_exceeded()
     budget.record(149)
@@ -23,11 +23,11 @@ def test_quota_exceeded_then_time_passes_is_back_below_the_bound() -> None:
     assert budget.rate() == 151 / 1.5
     assert budget.is_quota_exceeded()
 
-    clock.sleep(0.5)
+    clock.move(0.5)
     assert not budget.is_quota_exceeded()
     assert budget.rate() == 151 / 2
 
-    clock.sleep(0.5)
+    clock.move(0.5)
     budget.record(99)
     assert budget.rate() == 250 / 2.5
     assert not budget.is_quota_exceeded()
@@ -35,13 +35,13 @@ def test_quota_exceeded_then_time_passes_is_back_below_the_bound() -> None:
     assert budget.is_quota_exceeded()
     assert budget.rate() == 251 / 2.5
 
-    clock.sleep(2.0)
+    clock.move(2.0)
     assert not budget.is_quota_exceeded()
     assert budget.rate() == 251 / 4.5
 
 
 def test_quota_of_none_is_never_exceeded_and_still_records() -> None:
-    clock = ManualClock(10.0)
+    clock = MovedClock(10.0)
     budget = Kip73Budget(clock, None)
     budget.record(10**12)
     assert not budget.is_quota_exceeded()
@@ -51,17 +51,17 @@ def test_quota_of_none_is_never_exceeded_and_still_records() -> None:
 
 
 def test_quota_of_zero_is_exceeded_before_anything_was_recorded() -> None:
-    clock = ManualClock(10.0)
+    clock = MovedClock(10.0)
     budget = Kip73Budget(clock, 0)
     assert budget.is_quota_exceeded()
     assert budget.retry_at(clock()) == clock() + 1.0
 
 
 def test_quota_of_zero_begins_the_samples_that_a_later_quota_finds() -> None:
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     budget = Kip73Budget(clock, 0)
     assert budget.is_quota_exceeded()
-    clock.sleep(4.0)
+    clock.move(4.0)
     budget.set_rate(100)
     budget.record(400)
     assert not budget.is_quota_exceeded()
@@ -70,7 +70,7 @@ def test_quota_of_zero_begins_the_samples_that_a_later_quota_finds() -> None:
 
 
 def test_set_rate_changes_the_answer_at_once_and_keeps_what_was_recorded() -> None:
-    budget = Kip73Budget(ManualClock(), 100)
+    budget = Kip73Budget(MovedClock(0.0), 100)
     budget.record(150)
     assert budget.is_quota_exceeded()
     budget.set_rate(150)
@@ -83,7 +83,7 @@ def test_set_rate_changes_the_answer_at_once_and_keeps_what_was_recorded() -> No
 
 @pytest.mark.parametrize("rate", [-1, -0.001, math.nan, math.inf])
 def test_set_rate_that_is_no_quota_is_refused_and_changes_nothing(rate: float) -> None:
-    budget = Kip73Budget(ManualClock(), 100)
+    budget = Kip73Budget(MovedClock(0.0), 100)
     with pytest.raises(InvalidQuota, match="0 or more bytes a second, not ") as refused:
         budget.set_rate(rate)
     assert refused.value.rate is rate
@@ -91,10 +91,10 @@ def test_set_rate_that_is_no_quota_is_refused_and_changes_nothing(rate: float) -
 
 
 def test_retry_at_within_the_limits_is_when_the_rate_is_back() -> None:
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     budget = Kip73Budget(clock, 100)
     budget.record(150)
-    clock.sleep(1.0)
+    clock.move(1.0)
     assert budget.retry_at(clock()) == 1.5
     clock.now = 1.499
     assert budget.is_quota_exceeded()
@@ -103,21 +103,21 @@ def test_retry_at_within_the_limits_is_when_the_rate_is_back() -> None:
 
 
 def test_retry_at_while_exceeded_is_a_tenth_to_a_whole_second_away() -> None:
-    clock = ManualClock(5.0)
+    clock = MovedClock(5.0)
     budget = Kip73Budget(clock, 100)
     budget.record(10_000)
     assert budget.retry_at(5.0) == 6.0
-    clock.sleep(99.99)
+    clock.move(99.99)
     budget = Kip73Budget(clock, 100)
     budget.record(101)
     assert budget.retry_at(clock()) == pytest.approx(clock() + 1.0, abs=0.011)
-    clock.sleep(1.0)
+    clock.move(1.0)
     assert budget.retry_at(clock()) == pytest.approx(clock() + 0.1)
 
 
 def test_quota_a_response_at_a_time_averages_to_the_quota() -> None:
     """Ten minutes of 10 KB responses whenever the rate allows: the mean is Kafka's 0.5 to 1.1 x, and never more."""
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     budget = Kip73Budget(clock, 5_000)
     passed = 0
     while clock() < 600:
@@ -126,5 +126,5 @@ def test_quota_a_response_at_a_time_averages_to_the_quota() -> None:
         else:
             budget.record(10_000)
             passed += 10_000
-            clock.sleep(0.005)
+            clock.move(0.005)
     assert 0.5 * 5_000 < passed / 600 < 1.1 * 5_000

@@ -5,7 +5,8 @@ import pytest
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, mean_rate
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate
 
 MB = 1_000_000
 BATCH = 10_300

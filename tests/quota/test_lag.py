@@ -7,7 +7,7 @@ import pytest
 from quota.asked_topic import AskedTopic
 from quota.lag import LagTracker
 from quota.topic_lag import LagRow
-from tests.quota.clock import ManualClock
+from tests.fakes.clock import MovedClock
 
 LAG_TIME_MAX = 30.0
 FOLLOWER = 2
@@ -18,7 +18,7 @@ class Replica:
     """One follower's fetches of partition 0 of `orders`, with the tracker that sees them."""
 
     def __init__(self, lag_time_max: float = LAG_TIME_MAX) -> None:
-        self.clock = ManualClock(1000.0)
+        self.clock = MovedClock(1000.0)
         self.tracker = LagTracker(self.clock, lag_time_max)
         self.connect()
 
@@ -48,7 +48,7 @@ class Replica:
 
     def idle_for(self, seconds: float) -> None:
         for _ in range(round(seconds / FETCH_WAIT)):
-            self.clock.sleep(FETCH_WAIT)
+            self.clock.move(FETCH_WAIT)
             self.fetched()
 
     @property
@@ -67,7 +67,7 @@ def test_lagging_follower_that_never_reaches_the_end_goes_over(replica: Replica)
     for second in range(32):
         replica.fetch(second * 10_000, (second + 1) * 10_000)
         assert replica.row.lag_seconds == second
-        replica.clock.sleep(1.0)
+        replica.clock.move(1.0)
     assert replica.row.lag_seconds > LAG_TIME_MAX
     assert replica.row.lag_messages == 10_000
     assert not replica.row.stuck
@@ -79,7 +79,7 @@ def test_lagging_follower_that_catches_up_after_each_burst_stays_under(replica: 
     for _ in range(20):
         replica.fetch(end, end + 1_000_000)
         for _ in range(4):
-            replica.clock.sleep(1.0)
+            replica.clock.move(1.0)
             replica.fetched()
             worst = max(worst, replica.row.lag_seconds)
         end += 1_000_000
@@ -92,18 +92,18 @@ def test_lagging_follower_that_catches_up_after_each_burst_stays_under(replica: 
 def test_stuck_follower_shows_its_silence_though_it_was_caught_up(replica: Replica) -> None:
     """KIP-16 scenario 2: no fetch arrives, and the lag grows with every scrape."""
     replica.fetch(500, 500)
-    replica.clock.sleep(LAG_TIME_MAX)
+    replica.clock.move(LAG_TIME_MAX)
     assert replica.row == (b"orders", 0, FOLLOWER, LAG_TIME_MAX, 0, False)
-    replica.clock.sleep(0.1)
+    replica.clock.move(0.1)
     assert replica.row.stuck
-    replica.clock.sleep(600.0)
+    replica.clock.move(600.0)
     assert replica.row.lag_seconds == pytest.approx(630.1)
 
 
 def test_stuck_follower_that_lagged_before_shows_the_longer_time(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.idle_for(10.0)
-    replica.clock.sleep(40.0)
+    replica.clock.move(40.0)
     assert replica.row.lag_seconds == 50.0
     assert replica.row.stuck
 
@@ -112,24 +112,24 @@ def test_bootstrapping_follower_that_was_caught_up_lags_until_it_is_again(replic
     """KIP-16 scenario 3: after ten minutes down its lag does not begin at 0, and ends when it reaches the end."""
     replica.fetch(500, 500)
     replica.idle_for(10.0)
-    replica.clock.sleep(600.0)
+    replica.clock.move(600.0)
     replica.fetched()
-    replica.clock.sleep(0.2)
+    replica.clock.move(0.2)
     replica.topic.update(0, 500, 90_000, replica.clock())
     assert replica.row.lag_seconds == pytest.approx(600.2)
     assert not replica.row.stuck
     for step in range(1, 10):
-        replica.clock.sleep(1.0)
+        replica.clock.move(1.0)
         replica.fetch(500 + step * 8_950, 90_000)
         assert replica.row.lag_seconds == pytest.approx(600.2 + step)
-    replica.clock.sleep(1.0)
+    replica.clock.move(1.0)
     replica.fetch(90_000, 90_000)
     assert replica.row.lag_seconds == 0
 
 
 def test_bootstrapping_follower_that_lagged_before_keeps_its_lag_begin(replica: Replica) -> None:
     replica.fetch(400, 500)
-    replica.clock.sleep(600.0)
+    replica.clock.move(600.0)
     replica.fetch(400, 90_000)
     assert replica.row.lag_seconds == 600.0
 
@@ -137,7 +137,7 @@ def test_bootstrapping_follower_that_lagged_before_keeps_its_lag_begin(replica: 
 def test_bootstrapping_follower_that_is_new_lags_from_its_first_fetch(replica: Replica) -> None:
     replica.fetch(0, 90_000)
     assert replica.row.lag_seconds == 0
-    replica.clock.sleep(45.0)
+    replica.clock.move(45.0)
     replica.fetch(10_000, 90_000)
     assert replica.row.lag_seconds == 45.0
     assert replica.row.lag_messages == 80_000
@@ -146,7 +146,7 @@ def test_bootstrapping_follower_that_is_new_lags_from_its_first_fetch(replica: R
 def test_lag_of_an_idle_partition_updated_long_after_a_return_begins_then(replica: Replica) -> None:
     """Nothing new came for a minute after the follower was back, so its old silence is not this lag."""
     replica.fetch(500, 500)
-    replica.clock.sleep(600.0)
+    replica.clock.move(600.0)
     replica.idle_for(60.0)
     replica.fetch(500, 501)
     assert replica.row.lag_seconds == 0
@@ -154,29 +154,29 @@ def test_lag_of_an_idle_partition_updated_long_after_a_return_begins_then(replic
 
 def test_lag_after_catching_up_on_return_begins_anew(replica: Replica) -> None:
     replica.fetch(500, 500)
-    replica.clock.sleep(600.0)
+    replica.clock.move(600.0)
     replica.fetch(500, 500)
-    replica.clock.sleep(0.5)
+    replica.clock.move(0.5)
     replica.fetch(500, 700)
     assert replica.row.lag_seconds == 0
 
 
 def test_lag_of_an_idle_follower_does_not_flap_between_long_polls(replica: Replica) -> None:
     replica.fetch(500, 500)
-    replica.clock.sleep(2.0)
+    replica.clock.move(2.0)
     assert replica.row.lag_seconds == 0
-    replica.clock.sleep(0.1)
+    replica.clock.move(0.1)
     assert replica.row.lag_seconds == pytest.approx(2.1)
 
 
 def test_silence_grace_is_half_of_a_short_lag_time_max() -> None:
     replica = Replica(lag_time_max=1.0)
     replica.fetch(500, 500)
-    replica.clock.sleep(0.5)
+    replica.clock.move(0.5)
     assert replica.row.lag_seconds == 0
-    replica.clock.sleep(0.25)
+    replica.clock.move(0.25)
     assert replica.row == (b"orders", 0, FOLLOWER, 0.75, 0, False)
-    replica.clock.sleep(0.5)
+    replica.clock.move(0.5)
     assert replica.row.stuck
 
 
@@ -231,16 +231,16 @@ def test_replica_silent_for_long_expires_at_the_next_scrape(lag_time_max: float,
     replica = Replica(lag_time_max)
     replica.fetch(100, 500)
     replica.asker.close()
-    replica.clock.sleep(expires_after)
+    replica.clock.move(expires_after)
     assert replica.row.stuck
-    replica.clock.sleep(1.0)
+    replica.clock.move(1.0)
     assert list(replica.tracker.rows()) == []
     assert replica.tracker.sum_messages() == 0
 
 
 def test_replica_silent_for_long_on_an_open_connection_lags_on(replica: Replica) -> None:
     replica.fetch(100, 500)
-    replica.clock.sleep(4000.0)
+    replica.clock.move(4000.0)
     assert (replica.row.lag_seconds, replica.row.stuck) == (4000.0, True)
     replica.fetched()
     assert (replica.row.lag_messages, replica.row.stuck) == (400, False)
@@ -248,21 +248,21 @@ def test_replica_silent_for_long_on_an_open_connection_lags_on(replica: Replica)
 
 def test_replicas_that_expired_leave_when_a_new_topic_comes() -> None:
     """Memory is bounded without a scrape too: a thousand replicas an hour, each seen once, do not add up."""
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     tracker = LagTracker(clock, LAG_TIME_MAX)
     for replica in range(3000):
         asker = tracker.asker()
         asker.fetched(clock())
         asker.topic(replica, b"orders").update(0, 0, 1, clock())
         asker.close()
-        clock.sleep(3.6)
+        clock.move(3.6)
     assert tracker.sum_messages() <= 1002
 
 
 def test_replica_that_expired_is_back_with_its_next_update(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.asker.close()
-    replica.clock.sleep(4000.0)
+    replica.clock.move(4000.0)
     assert list(replica.tracker.rows()) == []
     replica.connect()
     replica.fetch(100, 500)
@@ -283,18 +283,18 @@ def test_rows_survive_fetches_between_two_rows(replica: Replica) -> None:
 
 def test_lag_tracker_without_a_lag_time_is_refused() -> None:
     with pytest.raises(ValueError, match="more than 0 seconds, not 0"):
-        LagTracker(ManualClock(), 0)
+        LagTracker(MovedClock(0.0), 0)
 
 
 def test_lag_tracker_with_another_lag_time_goes_by_it_at_once(replica: Replica) -> None:
     replica.fetch(500, 500)
-    replica.clock.sleep(1.5)
+    replica.clock.move(1.5)
     assert (replica.row.lag_seconds, replica.row.stuck) == (0, False)
     replica.tracker.replica_lag_time_max = 1.0
     assert (replica.row.lag_seconds, replica.row.stuck) == (1.5, True)
     replica.tracker.replica_lag_time_max = 600.0
     replica.asker.close()
-    replica.clock.sleep(5998.0)
+    replica.clock.move(5998.0)
     assert list(replica.tracker.rows())
     with pytest.raises(ValueError, match="more than 0 seconds, not -1"):
         replica.tracker.replica_lag_time_max = -1
@@ -304,7 +304,7 @@ def test_lag_tracker_with_another_lag_time_goes_by_it_at_once(replica: Replica) 
 def test_memory_of_20_000_lagging_partitions_is_below_10_mb() -> None:
     tracemalloc.start()
     try:
-        tracker = LagTracker(ManualClock(), LAG_TIME_MAX)
+        tracker = LagTracker(MovedClock(0.0), LAG_TIME_MAX)
         for number in range(20):
             topic = tracker.asker().topic(FOLLOWER, b"topic-%d" % number)
             for partition in range(1000):

@@ -9,8 +9,8 @@ from quota.asked_topic import Asker
 from quota.lag import LagTracker
 from quota.throttle import Throttle
 from quota.unassigned import UnassignedReplicas
-from tests.quota.clock import ManualClock
-from tests.quota.conversation import Follower, Leader, Log, MovedClock
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Follower, Leader, Log
 
 LAG_TIME_MAX = 30.0
 FOLLOWER = 2
@@ -41,7 +41,7 @@ def cpu_seconds(call: object) -> float:
 
 
 def test_new_topic_costs_the_same_however_many_are_known() -> None:
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     tracker = LagTracker(clock, LAG_TIME_MAX)
     asker_of(tracker, range(TOPICS))
     starts = iter(range(TOPICS, 10 * TOPICS, 500))
@@ -50,7 +50,7 @@ def test_new_topic_costs_the_same_however_many_are_known() -> None:
 
 
 def test_topics_of_a_first_fetch_are_taken_in_a_few_at_a_time() -> None:
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     tracker = LagTracker(clock, LAG_TIME_MAX)
     asker = tracker.asker()
     asker.fetched(0.0)
@@ -58,19 +58,19 @@ def test_topics_of_a_first_fetch_are_taken_in_a_few_at_a_time() -> None:
     for topic in topics:
         topic.update(0, 0, 1, 0.0)
     assert len(tracker.topics()) == 100
-    clock.sleep(0.5)
+    clock.move(0.5)
     asker.fetched(0.5)
     assert len(tracker.topics()) == 200
     topics[900].update(0, 0, 3, 0.5)
     topics[901].leave(0, 0.5)
-    clock.sleep(9.5)
+    clock.move(9.5)
     lags = {row.topic: (row.lag_messages, row.lag_seconds) for row in tracker.rows()}
     assert lags == dict.fromkeys((topic.topic for topic in topics), (1, 10.0)) | {b"topic-900": (3, 10.0)}
     assert tracker.sum_messages() == 1002
 
 
 def test_errors_of_a_first_fetch_are_taken_in_a_few_at_a_time() -> None:
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     tracker = LagTracker(clock, LAG_TIME_MAX)
     asker = tracker.asker()
     asker.fetched(0.0)
@@ -78,21 +78,22 @@ def test_errors_of_a_first_fetch_are_taken_in_a_few_at_a_time() -> None:
         asker.topic(FOLLOWER, b"topic-%d" % number).refuse(0, 0.0, begins=True)
     assert len(tracker.topics()) == 100
     asker.fetched(10.0)
-    clock.sleep(10.0)
+    clock.move(10.0)
     assert [row.lag_seconds for row in tracker.rows()] == [10.0] * 1000
 
 
 def test_first_row_costs_little_however_many_topics_are_known() -> None:
-    tracker = LagTracker(ManualClock(), LAG_TIME_MAX)
+    tracker = LagTracker(MovedClock(0.0), LAG_TIME_MAX)
     asker_of(tracker, range(TOPICS))
     assert cpu_seconds(lambda: next(tracker.rows())) < LONGEST_SECONDS
 
 
 def test_connection_of_many_topics_is_closed_at_once() -> None:
-    tracker = LagTracker(ManualClock(), LAG_TIME_MAX)
+    clock = MovedClock(0.0)
+    tracker = LagTracker(clock, LAG_TIME_MAX)
     asker = asker_of(tracker, range(TOPICS))
     assert cpu_seconds(asker.close) < LONGEST_SECONDS / 100
-    tracker.now.sleep(4000.0)  # type: ignore[attr-defined]
+    clock.move(4000.0)
     assert list(tracker.rows()) == []
 
 
@@ -120,7 +121,7 @@ def test_made_up_topics_have_no_lag() -> None:
 
 
 def test_partitions_beyond_the_most_that_are_kept_have_no_lag_and_are_counted() -> None:
-    tracker = LagTracker(ManualClock(), LAG_TIME_MAX, most_partitions=100)
+    tracker = LagTracker(MovedClock(0.0), LAG_TIME_MAX, most_partitions=100)
     asker_of(tracker, range(150))
     assert len(list(tracker.rows())) == tracker.sum_messages() == 100
     assert tracker.evicted == 50
@@ -131,7 +132,7 @@ def test_partitions_beyond_the_most_that_are_kept_have_no_lag_and_are_counted() 
 
 
 def test_replicas_that_are_silent_make_room_for_those_that_fetch() -> None:
-    tracker = LagTracker(ManualClock(), LAG_TIME_MAX, most_partitions=100)
+    tracker = LagTracker(MovedClock(0.0), LAG_TIME_MAX, most_partitions=100)
     live = asker_of(tracker, range(50))
     asker_of(tracker, range(50, 100)).close()
     asker_of(tracker, range(100, 400), replica=3)
@@ -148,7 +149,7 @@ def test_memory_of_the_most_partitions_is_below_80_mb() -> None:
     """In the worst case each is of a topic of its own."""
     tracemalloc.start()
     try:
-        tracker = LagTracker(ManualClock(), LAG_TIME_MAX, most_partitions=20_000)
+        tracker = LagTracker(MovedClock(0.0), LAG_TIME_MAX, most_partitions=20_000)
         asker_of(tracker, range(25_000))
         used, _ = tracemalloc.get_traced_memory()
     finally:

@@ -9,7 +9,8 @@ from quota.fetch.decisions import Forward
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
 
 MB = 1_000_000
 

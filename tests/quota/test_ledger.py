@@ -3,7 +3,7 @@
 import pytest
 
 from quota.ledger import UNSTEADY, Account, StrictLedger
-from tests.quota.conversation import MovedClock
+from tests.fakes.clock import MovedClock
 
 RATE = 1000
 

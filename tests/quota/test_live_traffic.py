@@ -11,7 +11,8 @@ from quota.fetch.link import ReplicaLink
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, mean_rate, requested
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested
 from tests.quota.test_fetch_sessions import BATCH, MB, Cluster, cluster
 
 RATE = 5 * MB

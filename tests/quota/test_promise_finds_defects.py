@@ -41,7 +41,7 @@ def question_for_each_return(patch: Patch) -> None:
 
 
 def place_lost_by_each_return(patch: Patch) -> None:
-    """What is there now and then stands behind all that is always there."""
+    """A partition that an earlier hop leaves out now and then stands behind all others when it returns."""
 
     def always_there_first(queue: GrantQueue) -> Iterator[ReplicaPartition]:
         return iter(sorted(queue._waiting, key=lambda one: one.is_paced))
@@ -51,7 +51,7 @@ def place_lost_by_each_return(patch: Patch) -> None:
 
 
 def grants_always_last(patch: Patch) -> None:
-    """Whatever fills the answers, it stands in front."""
+    """Grants stay behind unthrottled partitions, even where those fill every answer."""
     note = Settlement._note_barren
 
     def miss(settlement: Settlement) -> None:

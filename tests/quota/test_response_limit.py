@@ -5,7 +5,8 @@ from quota.fetch.decisions import Forward
 from quota.fetch.response_limit import ResponseRotation, limit_response
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
-from tests.quota.conversation import PARTITION_MAX_BYTES, Follower, MovedClock, requested
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import PARTITION_MAX_BYTES, Follower, requested
 
 
 def request(version: int, partitions: int = 4) -> FetchRequest:

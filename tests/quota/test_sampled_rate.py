@@ -5,30 +5,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.sampled_rate import SampledRate
-from tests.quota.clock import ManualClock
+from tests.fakes.clock import MovedClock
 
 
 def test_rate_first_window_is_of_fixed_size() -> None:
-    clock = ManualClock(50.0)
+    clock = MovedClock(50.0)
     rate = SampledRate(clock)
     rate.record(100)
     assert rate.rate() == 100
-    clock.sleep(0.999)
+    clock.move(0.999)
     assert rate.rate() == 100
-    clock.sleep(1.001)
+    clock.move(1.001)
     assert rate.rate() == 50
 
 
 def test_rate_when_nothing_was_recorded_is_zero() -> None:
-    assert SampledRate(ManualClock(3.0)).rate() == 0.0
+    assert SampledRate(MovedClock(3.0)).rate() == 0.0
 
 
 def test_rate_first_look_begins_the_first_sample() -> None:
     """A rate asked for at 0 s and fed at 4 s is spread over 4 s; one never asked for begins when it is fed."""
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     asked, unasked = SampledRate(clock), SampledRate(clock)
     asked.rate()
-    clock.sleep(4.0)
+    clock.move(4.0)
     asked.record(100)
     unasked.record(100)
     assert (asked.rate(), unasked.rate()) == (25.0, 100.0)
@@ -36,7 +36,7 @@ def test_rate_first_look_begins_the_first_sample() -> None:
 
 def test_rate_sample_reaching_into_the_window_is_kept_whole() -> None:
     """A sample leaves when its last event is as old as the window, not when its first is."""
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     rate = SampledRate(clock, samples=2, window_seconds=1.0)
     rate.record(10)
     clock.now = 0.9
@@ -51,7 +51,7 @@ def test_rate_sample_reaching_into_the_window_is_kept_whole() -> None:
 
 def test_rate_emptied_sample_stays_as_the_oldest() -> None:
     """Kafka starts an obsolete sample again in place; a later measurement is spread over the time since then."""
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     rate = SampledRate(clock, samples=2, window_seconds=1.0)
     rate.record(10)
     clock.now = 1.5
@@ -64,7 +64,7 @@ def test_rate_emptied_sample_stays_as_the_oldest() -> None:
 
 
 def test_rate_more_samples_than_kept_drops_the_oldest() -> None:
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     rate = SampledRate(clock, samples=1, window_seconds=1.0)
     for second, n in enumerate((100, 10, 1)):
         clock.now = second * 1.0
@@ -75,11 +75,11 @@ def test_rate_more_samples_than_kept_drops_the_oldest() -> None:
 
 def test_record_at_the_window_s_end_in_float_seconds_begins_a_sample() -> None:
     """0.1 s ten times is 0.9999999999999999 s in floats; Kafka's milliseconds make it one window exactly."""
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     rate = SampledRate(clock, samples=1, window_seconds=1.0)
     rate.record(1)
     for _ in range(10):
-        clock.sleep(0.1)
+        clock.move(0.1)
     assert clock.now < 1.0
     rate.record(1)
     assert rate.rate() == 1.0
@@ -113,7 +113,7 @@ KAFKA_3_9_1 = [
 
 
 def test_rate_of_a_recorded_run_is_what_kafka_measured() -> None:
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     rate = SampledRate(clock, samples=3, window_seconds=1.0)
     for step, now, value in KAFKA_3_9_1:
         clock.now = now
@@ -160,7 +160,7 @@ _STEPS = st.lists(
 @given(st.integers(1, 4), _WINDOWS, _STEPS)
 def test_rate_of_any_run_is_the_model_s(count: int, window_ms: int, steps: list[tuple[int, int, int | None]]) -> None:
     now_ms = 1_000
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     rate, model = SampledRate(clock, count, window_ms / 1000), RingOfSamples(count, window_ms)
     for sevenths, nudge, n in steps:
         now_ms += max(0, sevenths * window_ms // 7 + nudge)
@@ -177,10 +177,10 @@ def test_falls_to_is_never_after_the_rate_fell(
     count: int, window_ms: int, steps: list[tuple[int, int, int | None]], bound: float
 ) -> None:
     """A millisecond before the time given, with nothing recorded since, the rate is still above the bound."""
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     rate = SampledRate(clock, count, window_ms / 1000)
     for sevenths, nudge, n in steps:
-        clock.sleep(max(0, sevenths * window_ms // 7 + nudge) / 1000)
+        clock.move(max(0, sevenths * window_ms // 7 + nudge) / 1000)
         rate.record(n or 0)
     started = clock.now
     falls_at = rate.falls_to(bound)
@@ -191,7 +191,7 @@ def test_falls_to_is_never_after_the_rate_fell(
 
 def test_falls_to_asked_again_ends_at_a_rate_within_the_bound() -> None:
     """Two samples leave the window, each asked about when it does; then the last one is spread over 2.5 s."""
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     rate = SampledRate(clock, samples=3)
     for second in range(5):
         clock.now = second * 1.0
@@ -207,7 +207,7 @@ def test_falls_to_asked_again_ends_at_a_rate_within_the_bound() -> None:
 
 def test_falls_to_when_an_empty_sample_leaves_first_waits_for_one_with_bytes() -> None:
     """The look at 0 s begins a sample that stays empty; when it leaves, at 10 s, nothing gets less."""
-    clock = ManualClock()
+    clock = MovedClock(0.0)
     rate = SampledRate(clock, samples=10)
     rate.rate()
     clock.now = 1.0
@@ -217,6 +217,6 @@ def test_falls_to_when_an_empty_sample_leaves_first_waits_for_one_with_bytes() -
 
 def test_sampled_rate_without_a_sample_or_a_window_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 sample, not 0"):
-        SampledRate(ManualClock(), samples=0)
+        SampledRate(MovedClock(0.0), samples=0)
     with pytest.raises(ValueError, match=r"at least 0\.001 seconds, not 0\."):
-        SampledRate(ManualClock(), window_seconds=0)
+        SampledRate(MovedClock(0.0), window_seconds=0)

@@ -19,7 +19,8 @@ from quota.sampling import SampleKey, count_left_out, lines
 from quota.settings import Side, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, requested
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, requested
 from tests.sample_files import of_kind
 
 RATE = 100_000

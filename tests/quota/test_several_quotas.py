@@ -17,8 +17,9 @@ from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS, EVERY_PARTITION, NO_PARTITION
 from quota.turns import Turns
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock, mean_rate, requested, worst_second
-from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested, worst_second
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 MB = 1_000_000
 BATCH = 10_000

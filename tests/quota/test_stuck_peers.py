@@ -7,8 +7,9 @@ from quota.fetch.link import STUCK_SECONDS
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Leader, Log, MovedClock, mean_rate, worst_second
-from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 RATE = 5_000_000
 BATCH = 10_300

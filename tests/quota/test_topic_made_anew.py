@@ -2,7 +2,7 @@
 
 from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import Log
+from tests.fakes.conversation import Log
 from tests.quota.test_fetch_sessions import BATCH, MB, cluster
 
 NEW_ID = bytes(range(50, 66))

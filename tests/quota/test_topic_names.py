@@ -8,18 +8,18 @@ import pytest
 
 from protocol.metadata import NO_ID
 from quota.topic_names import CLUSTER_METADATA_ID, FIRST_RETRY_SECONDS, FORGET_SECONDS, MAX_RETRY_SECONDS, TopicNames
-from tests.quota.clock import ManualClock
+from tests.fakes.clock import MovedClock
 
 ORDERS, ORDERS_AGAIN, PAYMENTS = (bytes([number]) * 16 for number in (1, 2, 3))
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+def clock() -> MovedClock:
+    return MovedClock(0.0)
 
 
 @pytest.fixture
-def names(clock: ManualClock) -> TopicNames:
+def names(clock: MovedClock) -> TopicNames:
     return TopicNames(clock)
 
 
@@ -71,7 +71,7 @@ def test_no_id_and_the_cluster_metadata_are_never_wanted_and_never_named(names: 
     assert names.unknown_count == 0
 
 
-def test_unknown_id_is_wanted_again_later_and_later(names: TopicNames, clock: ManualClock) -> None:
+def test_unknown_id_is_wanted_again_later_and_later(names: TopicNames, clock: MovedClock) -> None:
     names.name_of(ORDERS)
     waits = []
     for _ in range(10):
@@ -87,7 +87,7 @@ def test_unknown_id_is_wanted_again_later_and_later(names: TopicNames, clock: Ma
     assert waits == [0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, MAX_RETRY_SECONDS]
 
 
-def test_id_that_is_wanted_first_tells_when_to_ask_next(names: TopicNames, clock: ManualClock) -> None:
+def test_id_that_is_wanted_first_tells_when_to_ask_next(names: TopicNames, clock: MovedClock) -> None:
     assert names.next_wanted_at() == math.inf
     names.name_of(ORDERS)
     names.unknown([ORDERS])
@@ -108,7 +108,7 @@ def test_unknown_of_an_id_that_nobody_looked_up_or_that_has_a_name_changes_nothi
     assert names.wanted() == [PAYMENTS]
 
 
-def test_unknown_id_that_nobody_looks_up_any_more_is_forgotten(names: TopicNames, clock: ManualClock) -> None:
+def test_unknown_id_that_nobody_looks_up_any_more_is_forgotten(names: TopicNames, clock: MovedClock) -> None:
     names.name_of(ORDERS)
     names.name_of(PAYMENTS)
     clock.now += FORGET_SECONDS / 2
@@ -120,7 +120,7 @@ def test_unknown_id_that_nobody_looks_up_any_more_is_forgotten(names: TopicNames
     assert names.wanted() == [ORDERS, PAYMENTS]
 
 
-def test_more_names_than_are_kept_drop_the_one_not_looked_up_for_longest(clock: ManualClock) -> None:
+def test_more_names_than_are_kept_drop_the_one_not_looked_up_for_longest(clock: MovedClock) -> None:
     names = TopicNames(clock, max_ids=2)
     names.learn({ORDERS: b"orders", PAYMENTS: b"payments"})
     names.name_of(ORDERS)
@@ -130,7 +130,7 @@ def test_more_names_than_are_kept_drop_the_one_not_looked_up_for_longest(clock: 
     assert names.name_of(PAYMENTS) is None
 
 
-def test_names_that_answers_show_again_and_again_are_kept(clock: ManualClock) -> None:
+def test_names_that_answers_show_again_and_again_are_kept(clock: MovedClock) -> None:
     """A throttled topic is asked for by name at each poll."""
     names = TopicNames(clock, max_ids=2)
     names.learn({ORDERS: b"orders"})
@@ -141,7 +141,7 @@ def test_names_that_answers_show_again_and_again_are_kept(clock: ManualClock) ->
     assert names.name_of(ORDERS_AGAIN) is None
 
 
-def test_more_unknown_ids_than_are_kept_drop_the_one_not_looked_up_for_longest(clock: ManualClock) -> None:
+def test_more_unknown_ids_than_are_kept_drop_the_one_not_looked_up_for_longest(clock: MovedClock) -> None:
     names = TopicNames(clock, max_ids=2)
     for topic_id in (ORDERS, PAYMENTS, ORDERS, ORDERS_AGAIN):
         names.name_of(topic_id)

@@ -7,7 +7,8 @@ from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from quota.turns import Turns
-from tests.quota.conversation import Follower, Leader, Log, MovedClock
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Follower, Leader, Log
 
 
 def test_only_the_links_in_front_count_as_ahead() -> None:

@@ -3,21 +3,14 @@
 import pytest
 
 from quota.fetch.decisions import Forward
+from quota.fetch.link import ReplicaLink
 from quota.fetch.partitions import ABSENT_SECONDS
+from quota.questions import URGENT_SECONDS
 from quota.settings import Side, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import (
-    Conversation,
-    Follower,
-    Leader,
-    Log,
-    MovedClock,
-    NextHop,
-    mean_rate,
-    requested,
-    worst_second,
-)
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, mean_rate, requested, worst_second
 
 MB = 1_000_000
 BATCH = 10_300
@@ -27,6 +20,13 @@ IDLE = (b"idle", 0)
 
 def throttle(side: Side, rate: int | None, clock: MovedClock) -> Throttle:
     return Throttle(side, 1, clock, ThrottleSettings(rate=rate, replicas={"t": ALL_REPLICAS}))
+
+
+def included(link: ReplicaLink, follower: Follower) -> set[tuple[bytes, int]]:
+    """The partitions of the next fetch that are in the request that goes on."""
+    decision = link.plan(follower.request())
+    assert isinstance(decision, Forward)
+    return set(requested(decision.request))
 
 
 def two_hops(leader_rate: int | None, follower_rate: int | None, batch: int = BATCH) -> Conversation:
@@ -56,7 +56,7 @@ def test_lower_quota_rules_and_nothing_spins(leader_rate: int | None, follower_r
 
 
 def test_partition_left_out_for_a_moment_keeps_its_batch_sizes() -> None:
-    """Without them each return would bring a single batch."""
+    """Without its batch sizes a partition would bring one batch each time that it returns."""
     talk = two_hops(None, MB)
     talk.run(5.0)
     assert sum(size for _, size in talk.follower.received) / len(talk.follower.received) > 0.08 * MB
@@ -64,33 +64,36 @@ def test_partition_left_out_for_a_moment_keeps_its_batch_sizes() -> None:
 
 def test_partition_that_returns_is_judged_by_the_high_watermark_that_it_was_told() -> None:
     """A question for each return would bring a batch that no quota can stop."""
-    clock = MovedClock()
-    link = throttle("leader", 0, clock).link(2)
+    side = throttle("leader", 0, MovedClock())
+    link = side.link(2)
     leader = Leader({(b"t", 0): Log([BATCH] * 9), (b"t", 1): Log([])})
     follower = Follower({(b"t", 0): 1, (b"t", 1): 0})
     link.plan(follower.request())
     link.settle(leader.answer(follower.request()))
-    assert link.partitions.behind_count == 1
+    asked_before = side.stats.questions
+    assert included(link, follower) == {(b"t", 1)}
     offset = follower.offsets.pop((b"t", 0))
-    link.plan(follower.request())
-    assert (link.partitions.behind_count, link.partitions.unknown_count) == (0, 0)
+    assert included(link, follower) == {(b"t", 1)}
     follower.offsets[b"t", 0] = offset
-    link.plan(follower.request())
-    assert (link.partitions.behind_count, link.partitions.unknown_count) == (1, 0)
+    assert included(link, follower) == {(b"t", 1)}
+    assert side.stats.questions == asked_before
 
 
 def test_partition_that_returns_from_an_earlier_offset_has_no_known_high_watermark() -> None:
     clock = MovedClock()
-    link = throttle("leader", 0, clock).link(2)
+    side = throttle("leader", 0, clock)
+    link = side.link(2)
     leader = Leader({(b"t", 0): Log([BATCH] * 9), (b"t", 1): Log([])})
     follower = Follower({(b"t", 0): 5, (b"t", 1): 0})
     link.plan(follower.request())
     link.settle(leader.answer(follower.request()))
     del follower.offsets[b"t", 0]
     link.plan(follower.request())
+    clock.move(URGENT_SECONDS)  # another question may be asked
+    asked_before = side.stats.questions
     follower.offsets[b"t", 0] = 4
-    link.plan(follower.request())
-    assert (link.partitions.behind_count, link.partitions.unknown_count) == (0, 1)
+    assert included(link, follower) == {(b"t", 0), (b"t", 1)}
+    assert side.stats.questions == asked_before + 1
 
 
 def test_lag_goes_on_while_another_hop_leaves_a_partition_out() -> None:

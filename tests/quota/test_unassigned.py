@@ -15,8 +15,9 @@ from quota.throttled_replicas import ALL_REPLICAS
 from quota.topic_lag import LagRow
 from quota.topic_names import CLUSTER_METADATA_ID
 from quota.unassigned import SILENT_SECONDS, Assignment, Replicas, UnassignedReplicas
-from tests.quota.conversation import Conversation, Follower, Leader, Log, MovedClock
-from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 LEADER = 1
 FOLLOWER = 2

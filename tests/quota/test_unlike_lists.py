@@ -9,17 +9,9 @@ from quota.fetch.decisions import Forward
 from quota.settings import Order, Side, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import (
-    Conversation,
-    Follower,
-    Leader,
-    Log,
-    MovedClock,
-    NextHop,
-    requested,
-    requested_partition,
-)
-from tests.quota.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, requested, requested_partition
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 MB = 1_000_000
 BATCH = 10_300

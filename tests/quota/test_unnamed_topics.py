@@ -6,7 +6,7 @@ from quota.fetch.decisions import Forward, Hold
 from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 from quota.topic_names import CLUSTER_METADATA_ID
-from tests.quota.conversation import mean_rate, worst_second
+from tests.fakes.conversation import mean_rate, worst_second
 from tests.quota.test_fetch_sessions import BATCH, MB, TOPIC_ID, Cluster, cluster
 
 ANSWER_SECONDS = 0.02  # until the metadata tells the name

@@ -10,7 +10,8 @@ from quota.questions import URGENT_SECONDS
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.conversation import PARTITION_MAX_BYTES, Conversation, Follower, Leader, Log, MovedClock, mean_rate
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import PARTITION_MAX_BYTES, Conversation, Follower, Leader, Log, mean_rate
 
 BATCH = 100_000
 MB = 1_000_000

@@ -21,12 +21,12 @@ from protocol.header import FETCH, RequestHeader
 from protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
 from quota.fetch.decisions import Decision, Forward, Hold
 from quota.fetch.link import ReplicaLink
-from tests.quota.conversation import (
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import (
     MAX_WAIT_MS,
     PARTITION_MAX_BYTES,
     RESPONSE_MAX_BYTES,
     Leader,
-    MovedClock,
     requested_partition,
     wait_for_bytes,
 )

@@ -16,6 +16,7 @@ import pytest
 
 from protocol.fetch import FetchRequest
 from protocol.response_scanner import ResponseHead, ScannedTopic
+from protocol.steps import Steps, no_steps
 from proxy.address import Address
 from proxy.buffers import BufferPool
 from proxy.listener import Listener
@@ -174,6 +175,15 @@ class ScriptedThrottle:
         if isinstance(decision, Exception):
             raise decision
         return decision(request) if callable(decision) else decision
+
+    def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
+        """In one step."""
+        return no_steps(self.plan(request, held_seconds))
+
+    def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> Steps[None]:
+        """In one step."""
+        self.settle(topics, head)
+        return no_steps(None)
 
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> None:
         """Remember which topics were seen."""

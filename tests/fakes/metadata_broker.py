@@ -12,7 +12,7 @@ from uuid import UUID
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 
 from proxy.address import Address
-from tests.proxy.servers import serving
+from tests.fakes.servers import serving
 
 Broker = MetadataResponse.MetadataResponseBroker
 Topic = MetadataResponse.MetadataResponseTopic

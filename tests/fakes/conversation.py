@@ -16,23 +16,11 @@ from protocol.records import RecordsSeen
 from protocol.response_scanner import ScannedTopic
 from quota.fetch.decisions import Answer, Decision, Forward, Hold
 from quota.fetch.link import ReplicaLink
+from tests.fakes.clock import MovedClock
 
 MAX_WAIT_MS = 500
 PARTITION_MAX_BYTES = 1024 * 1024
 RESPONSE_MAX_BYTES = 10 * 1024 * 1024
-
-
-class MovedClock:
-    """Seconds that pass only when a test says so."""
-
-    def __init__(self, now: float = 1000.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-    def move(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def requested_partition(

@@ -1,0 +1,96 @@
+"""Loads the configuration file, and says in one sentence what is wrong with it."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from proxy.address import Address
+from proxy.config import Config, Export, Ingress, ThrottleTable
+from proxy.config_reader import ConfigError, read_table
+from proxy.routes import check_routes
+from quota.settings import Side, ThrottleSettings
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a configuration file; ConfigError (with `file`) says what is wrong with it.
+
+    Host names are resolved only where a route may loop; call it outside an event loop.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("", f"cannot be read: {error.strerror}", str(path)) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("", f"is not UTF-8: byte {error.start} is wrong", str(path)) from error
+    try:
+        return parse_config(text)
+    except ConfigError as error:
+        raise ConfigError(error.field, error.reason, str(path)) from error
+
+
+def parse_config(text: str) -> Config:
+    """Read and check the text of a configuration file; see `load_config`."""
+    try:
+        plain = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError("", f"is not TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError("", "is nested too deeply") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise ConfigError("", f"is not TOML: {error}") from error
+    config = read_table(Config, plain)
+    check_routes(config)
+    _check_replicas_from(config.ingress)
+    if config.cluster is not None:
+        _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
+    _check_export(config.export)
+    return config
+
+
+def _check_replicas_from(ingress: tuple[Ingress, ...]) -> None:
+    for index, route in enumerate(ingress):
+        if route.replicas_from == ():
+            reason = 'is empty: no replica would be throttled; leave it out, or name networks ("0.0.0.0/0": anyone)'
+            raise ConfigError(f"ingress[{index}].replicas_from", reason)
+
+
+def _check_servers(field: str, servers: tuple[Address, ...]) -> None:
+    if not servers:
+        raise ConfigError(field, "is empty: name at least one broker")
+    for server in servers:
+        if server.port == 0:
+            raise ConfigError(field, f"{server} has port 0: a server's port must be given")
+
+
+def _check_export(export: Export | None) -> None:
+    if export is None:
+        return
+    if export.directory is None and export.kafka is None:
+        raise ConfigError("export", "leads nowhere: set export.directory or [export.kafka]")
+    if export.max_disk_bytes < 2 * export.rotate_bytes:
+        needed = f"twice rotate_bytes ({2 * export.rotate_bytes})"
+        raise ConfigError("export.max_disk_bytes", f"must be at least {needed}, not {export.max_disk_bytes}")
+    if export.kafka is not None:
+        _check_servers("export.kafka.bootstrap_servers", export.kafka.bootstrap_servers)
+
+
+def throttle_settings(config: Config, table: ThrottleTable, side: Side) -> ThrottleSettings:
+    """Return what `table` and the file's other tables set for one side's throttle."""
+    if side == "leader":
+        rate = table.leader_rate
+        replicas = {name: topic.leader_replicas for name, topic in table.topics.items() if topic.leader_replicas}
+    else:
+        rate = table.follower_rate
+        replicas = {name: topic.follower_replicas for name, topic in table.topics.items() if topic.follower_replicas}
+    return ThrottleSettings(
+        rate=rate,
+        replicas=replicas,
+        policy=config.quota.policy,
+        order=config.quota.order,
+        window_num=config.quota.window_num,
+        window_size_seconds=config.quota.window_size_seconds,
+        replica_lag_time_max_ms=config.quota.replica_lag_time_max_ms,
+        response_max_bytes=config.fetch.response_max_bytes,
+        session_slots=config.fetch.session_cache_slots,
+    )

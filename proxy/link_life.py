@@ -1,0 +1,219 @@
+"""The life of a link: its states, and what each event makes of them.
+
+A link's life is five small machines, one for each question about it. An event goes to all of them at once. What may be
+read and taken follows from their states together. As in h11 all of it is written down in tables, and an event that has
+no place there is a bug: it raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final
+
+
+class Event(Enum):
+    """What can happen to a link."""
+
+    STARTED = auto()
+    """Bytes may move."""
+    HELD = auto()
+    """A request has to wait, and with it all that follow it."""
+    RELEASED = auto()
+    """The request that waited goes, or is given up."""
+    CROWDED = auto()
+    """The client asked for as much as may be under way at one time."""
+    EASED = auto()
+    """It may ask again."""
+    WORK_BEGAN = auto()
+    """A piece of work that takes several turns of the event loop began: what it looks at may not change meanwhile."""
+    WORK_ENDED = auto()
+    CLIENT_ENDED = auto()
+    """The client sent its last byte."""
+    UPSTREAM_ENDED = auto()
+    """The broker sent its last byte."""
+    DRAIN = auto()
+    """No further request is to be taken."""
+    LAST_REQUEST_ENDED = auto()
+    """While draining: the request that was under way came to its end."""
+    DELIVERED = auto()
+    """While draining: every response that was due was passed on."""
+    CLOSE = auto()
+    """Something broke, or it is over."""
+
+
+class Phase(Enum):
+    """How far the link's life has come."""
+
+    NEW = auto()
+    OPEN = auto()
+    DRAINING = auto()
+    LINGERING = auto()
+    """The broker's connection is closed; the client has a moment to close its own."""
+    CLOSED = auto()
+
+
+class Client(Enum):
+    """What may come from the client."""
+
+    SENDS = auto()
+    FINISHES = auto()
+    """The rest of one request."""
+    IS_DONE = auto()
+    """Nothing that would be taken."""
+    ENDED = auto()
+
+
+class Upstream(Enum):
+    """What may come from the broker."""
+
+    SENDS = auto()
+    ENDED = auto()
+
+
+class Requests(Enum):
+    """Whether the next request is taken."""
+
+    FREE = auto()
+    HELD = auto()
+    CROWDED = auto()
+    HELD_AND_CROWDED = auto()
+
+
+class Work(Enum):
+    """Whether work goes on over several turns of the event loop."""
+
+    NONE = auto()
+    UNDER_WAY = auto()
+
+
+State = Phase | Client | Upstream | Requests | Work
+
+TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
+    Phase.NEW: {Event.STARTED: Phase.OPEN, Event.CLOSE: Phase.CLOSED},
+    Phase.OPEN: {
+        Event.CLIENT_ENDED: Phase.OPEN,  # half-closed: the other direction flows on
+        Event.UPSTREAM_ENDED: Phase.OPEN,
+        Event.DRAIN: Phase.DRAINING,
+        Event.CLOSE: Phase.CLOSED,
+    },
+    Phase.DRAINING: {
+        Event.CLIENT_ENDED: Phase.CLOSED,
+        Event.UPSTREAM_ENDED: Phase.CLOSED,
+        Event.DELIVERED: Phase.LINGERING,
+        Event.CLOSE: Phase.CLOSED,
+    },
+    Phase.LINGERING: {Event.CLIENT_ENDED: Phase.CLOSED, Event.CLOSE: Phase.CLOSED},
+    Phase.CLOSED: {},
+    Client.SENDS: {Event.DRAIN: Client.FINISHES, Event.CLIENT_ENDED: Client.ENDED},
+    Client.FINISHES: {Event.LAST_REQUEST_ENDED: Client.IS_DONE, Event.CLIENT_ENDED: Client.ENDED},
+    Client.IS_DONE: {Event.CLIENT_ENDED: Client.ENDED},
+    Client.ENDED: {Event.DRAIN: Client.ENDED},
+    Upstream.SENDS: {Event.UPSTREAM_ENDED: Upstream.ENDED},
+    Upstream.ENDED: {},
+    Requests.FREE: {
+        Event.HELD: Requests.HELD,
+        Event.CROWDED: Requests.CROWDED,
+    },
+    Requests.HELD: {
+        Event.RELEASED: Requests.FREE,
+        Event.CROWDED: Requests.HELD_AND_CROWDED,
+    },
+    Requests.CROWDED: {
+        Event.HELD: Requests.HELD_AND_CROWDED,
+        Event.EASED: Requests.FREE,
+    },
+    Requests.HELD_AND_CROWDED: {
+        Event.RELEASED: Requests.CROWDED,
+        Event.EASED: Requests.HELD,
+    },
+    Work.NONE: {Event.WORK_BEGAN: Work.UNDER_WAY},
+    Work.UNDER_WAY: {Event.WORK_ENDED: Work.NONE},
+}
+"""What an event makes of a state. A machine that has the event in none of its rows does not care for it."""
+
+CLOSED_TOGETHER: Final[tuple[frozenset[State], ...]] = (
+    frozenset((Client.ENDED, Upstream.ENDED)),  # nothing can follow
+    frozenset((Client.ENDED, Requests.HELD)),  # nobody waits for the request any more
+    frozenset((Client.ENDED, Requests.HELD_AND_CROWDED)),
+    frozenset((Upstream.ENDED, Requests.HELD)),  # nobody would answer it
+    frozenset((Upstream.ENDED, Requests.HELD_AND_CROWDED)),
+    frozenset((Phase.LINGERING, Client.ENDED)),
+)
+"""Pairs of states that close the link, whatever the event was that brought them about."""
+
+_CARED_FOR: Final[Mapping[type[State], frozenset[Event]]] = {
+    machine: frozenset(event for state, row in TABLE.items() if type(state) is machine for event in row)
+    for machine in (Phase, Client, Upstream, Requests, Work)
+}
+
+
+class ImpossibleEvent(Exception):
+    """An event that the table does not have for the link's state: a bug."""
+
+
+class LinkLife:
+    """Where a link is in its life. `on` takes what happens; nothing changes where it raises."""
+
+    __slots__ = ("client", "phase", "requests", "upstream", "work")
+
+    def __init__(self) -> None:
+        self.phase: State = Phase.NEW
+        self.client: State = Client.SENDS
+        self.upstream: State = Upstream.SENDS
+        self.requests: State = Requests.FREE
+        self.work: State = Work.NONE
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """All of it."""
+        return self.phase, self.client, self.upstream, self.requests, self.work
+
+    def on(self, event: Event) -> None:
+        """Take an event. Raises ImpossibleEvent where it has no place; after the end nothing has."""
+        if self.phase is Phase.CLOSED:
+            raise ImpossibleEvent(f"{event.name} after the link was closed")
+        after = [_next(state, event) for state in self.states]
+        self.phase, self.client, self.upstream, self.requests, self.work = after
+        together = frozenset(after)
+        if any(pair <= together for pair in CLOSED_TOGETHER):
+            self.phase = Phase.CLOSED
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is over."""
+        return self.phase is Phase.CLOSED
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether no further request is to be taken, and what was taken is answered still."""
+        return self.phase is Phase.DRAINING
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether requests that were read are carried out."""
+        return self.takes_responses and self.requests is Requests.FREE
+
+    @property
+    def reads_requests(self) -> bool:
+        """Whether more is read from the client."""
+        return self.takes_requests and self.client in (Client.SENDS, Client.FINISHES)
+
+    @property
+    def takes_responses(self) -> bool:
+        """Whether responses that were read are passed on."""
+        return self.phase in (Phase.OPEN, Phase.DRAINING) and self.work is Work.NONE
+
+    @property
+    def reads_responses(self) -> bool:
+        """Whether more is read from the broker."""
+        return self.takes_responses and self.upstream is Upstream.SENDS
+
+
+def _next(state: State, event: Event) -> State:
+    after = TABLE[state].get(event)
+    if after is not None:
+        return after
+    if event in _CARED_FOR[type(state)]:
+        raise ImpossibleEvent(f"{event.name} in {type(state).__name__}.{state.name}")
+    return state

@@ -1,0 +1,236 @@
+"""The requests of one link: which pass, which wait, and which are a replica's and decided on."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from protocol.framing import (
+    BecameOpaque,
+    Expect,
+    PartDecoded,
+    Pass,
+    Pending,
+    ReplicaFetch,
+    RequestBegins,
+    RequestEvent,
+    RequestStream,
+    ResponseObserver,
+    ResponseStream,
+    Undecoded,
+)
+from protocol.steps import Steps
+from proxy import outcomes
+from proxy.fetches import ReplicaFetches, with_size
+from proxy.held_request import HeldRequest, Holdable
+from proxy.link_life import Event, LinkLife, Requests
+from proxy.link_reports import LinkReports
+from proxy.outcomes import Outcome
+from proxy.pump import BLOCKED, Pump
+from proxy.relay import Holder, Relay
+
+MOST_PENDING: Final = 1024
+"""Requests that may wait for responses before no more are read from the client."""
+
+MOST_FETCHES: Final = 8
+"""Replica fetches among them: each keeps its plan. Kafka's fetchers have one under way."""
+
+_NOTHING: Final = memoryview(b"")
+
+
+class RequestsOwner(Holder, Protocol):
+    """The link of these requests."""
+
+    life: LinkLife
+
+    def on(self, event: Event) -> None:
+        """Take what happened to the link."""
+
+
+class LinkRequests:
+    """Turns what the client sends into what goes to the broker, and into what waits for its responses.
+
+    Bytes to send are put into the pumps' `unsent`; whoever called flushes `to_upstream`.
+    """
+
+    __slots__ = (
+        "_deciding_size",
+        "_fetches",
+        "_link",
+        "_observer",
+        "_relay",
+        "_reports",
+        "_responses",
+        "_to_client",
+        "_to_upstream",
+        "held",
+        "stream",
+    )
+
+    def __init__(
+        self,
+        link: RequestsOwner,
+        relay: Relay,
+        fetches: ReplicaFetches,
+        reports: LinkReports,
+        responses: ResponseStream,
+        to_upstream: Pump,
+        to_client: Pump,
+    ) -> None:
+        self._link = link
+        self._relay = relay
+        self._fetches = fetches
+        self._reports = reports
+        self._responses = responses
+        self._to_upstream = to_upstream
+        self._to_client = to_client
+        self._deciding_size = 0  # bytes of the fetch on which is decided
+        self._observer: ResponseObserver | None = None  # of the next request that passes
+        self.stream = RequestStream(relay.fetch_size_limit, fetches.decodes)
+        if relay.gate is not None:
+            self.stream.may_hold = relay.gate.may_hold
+        self.held: HeldRequest | None = None
+        """The request that waits, and with it all that follow it."""
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes that are kept of requests that came whole."""
+        return self._deciding_size + (0 if self.held is None else self.held.size)
+
+    def take(self, view: memoryview) -> tuple[int, bool, Steps[None] | None]:
+        """Take the next bytes.
+
+        Returns how many were taken, whether a request began or ended in them, and the work to do before the rest.
+        """
+        life, pending = self._link.life, self._responses.pending
+        is_new = False
+        for event in self.stream.receive(view):
+            is_new = True
+            work = self._take_event(event)
+            if life.is_closed:
+                break
+            if len(pending) > MOST_PENDING:
+                self._crowd()
+            if work is not None or self.held is not None:
+                return self.stream.consumed, True, work
+        return len(view), is_new, None
+
+    def _take_event(self, event: RequestEvent) -> Steps[None] | None:
+        match event:
+            case Pass(buffer):
+                self._to_upstream.unsent.append(buffer)
+            case Expect(_, _, correlation_id):
+                self._responses.expect(Pending(correlation_id, self._observer))
+                self._observer = None
+            case ReplicaFetch():
+                return self._decide(event)
+            case PartDecoded():
+                return self._go_on_decoding()
+            case RequestBegins(head):
+                assert self._relay.gate is not None  # noqa: S101 - or no request would be asked about
+                self._carry_out(self._relay.gate.arrived(head), event)
+            case Undecoded(reason, api_version, _):
+                self._reports.undecoded(event)
+                if reason != "fetch_version":
+                    self._fetches.passed_undecoded(api_version)
+            case BecameOpaque():
+                self._reports.opaque(event)
+                self._responses.become_opaque()
+                self._to_client.large_reads = True  # nothing tells small frames from large ones any more
+        return None
+
+    def _go_on_decoding(self) -> Steps[None]:
+        """A large fetch, of which a part is decoded."""
+        is_decoded = False
+        while not is_decoded:
+            yield
+            is_decoded = True
+            for event in self.stream.receive(_NOTHING):
+                if isinstance(event, PartDecoded):
+                    is_decoded = False
+                    break
+                if (work := self._take_event(event)) is not None:
+                    yield from work
+                    return
+
+    def _decide(self, fetch: ReplicaFetch) -> Steps[None]:
+        self._deciding_size = len(fetch.frame)
+        outcome = yield from self._fetches.take(fetch)
+        self._deciding_size = 0
+        self._carry_out(outcome, fetch)
+        if self._fetches.in_flight >= MOST_FETCHES:
+            self._crowd()
+
+    def _carry_out(self, outcome: Outcome, request: Holdable) -> None:
+        """Do with a request what was decided."""
+        match outcome:
+            case outcomes.Forward(data, pending):
+                self._responses.expect(pending)
+                self._to_upstream.unsent.append(data)
+            case outcomes.Answer(pending):
+                self._answer(pending)
+            case outcomes.Hold():
+                self.held = HeldRequest(self._link, self._relay, request, outcome)
+                self._link.on(Event.HELD)
+            case outcomes.Pass(observer):
+                if isinstance(request, ReplicaFetch):
+                    self._responses.expect(Pending(request.header.correlation_id, observer))
+                    self._to_upstream.unsent.append(with_size(request.frame))
+                elif request.head.expects_response:
+                    self._observer = observer
+
+    def _answer(self, pending: Pending) -> None:
+        """Queue an answer of our own; it is sent at once when no response is due before it."""
+        self._responses.expect(pending)
+        ready = self._responses.ready_answers()
+        if ready:
+            self._to_client.unsent += ready
+            self._to_client.flush()
+        if not ready or self._to_client.is_paused(BLOCKED):
+            self._crowd()  # or a client that never reads could have answers pile up
+
+    # How much is under way
+
+    def _crowd(self) -> None:
+        life = self._link.life
+        if life.requests in (Requests.FREE, Requests.HELD) and not life.is_closed:
+            self._link.on(Event.CROWDED)
+
+    def ease(self) -> None:
+        """Responses were passed on: there may be room for requests again."""
+        if self._link.life.requests in (Requests.CROWDED, Requests.HELD_AND_CROWDED):
+            pending = self._responses.pending
+            if (
+                len(pending) <= MOST_PENDING // 2
+                and self._fetches.in_flight < MOST_FETCHES
+                and all(one.answer is None for one in pending)
+            ):
+                self._link.on(Event.EASED)
+
+    # A request that is held
+
+    def decide_again(self, held: HeldRequest) -> Steps[None]:
+        """Have it decided again on the request that is held; when it goes, what came behind it may follow."""
+        outcome = yield from held.again()
+        if isinstance(outcome, outcomes.Hold):
+            held.wait(outcome)
+            return
+        self.forget_held()
+        self._carry_out(outcome, held.request)
+        if isinstance(held.request, RequestBegins):
+            self.take(_NOTHING)  # what was kept of it
+        self._to_upstream.flush()
+        if not self._link.life.is_closed:
+            self._link.on(Event.RELEASED)
+
+    def forget_held(self) -> None:
+        """The request that was held waits no more."""
+        if self.held is not None:
+            self.held.end()
+            self.held = None
+
+    def give_up_held(self) -> None:
+        """The request that is held is as if it had never come: its client will send it elsewhere."""
+        if self.held is not None:
+            self.forget_held()
+            self.stream.drop()
+            self._link.on(Event.RELEASED)

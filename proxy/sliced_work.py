@@ -1,0 +1,84 @@
+"""Work of one link that may be too long for one turn of the event loop: a large fetch has 50,000 topics.
+
+What is short is done at once. The rest goes on in the line of all that can wait, so that other links are served between
+two slices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Final, Protocol
+
+from protocol.steps import Steps
+from proxy.turn_budget import TurnBudget
+
+SLICE_SECONDS: Final = 0.002
+"""What one turn may take of it, but for one step that is longer by itself."""
+
+
+class WorkOwner(Protocol):
+    """The link that work is done for. While work is under way it takes nothing from its peers."""
+
+    def work_began(self) -> None:
+        """Work was not done at once: more of it follows in later turns."""
+
+    def work_ended(self) -> None:
+        """It is done."""
+
+    def work_failed(self, error: Exception) -> None:
+        """It raised in a later turn: the link has to be closed."""
+
+
+class SlicedWork:
+    """One piece of work at a time, for `owner`."""
+
+    __slots__ = ("_is_closed", "_owner", "_steps", "_turns", "is_under_way")
+
+    def __init__(self, owner: WorkOwner, turns: TurnBudget) -> None:
+        self._owner = owner
+        self._turns = turns
+        self._steps: Generator[None, None, None] | None = None  # None while a slice is done
+        self._is_closed = False
+        self.is_under_way = False
+
+    def begin(self, steps: Steps[None]) -> None:
+        """Do the first slice of `steps` now. Raises what they raise; later on the owner is told of it."""
+        if not self._is_done(steps):
+            self.is_under_way = True
+            self._owner.work_began()
+            self._go_on_later(steps)
+
+    def close(self) -> None:
+        """The owner is closed: do no more."""
+        self._is_closed = True
+        self.is_under_way = False
+        steps, self._steps = self._steps, None
+        if steps is not None:
+            steps.close()
+
+    def _is_done(self, steps: Steps[None]) -> bool:
+        end = time.perf_counter() + SLICE_SECONDS
+        return all(time.perf_counter() < end for _ in steps)
+
+    def _go_on_later(self, steps: Steps[None]) -> None:
+        if self._is_closed:
+            steps.close()
+        else:
+            self._steps = steps
+            self._turns.add(self._go_on)
+
+    def _go_on(self) -> None:
+        steps, self._steps = self._steps, None
+        if steps is None:
+            return
+        try:
+            is_done = self._is_done(steps)
+        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
+            self._owner.work_failed(error)
+            return
+        if not is_done:
+            self._go_on_later(steps)
+        elif not self._is_closed:
+            self.is_under_way = False
+            self._owner.work_ended()

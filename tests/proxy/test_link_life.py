@@ -1,0 +1,277 @@
+"""A link's life keeps to its table, by itself and as links of the relay live it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.response_scanner import Buffer
+from proxy.link import Link
+from proxy.link_life import (
+    CLOSED_TOGETHER,
+    TABLE,
+    Client,
+    Event,
+    ImpossibleEvent,
+    LinkLife,
+    Phase,
+    Requests,
+    Upstream,
+    Work,
+)
+from proxy.relay import Relay
+from proxy.stats import RelayStats
+from quota.fetch.decisions import Answer, Hold
+from tests.fakes.relaying import PoisonedPool, ScriptedThrottle, logged
+from tests.protocol.wire import fetch, fetch_response, produce, request, response
+
+
+def after(*events: Event) -> LinkLife:
+    life = LinkLife()
+    for event in events:
+        life.on(event)
+    return life
+
+
+def permissions(life: LinkLife) -> tuple[bool, ...]:
+    return life.reads_requests, life.takes_requests, life.reads_responses, life.takes_responses
+
+
+@pytest.mark.parametrize(
+    ("events", "permitted"),
+    [
+        ((), "----"),
+        ((Event.STARTED,), "rqsp"),
+        ((Event.STARTED, Event.HELD), "--sp"),
+        ((Event.STARTED, Event.CROWDED), "--sp"),
+        ((Event.STARTED, Event.HELD, Event.CROWDED, Event.RELEASED), "--sp"),
+        ((Event.STARTED, Event.HELD, Event.CROWDED, Event.EASED, Event.RELEASED), "rqsp"),
+        ((Event.STARTED, Event.WORK_BEGAN), "----"),
+        ((Event.STARTED, Event.WORK_BEGAN, Event.WORK_ENDED), "rqsp"),
+        ((Event.STARTED, Event.CLIENT_ENDED), "-qsp"),
+        ((Event.STARTED, Event.UPSTREAM_ENDED), "rq-p"),
+        ((Event.STARTED, Event.DRAIN), "rqsp"),
+        ((Event.STARTED, Event.HELD, Event.DRAIN), "--sp"),
+        ((Event.STARTED, Event.DRAIN, Event.LAST_REQUEST_ENDED), "-qsp"),
+        ((Event.STARTED, Event.DRAIN, Event.LAST_REQUEST_ENDED, Event.DELIVERED), "----"),
+        ((Event.STARTED, Event.CLOSE), "----"),
+    ],
+)
+def test_what_each_state_permits(events: Sequence[Event], permitted: str) -> None:
+    expected = tuple(letter != "-" for letter in permitted)
+    assert permissions(after(*events)) == expected
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (Event.CLOSE,),
+        (Event.CLIENT_ENDED, Event.UPSTREAM_ENDED),
+        (Event.UPSTREAM_ENDED, Event.CLIENT_ENDED),
+        (Event.HELD, Event.UPSTREAM_ENDED),
+        (Event.UPSTREAM_ENDED, Event.HELD),
+        (Event.DRAIN, Event.UPSTREAM_ENDED),
+        (Event.DRAIN, Event.CLIENT_ENDED),
+        (Event.CLIENT_ENDED, Event.DRAIN, Event.DELIVERED),
+        (Event.DRAIN, Event.DELIVERED, Event.CLIENT_ENDED),
+    ],
+)
+def test_what_closes_a_link(events: Sequence[Event]) -> None:
+    assert not after(Event.STARTED, *events[:-1]).is_closed
+    assert after(Event.STARTED, *events).is_closed
+
+
+@given(st.lists(st.sampled_from(Event), max_size=40))
+def test_random_events_keep_to_the_table(events: list[Event]) -> None:
+    life = LinkLife()
+    seen = [life.phase]
+    for event in events:
+        before = life.states
+        in_tables = {type(state): TABLE[state].get(event) for state in before}
+        care = {type(state) for state in TABLE if event in TABLE[state]}
+        possible = not life.is_closed and all(in_tables[machine] is not None for machine in care)
+        if not possible:
+            with pytest.raises(ImpossibleEvent):
+                life.on(event)
+            assert life.states == before
+            continue
+        life.on(event)
+        expected = tuple(in_tables[type(state)] or state for state in before)
+        if any(pair <= set(expected) for pair in CLOSED_TOGETHER):
+            expected = (Phase.CLOSED, *expected[1:])
+        assert life.states == expected
+        seen.append(life.phase)
+        assert life.takes_requests or not life.reads_requests
+        assert life.takes_responses or not life.takes_requests
+        assert not any(permissions(life)) or life.phase in (Phase.OPEN, Phase.DRAINING)
+    order = [Phase.NEW, Phase.OPEN, Phase.DRAINING, Phase.LINGERING, Phase.CLOSED]
+    assert [order.index(one) for one in seen if isinstance(one, Phase)] == sorted(
+        order.index(one) for one in seen if isinstance(one, Phase)
+    )  # it never goes back
+
+
+def test_every_state_is_in_the_table_and_can_be_reached() -> None:
+    assert set(TABLE) == {*Phase, *Client, *Upstream, *Requests, *Work}
+    assert {event for row in TABLE.values() for event in row} == set(Event)
+    reached, paths = {LinkLife().states}, [LinkLife()]
+    while paths:
+        life = paths.pop()
+        for event in Event:
+            copy = LinkLife()
+            copy.phase, copy.client, copy.upstream, copy.requests, copy.work = life.states
+            with contextlib.suppress(ImpossibleEvent):
+                copy.on(event)
+                if copy.states not in reached:
+                    reached.add(copy.states)
+                    paths.append(copy)
+    assert {state for states in reached for state in states} == set(TABLE)
+
+
+class FakeTransport:
+    """A connection in a test's hands: `arriving` is what can be read; it takes `room` bytes."""
+
+    tells_again = True
+
+    def __init__(self) -> None:
+        self.arriving = bytearray()
+        self.sent = bytearray()
+        self.has_ended = self.is_broken = self.is_closed = self.finished = False
+        self.room = 0
+        self.on_read: Callable[[], None] | None = None
+        self.on_send: Callable[[], None] | None = None
+
+    def receive_into(self, buffer: memoryview, size: int, /) -> int:
+        self._check()
+        count = min(size or len(buffer), len(buffer), len(self.arriving))
+        if not count and not self.has_ended:
+            raise BlockingIOError
+        buffer[:count] = self.arriving[:count]
+        del self.arriving[:count]
+        return count
+
+    def send(self, data: Buffer, /) -> int:
+        self._check()
+        count = min(len(data), self.room)
+        if not count:
+            raise BlockingIOError
+        self.room -= count
+        self.sent += data[:count]
+        return count
+
+    def send_many(self, data: Sequence[Buffer], /) -> int:
+        return self.send(b"".join(data))
+
+    def finish(self) -> None:
+        self._check()
+        self.finished = True
+
+    def is_gone(self) -> bool:
+        return self.is_broken or (self.has_ended and not self.arriving)
+
+    def watch_reads(self, callback: Callable[[], None]) -> None:
+        assert not self.is_closed
+        self.on_read = callback
+
+    def unwatch_reads(self) -> None:
+        self.on_read = None
+
+    def watch_sends(self, callback: Callable[[], None]) -> None:
+        assert not self.is_closed
+        self.on_send = callback
+
+    def unwatch_sends(self) -> None:
+        self.on_send = None
+
+    def close(self) -> None:
+        assert self.on_read is None
+        assert self.on_send is None
+        self.is_closed = True
+
+    def be_ready(self) -> None:
+        """What an event loop would do."""
+        if self.on_send is not None and self.room:
+            self.on_send()
+        if self.on_read is not None and (self.arriving or self.has_ended or self.is_broken):
+            self.on_read()
+
+    def _check(self) -> None:
+        assert not self.is_closed
+        if self.is_broken:
+            raise ConnectionResetError
+
+
+async def live(rng: random.Random) -> None:
+    """Have random things happen to a link; whatever they are, it does what its table says and leaves nothing behind."""
+    throttle, pool = ScriptedThrottle(), PoisonedPool()
+    closed: list[Link] = []
+    with logged() as (log, lines):
+        relay = Relay(throttle, RelayStats("leader"), log, pool)
+        client, upstream = FakeTransport(), FakeTransport()
+        link = Link(
+            relay, client, upstream, 5, sources=None, client_host="c", upstream_name="u", on_close=closed.append
+        )
+        link.start()
+        replica_fetches: dict[int, bool] = {}
+
+        def ask() -> None:
+            number = len(replica_fetches)
+            is_fetch = replica_fetches[number] = rng.random() < 0.5
+            data = fetch(number, 5) if is_fetch else request(3, 0, number)
+            client.arriving.extend(data + (produce(9, 0) if rng.random() < 0.2 else b""))
+            if rng.random() < 0.3:
+                throttle.decisions.append(Hold(rng.choice((0.0, float("inf")))))
+            elif rng.random() < 0.3:
+                throttle.decisions.append(Answer(response(number)))
+
+        def answer() -> None:
+            pending = [one for one in link._responses.pending if one.answer is None]
+            if pending and link._responses.at_boundary and not upstream.arriving:
+                number = pending[0].correlation_id
+                upstream.arriving.extend(fetch_response(number) if pending[0].observer else response(number))
+
+        def give_room() -> None:
+            client.room += rng.choice((1, 100, 10_000))
+            upstream.room += rng.choice((1, 100, 10_000))
+
+        often: list[Callable[[], object]] = [ask, answer, give_room, client.be_ready, upstream.be_ready] * 8
+        rare: list[Callable[[], object]] = [
+            lambda: setattr(client, "has_ended", True),
+            lambda: setattr(upstream, "has_ended", True),
+            lambda: setattr(client, "is_broken", True),
+            lambda: upstream.arriving.extend(b"\x00\x00\x00\x09\x00\x00\x03\xe7 lies"),
+            lambda: client.arriving.extend(request(3, 0, 9999)[:9]),
+            link.drain,
+            link.close,
+            relay.replan_held,
+            relay.replan_held,
+        ]
+        for _ in range(rng.choice((20, 200))):
+            if link.life.is_closed:
+                break
+            rng.choice(often if rng.random() < 0.97 else rare)()
+            await asyncio.sleep(0)
+            life = link.life
+            if not life.is_closed and life.phase is not Phase.LINGERING:
+                assert life.reads_requests or client.on_read is None
+                assert life.reads_responses or upstream.on_read is None
+                assert (link._requests.held is not None) == (
+                    life.requests in (Requests.HELD, Requests.HELD_AND_CROWDED)
+                )
+        link.close()
+        await asyncio.sleep(0.002)
+        assert relay.stats.relay_errors == 0, lines.of("relay_error")
+        assert closed == [link]
+        assert client.is_closed
+        assert upstream.is_closed
+        assert (pool.lent, relay.fetch_memory.total, len(relay.held)) == ([], 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(60))
+async def test_whatever_happens_to_a_link_keeps_to_the_table(seed: int) -> None:
+    await live(random.Random(seed))
