@@ -163,3 +163,20 @@ def test_next_in_line_is_the_first_turn_and_the_first_probe_that_may_go() -> Non
     assert throttle.next_in_line() == ["a"]
     throttle.offset_probes.answered("c", 3, 0, 1000)
     assert throttle.next_in_line() == ["a", "d"]
+
+
+def test_what_is_ahead_is_told_anew_when_a_claim_lapses_comes_back_or_changes() -> None:
+    clock = MovedClock()
+    turns = Turns(clock)
+    turns.wait("a", 10, clock.now + 1)
+    turns.wait("b", 20, clock.now + 5)
+    assert turns.ahead_of("c") == 30
+    turns.wait("b", 25, clock.now + 5)
+    assert turns.ahead_of("c") == 35
+    clock.move(1.1)
+    assert turns.ahead_of("c") == 25
+    turns.wait("a", 10, clock.now + 1)
+    assert turns.ahead_of("c") == 35
+    turns.leave("b")
+    assert turns.ahead_of("c") == 10
+    assert turns.ahead_of("c", most=5) >= 5
