@@ -167,7 +167,7 @@ def test_next_in_line_is_the_first_turn_and_the_first_probe_that_may_go() -> Non
 
 def test_what_is_ahead_is_told_anew_when_a_claim_lapses_comes_back_or_changes() -> None:
     clock = MovedClock()
-    turns = Turns(clock)
+    turns = BudgetQueue(clock)
     turns.wait("a", 10, clock.now + 1)
     turns.wait("b", 20, clock.now + 5)
     assert turns.ahead_of("c") == 30
