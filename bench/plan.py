@@ -19,6 +19,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from bench.codec import BATCH, BUFFER, SHAPES, SMALL_BATCH, VERSION, Shape
+from protocol.errors import ProtocolError
 from protocol.fetch import (
     FETCH_VERSIONS,
     RESPONSE_ENTRY,
@@ -237,9 +238,10 @@ class Fetches:
         self.now += BETWEEN_FETCHES_SECONDS
         frame = self.replica.request()
         start = time.perf_counter()
-        (event,) = self.requests.receive(memoryview(frame))
+        *_, event = self.requests.receive(memoryview(frame))  # a long one is decoded in parts
         assert isinstance(event, ReplicaFetch)
-        request = decode_fetch_request(event.frame)
+        assert not isinstance(event.request, ProtocolError)
+        request = event.request or decode_fetch_request(event.frame)
         decoded = time.perf_counter()
         decision, how = self._plan(request)
         planned = time.perf_counter()
