@@ -173,7 +173,7 @@ class SideState:
     @property
     def is_throttling(self) -> bool:
         """Whether any quota has a rate."""
-        return any(quota.rate is not None for quota in self.quotas)
+        return any([quota.rate is not None for quota in self.quotas])
 
     def set_in_sync_replicas(self, in_sync: Mapping[tuple[bytes, int], frozenset[int]]) -> None:
         """Take the ISRs that the cluster's metadata shows, by (topic, partition); absent ones are not known."""

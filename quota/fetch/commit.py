@@ -6,6 +6,7 @@ What is reserved is reserved first, through accounts that the link's end closes:
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import chain
 
 from protocol.fetch import FetchRequest, ResponseTopic, encode_fetch_response, encode_response_topics, fetch_version
 from protocol.steps import Steps
@@ -30,7 +31,7 @@ def commit(
     for claim in plan.claims:
         claim.offer.quota.wait(view.ask, claim.offer, claim.needed, view.now)
     if plan.action is Action.PASS:
-        return (yield from _pass(state, link, request, view))
+        return (yield from commit_pass(state, link, request))
     if plan.action is Action.GRANT:
         return (yield from _grant(state, request, view, order, plan))
     if plan.action is Action.PROBE:
@@ -63,11 +64,12 @@ def _count_held(state: LinkState) -> None:
         interval.link(state.partitions.counted_peer).fetches_held += 1
 
 
-def _pass(state: LinkState, link: Hashable, request: FetchRequest, view: FetchView) -> Steps[Decision]:
+def commit_pass(state: LinkState, link: Hashable, request: FetchRequest) -> Steps[Decision]:
+    """Carry out a plan that lets everything pass."""
     partitions, sessions = state.partitions, state.sessions
     state.side.leave_lines(link)
     if sessions.is_incremental:
-        request = yield from sessions.changes(request, partitions, is_throttling=view.is_throttling)
+        request = yield from sessions.changes(request, partitions, is_throttling=state.side.is_throttling)
     else:
         request = yield from sessions.whole(request, partitions.topics, ())
     # What an earlier hop leaves out at the moment has no answer with this one.
@@ -104,7 +106,7 @@ def _grant(
         # What is not throttled stays in front, but where it fills every answer: without a quota it would take turns.
         first = funded + front if grants_are_first else front + funded
         request = request.with_(topics=first + asked)
-        request = yield from sessions.whole(request, partitions.topics, [*granted, *partitions.waiting()])
+        request = yield from sessions.whole(request, partitions.topics, chain(granted, partitions.waiting()))
     fetch = InFlight(reserved=reserved, granted=granted, asks_all=plan.asks_all, grants_are_first=grants_are_first)
     return _forward(state, request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes), fetch)
 
@@ -152,7 +154,7 @@ def _probe(
     else:
         front, _, asked = yield from split(partitions.topics, request, frozenset())
         request = yield from sessions.whole(
-            request.with_(topics=front + asked), partitions.topics, list(partitions.waiting())
+            request.with_(topics=front + asked), partitions.topics, partitions.waiting()
         )
     return _forward(state, request.with_(max_wait_ms=0), InFlight(is_probe=True, asks_all=plan.asks_all))
 

@@ -10,7 +10,7 @@ from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VER
 from protocol.response_scanner import ResponseHead, ScannedTopic
 from protocol.steps import Steps, at_once
 from quota.budget.accounts import LinkAccounts
-from quota.fetch.commit import commit
+from quota.fetch.commit import commit, commit_pass
 from quota.fetch.context import take_incremental, take_whole
 from quota.fetch.decisions import Answer, Decision, Hold
 from quota.fetch.link_state import LinkState
@@ -93,6 +93,8 @@ class ReplicaLink:
                 return refusal
         yield from state.partitions.reclassify_when_due(self.throttle.clock())
         now = self.throttle.clock()  # the steps before took their time
+        if not state.partitions.any_wait or not self.throttle.is_throttling:
+            return (yield from commit_pass(state, self, request))  # as `plan` would say; most fetches are such
         view, order = observe(state, self, request, now, held_seconds)
         return (yield from commit(state, self, request, view, order, plan(view)))
 

@@ -44,6 +44,11 @@ class LinkPartitions:
         return self.side.counted_peer(self.peer)
 
     @property
+    def any_wait(self) -> bool:
+        """Whether any partition that is asked for is throttled, and not known to be in sync."""
+        return self.behind_count > 0 or self.unknown_count > 0
+
+    @property
     def all_wait(self) -> bool:
         """Whether every partition that is asked for is throttled, and not known to be in sync."""
         return self.count == self.behind_count + self.unknown_count

@@ -68,10 +68,10 @@ class Settlement:
             if first:
                 yield
             some = topics[first : first + TOPICS_PER_STEP]
-            arrivals = self._arrivals(some)
-            self._tally(arrivals)
-            self._count(arrivals)
-            self._learn_batches(arrivals)
+            if arrivals := self._arrivals(some):
+                self._tally(arrivals)
+                self._count(arrivals)
+                self._learn_batches(arrivals)
             yield from self._take_offsets(some)
         if state.partitions.unknown_count and state.sessions.is_incremental and not head.error_code:
             yield from self._take_silence()
@@ -201,11 +201,11 @@ class Settlement:
     # Offsets
 
     def _take_offsets(self, some: Sequence[ScannedTopic]) -> Steps[None]:
-        topics = self._state.partitions.topics
+        topics, number = self._state.partitions.topics, self._number
         entries = 0  # since the last step
         for key, headers, _, _ in some:
             topic = topics.get(key)
-            if topic is None or topic.repeats_response(headers, self._number):
+            if topic is None or topic.repeats_response(headers, number):
                 continue
             for block in blocks_of(headers, RESPONSE_ENTRY.size):
                 self._take_answers(topic, block)
