@@ -101,11 +101,6 @@ class FetchResponseScanner:
         self._needed = SIZE.size  # bytes of it without which nothing more can be read
         self._body: ResponseBody | None = None  # when the head was read
 
-    @property
-    def throttle_time_ms(self) -> int:
-        """The broker's, 0 in v0."""
-        return self.head.throttle_time_ms
-
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
         """Take the next bytes received.
 

@@ -19,9 +19,3 @@ def at_once(steps: Steps[T]) -> T:
         except StopIteration as stop:
             result: T = stop.value
             return result
-
-
-def no_steps(result: T) -> Steps[T]:
-    """What is known already, for those who expect steps."""
-    return result
-    yield

@@ -59,10 +59,6 @@ class EventLog:
         self._logger = logging.getLogger(name)
         self._faults = _RepeatLimit(clock)
 
-    def debug(self, event: str, **fields: object) -> None:
-        """Log an event that only a developer wants to see."""
-        self._write(logging.DEBUG, event, fields)
-
     def info(self, event: str, **fields: object) -> None:
         """Log an event that an operator expects."""
         self._write(logging.INFO, event, fields)

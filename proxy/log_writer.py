@@ -15,7 +15,11 @@ _END_SECONDS: Final = 1.0
 
 
 class WriterHandler(logging.Handler):
-    """Formats at once and writes later. How many lines were dropped is told in a line behind those that waited."""
+    """Formats at once and writes later. How many lines were dropped is told in a line after those that waited.
+
+    The standard library's QueueHandler with a QueueListener does the same, but its `stop` waits for the writing thread
+    without an end: a process whose stderr nobody reads would never exit.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()

@@ -33,10 +33,10 @@ class InvalidQuota(ValueError):
 class Kip73Budget:
     """The bytes that all throttled replicas of one side may share, by the rate measured over a window of samples.
 
-    `clock` gives monotonic seconds; `rate` is the quota in bytes a second, None for no quota. `window_num` and
-    `window_size_seconds` are `replication.quota.window.num` and `.size.seconds`. `measured` is what the bytes are
-    sampled in where others read it too; without it the budget has samples of its own. InvalidQuota when the rate is
-    negative or not a finite number.
+    `clock` gives monotonic seconds; `rate` is the quota in bytes a second, None for no quota. `measured` is what the
+    bytes of throttled replicas are sampled in, also while there is no quota; `window_size_seconds` is how long one of
+    its samples is (`replication.quota.window.size.seconds`). InvalidQuota when the rate is negative or not a finite
+    number.
     """
 
     __slots__ = ("_clock", "_measured", "_upper_bound", "_window_size_seconds")
@@ -45,12 +45,11 @@ class Kip73Budget:
         self,
         clock: Callable[[], float],
         rate: float | None,
-        window_num: int = 11,
+        measured: SimpleRate,
         window_size_seconds: float = 1.0,
-        measured: SimpleRate | None = None,
     ) -> None:
         self._clock = clock
-        self._measured = SimpleRate(clock, window_num, window_size_seconds) if measured is None else measured
+        self._measured = measured
         self._window_size_seconds = window_size_seconds
         self.set_rate(rate)
 
@@ -64,14 +63,6 @@ class Kip73Budget:
         if rate is not None and not (math.isfinite(rate) and rate >= 0):
             raise InvalidQuota(rate)
         self._upper_bound = rate
-
-    def record(self, n: int) -> None:
-        """Count `n` bytes of throttled replicas, in sync or not; also while there is no quota."""
-        self._measured.record(n)
-
-    def rate(self) -> float:
-        """Return the measured bytes a second, Kafka's `byte-rate`."""
-        return self._measured.rate()
 
     def is_quota_exceeded(self) -> bool:
         """Tell whether the measured rate is above the quota; exactly at the quota is not above it.

@@ -28,7 +28,7 @@ class Kip73Quota(Quota):
         window_size_seconds: float,
     ) -> None:
         super().__init__(name, ledger, covers)
-        self._budget = Kip73Budget(clock, ledger.rate, window_size_seconds=window_size_seconds, measured=measured)
+        self._budget = Kip73Budget(clock, ledger.rate, measured, window_size_seconds)
 
     def look(self) -> None:
         self._budget.set_rate(self.rate)

@@ -161,7 +161,7 @@ def test_response_of_kafka_is_scanned_as_kafka_reads_it(line: dict[str, Any]) ->
     scanner = FetchResponseScanner(line["version"], line["correlation_id"], walk=names)
     assert feed(scanner, pieces(received, range(0, len(received), 61))) == received
     assert scanner.done
-    assert scanner.throttle_time_ms == fields.get("throttleTimeMs", 0)
+    assert scanner.head.throttle_time_ms == fields.get("throttleTimeMs", 0)
     assert [(topic.name.decode(), list(RESPONSE_ENTRY.iter_unpack(topic.headers))) for topic in scanner.topics] == [
         (
             topic["topic"],

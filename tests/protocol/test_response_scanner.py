@@ -70,7 +70,7 @@ def test_response_literal_bytes_are_seen_and_pass_unchanged(version: int) -> Non
     assert scanner.done
     assert scanner.topics == [ScannedTopic(b"ab", HEADERS, [RecordsSeen(5, 2, complete_bytes=2)])]
     assert scanner.frame_size == len(frame) - 4
-    assert scanner.throttle_time_ms == (100 if version >= 1 else 0)
+    assert scanner.head.throttle_time_ms == (100 if version >= 1 else 0)
 
 
 @pytest.mark.parametrize("version", OLD_VERSIONS)
@@ -275,4 +275,4 @@ def test_response_in_any_chunks_gives_the_same_output_and_topics(
         assert scanner.done
         assert scanner.topics == scanned(topics, walk, version)
         assert scanner.frame_size == struct.unpack_from(">i", frame)[0]
-        assert scanner.throttle_time_ms == (throttle_time_ms if version >= 1 else 0)
+        assert scanner.head.throttle_time_ms == (throttle_time_ms if version >= 1 else 0)

@@ -39,7 +39,7 @@ def outcome(
         return type(error), str(error)
     if scanner.done:
         assert taken == scanner.frame_size + 4
-    return scanner.done, scanner.topics if scanner.done else [], scanner.throttle_time_ms
+    return scanner.done, scanner.topics if scanner.done else [], scanner.head.throttle_time_ms
 
 
 def with_size(frame: bytes, size: int) -> bytes:

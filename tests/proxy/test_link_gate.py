@@ -12,9 +12,9 @@ import pytest
 
 from protocol.request_head import RequestHead
 from protocol.response_scanner import Buffer
-from protocol.steps import Steps, no_steps
+from protocol.steps import Steps
 from proxy.relay.outcomes import Hold, Outcome, Pass
-from tests.fakes.relaying import Relaying, relaying, round_trip
+from tests.fakes.relaying import Relaying, no_steps, relaying, round_trip
 from tests.protocol.wire import CONSUMER, fetch, produce, request, response
 from tests.proxy.test_link_passthrough import random_requests, send_in_pieces
 
