@@ -1,7 +1,7 @@
 """Reads plain tables (TOML or JSON) into msgspec structs; every error names the path of the field that is wrong.
 
-msgspec converts single values. The tables are walked here, and not by `msgspec.convert` with its hooks: what that raises
-tells a type and a path, but not the value, the sentence of a field's description, or the key that was perhaps meant.
+msgspec converts single values. The tables are walked here, and not by `msgspec.convert` with its hooks: what that
+raises tells a type and a path, but not the value, the sentence of a field's description, or the key that was meant.
 """
 
 from __future__ import annotations

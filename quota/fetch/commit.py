@@ -169,8 +169,12 @@ def _leave_out(state: LinkState, request: FetchRequest) -> Steps[Decision]:
     fewer = yield from sessions.whole(request.with_(topics=topics), partitions.topics, (), leaves_out=True)
     version = request.header.api_version
     made_up = yield from _made_up_topics(state, version)
-    appended = encode_response_topics(version, made_up)
-    return _forward(state, fewer, InFlight(), appended, len(made_up), leaves_out=sessions.in_session)
+    appended: list[bytes] = []
+    for first in range(0, len(made_up), _TOPICS_PER_STEP):
+        if first:
+            yield
+        appended.append(encode_response_topics(version, made_up[first : first + _TOPICS_PER_STEP]))
+    return _forward(state, fewer, InFlight(), b"".join(appended), len(made_up), leaves_out=sessions.in_session)
 
 
 def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:

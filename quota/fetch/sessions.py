@@ -165,9 +165,12 @@ class FetchSessions:
             if count >= PARTITIONS_PER_STEP:
                 yield
                 count = 0
-        self.touched = dict.fromkeys(treated)
-        for replica in self.touched:
+        self.touched = {}
+        for number, replica in enumerate(treated, start=1):
+            self.touched[replica] = None
             replica.upstream = Upstream.CAPPED
+            if not number % PARTITIONS_PER_STEP:
+                yield
         return request.with_(session_id=self.leader.id, session_epoch=INITIAL_EPOCH, forgotten=_NONE)
 
     def changes(
@@ -186,7 +189,10 @@ class FetchSessions:
         lists them in front of all else.
         """
         capped = dict(grants)
-        capped |= {replica: 0 for replica in asked if replica not in capped}
+        for number, replica in enumerate(asked, start=1):
+            capped.setdefault(replica, 0)
+            if not number % PARTITIONS_PER_STEP:
+                yield
         lists_all = self.leader.needs_full
         self._stats.full_fetches_sent += lists_all
         front: list[ReplicaPartition] = []
@@ -202,13 +208,16 @@ class FetchSessions:
             elif replica.upstream is not Upstream.ABSENT:
                 replica.upstream = Upstream.ABSENT
                 gone.append(replica)
-        for replica in capped:
-            replica.upstream = Upstream.CAPPED
         self.touched = dict.fromkeys(capped)
         with_max_bytes = fetch_version(request.header.api_version).with_max_bytes
+        ours: list[tuple[ReplicaPartition, bytes]] = []
+        for number, (replica, cap) in enumerate(capped.items(), start=1):
+            replica.upstream = Upstream.CAPPED
+            ours.append((replica, with_max_bytes(replica.entry, cap)))
+            if not number % PARTITIONS_PER_STEP:
+                yield
         as_came = [(replica, replica.entry) for replica in front if replica.max_bytes]
         no_bytes = [(replica, replica.entry) for replica in front if not replica.max_bytes]  # asked by an earlier hop
-        ours = [(replica, with_max_bytes(replica.entry, cap)) for replica, cap in capped.items()]
         # What is not throttled stays in front, and what has bytes before what has none: the first one with data
         # returns a whole batch.
         listed = chain(as_came, ours, no_bytes)
