@@ -28,10 +28,14 @@ class Kip73Quota(Quota):
         window_size_seconds: float,
     ) -> None:
         super().__init__(name, ledger, covers)
+        self._measured = measured
         self._budget = Kip73Budget(clock, ledger.rate, measured, window_size_seconds)
 
     def look(self) -> None:
         self._budget.set_rate(self.rate)
+
+    def record(self, size: int) -> None:
+        self._measured.record(size)
 
     def offer(self, ask: Ask, now: float) -> Offer:
         # As Kafka, without a reservation; but its samples need answers smaller than the quota's window (KIP-73's Q&A):

@@ -114,6 +114,9 @@ class Quota(ABC):
     def leave(self, link: Hashable) -> None:
         """The link wants nothing at the moment."""
 
+    def record(self, size: int) -> None:
+        """Bytes of it have passed. Not called for the configured quota: its side records them."""
+
     def owe(self, replica_id: int, size: int) -> None:
         """A replica had `size` bytes without a grant: an offset probe brought them."""
 

@@ -141,6 +141,8 @@ class Settlement:
             ledger.charge(size)
         if self._throttled:
             side.record(self._throttled)
+        for quota in side.quotas[1:]:
+            quota.record(of_waiting.get(quota.ledger, 0) + in_sync.get(quota.ledger, 0))
 
     # Counts
 

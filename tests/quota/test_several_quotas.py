@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quota.budget.ledger import StrictLedger
+from quota.budget.optimistic import Kip73Quota
 from quota.budget.queue import BudgetQueue
+from quota.budget.simple_rate import SimpleRate
 from quota.budget.strict import StrictQuota
 from quota.fetch.observe import observe
 from quota.fetch.plan import Action, plan
@@ -107,6 +109,17 @@ def test_quota_of_0_stops_its_own_topics_and_nothing_else() -> None:
     assert sum(size for _, size in got[b"a"]) <= 2 * BATCH
     assert mean_rate(got[b"b"], 1.0, SECONDS) == pytest.approx(MB, rel=0.03)
     assert mean_rate(got[b"c"], 1.0, SECONDS) == pytest.approx(2 * MB, rel=0.03)
+
+
+def test_added_quota_of_kafkas_policy_holds_too() -> None:
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings())
+    measured, ledger = SimpleRate(clock), StrictLedger(clock, MB)
+    throttle.add_quota(Kip73Quota("kafkas", ledger, lambda *_: EVERY_PARTITION, clock, measured, 1.0))
+    leader = Leader({(topic, 0): Log([BATCH] * 20_000) for topic in TOPICS})
+    talk = Conversation(clock, throttle.link(2), leader, Follower(dict.fromkeys(leader.logs, 0)))
+    talk.run(30.0)
+    assert mean_rate(talk.follower.received, 1010.0, 1030.0) == pytest.approx(MB, rel=0.15)
 
 
 @pytest.mark.parametrize("counts_in_sync", [True, False])
