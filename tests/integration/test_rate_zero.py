@@ -32,9 +32,9 @@ def fetched_by(cluster: Cluster, follower: int, leader: int) -> int:
     return len(cluster.sidecars[leader].metrics().samples("weir_replica_lag_seconds", side="leader", replica=follower))
 
 
-def questions_to(cluster: Cluster, leader: int) -> int:
+def probes_to(cluster: Cluster, leader: int) -> int:
     """Return how many probes a leader's sidecar has let through."""
-    return int(cluster.sidecars[leader].status()["sides"]["leader"]["probes"])
+    return int(cluster.sidecars[leader].status()["sides"]["leader"]["offset_probes"])
 
 
 def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves(mode: Mode) -> None:
@@ -59,7 +59,7 @@ def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves(mode: M
             log = cluster.brokers[follower].log
             heard = cluster.wait_for("NOT_LEADER", lambda: set(NOT_LEADER.findall(log.read_text())) == names, 20)
             assert heard < PROBE_SECONDS + 2 * LONG_POLL_SECONDS
-            assert 0 < received.total <= questions_to(cluster, leader) * BATCH_BYTES
+            assert 0 < received.total <= probes_to(cluster, leader) * BATCH_BYTES
             assert fetched_by(cluster, follower, peer) == 0  # only the leader that went can have told it
             cluster.start_sidecar(follower)
             cluster.sidecars[peer].put_throttle(throttle(topic, leader=10 * MB))
@@ -74,12 +74,12 @@ def test_rate_zero_on_both_sides_lets_one_batch_through_with_each_probe(pair: Cl
     topic = filled(pair, "orders", [1], 5 * MB, partitions=1)
     for sidecar in pair.sidecars.values():
         sidecar.put_throttle(throttle(topic, leader=0, follower=0))
-    before = questions_to(pair, 1)
+    before = probes_to(pair, 1)
     with moving(pair, [topic], [1, 2]) as received:
-        pair.wait_for("a first probe", lambda: questions_to(pair, 1) == before + 1, 20)
-        pair.wait_for("a second one", lambda: questions_to(pair, 1) == before + 2, PROBE_SECONDS + 5)
+        pair.wait_for("a first probe", lambda: probes_to(pair, 1) == before + 1, 20)
+        pair.wait_for("a second one", lambda: probes_to(pair, 1) == before + 2, PROBE_SECONDS + 5)
         sleep(1)
-        assert (questions_to(pair, 1), 0 < received.total <= 2 * BATCH_BYTES) == (before + 2, True)
+        assert (probes_to(pair, 1), 0 < received.total <= 2 * BATCH_BYTES) == (before + 2, True)
         assert_throttled(pair, 2, "follower")
         for sidecar in pair.sidecars.values():
             sidecar.delete_throttle()
