@@ -37,7 +37,7 @@ class LinkState:
         self.crowded_until = -math.inf
         """Up to this time answers are expected to be full of what is not granted."""
         self.answer_seconds = 0.0
-        """How long the last grant waited for its answer."""
+        """How long the answer to the last grant took (seconds)."""
         self.live_until = -math.inf
         """Up to this time records of partitions that need no budget are expected on the link."""
         self.settled_at = -math.inf

@@ -38,7 +38,7 @@ def observe(
         quota.look()
     ask = Ask(link, partitions.replica_id, largest_batch, is_urgent, now < state.live_until, state.answer_seconds)
     limit = side.settings.response_max_bytes
-    # In a session an answer that holds nothing is no way out: a follower would begin anew, with a full fetch.
+    # A full fetch that begins a session cannot be answered with nothing: its follower would begin anew with another.
     must_wait = not sessions.is_incremental and (
         partitions.unknown_count > 0 or (sessions.in_session and partitions.count == partitions.behind_count)
     )
@@ -83,6 +83,6 @@ def _probe_times(state: LinkState, link: Hashable, now: float, *, must_wait: boo
             due = max(state.unanswered_since, state.probed_at) + PROBE_SECONDS
         else:
             return NO_PROBE
-        # An urgent probe may hold a full fetch of a session for longer than its follower's time-out.
+        # An offset probe for which a full fetch has to wait is urgent: the fetch may reach its follower's time-out.
         at, ready = probes.look(link, replica_id, due, is_urgent=must_wait)
     return ProbeTimes(now if at <= state.side.clock() else at, ready)
