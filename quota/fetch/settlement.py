@@ -16,7 +16,7 @@ from quota.fetch.link_state import LinkState
 from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
 
 CROWDED_SECONDS: Final = 5.0
-"""How long after an answer that others filled the next ones are expected to be full."""
+"""How long after an answer that was full of other partitions the next ones are expected to be full too."""
 
 LIVE_SECONDS: Final = 1.0
 """How long after a record of a partition that needs no budget the link counts as having live traffic."""
