@@ -29,8 +29,7 @@ COVERAGE: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A move and the brokers that it happens on: bytes to move (> 0), IN, N (None: not known), R, and the two factors.
-    """
+    """A move and its brokers: bytes to move (> 0), IN, N (None: not known), R, and the two factors."""
 
     to_move: float
     bytes_in: float
@@ -61,7 +60,9 @@ class ImpossibleMove(Exception):
 
 
 class NoQuota(ImpossibleMove):
-    """No quota lies within the bounds, as the network is too slow. One of more than `network` bytes/s would be enough.
+    """No quota lies within the bounds, as the network is too slow.
+
+    One of more than `network` bytes/s would be enough.
     """
 
     def __init__(self, network: float) -> None:
@@ -79,7 +80,9 @@ class QuotaTooLow(ImpossibleMove):
 
 
 class QuotaTooHigh(ImpossibleMove):
-    """The network has no room for the quota beside the clients. Less than `below` would do; `needed` would do in time.
+    """The network has no room for the quota beside the clients.
+
+    Less than `below` would do; `needed` would do in time.
     """
 
     def __init__(self, below: float, needed: int | None = None) -> None:
@@ -163,8 +166,10 @@ def response_max_bytes_bound(
 
 
 def time_under(move: Move, quota: int) -> Answer:
-    """Return how long the move takes under a quota (bytes/s). NoQuota, QuotaTooLow or QuotaTooHigh where that is
-    impossible."""
+    """Return how long the move takes under a quota (bytes/s).
+
+    NoQuota, QuotaTooLow or QuotaTooHigh where that is impossible.
+    """
     highest = _highest_quota(move)
     seconds = move_seconds(move, quota)
     if highest is not None and quota > highest:
@@ -197,14 +202,18 @@ def time_under_within(move: Move, quota: int, seconds: float) -> Answer:
 
 
 def fastest(move: Move) -> Answer | None:
-    """Return the largest quota that the network has room for. None where the network is not known; NoQuota where it has
-    none."""
+    """Return the largest quota that the network has room for.
+
+    None where the network is not known; NoQuota where it has none.
+    """
     highest = _highest_quota(move)
     return None if highest is None else Answer(highest, move_seconds(move, highest))
 
 
 def _highest_quota(move: Move) -> int | None:
-    """Return the largest quota below the upper bound. None where the network is not known; NoQuota where there is none.
+    """Return the largest quota below the upper bound.
+
+    None where the network is not known; NoQuota where there is none.
     """
     bounds = quota_bounds(move)
     if bounds.below is None:

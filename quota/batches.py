@@ -111,8 +111,10 @@ class BatchSizes:
 
     @property
     def has_to_be_first(self) -> bool:
-        """Whether a larger cap was of no help. As the first partition with data it would return one whole batch in any
-        case."""
+        """Whether a larger cap was of no help.
+
+        As the first partition with data it would return one whole batch in any case.
+        """
         return self.barren >= _BARREN_BEFORE_FIRST
 
     @property
@@ -128,14 +130,12 @@ class BatchSizes:
         return offsets * known.bytes_per_offset + known.largest / 2
 
     def cap_for(self, left: float, asked: int, others: BatchSizes, *, wastes_some: bool = False) -> tuple[int, bool]:
-        """Return the partition_max_bytes (> 0, <= `asked`) for at most `left` bytes, and whether it surely returns a
-        batch.
+        """Return the partition_max_bytes (> 0, <= `asked`) for at most `left` bytes, and whether a batch is sure.
 
-        - A cap above `left` means that not even one batch fits.
-        - A cap that is not sure brings exactly one whole batch where this is the first partition with data, and perhaps
-          nothing elsewhere.
-        - `others` is what the topic's other partitions showed; it is used while nothing is known of this one.
-        - `wastes_some` says that answers take long. A cut batch then costs less than an answer with a single batch.
+        - A cap above `left` means that not even one batch fits. - A cap that is not sure brings exactly one whole batch
+          where this is the first partition with data, and perhaps nothing elsewhere. - `others` is what the topic's
+          other partitions showed; it is used while nothing is known of this one. - `wastes_some` says that answers take
+          long. A cut batch then costs less than an answer with a single batch.
         """
         known = self if self.seen >= _FEW else others
         batch = self.next_size or known.largest

@@ -19,8 +19,7 @@ NO_BROKER: Final = -1
 
 
 class BrokerIds:
-    """The ids that fetch through one side; `refused` counts those that the cluster does not know, or that are too many.
-    """
+    """The ids that fetch through one side; `refused` counts ids that the cluster does not know or that are too many."""
 
     def __init__(self, most: int = MOST_IDS) -> None:
         self.refused = 0
@@ -30,7 +29,9 @@ class BrokerIds:
         self._refused: OrderedDict[int, bytes] = OrderedDict()  # the same, of ids that are no broker's
 
     def admits(self, broker_id: int, topic: bytes) -> bool:
-        """Return whether an id counts as a broker's. `topic` is the name of one that it fetches, b"" while it has none.
+        """Return whether an id counts as a broker's.
+
+        `topic` is the name of one that it fetches, b"" while it has none.
         """
         if broker_id in self._known:
             return True

@@ -37,7 +37,9 @@ FOREVER: Final = Lease()
 
 
 class Entry(NamedTuple):
-    """One setting. None as its value removes what lower layers have at its path and at every path that begins with it.
+    """One setting.
+
+    None as its value removes what lower layers have at its path and at every path that begins with it.
     """
 
     value: Value | None
@@ -86,7 +88,9 @@ class EffectiveThrottle:
 
 
 def merge(layers: Iterable[Layer], now: float) -> EffectiveThrottle:
-    """Return what is in force at `now` (clock seconds). Each source has at most one layer; their order does not matter.
+    """Return what is in force at `now` (clock seconds).
+
+    Each source has at most one layer; their order does not matter.
     """
     parts: dict[Path, Part] = {}
     for layer in sorted(layers, key=lambda layer: SOURCES.index(layer.source)):

@@ -203,14 +203,15 @@ class SideState:
     # What is throttled, and in sync
 
     def walked_topics(self, *, by_id: bool) -> Container[bytes]:
-        """Return the topics with throttled partitions, by name or by id: in their records whole batches are told from
-        cut ones."""
+        """Return the topics with throttled partitions, by name or id. Only there batches are told from cut ones."""
         if len(self.quotas) == 1 and not by_id:
             return self._throttled
         return _ThrottledTopics(self, by_id=by_id)
 
     def throttled_partitions(self, topic: bytes | None, topic_id: bytes = NO_ID) -> Container[int]:
-        """Return the topic's partitions, on this broker's side, that belong to any quota. None is a name not known yet.
+        """Return the topic's partitions, on this broker's side, that belong to any quota.
+
+        None is a name not known yet.
         """
         if len(self.quotas) == 1:
             return self._configured_partitions(topic, topic_id)
@@ -281,7 +282,9 @@ class SideState:
     # What was counted
 
     def record(self, size: int) -> None:
-        """Count throttled bytes that were sent, in sync or not. The samples tell the rate, and `kip73` decides by them.
+        """Count throttled bytes that were sent, in sync or not.
+
+        The samples tell the rate, and `kip73` decides by them.
         """
         self.throttled_rate.record(size)
         if self.stats.interval is not None:
@@ -295,8 +298,10 @@ class SideState:
         return ended
 
     def counted_peer(self, peer: int) -> int:
-        """Return the id that a peer's bytes are counted under. On the follower's side it is configured, so it is always
-        a broker's."""
+        """Return the id that a peer's bytes are counted under.
+
+        On the follower's side it is configured, so it is always a broker's.
+        """
         return NO_BROKER if self.side == "leader" and self.brokers.is_refused(peer) else peer
 
     def refuse_replica(self, broker_id: int, topic: bytes) -> None:

@@ -41,8 +41,9 @@ class ThrottledReplicas:
 
     @classmethod
     def parse(cls, text: str) -> ThrottledReplicas:
-        """Read a list as Kafka's validator does. InvalidThrottledReplicas names the first entry that Kafka would
-        refuse.
+        """Read a list as Kafka's validator does.
+
+        InvalidThrottledReplicas names the first entry that Kafka would refuse.
 
         Blanks around entries and empty entries are accepted, as by the validator. (The handler that follows it in Kafka
         fails on some of what the validator accepts; here such entries mean what they say.) Duplicates count once. Ids

@@ -78,8 +78,7 @@ class TopicNames:
         return None
 
     def awaited_until(self, topic_id: bytes) -> float:
-        """Return until when the name of an id without one is awaited (clock seconds): AWAIT_SECONDS from its first
-        look-up on.
+        """Return until when the name of an id is awaited (clock seconds): AWAIT_SECONDS from its first look-up on.
 
         It is -inf for an id that was not looked up, or that has its name.
         """

@@ -70,7 +70,9 @@ class PartitionLine(_Bytes, frozen=True, kw_only=True, tag="partition"):
 
 
 class LinkLine(_Bytes, frozen=True, kw_only=True, tag="link"):
-    """All connections with one peer on one side. Written for a peer that has a connection, or had one in the interval.
+    """All connections with one peer on one side.
+
+    Written for a peer that has a connection, or had one in the interval.
     """
 
     connections: Annotated[int, Meta(description="open at the end")]
@@ -129,8 +131,10 @@ def encode_lines(lines: Iterable[Line]) -> bytes:
 
 
 def decode_line(text: bytes | str) -> AnyLine:
-    """Read one line of this version or an older one. Raises NewerSchema; msgspec.DecodeError for a text that is no such
-    line."""
+    """Read one line of this version or an older one.
+
+    Raises NewerSchema; msgspec.DecodeError for a text that is no such line.
+    """
     try:
         line: AnyLine = _decoder.decode(text)
     except msgspec.ValidationError:

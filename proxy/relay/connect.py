@@ -15,8 +15,9 @@ _KEEPALIVE_PROBES = 3
 
 
 async def connect(address: Address) -> socket.socket:
-    """Return a non-blocking socket connected to `address`. A name is resolved each time, and its addresses are tried in
-    turn.
+    """Return a non-blocking socket connected to `address`.
+
+    A name is resolved each time, and its addresses are tried in turn.
 
     Raises OSError when none accepts the connection. It has no time-out of its own: set one around it.
     """

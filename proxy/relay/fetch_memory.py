@@ -34,8 +34,10 @@ class Keeper(Protocol):
 
     @property
     def is_reading(self) -> bool:
-        """Whether it takes what its client sends. While it does not, the client is not to blame for bytes that are
-        missing."""
+        """Whether it takes what its client sends.
+
+        While it does not, the client is not to blame for bytes that are missing.
+        """
 
     def evict(self, why: Why) -> None:
         """Close the link and free what it keeps."""
@@ -62,8 +64,7 @@ class _Source:
 
 
 class FetchMemory:
-    """The bytes that links keep: of fetches that are being received, of fetches that are held, and of what came after
-    those.
+    """The bytes that links keep: of half-received fetches, of held ones, and of what came after those.
 
     A single fetch may have up to `limit` bytes, and all together no more; those from one address may have half of it.
     When there are more, the address that keeps most gives way. Of its links, the one goes whose half-received fetch is
@@ -81,8 +82,7 @@ class FetchMemory:
         self._sweep: asyncio.TimerHandle | None = None
 
     def keep(self, link: Keeper, *, half: int, whole: int, is_new: bool = False) -> None:
-        """Note what `link` keeps now: `half` bytes of a fetch that it receives, and `whole` bytes of requests that came
-        whole.
+        """Note what `link` keeps now: `half` bytes of a fetch under way, and `whole` bytes of whole requests.
 
         `is_new` says that `half` belongs to another fetch than at the last call. This or another link may be evicted
         before the call returns.

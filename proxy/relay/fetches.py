@@ -1,5 +1,7 @@
-"""The replica fetches of one connection. The throttle plans each of them, and this module turns the plan into an
-outcome."""
+"""The replica fetches of one connection.
+
+The throttle plans each of them, and this module turns the plan into an outcome.
+"""
 
 from __future__ import annotations
 
@@ -170,8 +172,10 @@ class ReplicaFetches:
         return outcomes.Pass()
 
     def _release(self) -> None:
-        """Decode no more fetches. A follower in a session gets an error by the leader, and begins a new session with
-        it."""
+        """Decode no more fetches.
+
+        A follower in a session gets an error by the leader, and begins a new session with it.
+        """
         self.is_released = True
         self._close_throttle()
 

@@ -272,8 +272,10 @@ class Link:
         self._go_on_draining()
 
     def work_failed(self, error: Exception) -> None:
-        """Close. Only the client's bytes can be the cause: an error while an answer is settled is caught by the
-        throttle's owner."""
+        """Close.
+
+        Only the client's bytes can be the cause: an error while an answer is settled is caught by the throttle's owner.
+        """
         self.failed(self._to_upstream, error)
 
     def _note_kept(self, *, is_new: bool = False) -> None:
@@ -296,7 +298,9 @@ class Link:
             self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
 
     def _take_no_more(self) -> None:
-        """While draining: read to the end of the request under way, and no further. A held request counts as not taken.
+        """While draining: read to the end of the request under way, and no further.
+
+        A held request counts as not taken.
         """
         stream = self._requests.stream
         if stream.opaque or self._work.is_under_way:
@@ -310,8 +314,7 @@ class Link:
             self.on(Event.LAST_REQUEST_ENDED)
 
     def _finish_if_idle(self) -> None:
-        """While draining: when nothing is in flight, close the sending side and give the client a moment to close its
-        own."""
+        """While draining: when nothing is in flight, close the sending side, and let the client close its own."""
         waiting = self._responses.pending or self._to_client.unsent or self._to_upstream.unsent
         stream = self._requests.stream
         if not self.life.is_draining or waiting or self._work.is_under_way or not stream.at_boundary or stream.opaque:

@@ -57,5 +57,7 @@ class RequestGate(Protocol):
         """Return whether to ask `arrived` about this request. All others cost no more than this call."""
 
     def arrived(self, head: RequestHead) -> Pass | Hold:
-        """Return what becomes of a request of which nothing has passed yet. It is not kept, so its size does not
-        matter."""
+        """Return what becomes of a request of which nothing has passed yet.
+
+        It is not kept, so its size does not matter.
+        """

@@ -65,6 +65,5 @@ class ReplicaSources:
 
 
 def _place(address: IPAddress) -> IPAddress:
-    """Return one address for all of loopback: connections from there come from 127.0.0.1, whatever a broker advertises.
-    """
+    """Return one address for all of loopback: clients there come from 127.0.0.1, whatever they advertise."""
     return _LOOPBACK if address.is_loopback and _LOOPBACK is not None else address

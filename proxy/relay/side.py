@@ -91,8 +91,10 @@ class Side:
 
 
 class HeldFetches:
-    """The links that hold a fetch, the longest first. A plan may take 0.5 ms, so `turns` bounds how many run in one
-    turn."""
+    """The links that hold a fetch, the longest first.
+
+    A plan may take 0.5 ms, so `turns` bounds how many run in one turn.
+    """
 
     def __init__(
         self,
@@ -114,8 +116,7 @@ class HeldFetches:
         return len(self._links)
 
     def add(self, link: Holder, throttle: Any = None) -> None:
-        """Put a link at the end; one that is in already keeps its place. `throttle` is the link's part of the throttle.
-        """
+        """Put a link at the end; one that is in keeps its place. `throttle` is the link's part of the throttle."""
         self._links[link] = throttle
         self._holders[throttle] = link
         self._stats.held = len(self._links)

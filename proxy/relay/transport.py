@@ -22,7 +22,9 @@ class Transport(Protocol):
 
     @property
     def tells_again(self) -> bool:
-        """Whether a watcher is called again for bytes that it left unread. If not, it has to read until none are left.
+        """Whether a watcher is called again for bytes that it left unread.
+
+        If not, it has to read until none are left.
         """
 
     def receive_into(self, buffer: memoryview, size: int, /) -> int:

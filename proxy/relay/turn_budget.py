@@ -46,7 +46,7 @@ class TurnBudget:
 
     @property
     def is_busy(self) -> bool:
-        """Whether work is in line, so that further work has to wait."""
+        """Whether new work has to wait: other work is in line, or the pause is not over."""
         return bool(self._line) or self._clock() < self._pauses_until
 
     def add(self, work: Callable[[], None]) -> None:

@@ -20,8 +20,10 @@ class LinkAccounts:
         self._unconfirmed: dict[StrictLedger, int] = {}  # sent; confirmed by the follower's next request
 
     def reserve(self, parts: Mapping[Quota, Part]) -> Bytes:
-        """Set aside what a fetch takes of each quota. Returns the bytes by ledger, to be handed over or counted as sent
-        later."""
+        """Set aside what a fetch takes of each quota.
+
+        Returns the bytes by ledger, to be handed over or counted as sent later.
+        """
         reserved = {}
         for quota, part in parts.items():
             if quota.reserves:

@@ -58,8 +58,7 @@ class Kip73Budget:
 
     @property
     def one_window(self) -> float:
-        """The bytes of one sample's time at the quota, which is the most that one fetch is worth; inf without a quota.
-        """
+        """The bytes of one sample's time at the quota: the most that one fetch is worth. It is inf without a quota."""
         return math.inf if self._upper_bound is None else self._upper_bound * self._window_size_seconds
 
     def set_rate(self, rate: float | None) -> None:

@@ -138,8 +138,7 @@ class StrictLedger:
         self.confirm(used)
 
     def hand_over(self, reserved: int, used: int) -> None:
-        """Do the same as `settle`, but keep the bytes sent reserved until `confirm`: the follower has not received them
-        yet."""
+        """Do as `settle`, but keep the bytes sent reserved until `confirm`: the follower has not received them yet."""
         self._advance(self._clock())
         self._reserved += used - reserved
         self._credit = min(self._credit + reserved - used, max(self._credit, self.most_credit))
@@ -163,13 +162,14 @@ class StrictLedger:
         self._send(now, size, size)
 
     def charge_probe(self, size: int) -> None:
-        """Count bytes that came with the answer to an offset probe. Their debt is at most PROBE_DEBT_SECONDS of quota.
+        """Count bytes that came with the answer to an offset probe.
+
+        Their debt is at most PROBE_DEBT_SECONDS of quota.
         """
         self._send(self._owe(size, PROBE_DEBT_SECONDS), size)
 
     def recount(self, reserved: int) -> None:
-        """Set the reserved bytes to what all open accounts hold: an exception half way through a change may have lost
-        count."""
+        """Set the reserved bytes to what all open accounts hold: an exception may have left the count wrong."""
         self._reserved = reserved
 
     def _owe(self, size: int, most_seconds: float) -> float:

@@ -89,7 +89,9 @@ class OffsetProbes:
     def look(
         self, link: Hashable, replica: int, due: float, *, is_urgent: bool = False, longest_wait: float = math.inf
     ) -> tuple[float, float]:
-        """Return `ready_at`, and when the probe is due and paid for, whichever links stand in front. Nothing changes.
+        """Return `ready_at`, and when the probe is due and paid for, whichever links stand in front.
+
+        Nothing changes.
         """
         now = self._clock()
         asked_at, replica_at = self._replicas.get(replica, (-math.inf, -math.inf))
@@ -117,7 +119,9 @@ class OffsetProbes:
         return False
 
     def _retry_at(self, now: float) -> float:
-        """Return when to look again: later where more links wait, as only one may go. An answer wakes the next earlier.
+        """Return when to look again: later where more links wait, as only one may go.
+
+        An answer wakes the next earlier.
         """
         return now + _RETRY_SECONDS + len(self._waiting) * _RETRY_SECONDS_EACH
 

@@ -123,8 +123,9 @@ class BudgetQueue:
         is_urgent: bool = False,
         turn: float = math.inf,
     ) -> None:
-        """Keep `link`'s place, or give it one after what its replica waits for already. The claim lapses at `until`
-        (clock).
+        """Keep `link`'s place, or give it one after what its replica waits for already.
+
+        The claim lapses at `until` (clock).
 
         `turn` is what one turn of the link takes now, in bytes. Shares shrink as the line grows. What a replica had in
         earlier, larger shares counts against it as one turn of `turn` bytes; counted in full, it would cost several

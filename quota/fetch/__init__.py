@@ -1,5 +1,4 @@
-"""Replica fetches of one follower over one connection: what each asks for, what it may have now, and what its answer
-brought.
+"""Replica fetches of one follower over one connection: what each asks for, may have, and has brought.
 
 A fetch is observed (`context`, `partitions`, `observe`), planned (`plan`, a pure function) and committed (`commit`);
 its answer is settled (`settlement`). `link` calls these in turn.

@@ -136,8 +136,10 @@ def _take_entries(
     stride: int,
     now: float,
 ) -> None:
-    """Take in entries of v7 and later, and keep each as it came: the leader may need one that its follower did not
-    repeat."""
+    """Take in entries of v7 and later, and keep each as it came.
+
+    The leader may need an entry again that its follower did not repeat.
+    """
     partitions, touched = topic.partitions, link.sessions.touched
     start = 0
     for partition, leader_epoch, fetch_offset, max_bytes in changes:

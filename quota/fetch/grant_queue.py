@@ -9,8 +9,9 @@ from quota.fetch.state import ReplicaPartition
 
 
 class GrantQueue:
-    """The partitions that wait for a grant; iterates from the one that had the fewest bytes on (start-time fair
-    queueing).
+    """The partitions that wait for a grant, in turn (start-time fair queueing).
+
+    It iterates from the one that had the fewest bytes on.
 
     A partition that an earlier hop leaves out for a while returns to its old place. At the end of the queue it would
     come after partitions that are never left out, each time anew.

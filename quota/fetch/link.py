@@ -1,5 +1,4 @@
-"""The replica fetches of one connection: what each brings in, which partitions it may fetch now, and what its answer
-brought."""
+"""The replica fetches of one connection: what each brings in, may have, and has brought back."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class ReplicaLink:
     """
 
     def __init__(self, side: SideState, peer: int, open_session: Callable[[int], int]) -> None:
-        """`open_session` takes a number of partitions and returns the id of a new fetch session for them, or
-        NO_SESSION."""
+        """`open_session` takes a number of partitions, and returns the id of a new session for them or NO_SESSION."""
         self.throttle = side
         self.peer = peer
         self.state = LinkState(side, peer, open_session)
@@ -84,8 +82,10 @@ class ReplicaLink:
         return at_once(self.plan_steps(request, held_seconds))
 
     def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
-        """Do the same as `plan` in steps of a few milliseconds. Between two of them the link may be closed, but not
-        used."""
+        """Do the same as `plan` in steps of a few milliseconds.
+
+        Between two of them the link may be closed, but not used.
+        """
         state = self.state
         if held_seconds == 0.0:
             self._is_taken_in = False
@@ -103,13 +103,17 @@ class ReplicaLink:
         return (yield from commit(state, self, request, view, order, plan(view)))
 
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
-        """Take in the oldest answer awaited, which has passed whole. `topics` is what the leader sent in it, under
-        `head`."""
+        """Take in the oldest answer awaited, which has passed whole.
+
+        `topics` is what the leader sent in it, under `head`.
+        """
         at_once(self.settle_steps(topics, head))
 
     def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> Steps[None]:
-        """Do the same as `settle` in steps. The fetch is in flight until the last one: a link that ends gives back its
-        bytes."""
+        """Do the same as `settle` in steps.
+
+        The fetch is in flight until the last one: a link that ends gives back its bytes.
+        """
         fetch = self.state.in_flight[0]
         if fetch.api_version >= FIRST_SESSION_VERSION:
             self.state.sessions.answered(head)
@@ -118,15 +122,16 @@ class ReplicaLink:
         self.state.in_flight.popleft()
 
     def abandon(self) -> None:
-        """Give up on every answer still to come. Reserved bytes may have been sent in part, so all of them count as
-        sent."""
+        """Give up on every answer still to come.
+
+        Reserved bytes may have been sent in part, so all of them count as sent.
+        """
         self.accounts.confirm()
         while self.state.in_flight:
             self.accounts.count_as_sent(self.state.in_flight.popleft().reserved)
 
     def release_if_stuck(self) -> None:
-        """Count as sent what a stuck peer has not taken, so that others get the budget before its connection is closed.
-        """
+        """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed."""
         now = self.throttle.clock()
         if now - self.state.settled_at >= STUCK_SECONDS:
             self.accounts.confirm()

@@ -20,8 +20,10 @@ ABSENT_SECONDS = 15.0
 
 
 class LinkPartitions:
-    """All partitions that one connection's follower asks for. Every change goes through this class, so its counts stay
-    right."""
+    """All partitions that one connection's follower asks for.
+
+    Every change goes through this class, so its counts stay right.
+    """
 
     def __init__(self, side: SideState, sessions: FetchSessions, peer: int) -> None:
         self.side = side
@@ -96,8 +98,7 @@ class LinkPartitions:
         leader_epoch: int = NO_LEADER_EPOCH,
         in_sync_until: float = NEVER,
     ) -> ReplicaPartition:
-        """Add a partition that was not in the request before; one set aside lately returns with what was known of it.
-        """
+        """Add a partition that was not asked for before. One set aside lately keeps what was known of it."""
         topic.lag.ask(partition, now)
         topic.forget_responses()
         self.count += 1

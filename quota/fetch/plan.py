@@ -211,8 +211,7 @@ class _Purse:
 
 
 def fill(view: FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
-    """Grant partitions in the catch-up order for about what `spends` allow: at least one, in whole batches where sizes
-    are known.
+    """Grant partitions in the catch-up order for about what `spends` allow, and at least one.
 
     The grants are never worth more than one answer may hold. A partition that the answer has no room for would look as
     if it had no data. A partition is passed over where one of its quotas has nothing to spend.

@@ -16,8 +16,7 @@ _MAX_BYTES = 2  # index in (partition, fetch offset, partition_max_bytes)
 def split(
     topics: Mapping[bytes, ReplicaTopic], request: FetchRequest, granted: Set[ReplicaPartition]
 ) -> Steps[tuple[list[RequestTopic], dict[ReplicaPartition, bytes], list[RequestTopic]]]:
-    """Return three parts: topics without partitions that wait, the entries of those granted, and the others with 0
-    bytes."""
+    """Return topics without partitions that wait, the entries of those granted, and the others with 0 bytes."""
     row = fetch_version(request.header.api_version)
     front: list[RequestTopic] = []
     asked: list[RequestTopic] = []

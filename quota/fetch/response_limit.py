@@ -48,8 +48,7 @@ def limit_response(request: FetchRequest, limit: int, rotation: ResponseRotation
 
 
 def _take_turns(sizes: list[int], limit: int, rotation: ResponseRotation) -> set[int]:
-    """Return the indexes to include: from the rotation's start on while they fit, and at least one that asks for bytes.
-    """
+    """Return the indexes to include: from the rotation's start on while they fit, and at least one with bytes."""
     included: set[int] = set()
     total = 0
     start = rotation.start % len(sizes)

@@ -1,5 +1,4 @@
-"""The two fetch sessions of a link (KIP-227): the follower's, kept as a broker would, and the link's own with the
-leader.
+"""The two fetch sessions of a link (KIP-227): one with its follower, kept as a broker would, and one with its leader.
 
 The follower's session has everything that it asks for. The leader's has what is not throttled and what is granted at
 the moment; a partition that must wait is forgotten there. (If it stayed with partition_max_bytes 0, it would return a
@@ -65,8 +64,7 @@ class FetchSessions:
     )
 
     def __init__(self, open_session: Callable[[int], int], stats: ThrottleStats) -> None:
-        """`open_session` takes a number of partitions and returns the id of a new session, or NO_SESSION without a free
-        slot."""
+        """`open_session` takes a number of partitions, and returns the id of a new session for them or NO_SESSION."""
         self.follower = FollowerSession()
         self.leader = LeaderSession()
         self.touched: dict[ReplicaPartition, None] = {}

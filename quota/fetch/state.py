@@ -115,8 +115,10 @@ class ReplicaPartition:
 
     @property
     def stalls(self) -> bool:
-        """Whether its last grant brought nothing. Others then go before it, and FLOOR's part of the bytes tries it
-        again."""
+        """Whether its last grant brought nothing.
+
+        Others then go before it, and FLOOR's part of the bytes tries it again.
+        """
         return self.granted_offset == self.fetch_offset
 
     @property

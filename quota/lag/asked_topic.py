@@ -92,8 +92,9 @@ class AskedTopic:
             lag.leave(partition, self, now)
 
     def update(self, partition: int, fetch_offset: int, high_watermark: int, now: float) -> None:
-        """Note the replica's position after either offset has changed. A high watermark below 0 is unknown, and
-        ignored.
+        """Note the replica's position after either offset has changed.
+
+        A high watermark below 0 is unknown, and ignored.
 
         Both offsets belong to one fetch: the offset asked for, and the high watermark in its answer or in the one
         before.
@@ -125,7 +126,9 @@ class AskedTopic:
         return lag
 
     def refuse(self, partition: int, now: float, *, begins: bool) -> None:
-        """Note that a partition was answered with an error. `begins`: its lag begins now, if nothing was known of it.
+        """Note that a partition was answered with an error.
+
+        `begins`: its lag begins now, if nothing was known of it.
         """
         if begins and self._is_left_for_later(partition, None, now):
             return

@@ -56,7 +56,7 @@ class Asked(Protocol):
 
     @property
     def asker(self) -> Asker:
-        """Whose fetches ask for it."""
+        """The connection whose fetches ask for it."""
 
 
 class Tracker(Protocol):
@@ -171,8 +171,7 @@ class TopicLag:
     # What the cluster's metadata tells
 
     def overdue(self, now: float, silent_seconds: float) -> list[int]:
-        """Return the partitions without a good answer for `silent_seconds`, or with a lag of `replica.lag.time.max.ms`.
-        """
+        """Return the partitions without a good answer for `silent_seconds`, or behind by `replica.lag.time.max.ms`."""
         since = now - self._tracker.replica_lag_time_max
         found = []
         for partition, (messages, begin, asked) in self._partitions.items():
@@ -193,7 +192,9 @@ class TopicLag:
         return _asked_at(seen[2]) if note is None or note.refused_at is None else note.refused_at
 
     def is_answered(self, partition: int, now: float, silent_seconds: float) -> bool:
-        """Whether the replica asks for a partition and gets answers. Leaders refuse partitions that they do not lead.
+        """Whether the replica asks for a partition and gets answers.
+
+        Leaders refuse partitions that they do not lead.
         """
         seen = self._partitions.get(partition)
         if seen is None or not _is_open(seen[2]) or _is_refused(self._notes.get(partition)):

@@ -144,8 +144,7 @@ class LagTracker:
             self._early.popleft().take_early()
 
     def makes_later(self, asked: AskedTopic) -> bool:
-        """Whether a topic is to be made later, as many were made at this fetch and other connections would have to
-        wait."""
+        """Whether to make a topic later: so many were made at this fetch that other connections would wait."""
         self._to_make -= 1
         if self._to_make >= 0 or len(self._early) >= self._most_partitions:
             return False
@@ -153,8 +152,10 @@ class LagTracker:
         return True
 
     def made(self, asked: AskedTopic) -> TopicLag | None:
-        """Return the lag of a topic that a connection asks for. None where its replica is no broker, or there is no
-        room."""
+        """Return the lag of a topic that a connection asks for.
+
+        None where its replica is no broker, or there is no room.
+        """
         key = asked.replica, asked.topic
         lag = self._topics.get(key)
         if lag is not None:
