@@ -1,4 +1,4 @@
-"""How exactly quotas were kept: a pure function from exported lines to the table."""
+"""How exactly quotas were kept: a pure function from exported lines to the table `throttle_accuracy`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from pipeline.read import SAMPLE_KEY, Lines
 from pipeline.tables import THROTTLE_ACCURACY
 
 WINDOW: Final = 10
-"""Seconds of the longer of the two windows."""
+"""The length of the longer of the two windows, in seconds."""
 
 _QUOTA: Final = ("broker_id", "side", "quota", "start_id")
 
 
 def throttle_accuracy(lines: Lines) -> DataFrame:
-    """Return a row for each span in which a quota stayed the same without a gap in the samples.
+    """Return a row for each span in which a quota stayed the same and no sample is missing.
 
-    The worst windows are the most bytes in whole seconds of the monotonic clock, over what the quota allows in as many
-    seconds; a span of fewer than 10 seconds has none of 10, so all of it is compared. `seconds_left_out` are those of
-    the samples in which partitions were left out, and `bytes_left_out` is by how much these stayed below the quota,
-    added up; 0 where nothing was left out.
+    - The worst windows are those with the most bytes in 1 and in 10 whole seconds of the monotonic clock. Both are
+      divided by what the quota allows in that time. A span shorter than 10 seconds is compared as a whole.
+    - `seconds_left_out` is the length of the samples in which partitions were left out.
+    - `bytes_left_out` is how many bytes fewer than the quota allows passed in these samples; 0 where nothing was left
+      out.
     """
     spans = _spans(lines)
     span = [*_QUOTA, "span"]
@@ -66,7 +67,7 @@ def throttle_accuracy(lines: Lines) -> DataFrame:
 
 
 def _spans(lines: Lines) -> DataFrame:
-    """Return the quota lines with the number of their `span`, their seconds in force, and their sample's `left_out`."""
+    """Return the quota lines, each with the number of its `span`, its seconds in force, and its sample's `left_out`."""
     left_out = lines.links.groupBy(*SAMPLE_KEY, "side").agg(F.sum("left_out").alias("left_out"))
     quotas = lines.quotas.drop("left_out").join(left_out, [*SAMPLE_KEY, "side"], "left")
     in_order = Window.partitionBy(*_QUOTA).orderBy("in_force_from_seconds", "in_force_until_seconds")
@@ -86,7 +87,7 @@ def _spans(lines: Lines) -> DataFrame:
 
 
 def _worst(spans: DataFrame, span: list[str]) -> DataFrame:
-    """Return each span's most bytes in 1 and in 10 seconds, its seconds over the quota, and how many seconds it has."""
+    """Return for each span the most bytes in 1 and in 10 seconds, its seconds over the quota, and its whole seconds."""
     seconds = (
         spans.select(*span, "rate", "first_second", F.posexplode("bytes_by_second").alias("offset", "bytes"))
         .groupBy(*span, (F.col("first_second") + F.col("offset")).alias("second"))
@@ -106,7 +107,7 @@ def _worst(spans: DataFrame, span: list[str]) -> DataFrame:
 
 
 def _utc(monotonic: str) -> Column:
-    """The time of day of a time on the monotonic clock, as the sample's end tells it."""
+    """Turn a time on the monotonic clock into a time of day, by the sample's end, which is known on both."""
     return F.timestamp_micros(
         F.col("ended_micros") - F.round((F.col("end_seconds") - F.col(monotonic)) * 1e6).cast("long")
     )

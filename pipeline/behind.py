@@ -1,4 +1,4 @@
-"""Spans in which a replica was behind: what moves and replica lag are made of."""
+"""The spans in which a replica was behind, from which the tables of moves and of replica lag are made."""
 
 from __future__ import annotations
 
@@ -10,30 +10,37 @@ from pyspark.sql import functions as F
 from pipeline.read import SAMPLE_KEY, Lines
 
 OUT_OF_SYNC_SECONDS: Final = 30.0
-"""`replica.lag.time.max.ms` as Kafka sets it: who is behind for longer is out of sync, and who gets nothing, stuck."""
+"""Kafka's default of `replica.lag.time.max.ms`. A replica behind for longer is out of sync; one that gets nothing is
+stuck."""
 
 _REPLICA: Final = ("side", "broker_id", "start_id", "topic", "partition", "peer")
 SPAN: Final = (*_REPLICA, "span")
 
 
 def replicas_behind(lines: Lines) -> DataFrame:
-    """Return the replicas of which a span may tell. Most are never behind for long: their lines need no work."""
+    """Return the replicas that may have a span.
+
+    Most are never behind for long, and their lines are not looked at again.
+    """
     behind = F.col("lag_seconds") > 0
     counts = behind & ((F.col("bytes_throttled") > 0) | (F.col("lag_seconds") > OUT_OF_SYNC_SECONDS))
     return lines.partitions.where(counts).select(*_REPLICA).distinct()
 
 
 def behind_spans(lines: Lines, replicas: DataFrame) -> DataFrame:
-    """Return a row for each span from the first sample of a replica behind to the first in which it is not.
+    """Return a row for each span: from a replica's first sample behind to the first sample in which it has caught up.
 
-    Only of `replicas`, as `replicas_behind` gives them, and only spans with throttled bytes or more than
-    OUT_OF_SYNC_SECONDS of lag. A span is of one start of one sidecar and ends with the day; `start` is since when the
-    replica was not caught up, so it may be before. `end` is null where the samples do not tell of one. A stall is a
-    time without bytes within the span: samples without a line count too.
+    - Only `replicas` count, as `replicas_behind` gives them. Only spans with throttled bytes count, or with more than
+      OUT_OF_SYNC_SECONDS of lag.
+    - A span belongs to one start of one sidecar, and ends with the day.
+    - `start` is when the replica was last caught up, which may be before the span's first sample.
+    - `end` is null where no sample shows the replica caught up.
+    - A stall is a time without bytes within the span. Samples without a line count as such.
     """
     in_order = Window.partitionBy(*SPAN).orderBy("sequence")
     rows = _rows(lines, replicas)
-    # Whoever is away has no lines: the first one after that tells since when. Samples tell of no bytes before theirs.
+    # A replica that is away has no lines, and the first line afterwards tells since when it lags. Bytes before the
+    # sidecar's first sample are unknown, so stalls begin there at the earliest.
     since = F.greatest("first_begin", F.col("end_seconds") - F.col("lag_seconds"))
     moved = F.when(F.col("bytes") > 0, F.col("end_seconds"))
     moved_before = F.last(moved, ignorenulls=True).over(in_order.rowsBetween(Window.unboundedPreceding, -1))
@@ -65,9 +72,9 @@ def behind_spans(lines: Lines, replicas: DataFrame) -> DataFrame:
 
 
 def _rows(lines: Lines, replicas: DataFrame) -> DataFrame:
-    """Return the lines of replicas behind and those in which they have caught up, with `span`, `bytes` and `rate`.
+    """Return the lines of replicas that are behind or have just caught up, with `span`, `bytes` and `rate`.
 
-    `first_begin` is where the first sample of the process begins.
+    `first_begin` is the begin of the first sample of the sidecar's start.
     """
     known = lines.partitions.where(F.col("lag_seconds").isNotNull()).select(
         *_REPLICA,

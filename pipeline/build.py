@@ -1,4 +1,4 @@
-"""The batch job: exported samples in, tables out, a UTC day at a time. Also for spark-submit.
+"""The batch job from exported samples to tables, one UTC day at a time. It also runs under spark-submit:
 
     spark-submit pipeline/build.py --input s3a://bucket/samples --output s3a://bucket/tables \
         --from 2026-11-02 --to 2026-11-09
@@ -54,9 +54,10 @@ TABLES: Final = (
 _SETTINGS: Final = MappingProxyType(
     {
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "false",  # a bad value is null, and its line is bad
-        # What is sorted by its groups is grouped in one pass. By itself Spark makes two tables of the groups in memory,
-        # one before and one behind a shuffle, even where there is no shuffle.
+        # a value that cannot be converted becomes null, and its line is then a bad one
+        "spark.sql.ansi.enabled": "false",
+        # Rows sorted by their groups are grouped in one pass. Spark's default is two hash tables of all groups in
+        # memory, one before a shuffle and one after it, even where there is no shuffle.
         "spark.sql.execution.replaceHashWithSortAgg": "true",
     }
 )
@@ -64,9 +65,10 @@ _SETTINGS: Final = MappingProxyType(
 
 @dataclass(slots=True)
 class DayReport:
-    """What came of one day. `rows` by table, `quarantined` lines by reason; `missing` counts samples between others.
+    """What became of one day: `rows` by table, `quarantined` lines by reason.
 
-    `damaged` are files that were read up to the damage.
+    `missing` counts samples that are missing between others. `damaged` names files that were read only up to their
+    damage.
     """
 
     day: date
@@ -78,7 +80,7 @@ class DayReport:
     damaged: list[str] = field(default_factory=list)
 
     def sentence(self) -> str:
-        """The day in a line for people."""
+        """Return the day as one line for people."""
         if not (self.samples or self.quarantined or self.damaged):
             return f"{self.day}: no samples; the tables of this day are empty"
         parts = [f"{self.samples} samples", *(f"{rows} rows of {table}" for table, rows in self.rows.items())]
@@ -92,7 +94,7 @@ class DayReport:
 
 
 def parse_day(text: str) -> date:
-    """Return the day that `text` names, as 2026-11-02; BuildError for anything else."""
+    """Return the day that a text like 2026-11-02 names; BuildError for any other text."""
     try:
         return date.fromisoformat(text)
     except ValueError as error:
@@ -100,9 +102,9 @@ def parse_day(text: str) -> date:
 
 
 def build(spark: SparkSession, source: str, output: str, first: date, until: date) -> Iterator[DayReport]:
-    """Replace the tables of each UTC day from `first` to before `until`, and yield what came of it.
+    """Replace the tables of each UTC day from `first` up to but without `until`, and yield a report for each day.
 
-    A day's tables depend on its samples alone: any run that includes it writes the same. BuildError says what is wrong.
+    A day's tables depend only on its samples, so every run that includes the day writes the same. Raises BuildError.
     """
     if until <= first:
         raise BuildError(f"there is no day from {first} to before {until}")
@@ -134,24 +136,26 @@ def _write_day(spark: SparkSession, source: str, output: Output, day: date, dama
             stack.callback(frame.persist(StorageLevel.MEMORY_AND_DISK_DESER).unpersist, blocking=True)
             return frame
 
-        # Kept before anything is asked of it: Spark would move a condition before the parsing, and parse again for it.
-        # In files, of which each question reads the columns that it needs; in memory there is no room for all lines.
+        # Kept before any condition: Spark would move a condition in front of the parsing, and parse twice. Kept in
+        # files, of which each query reads only its columns; in memory there is no room for all lines.
         parsed = of_day(stack.enter_context(output.kept("lines", parse(read_lines(spark, source, day, damaged)))), day)
         found = kept(samples(good_lines(parsed)))
         bad = kept(quarantine(parsed, found, damaged))
         report = _report(day, found, bad)
         report.damaged = list(damaged)
         lines = good_lines(parsed)
-        # Either costs a pass over all lines, so only where there are any.
+        # Each of these takes a pass over all lines, so they are done only where needed.
         if report.quarantined.get(PARTIAL_SAMPLE):
             lines = without_partial(lines, found)
         if report.has_duplicates:
             lines = stack.enter_context(output.kept("lines-once", without_duplicates(lines)))
-        # Most lines are of partitions: the others are kept apart, and so are the few that tell of replicas behind.
+        # Most lines are of partitions. The others are kept apart from them, and so are those of replicas that were
+        # behind.
         few = by_kind(kept(lines.where(F.col("kind") != kind_of(PartitionLine))))
         lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
         replicas = kept(replicas_behind(lines_by_kind))
-        replicas.count()  # when Spark knows how few they are, it gives them to all tasks, and shuffles no other lines
+        # once Spark knows how few these are, it sends them to all tasks and does not shuffle the lines
+        replicas.count()
         spans = kept(behind_spans(lines_by_kind, replicas))
         tables = {
             PARTITION_RATES.name: partition_rates(lines_by_kind),
@@ -178,13 +182,13 @@ def _report(day: date, found: DataFrame, bad: DataFrame) -> DayReport:
 
 
 def stop(spark: SparkSession) -> None:
-    """End the session, whose process may be gone already."""
+    """End the session; its process may be gone already."""
     with contextlib.suppress(*SPARK_ERRORS):
         spark.stop()
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Build tables with the session that spark-submit gives, and return the exit status."""
+    """Build tables with the session that spark-submit provides. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="build.py", description="Build tables from exported samples.")
     parser.add_argument("--input", required=True, help="Hadoop path, or kafka://host:port/topic")
     parser.add_argument("--output", required=True, help="Hadoop path of the tables")

@@ -1,7 +1,7 @@
-"""Files that end before their end, or are no gzip: found by name once a read has failed.
+"""Finds damaged files by name, after a read has failed: files that break off, or are no gzip.
 
-Spark can pass over files that it cannot read, but it says of none which, and takes a disk that fails for a file that is
-damaged. So a day is read strictly. Only when that fails are its files looked into, one after the other, on the driver.
+Spark can skip files that it cannot read, but does not say which, and takes a failing disk for a damaged file. So a day
+is first read strictly. Only if that fails, its files are read one after the other, on the driver.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pyspark.sql import SparkSession
 from pipeline.errors import BuildError, first_line
 
 DAMAGED_FILE: Final = "damaged_file"
-"""The reason against such a file."""
+"""The reason that a damaged file is quarantined for."""
 
-# As Hadoop's decompressors say it: a connection to HDFS that ends is an EOFException too.
+# The words of Hadoop's decompressors. "EOFException" alone is not enough: a lost connection to HDFS is one too.
 _DAMAGE: Final = re.compile(
     r"EOFException: Unexpected end of input stream|ZipException"
     r"|IOException: (not a gzip|gzip (data|header)|invalid |incorrect |too many length|unknown compression|header crc)"
 )
-# Told behind the last byte, after all lines: any of them may be wrong, and the sample is whole nevertheless.
+# Reported after the last byte, when all lines were read. Any of them may be wrong, although the sample looks whole.
 _ALTERED: Final = re.compile(r"IOException: (gzip stream CRC|stored gzip size)")
 _FOLDER: Final = re.compile(r"/date=(\d{4}-\d\d-\d\d)/")
 
 
 def damaged_files(spark: SparkSession, paths: Iterable[str], day: date) -> list[str]:
-    """Return those of `paths` that are damaged, where folders tell of days only those about `day`.
+    """Return the damaged ones of `paths`; where folders name days, only those around `day` are looked at.
 
-    The samples before their damage are as they were written. BuildError for one of which that is not so, and for one
-    that cannot be read for another reason: it is there, and may be whole.
+    All samples in front of the damage are as they were written. BuildError where that is not sure, and where a file
+    cannot be read for another reason: such a file may be whole.
     """
     about = {str(day + timedelta(days=days)) for days in (-1, 0, 1)}
     found = []

@@ -1,6 +1,6 @@
-"""What the tables tell a planner: bytes in, how they grow, how much is kept, and what past throttles delivered.
+"""What the tables tell a planner: bytes in, their growth, how much is kept, and what past throttles delivered.
 
-Reads Parquet with DuckDB (the extra `history`), which needs no Java.
+Parquet is read with DuckDB (the extra `history`), which needs no Java.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quota.settings import SideName
 
 @dataclass(frozen=True, slots=True)
 class Busiest:
-    """The window with the most bytes in on one broker: mean bytes/s, over a `window` ("minute" or "hour") of it."""
+    """The window with the most bytes in on one broker: their mean in bytes/s over a `window` ("minute" or "hour")."""
 
     broker_id: int
     start: datetime
@@ -28,10 +28,10 @@ class Busiest:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What throttles that left something out did: their count, mean rate and worst second over quota.
+    """What past throttles that left something out achieved: count, mean rate / quota, and worst second / quota.
 
-    The mean is that of `seconds`, in which partitions were left out: at other times there was less to move than the
-    quota allows.
+    The mean is that of `seconds`, the time in which partitions were left out. At other times less had to be moved than
+    the quota allows.
     """
 
     throttles: int
@@ -42,12 +42,14 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was seen from `since` to `until` (UTC) on one broker, or on all where none was named.
+    """What was seen from `since` to `until` (UTC) on one broker, or on all of them.
 
-    `brokers` is the number of brokers in the tables; `throttled_share` the share of replication bytes that was of
-    throttled replicas, which are not counted as bytes in: most are the catch-up of earlier moves. `busiest` is None
-    where nothing else was seen. `log_size` is what came into a broker, in bytes, within the retention asked for: the
-    mean of those that were seen for long enough.
+    - `brokers`: how many brokers the tables have.
+    - `throttled_share`: the part of all replication bytes that was of throttled replicas. They do not count as bytes
+      in, as most of them are catch-up of earlier moves.
+    - `busiest`: None where all bytes were throttled.
+    - `log_size`: bytes that came into a broker within the retention asked for, as a mean of the brokers seen long
+      enough.
     """
 
     since: datetime
@@ -69,10 +71,10 @@ def read_history(
     broker: int | None = None,
     retention_seconds: float | None = None,
 ) -> History:
-    """Read the tables under `path`; TablesError says what is missing.
+    """Read the tables under `path`; TablesError where they do not have what is asked for.
 
-    Looks back `last_seconds` from the newest window, and at throttles of one `policy`. Growth may need two weeks and
-    log size the whole retention: both look back further.
+    It looks back `last_seconds` from the newest window, and at throttles of one `policy`. Growth (two weeks) and log
+    size (the retention) may look back further.
     """
     if replication_factor < 2:
         raise TablesError("with a replication factor of 1 nothing is replicated, and a history says nothing")
@@ -86,7 +88,7 @@ def read_history(
         )
 
 
-_MOST_NAMED = 10  # brokers in one sentence
+_MOST_NAMED = 10  # the most brokers named in one sentence
 
 _SPAN = """
     SELECT "window", min(epoch_us(window_start)), max(epoch_us(window_start)) FROM broker_rates GROUP BY "window"
@@ -115,7 +117,7 @@ _BUSIEST = f"SELECT * FROM ({_BYTES_IN}) ORDER BY rate DESC, start_us, broker_id
 
 _MEANS = f"SELECT broker_id, count(*), avg(rate) FROM ({_BYTES_IN}) WHERE start_us < $until GROUP BY broker_id"  # noqa: S608
 
-# One under which next to nothing passed (1 byte/s) tells of what was broken, not of the quota.
+# A span in which next to nothing passed (1 byte/s) says that something was broken, and nothing of the quota.
 _ACCURACY = """
     SELECT count(*), sum(seconds_left_out), 1 - sum(bytes_left_out / rate_bytes_per_second) / sum(seconds_left_out),
            max(worst_1s_over_quota)
@@ -127,7 +129,7 @@ _ACCURACY = """
 
 
 class _Reader:
-    """Asks the open tables about one broker, or all where it is None."""
+    """Queries the open tables for one broker, or for all where it is None."""
 
     def __init__(self, tables: OpenTables, replication_factor: int, broker: int | None) -> None:
         self._rows = tables.rows
@@ -173,7 +175,7 @@ class _Reader:
         return None
 
     def _growth(self) -> Growth | None:
-        """Return the growth over the longest period that is known."""
+        """Return the growth over the longest period that is known; None where none is."""
         for period in GROWTH_PERIODS:
             later, earlier = (self._means(period, before)[0] for before in (0, period))
             ratio = growth_ratio(earlier, later)
@@ -182,7 +184,7 @@ class _Reader:
         return None
 
     def _log_size(self, retention_seconds: float) -> float:
-        """Return what came into a broker within the retention, in bytes; TablesError where the tables are shorter."""
+        """Return the bytes that came into a broker within the retention; TablesError where the tables begin later."""
         means, longest = self._means(retention_seconds)
         if not means:
             raise TablesError(
@@ -191,9 +193,9 @@ class _Reader:
         return sum(means.values()) / len(means) * retention_seconds
 
     def _means(self, period: float, before: float = 0) -> tuple[dict[int, float], float]:
-        """Return the mean bytes in of each broker over a period that ended so many seconds before the tables do.
+        """Return each broker's mean bytes in, over `period` seconds that ended `before` seconds before the tables end.
 
-        Of those brokers alone that were seen for long enough (`COVERAGE`); and the seconds of the longest seen.
+        Only brokers seen for long enough count (`COVERAGE`). Also returns the seconds of the one seen longest.
         """
         seconds = WINDOW_SECONDS[self._coarse]
         until = self._spans[self._coarse][1] - int(before * 1_000_000)

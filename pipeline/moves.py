@@ -1,4 +1,4 @@
-"""Moves: a pure function from the spans in which replicas were behind to the table."""
+"""Moves: a pure function from the spans in which replicas were behind to the table `moves`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipeline.tables import MOVES
 
 
 def moves(spans: DataFrame) -> DataFrame:
-    """Return a row for each of the `behind_spans`."""
+    """Return a row for each of `behind_spans`."""
     return as_table(
         spans.withColumn("mean_bytes_per_second", F.col("bytes") / F.col("seconds"))
         .withColumnRenamed("quota", "quota_bytes_per_second")

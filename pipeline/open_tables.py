@@ -1,4 +1,4 @@
-"""The tables, open to be asked in SQL: Parquet, read with DuckDB (the extra `history`), which needs no Java."""
+"""The tables, opened for SQL queries. Parquet is read with DuckDB (the extra `history`), which needs no Java."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pipeline.tables import Table
 
 
 class TablesError(Exception):
-    """Tables that cannot answer; its text is a sentence without the full stop."""
+    """The tables cannot answer a query. The text is a sentence without the full stop."""
 
 
 class OpenTables:
-    """The tables in a folder; each is a view once it is open. TablesError says why one cannot be read.
+    """The tables in a folder. Each is a view once it was opened; TablesError where one cannot be read.
 
-    It says, too, that a job replaces them: what was read in between may be of two runs. That is looked for before and
-    after the `with` block, and wherever a table cannot be read.
+    TablesError is also raised where a job replaces tables meanwhile, as results could then be of two runs. This is
+    checked at the begin and end of the `with` block, and whenever a table cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,7 +27,7 @@ class OpenTables:
         except ModuleNotFoundError as error:
             raise TablesError("reading tables needs DuckDB: pip install 'kafka-weir[history]'") from error
         self.path = path
-        # What is read is all there: never fetch anything for it.
+        # everything needed is installed: DuckDB must not download extensions
         self._connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, "TimeZone": "UTC"})
         self._opened: dict[str, list[Path]] = {}
 
@@ -43,12 +43,13 @@ class OpenTables:
             self._check_whole()
 
     def has(self, table: Table) -> bool:
+        """Return whether the folder has any file of a table."""
         return bool(self._files(table.name))
 
     def open(self, table: Table, first: date | None = None, until: date | None = None, *, by_day: bool = False) -> None:
-        """Open a table: at least what its folders of the days from `first` to before `until` have.
+        """Open a table with at least the rows in its folders of the days from `first` up to but without `until`.
 
-        With `by_day` it has to be in folders by day, and has the column `date`.
+        With `by_day` it has to be in one folder per day, and gets the column `date`.
         """
         import duckdb
 
@@ -57,7 +58,7 @@ class OpenTables:
         folder = self.path / table.name
         if not files:
             raise TablesError(f"{self.path} has no table {table.name}: no {table.name}/*.parquet")
-        # Without any, one stands in for the columns.
+        # where no file is of these days, one is opened for its columns
         wanted = [file for file in files if _is_of_days(file, first, until)] or files[:1]
         try:
             found = self._connection.read_parquet(list(map(str, wanted)), hive_partitioning=True, union_by_name=True)
@@ -70,7 +71,7 @@ class OpenTables:
             raise TablesError(f"{folder} cannot be read: {_first_line(error)}") from error
 
     def rows(self, query: str, **values: object) -> list[Any]:
-        """Return what a query answers, with these values for its names."""
+        """Run a query with `values` for its named parameters, and return the rows."""
         import duckdb
 
         try:
@@ -79,7 +80,7 @@ class OpenTables:
             raise TablesError(f"{self.path} cannot be read: {_first_line(error)}") from error
 
     def _check_whole(self) -> None:
-        """TablesError while a job puts tables in their places, after one was killed at it, or where one has done it."""
+        """Raise TablesError if a job moves tables to their places, has done so meanwhile, or was killed doing so."""
         for marker in sorted(self.path.glob("_weir/ready-*")):
             day = marker.name.removeprefix("ready-")
             raise TablesError(
@@ -91,7 +92,7 @@ class OpenTables:
                 raise TablesError(f"{self.path}/{name} was replaced while it was read: read it again")
 
     def _files(self, name: str) -> list[Path]:
-        # Below _temporary is what a job has not finished.
+        # a job's unfinished files are below _temporary
         return sorted(
             file
             for file in (*self.path.glob(f"{name}.parquet"), *(self.path / name).rglob("*.parquet"))
@@ -100,7 +101,7 @@ class OpenTables:
 
 
 def _is_of_days(file: Path, first: date | None, until: date | None) -> bool:
-    """Whether a file may have rows of these days: one whose folder names no day may."""
+    """Whether a file may have rows of these days. So may one whose folder names no day."""
     for part in file.parts:
         if part.startswith("date="):
             try:

@@ -1,9 +1,11 @@
-"""Rates by minute and hour: pure functions from exported lines to tables.
+"""Rates by minute and by hour: pure functions from exported lines to tables.
 
-A sample belongs, whole, to the windows in which it ended. What a window's samples have in bytes is divided by their
-own seconds, so a window that was sampled in part has the rate of that part. A partition without a line in a sample
-moved nothing in it: that is a rate of 0, and counts for the mean and the p95. All sums are of whole numbers
-(bytes, microseconds, thousandths of bytes/s): their order does not matter, and a second run gives the same digits.
+A sample belongs, as a whole, to the windows in which it ended. The bytes of a window's samples are divided by the
+samples' own seconds, so a window that was sampled in part has the rate of that part. A partition without a line in a
+sample moved nothing in it: this is a rate of 0, and counts for the mean and the p95.
+
+All sums are of whole numbers (bytes, microseconds, thousandths of bytes/s). So their order does not matter, and a
+second run gives the same digits.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ _MINUTE, _HOUR = WINDOW_SECONDS["minute"], WINDOW_SECONDS["hour"]
 
 
 def partition_rates(lines: Lines) -> DataFrame:
-    """Return replication of each partition, over all brokers of a side.
+    """Return the replication of each partition, over all brokers of a side.
 
-    A partition has one leader at a time: the highest rates are the highest that any broker saw. Its followers fetch at
-    the same time, so theirs are added up.
+    On the leader's side a partition has one broker at a time, so the highest rate is the highest that any broker saw.
+    Followers fetch at the same time, so their rates are summed.
     """
     keys = ["side", "topic", "partition"]
     seen = lines.partitions.withColumn("bytes", _bytes())
@@ -34,7 +36,7 @@ def partition_rates(lines: Lines) -> DataFrame:
 
 
 def broker_rates(lines: Lines) -> DataFrame:
-    """Return replication of each broker by side, throttled replicas apart from the others."""
+    """Return the replication of each broker by side, with throttled replicas apart from the others."""
     apart = F.explode(
         F.array(
             F.struct(F.lit(True).alias("throttled"), F.col("bytes_throttled").alias("bytes")),
@@ -47,7 +49,7 @@ def broker_rates(lines: Lines) -> DataFrame:
 
 
 def coverage(ends: DataFrame) -> DataFrame:
-    """Return how many `samples` of each broker ended in a window, and their `micros`; samples' `ends` tell of it."""
+    """Return how many `samples` of each broker ended in a window, and their `micros`; `ends` ends each sample."""
     frames = (
         ends.groupBy("broker_id", F.lit(window).alias("window"), _start(seconds).alias("window_start")).agg(
             F.count(F.lit(1)).alias("samples"), F.sum("micros").alias("micros")
@@ -61,10 +63,11 @@ def coverage(ends: DataFrame) -> DataFrame:
 def _broker_windows(seen: DataFrame, keys: list[str], covered: DataFrame, placed_by: list[str]) -> DataFrame:
     """Return each broker's `bytes`, and `mean`, `max` and `p95` in thousandths of bytes/s, by key and window.
 
-    `seen` has a row for each key, sample and peer, with `bytes`. What has the same `placed_by` is worked on together.
+    `seen` has a row with `bytes` for each key, sample and peer. Rows with the same `placed_by` are brought to one
+    place.
     """
-    # Lines change places once, since what is grouped by more than `placed_by` stays where it is, and are sorted once.
-    # What comes first in the order is a number: that decides most comparisons.
+    # Lines are shuffled once, by `placed_by`; every further grouping is by more than that, so it stays in place. They
+    # are sorted once too. The order begins with a number, which decides most comparisons.
     group = ["hash", *keys, "broker_id", "hour"]
     placed = (
         seen.select(*keys, "broker_id", "ended", _sample().alias("sample"), "bytes", "micros")
@@ -82,7 +85,7 @@ def _broker_windows(seen: DataFrame, keys: list[str], covered: DataFrame, placed
     )
     by_sample = _in_order(placed, *group, "minute", "sample").agg(
         F.sum("bytes").alias("bytes"),
-        F.first("micros").alias("micros"),  # all have the same; with `max` Spark would drop the order as of no use
+        F.first("micros").alias("micros"),  # equal in all rows; with `max`, Spark would drop the sort order
     )
     rate = _thousandths(F.col("bytes"), F.col("micros"))
     by_minute = _in_order(by_sample, *group, "minute").agg(
@@ -110,15 +113,18 @@ def _broker_windows(seen: DataFrame, keys: list[str], covered: DataFrame, placed
 
 
 def _in_order(frame: DataFrame, *names: str) -> GroupedData:
-    """Group what lies in one place by sorting it: in one pass, and without a table of all groups in memory.
+    """Group rows by sorting them where they are: one pass, without a table of all groups in memory.
 
-    Spark does not sort what is in this order already.
+    Rows that are in this order already are not sorted again.
     """
     return frame.sortWithinPartitions(*names).groupBy(*names)
 
 
 def _p95() -> Column:
-    """The nearest rank: at most a twentieth of the samples is above. Those without a line have the lowest rates, 0."""
+    """The p95 as nearest rank: at most a twentieth of the samples is above it.
+
+    Samples without a line count as rate 0.
+    """
     above = F.floor(F.col("samples") / 20).cast("int")
     return F.coalesce(F.get(F.sort_array("rates", asc=False), above), F.lit(0).cast("long"))
 
@@ -132,7 +138,7 @@ def _table(rates: DataFrame, table: Table) -> DataFrame:
 
 
 def as_table(frame: DataFrame, table: Table) -> DataFrame:
-    """Return a table's columns in its order and types."""
+    """Return a frame with a table's columns, in its order and types."""
     return frame.select(*(F.col(name).cast(kind).alias(name) for name, kind in table.columns.items()))
 
 
@@ -141,7 +147,7 @@ def _bytes() -> Column:
 
 
 def _sample() -> Column:
-    """A number for one sample of a broker: 64 bits of hash, where the start's name would be carried along in text."""
+    """A number for each sample of a broker: a 64-bit hash, so that the start's name is not carried along as text."""
     return F.xxhash64("start_id", "sequence")
 
 
@@ -150,5 +156,5 @@ def _start(seconds: int) -> Column:
 
 
 def _thousandths(size: Column, micros: Column) -> Column:
-    """A rate in thousandths of bytes/s, rounded. F.round would make a BigDecimal of each."""
+    """A rate in thousandths of bytes/s, rounded. F.round would make a BigDecimal of each value."""
     return F.floor(size * 1e9 / micros + 0.5)

@@ -1,9 +1,11 @@
-"""Exported samples as a DataFrame: reading, quarantine of bad lines, duplicates, samples that are not whole.
+"""Reads exported samples as a DataFrame; quarantines bad lines; drops duplicates and samples that are not whole.
 
-The schema is that of `samples.schema`; here all kinds of lines are rows of one frame, with null where a kind has no
-such field, and without the fields that no table is made of. Added are `ended_micros` and `ended` (micro- and whole
-seconds since 1970, UTC), and `micros` (the interval's length). The end is by the time of day, lengths are by the
-monotonic clock: a step of the clock moves samples, and never stretches them.
+The schema is that of `samples.schema`. All kinds of lines are rows of one frame: fields that a kind does not have are
+null, and fields that no table needs are not read. Three columns are added: `ended_micros` and `ended` (micro- and whole
+seconds since 1970, UTC), and `micros` (the interval's length).
+
+Ends are by the time of day, lengths by the monotonic clock. A step of the clock therefore moves samples, but never
+stretches them.
 """
 
 from __future__ import annotations
@@ -36,18 +38,19 @@ from samples.schema import (
 )
 
 MAX_CHARACTERS: Final = 1000
-"""A line with a longer text is bad: Kafka's names have at most 249 characters. As much is kept of a bad line."""
+"""A line with a longer text is bad, as Kafka's names have at most 249 characters. Of a bad line this much is kept."""
 
 MAX_SECONDS: Final = 100_000
-"""A quota's line of more seconds is bad: that is more than a day."""
+"""A quota line of more seconds is bad: this is more than a day."""
 
 SAMPLE_KEY: Final = ("broker_id", "start_id", "sequence")
 
 LINE_KEY: Final = ("kind", *SAMPLE_KEY, "side", "peer", "topic", "partition", "quota", "in_force_from_seconds")
-"""Of two lines with the same values here (null for what a kind does not have) one is a duplicate."""
+"""The columns that identify a line (null where a kind lacks one). Two lines that agree in all of them are duplicates.
+"""
 
 PARTIAL_SAMPLE: Final = "partial_sample"
-"""The reason against samples that are not whole."""
+"""The reason that samples which are not whole are quarantined for."""
 
 _KAFKA: Final = "kafka://"
 _CORRUPT: Final = "_corrupt"
@@ -64,7 +67,7 @@ UNUSED: Final = frozenset(
         *("version", "interval_seconds"),
     }
 )
-"""What no table is made of is not even read: that is a quarter of the time."""
+"""Only fields that a table is made of are read, which saves a quarter of the time."""
 
 _FIELDS: Final = {
     column.name: _TYPES[column.type] for kind in KINDS for column in columns(kind) if column.name not in UNUSED
@@ -88,25 +91,27 @@ class Lines:
 
 
 def read_lines(spark: SparkSession, source: str, day: date, damaged: Collection[str] = ()) -> DataFrame:
-    """Return the fields, `_corrupt`, `file` and `folder_day` (null where folders do not tell) of what may hold samples.
+    """Return the fields of every line that may belong to `day`, with `_corrupt`, `file` and `folder_day`.
 
-    `source` is a Hadoop path, or `kafka://host:port[,host:port]/topic`. Files in `date=/hour=` folders are read from an
-    hour before the UTC day to an hour behind it: one may have samples of the next hour. Those that are `damaged` are
-    read up to the damage. BuildError says what is wrong.
+    - `source` is a Hadoop path, or `kafka://host:port[,host:port]/topic`.
+    - Files in `date=/hour=` folders are read from an hour before the UTC day to an hour after it, as a file may have
+      samples of the next hour. `folder_day` is null where folders name no day.
+    - `damaged` files are read up to their damage.
+
+    Raises BuildError.
     """
     try:
         if source.startswith(_KAFKA):
             return _read_kafka(spark, source, day)
         if not damaged:
             return _read_files(spark, source, day)
-        # Spark passes over what is wrong in the damaged ones alone. What they have is read; samples that are not whole
-        # are left out later.
+        # Spark skips errors in the damaged files only. Their good lines are read; samples that are not whole go later.
         whole = [path for path in input_files(spark, source) if path not in damaged]
         cut = _read_files(spark, source, day, *damaged, ignoreCorruptFiles="true")
         return _read_files(spark, source, day, *whole).union(cut) if whole else cut
     except SPARK_ERRORS as error:
         if isinstance(error, AnalysisException) and error.getErrorClass() == "PATH_NOT_FOUND":
-            # Hadoop's own configuration may put a path without a scheme on another file system than this machine's.
+            # Hadoop's configuration may put a path without a scheme on another file system than this machine's
             path = (error.getMessageParameters() or {}).get("path", source)
             raise BuildError(f"there is no {source if path.startswith('file:') else path}") from error
         raise BuildError(f"{source} cannot be read: {first_line(error)}") from error
@@ -118,8 +123,8 @@ def input_files(spark: SparkSession, source: str) -> list[str]:
 
 
 def _read_files(spark: SparkSession, folder: str, day: date, *files: str, **options: str) -> DataFrame:
-    """Read all of a folder, or only some of its files."""
-    # Spark's own reader of JSON lines, since `from_json` takes a fifth longer.
+    """Read a whole folder, or some of its files."""
+    # Spark's own reader of JSON lines: `from_json` takes a fifth longer.
     reader = spark.read.schema(_SCHEMA).options(**_JSON, **options)
     lines = reader.option("basePath", folder).json(list(files)) if files else reader.json(folder)
     folder_day = F.lit(None).cast("date")
@@ -142,7 +147,8 @@ def _read_kafka(spark: SparkSession, source: str, day: date) -> DataFrame:
         .option("startingOffsetsByTimestampStrategy", "latest")
         .load()
     )
-    # Up to the topic's end: what waited for hours has the time at which it was sent. A record may hold several lines.
+    # Up to the topic's end: a record that waited for hours has the time at which it was sent. It may hold several
+    # lines.
     lines = found.select(F.explode(F.split(F.col("value").cast("string"), "\n")).alias("line"), "timestamp")
     return (
         lines.where(F.trim("line") != "")
@@ -152,14 +158,14 @@ def _read_kafka(spark: SparkSession, source: str, day: date) -> DataFrame:
 
 
 def parse(lines: DataFrame) -> DataFrame:
-    """Return every line with `ended_micros`, `ended`, `micros`, and `reason`: why it is bad; null where it is good.
+    """Return every line with `ended_micros`, `ended`, `micros`, and `reason`: why it is bad, or null.
 
-    Null in good lines are `schema`, `end_utc`, `file`, and `text`: the line as it came where it could not be read.
+    In good lines `schema`, `end_utc`, `file` and `text` are null. `text` is a line as it came, where it could not be
+    read.
     """
     is_bad = F.col("reason").isNotNull()
     of_bad = {name: F.when(is_bad, F.col(name)).alias(name) for name in ("schema", "end_utc", "file")}
-    # All of it is compiled by Spark, into one loop over the lines: to_json, which it does not compile, waits for
-    # `quarantine`.
+    # Spark compiles all of this into one loop over the lines. It cannot compile to_json, which is left to `quarantine`.
     return (
         lines.withColumn("ended_at", _utc("end_utc"))
         .withColumn("ended_micros", F.unix_micros("ended_at"))
@@ -180,12 +186,15 @@ def parse(lines: DataFrame) -> DataFrame:
 
 
 def _utc(name: str) -> Column:
-    """A time that ends with Z. In the session's zone, which is UTC: Spark takes as long again to look at a zone."""
+    """Parse a UTC time that ends with Z, as one in the session's zone.
+
+    That zone is UTC. To read the zone from the text would take Spark twice as long.
+    """
     return F.when(F.col(name).endswith("Z"), F.expr(f"trim(TRAILING 'Z' FROM {name})").cast("timestamp"))
 
 
 def _micros(seconds: Column) -> Column:
-    return F.floor(seconds * 1e6 + 0.5)  # what is 0 or more; F.round would make a BigDecimal of each
+    return F.floor(seconds * 1e6 + 0.5)  # for values >= 0; F.round would make a BigDecimal of each
 
 
 def _reason() -> Column:
@@ -210,29 +219,29 @@ def _lacks(kind: type[Line]) -> Column:
 
 
 def of_day(parsed: DataFrame, day: date) -> DataFrame:
-    """Return the good lines of samples that ended on a UTC day, and the bad ones that lay in its folder."""
+    """Return the good lines of samples that ended on a UTC day, and the bad lines in that day's folder."""
     good = F.col("reason").isNull()
     ended = F.col("ended").between(_seconds(day), _seconds(day + timedelta(days=1)) - 1)
-    # Where no folder tells the day of bad lines, each day has them.
+    # Bad lines in folders that name no day are reported for every day.
     lay = F.col("folder_day").isNull() | (F.col("folder_day") == F.lit(day))
     return parsed.where((good & ended) | (~good & lay))
 
 
 def good_lines(parsed: DataFrame) -> DataFrame:
-    """Return the lines without a reason against them, as they were exported."""
+    """Return the lines that have no `reason`, as they were exported."""
     return parsed.where(F.col("reason").isNull()).drop(*_OF_BAD_LINES)
 
 
 def by_kind(lines: DataFrame) -> Lines:
-    """Return good lines by kind."""
+    """Split good lines by kind."""
     kinds = (PartitionLine, LinkLine, QuotaLine, IntervalLine)
     return Lines(*(lines.where(F.col("kind") == kind_of(kind)) for kind in kinds))
 
 
 def samples(lines: DataFrame) -> DataFrame:
-    """Return one row for each sample: its key, whether it is `whole`, whether lines may come `twice`, and `lines`.
+    """Return a row for each sample: its key, whether it is `whole`, whether lines may be there `twice`, and `lines`.
 
-    A sample is whole when its end is there, and as many lines of each kind as its end tells.
+    A sample is whole when it has its end, and as many lines of each kind as the end says.
     """
 
     def count(kind: str) -> Column:
@@ -255,7 +264,10 @@ def samples(lines: DataFrame) -> DataFrame:
 
 
 def missing_samples(found: DataFrame) -> DataFrame:
-    """Return one row, `missing`: how many numbers are left out in the samples' sequences, of whole samples or not."""
+    """Return one row, `missing`: how many numbers are missing in the samples' sequences.
+
+    Partial samples count as present.
+    """
     by_start = found.groupBy("broker_id", "start_id").agg(
         (F.max("sequence") - F.min("sequence") + 1 - F.count(F.lit(1))).alias("missing")
     )
@@ -263,20 +275,20 @@ def missing_samples(found: DataFrame) -> DataFrame:
 
 
 def without_partial(lines: DataFrame, found: DataFrame) -> DataFrame:
-    """Return the lines of whole samples; `found` is what `samples` says of them."""
+    """Return the lines of whole samples; `found` is the result of `samples`."""
     partial = found.where(~F.col("whole")).select(*SAMPLE_KEY)
     return lines.join(F.broadcast(partial), [*SAMPLE_KEY], "left_anti")
 
 
 def without_duplicates(lines: DataFrame) -> DataFrame:
-    """Return each line once, however often it came and from whichever file."""
+    """Return each line once, however often it was read and from whichever file."""
     return lines.dropDuplicates([*LINE_KEY])
 
 
 def quarantine(parsed: DataFrame, found: DataFrame, damaged: Collection[str] = ()) -> DataFrame:
-    """Return bad lines, samples that are not whole, and damaged files, a row each.
+    """Return bad lines, partial samples and damaged files, a row each.
 
-    The columns are `reason`, `file`, `line` and `lines`: how many the row is for, of a file none.
+    The columns are `reason`, `file`, `line` and `lines`: for how many lines the row stands (0 for a file).
     """
     line = F.substring(F.coalesce("text", F.to_json(F.struct(*_FIELDS))), 1, MAX_CHARACTERS)
     bad = parsed.where(F.col("reason").isNotNull()).select("reason", "file", line, F.lit(1).cast("long"))

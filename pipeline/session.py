@@ -1,4 +1,4 @@
-"""Spark's session, with the settings that the job is for: those of them that the user has not made."""
+"""Spark's session, with the settings that the job needs. A setting that the user has made stays as it is."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from pipeline.errors import SPARK_ERRORS, BuildError, first_line
 Settings = dict[str, bool | float | int | str | None]
 
 SPARK_SETTINGS: Final[Settings] = {
-    "spark.sql.codegen.cache.maxEntries": "1000",  # the job has more than Spark's 100; the next day uses them again
+    # the job compiles more than Spark's default of 100 pieces of code, and uses them again for the next day
+    "spark.sql.codegen.cache.maxEntries": "1000",
 }
-# For few cores. Of Spark's 200 partitions there would be many turns, and of few large files unlike shares.
+# For one machine with few cores. Spark's default of 200 shuffle partitions would take many rounds of tasks. A few large
+# input files would give its cores shares of unequal size.
 ONE_MACHINE_SETTINGS: Final[Settings] = {
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.files.minPartitionNum": "16",
-    # Where some tasks are of kept rows and others of a remote file system, Spark would let the latter wait for a while
-    # for a machine that has their file. With a local master nothing ends that while, and they would wait for ever.
+    # Some tasks read rows kept on this machine, others a remote file system. By default Spark holds the latter back for
+    # a while, in search of a machine that has their file. With a local master that wait never ends.
     "spark.locality.wait": "0s",
 }
 
@@ -28,8 +30,7 @@ ONE_MACHINE_SETTINGS: Final[Settings] = {
 def open_session(master: str | None = None, launch: Mapping[str, str] | None = None) -> SparkSession:
     """Return the session, on `master` unless spark-submit has named one.
 
-    `launch` is for a JVM that is yet to start; what the user says of the same in PYSPARK_SUBMIT_ARGS comes after it.
-    BuildError says why there is none.
+    `launch` has settings for a JVM that is not running yet; PYSPARK_SUBMIT_ARGS overrides them. Raises BuildError.
     """
     try:
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list((launch or {}).items())))

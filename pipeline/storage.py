@@ -1,12 +1,15 @@
-"""Where tables are written: a folder on any Hadoop file system, one writer at a time, days replaced as a whole.
+"""Writes tables into a folder on any Hadoop file system.
 
-A day's tables are written below `_weir/`, which readers skip. When all are there, a marker says so, and they are moved
-to their places. A run that is killed before the marker changed nothing; one that is killed behind it is carried on by
-the next run, before it does anything else.
+There is one writer at a time, and days are replaced as a whole.
 
-A file system may be a store of objects, such as S3: there a folder is renamed by copying its files and then deleting
-them, and a file is not created exclusively. So the marker lists the files, which tells a folder that was moved in part;
-and a lock is only held by who still finds its own name in it, when it has been written and before tables are moved.
+A day's tables are written below `_weir/`, which readers skip. When all of them are there, a marker is written, and they
+are moved to their places. A run that is killed before the marker has changed nothing. One that is killed after it is
+finished by the next run, before that does anything else.
+
+A file system may be an object store such as S3. There a folder is renamed by copying its files and deleting the old
+ones, and files cannot be created exclusively. So the marker lists the files, by which a folder that was moved in part
+is recognised. And a writer holds the lock only if it still finds its own name in it, after it was written and again
+before tables are moved.
 """
 
 from __future__ import annotations
@@ -30,9 +33,10 @@ from pipeline.errors import BuildError
 
 SIGN_OF_LIFE_SECONDS: Final = 10.0
 DEAD_AFTER_SECONDS: Final = 60.0
-"""A writer that has given no sign of life for this long is gone. One of this machine is looked up."""
+"""A writer that has not signed its lock for this long is gone. One on this machine is looked up by its process."""
 SETTLE_SECONDS: Final = 3.0
-"""Of two that have written a lock, where both can, the later one has it: for this long the earlier one looks on."""
+"""If two writers create a lock at the same time, the later one has it. This is how long the earlier one watches for
+that."""
 
 _WORK: Final = "_weir"
 _READY: Final = "ready-"
@@ -42,7 +46,10 @@ _CREATE_EXCLUSIVELY: Final = frozenset({"file", "hdfs"})
 
 
 class Output:
-    """The folder `path`. Others may read it at any time; a table's day is missing for a moment when it is replaced."""
+    """The folder `path`.
+
+    Others may read it at any time, but a table's day is missing for a moment while it is replaced.
+    """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._jvm: Any = spark.sparkContext._jvm
@@ -51,11 +58,14 @@ class Output:
         self._files: Any = self._hadoop_path().getFileSystem(configuration)
         self._lock = self._hadoop_path(_WORK, "lock")
         self._run = uuid.uuid4().hex
-        self._signing = threading.Lock()  # while it is written, a lock may be empty
+        self._signing = threading.Lock()  # while it is being written, the lock may be empty
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the only writer; first finish or undo what a killed one left. BuildError when another is at work."""
+        """Be the only writer.
+
+        First finishes or undoes what a killed one left; BuildError where another one is at work.
+        """
         self._take_lock()
         over = threading.Event()
         signs = threading.Thread(target=self._give_signs, args=(over,), name="sign of life", daemon=True)
@@ -71,7 +81,7 @@ class Output:
 
     @contextlib.contextmanager
     def kept(self, name: str, frame: DataFrame) -> Iterator[DataFrame]:
-        """Work `frame` out once, and keep its rows in files until the block ends: so they take no memory."""
+        """Compute `frame` once, and keep its rows in files until the block ends, so that they take no memory."""
         path = self._name(_WORK, _KEPT + name)
         try:
             frame.write.mode("overwrite").parquet(path)
@@ -80,13 +90,13 @@ class Output:
             self._files.delete(self._hadoop_path(_WORK, _KEPT + name), True)
 
     def stage(self, table: str, day: date, frame: DataFrame) -> int:
-        """Write a day's table where readers do not see it, and return its rows."""
+        """Write a day's table where readers do not see it. Returns its number of rows."""
         staged = self._name(_WORK, "staging", table, f"date={day}")
         frame.write.mode("overwrite").parquet(staged)
         return frame.sparkSession.read.schema(frame.schema).parquet(staged).count()
 
     def commit(self, tables: Sequence[str], day: date) -> None:
-        """Put the day's tables that were staged in their places. BuildError when another run has taken over."""
+        """Move the day's staged tables to their places; BuildError where another run has taken over."""
         if not self._is_own():
             raise BuildError(f"another run has taken over {self._path}: this one gave no sign of life for too long")
         files = {table: self._names(self._staged(table, day)) for table in tables}
@@ -94,13 +104,13 @@ class Output:
         self._move(files, day)
 
     def _move(self, files: Mapping[str, Sequence[str]], day: date) -> None:
-        """Move `files` of tables, of which a run before may have moved some."""
+        """Move `files` of tables; an earlier run may have moved some of them."""
         for table, names in files.items():
             staged, target = self._staged(table, day), self._hadoop_path(table, f"date={day}")
             left = self._names(staged)
             if left and left == names:
                 self._replace(staged, target)
-            else:  # what is not there is in its place already
+            else:  # a missing file is in its place already
                 for name in left:
                     self._replace(self._child(staged, name), self._child(target, name))
         self._files.delete(self._hadoop_path(_WORK, f"{_READY}{day}"), False)
@@ -118,7 +128,7 @@ class Output:
             if path.getName().startswith((_KEPT, _CLOCK)):
                 self._files.delete(path, True)
             if path.getName().startswith(_READY):
-                # One that was killed while it wrote the marker had moved nothing.
+                # a run that was killed while it wrote the marker had moved nothing
                 self._move(self._read(path), date.fromisoformat(path.getName().removeprefix(_READY)))
         self._files.delete(self._hadoop_path(_WORK, "staging"), True)
 
@@ -139,17 +149,17 @@ class Output:
         try:
             return bool(self._files.createNewFile(self._lock))
         except Py4JJavaError:
-            if self._files.exists(self._lock):  # since it was looked for
+            if self._files.exists(self._lock):  # created since it was looked for
                 return False
             raise
 
     def _check_dead(self) -> None:
-        """Raise BuildError unless whoever wrote the lock is gone."""
+        """Raise BuildError unless the writer of the lock is gone."""
         age = self._silence()
         owner = self._read(self._lock)
         host, pid = owner.get("host", "an unknown host"), owner.get("pid")
         if host == socket.gethostname() and isinstance(pid, int):
-            # In containers the process that was killed may have had the same number.
+            # in containers the killed process may have had the same number as this one
             is_dead = age > DEAD_AFTER_SECONDS if pid == os.getpid() else not _lives(pid, owner.get("started"))
         else:
             is_dead = age > DEAD_AFTER_SECONDS
@@ -160,7 +170,7 @@ class Output:
             )
 
     def _silence(self) -> float:
-        """Seconds since the lock was signed, by the file system's clock: this machine's may differ."""
+        """Return the seconds since the lock was signed, by the file system's clock. This machine's may differ."""
         probe = self._hadoop_path(_WORK, f"{_CLOCK}{self._run}")
         self._files.create(probe, True).close()
         try:
@@ -170,7 +180,7 @@ class Output:
         return float(now - signed) / 1000
 
     def _is_own(self) -> bool:
-        """Whether this run has the lock: if it was silent for too long, another may have taken it."""
+        """Whether this run still has the lock: after a long silence another one may have taken it."""
         with self._signing:
             return bool(self._read(self._lock).get("run") == self._run)
 
@@ -181,12 +191,12 @@ class Output:
 
     def _give_signs(self, over: threading.Event) -> None:
         while not over.wait(SIGN_OF_LIFE_SECONDS):
-            with contextlib.suppress(Py4JJavaError):  # the next sign may come through
+            with contextlib.suppress(Py4JJavaError):  # the next signature may succeed
                 if self._is_own():
                     self._write_lock()
 
     def _read(self, path: Any) -> dict[str, Any]:
-        """Return what `_write` has written; nothing where there is no file, or its writer was killed."""
+        """Return what `_write` has written; an empty dictionary where there is no file, or its writer was killed."""
         if not self._files.exists(path):
             return {}
         stream = self._files.open(path)
@@ -224,7 +234,7 @@ class Output:
 
 
 def _lives(pid: int, started: object) -> bool:
-    """Whether there is a process with this number which started then, where both are known; numbers are used again."""
+    """Whether a process with this number exists that started at `started`; numbers are used again."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -236,10 +246,10 @@ def _lives(pid: int, started: object) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Return when a process started, in ticks of which boot of the machine; None where there is no /proc."""
+    """Return when a process started, in ticks since boot, with the boot's id; None where there is no /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # The second field is its name, which may have spaces and brackets in it.
+        # the second field is the process's name, which may have spaces and brackets
         return f"{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]} {boot}"
     except (OSError, IndexError):
         return None

@@ -1,4 +1,4 @@
-"""The tables that the batch jobs write as Parquet, a folder each: their names, and their columns in Spark SQL's types.
+"""The tables that the batch jobs write as Parquet, one folder each: their names, and their columns as Spark SQL types.
 
 Times are UTC. Rates are bytes/s, within windows of a minute or an hour (`window`).
 """
@@ -17,7 +17,7 @@ WINDOW_SECONDS: Final[Mapping[str, int]] = MappingProxyType({"minute": 60, "hour
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table's name, which is its folder's too, and the type of each column, in order."""
+    """A table's name, which is also its folder's, and the type of each column, in order."""
 
     name: str
     columns: Mapping[str, ColumnType]
@@ -76,7 +76,7 @@ THROTTLE_ACCURACY: Final = Table(
             "worst_10s_over_quota": "double",
             "seconds_over": "double",
             "seconds_left_out": "double",  # of the samples in which partitions were left out
-            "bytes_left_out": "long",  # by how much those samples stayed below the quota
+            "bytes_left_out": "long",  # how many bytes fewer than the quota allows passed in those samples
         }
     ),
 )
@@ -88,20 +88,20 @@ MOVES: Final = Table(
         {
             "topic": "string",
             "partition": "int",
-            "replica": "int",  # the broker that was behind
-            "broker_id": "int",  # the one whose sidecar saw it
+            "replica": "int",  # the id of the broker that was behind
+            "broker_id": "int",  # the id of the broker whose sidecar saw it
             "side": "string",
             "start": "timestamp",
-            "end": "timestamp",  # null while it had not caught up
+            "end": "timestamp",  # null where it had not caught up
             "bytes": "long",
             "bytes_throttled": "long",
             "mean_bytes_per_second": "double",
-            "quota_bytes_per_second": "long",  # the last one; null without
+            "quota_bytes_per_second": "long",  # the last one in force; null where there was none
             "longest_stall_seconds": "double",
         }
     ),
 )
-"""Spans in which a replica was behind, until it had caught up, of those that were throttled or long out of sync."""
+"""Spans in which a replica was behind until it had caught up. Only throttled ones, and those long out of sync."""
 
 REPLICA_LAG: Final = Table(
     "replica_lag",
@@ -114,7 +114,7 @@ REPLICA_LAG: Final = Table(
             "side": "string",
             "start": "timestamp",
             "end": "timestamp",
-            "seconds_to_in_sync": "double",  # null while it was not
+            "seconds_to_in_sync": "double",  # null where it was not in sync by then
             "max_lag_messages": "long",
             "max_lag_seconds": "double",
             "stuck_spans": "long",
@@ -122,4 +122,4 @@ REPLICA_LAG: Final = Table(
         }
     ),
 )
-"""Spans in which a replica was out of sync, and how often and long nothing came in them."""
+"""Spans in which a replica was out of sync, with how often and how long it received nothing."""

@@ -1,4 +1,4 @@
-"""The arithmetic of a planned move: KIP-73's formulas, and the units of people.
+"""The arithmetic of a planned move (KIP-73's formulas), and rates and sizes as people read them.
 
-It knows neither a running sidecar nor Spark: numbers come in, numbers go out.
+Numbers come in, numbers go out: nothing in here may know a running sidecar, a file or Spark.
 """

@@ -1,8 +1,10 @@
 """How long a move takes under a quota, and which quota moves it in time: the arithmetic of KIP-73's Q&A.
 
 Rates are bytes/s, sizes bytes, times seconds. Names are the KIP's: IN is what comes into a broker, T the throttle, N
-the network, R the replication factor. Two factors that the KIP leaves out come from what past throttles did, and are 1
-where nothing is known: `delivered`, a throttle's mean rate / quota, and `worst_second`, its worst second / quota.
+the network, R the replication factor.
+
+Two factors are not in the KIP. They come from past throttles, and are 1 where nothing is known: `delivered` is a
+throttle's mean rate / quota, `worst_second` its worst second / quota.
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ from quota.settings import SideName
 
 DAY: Final = 86_400
 GROWTH_PERIODS: Final = (7 * DAY, DAY)
-"""Seconds: week against week where there are two, so that weekdays meet weekdays; else day against day."""
+"""The periods compared to see growth, in seconds: week against week where two weeks are known, else day against day.
+
+Whole weeks are better as they compare weekdays with weekdays.
+"""
 
 COVERAGE: Final = 0.9
-"""Share of a period's windows that must have been seen before it is taken for the whole."""
+"""The share of a period's windows that must have been seen for the period to count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A move and the brokers under it: bytes to move (more than 0), IN, N (None: not known), R, and the two factors."""
+    """A move and its brokers: bytes to move (> 0), IN, N (None: not known), R, and the two factors."""
 
     to_move: float
     bytes_in: float
@@ -36,7 +41,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class QuotaBounds:
-    """A quota must be above the one and below the other (None where the network is not known), both in bytes/s."""
+    """A quota must be above the first and below the second (None where the network is not known), both in bytes/s."""
 
     above: float
     below: float | None
@@ -51,11 +56,14 @@ class Answer:
 
 
 class ImpossibleMove(Exception):
-    """What was asked cannot be done; the subclass says why, its fields say what would do."""
+    """The move asked for is not possible. The subclass says why; its fields say what would be possible."""
 
 
 class NoQuota(ImpossibleMove):
-    """No quota lies within the bounds: the network cannot carry it. One of more than `network` bytes/s would do."""
+    """No quota lies within the bounds, as the network is too slow.
+
+    One of more than `network` bytes/s would be enough.
+    """
 
     def __init__(self, network: float) -> None:
         super().__init__(network)
@@ -63,7 +71,7 @@ class NoQuota(ImpossibleMove):
 
 
 class QuotaTooLow(ImpossibleMove):
-    """Bytes in take all that the quota lets through; more than `above` bytes/s would do, in time `needed`."""
+    """Bytes in take all that the quota lets through. More than `above` bytes/s would do; `needed` would do in time."""
 
     def __init__(self, above: float, needed: int | None = None) -> None:
         super().__init__(above, needed)
@@ -72,7 +80,10 @@ class QuotaTooLow(ImpossibleMove):
 
 
 class QuotaTooHigh(ImpossibleMove):
-    """The network has no room for the quota beside what clients send; less than `below` would do, in time `needed`."""
+    """The network has no room for the quota beside the clients.
+
+    Less than `below` would do; `needed` would do in time.
+    """
 
     def __init__(self, below: float, needed: int | None = None) -> None:
         super().__init__(below, needed)
@@ -81,7 +92,7 @@ class QuotaTooHigh(ImpossibleMove):
 
 
 class TooSlow(ImpossibleMove):
-    """Under the quota asked for the move takes `seconds`, more than was allowed; `needed` bytes/s would do."""
+    """Under the quota asked for the move takes `seconds`, longer than allowed; `needed` bytes/s would do."""
 
     def __init__(self, seconds: float, needed: int) -> None:
         super().__init__(seconds, needed)
@@ -90,9 +101,10 @@ class TooSlow(ImpossibleMove):
 
 
 class TooSoon(ImpossibleMove):
-    """The time asked for takes a quota of `needed`, which the network has no room for.
+    """The time asked for takes a quota of `needed` bytes/s, for which the network has no room.
 
-    `seconds` would do, at `quota` bytes/s, the largest there is room for; or to move `movable` bytes only.
+    Possible instead: `seconds` at `quota` bytes/s, the largest with room on the network; or only `movable` bytes in
+    time.
     """
 
     def __init__(self, needed: int, quota: int, seconds: int, movable: float) -> None:
@@ -116,7 +128,7 @@ def bytes_to_move(ratio: float, log_size_per_broker: float, brokers: int) -> flo
 def move_seconds(move: Move, quota: float) -> float:
     """MoveTime = bytes to move / (quota - max(BytesInPerSec)) (KIP-73, Q&A 1); QuotaTooLow where it would never end.
 
-    As if one broker took, or gave, every byte that moves: where several share them it is over sooner.
+    It assumes that one broker receives, or sends, every byte of the move. Where several share them it ends sooner.
     """
     progress = move.delivered * quota - move.bytes_in
     if progress <= 0:
@@ -125,12 +137,16 @@ def move_seconds(move: Move, quota: float) -> float:
 
 
 def quota_for(move: Move, seconds: float) -> float:
-    """Return the quota, in bytes/s, that moves everything in `seconds` (more than 0): MoveTime the other way round."""
+    """Return the quota (bytes/s) that moves everything in `seconds` (> 0): MoveTime solved for the quota."""
     return (move.to_move / seconds + move.bytes_in) / move.delivered
 
 
 def quota_bounds(move: Move) -> QuotaBounds:
-    """IN < T < N - IN/R (KIP-73, Q&A 4): room to catch up and keep up, and for clients where all leaders gather."""
+    """IN < T < N - IN/R (KIP-73, Q&A 4).
+
+    Above IN the replicas can catch up and keep up. Below the other bound clients have room even on a broker with all
+    leaders.
+    """
     above = move.bytes_in / move.delivered
     if move.network is None:
         return QuotaBounds(above, None)
@@ -140,17 +156,20 @@ def quota_bounds(move: Move) -> QuotaBounds:
 def response_max_bytes_bound(
     leader_quota: float, window_seconds: float, brokers: int = 1, network: float | None = None
 ) -> float:
-    """Return what `replica.fetch.response.max.bytes` must stay below, in bytes (KIP-73, Q&A 5).
+    """Return the bound in bytes that `replica.fetch.response.max.bytes` must stay below (KIP-73, Q&A 5).
 
-    #brokers x response.max.bytes / min(QuotaLeader x #brokers, NetworkSpeed) < window: the first responses, one from
-    each broker, return within the window of `replication.quota.window.num` x `.size.seconds`.
+    #brokers x response.max.bytes / min(QuotaLeader x #brokers, NetworkSpeed) < window. In words: the first responses,
+    one from each broker, return within the window of `replication.quota.window.num` x `.size.seconds`.
     """
     together = leader_quota * brokers
     return window_seconds * (together if network is None else min(together, network)) / brokers
 
 
 def time_under(move: Move, quota: int) -> Answer:
-    """Return how long the move takes under a quota (bytes/s); NoQuota, QuotaTooLow or QuotaTooHigh where it cannot."""
+    """Return how long the move takes under a quota (bytes/s).
+
+    NoQuota, QuotaTooLow or QuotaTooHigh where that is impossible.
+    """
     highest = _highest_quota(move)
     seconds = move_seconds(move, quota)
     if highest is not None and quota > highest:
@@ -159,15 +178,16 @@ def time_under(move: Move, quota: int) -> Answer:
 
 
 def quota_within(move: Move, seconds: float) -> Answer:
-    """Return the least quota that moves everything within `seconds`; NoQuota or TooSoon say why none can."""
+    """Return the least quota that moves everything within `seconds`. NoQuota or TooSoon where none can."""
     quota = _least_quota(move, seconds, _highest_quota(move))
     return Answer(quota, move_seconds(move, quota))
 
 
 def time_under_within(move: Move, quota: int, seconds: float) -> Answer:
-    """Hold a quota to a time: NoQuota or TooSoon where none would do; else as `time_under`, and TooSlow.
+    """Return how long the move takes under a quota, which has to be at most `seconds`.
 
-    Where this quota would not do, the error names one that would.
+    NoQuota or TooSoon where no quota can do that. Else the errors of `time_under`, or TooSlow; they name a quota that
+    can.
     """
     needed = quota_within(move, seconds).quota
     try:
@@ -182,13 +202,19 @@ def time_under_within(move: Move, quota: int, seconds: float) -> Answer:
 
 
 def fastest(move: Move) -> Answer | None:
-    """Return the largest quota there is room for; None where the network is not known, NoQuota where there is none."""
+    """Return the largest quota that the network has room for.
+
+    None where the network is not known; NoQuota where it has none.
+    """
     highest = _highest_quota(move)
     return None if highest is None else Answer(highest, move_seconds(move, highest))
 
 
 def _highest_quota(move: Move) -> int | None:
-    """Return the largest quota below the upper bound, None where the network is not known; NoQuota where none is."""
+    """Return the largest quota below the upper bound.
+
+    None where the network is not known; NoQuota where there is none.
+    """
     bounds = quota_bounds(move)
     if bounds.below is None:
         return None
@@ -200,24 +226,25 @@ def _highest_quota(move: Move) -> int | None:
 
 
 def _least_quota(move: Move, seconds: float, highest: int | None) -> int:
-    """Return the least quota that is enough; TooSoon when it is more than `highest`."""
+    """Return the least quota that moves everything within `seconds`; TooSoon where it is more than `highest`."""
     needed = math.ceil(quota_for(move, seconds))
-    if move.delivered * needed <= move.bytes_in:  # by rounding alone, where there is next to nothing to move
+    if move.delivered * needed <= move.bytes_in:  # only by rounding, where there is next to nothing to move
         needed += 1
     if highest is None or needed <= highest:
         return needed
     progress = move.delivered * highest - move.bytes_in
     possible = math.ceil(move.to_move / progress)
-    if math.ceil(quota_for(move, possible)) > highest:  # by rounding alone
+    if math.ceil(quota_for(move, possible)) > highest:  # only by rounding
         possible += math.ceil(possible * 1e-12)
     raise TooSoon(needed, highest, possible, progress * seconds)
 
 
 def bytes_in_weights(sides: Collection[str], replication_factor: int) -> Mapping[SideName, float]:
-    """Return what a byte of replication, seen on a side of a broker, says of the bytes that came in: IN by side.
+    """Return the weights that turn bytes of replication, as seen on each side of a broker, into IN.
 
-    What came in as a follower is what was replicated to it; what came in as a leader went out R - 1 times. Where only
-    one side was measured the KIP's proportion stands in: IN/R of what comes in is for leaders (Q&A 4).
+    Bytes that came in as a follower are the bytes replicated to the broker. Bytes that came in as a leader were sent R
+    - 1 times. Where only one side was measured, the KIP's proportion fills in the other: IN/R of what comes in is for
+    leaders (Q&A 4).
     """
     if replication_factor < 2:
         raise ValueError("Without replicas, replication says nothing of what came in.")
@@ -231,17 +258,17 @@ def bytes_in_weights(sides: Collection[str], replication_factor: int) -> Mapping
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The mean of the last period / that of the period before, of the same brokers; `period` in seconds."""
+    """The mean of the last period / the mean of the period before, of the same brokers; `period` in seconds."""
 
     ratio: float
     period: int
 
 
 def growth_ratio(earlier: Mapping[int, float], later: Mapping[int, float]) -> float | None:
-    """Return how the bytes in grew of those brokers that were seen in both periods, from their mean rates by id.
+    """Return by how much bytes in grew, from mean rates by broker id in two periods.
 
-    None where there are none, or where they were idle. A broker that was seen in one period alone has not grown: it,
-    or its sidecar, came or went.
+    Only brokers seen in both periods count: a broker seen in one of them came or went, or its sidecar did, and has not
+    grown. None where there are none, or where they were idle.
     """
     both = earlier.keys() & later.keys()
     before = sum(earlier[broker] for broker in both)

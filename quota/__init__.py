@@ -1,1 +1,5 @@
-"""Decisions: rates, budgets, throttled replicas and replica lag. Pure; the clock comes in by the constructor."""
+"""Decisions: quotas and their budgets, plans of what a fetch may take, throttled replicas, replica lag.
+
+Everything is pure: no I/O, randomness or logging, and the clock comes in by the constructor. Only `protocol` may be
+imported; sockets and files belong in `proxy`.
+"""

@@ -1,8 +1,8 @@
-"""Which ids are those of brokers: whoever makes up ids gets no metric series for them.
+"""Tells broker ids from made-up ones, so that whoever makes ids up gets no metric series for them.
 
-A replica fetch says only who its sender claims to be. The cluster's metadata tells who has replicas of a topic, so an
-id is looked for there, beside a topic that it fetches. Until there is an answer it counts as a broker's: a new broker
-is seen at once, and a cluster that cannot be asked hides nobody.
+A replica fetch only says who its sender claims to be. The cluster's metadata says who has replicas of a topic, so each
+id is looked up there, together with a topic that it fetches. Until the answer is there the id counts as a broker's: a
+new broker is seen at once, and a cluster that does not answer hides nobody.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ from collections.abc import Iterable
 from typing import Final
 
 MOST_IDS: Final = 1_000
-"""Brokers that are told apart on one side, and ids of which it is remembered that they are none."""
+"""The most brokers that are told apart on one side; also the most ids that are remembered as no broker's."""
 
 NO_BROKER: Final = -1
-"""What is counted together of peers that are no brokers, or too many."""
+"""The id under which peers that are no brokers, or too many, are counted together."""
 
 
 class BrokerIds:
-    """The ids that fetch through one side; `refused` counts those unknown to the cluster, or too many."""
+    """The ids that fetch through one side; `refused` counts ids that the cluster does not know or that are too many."""
 
     def __init__(self, most: int = MOST_IDS) -> None:
         self.refused = 0
         self._most = most
         self._known: set[int] = set()
-        self._unsure: dict[int, bytes] = {}  # with a topic of each that the cluster can be asked for; b"" is none yet
-        self._refused: OrderedDict[int, bytes] = OrderedDict()  # the same
+        self._unsure: dict[int, bytes] = {}  # each with a topic to ask the cluster for; b"" while none is known
+        self._refused: OrderedDict[int, bytes] = OrderedDict()  # the same, of ids that are no broker's
 
     def admits(self, broker_id: int, topic: bytes) -> bool:
-        """Whether an id counts as a broker's. `topic` is the name of one that it fetches, b"" while it has none."""
+        """Return whether an id counts as a broker's.
+
+        `topic` is the name of one that it fetches, b"" while it has none.
+        """
         if broker_id in self._known:
             return True
         if broker_id in self._refused:
@@ -42,28 +45,29 @@ class BrokerIds:
         return True
 
     def is_refused(self, broker_id: int) -> bool:
-        """Whether an id is no broker's, as far as is known."""
+        """Whether the cluster has said that an id is no broker's."""
         return broker_id in self._refused
 
     def is_unsure(self, broker_id: int) -> bool:
-        """Whether the cluster is to be asked for an id that counts as a broker's meanwhile."""
+        """Whether an id counts as a broker's only until the cluster is asked."""
         return broker_id in self._unsure
 
     def unsure(self) -> list[tuple[int, bytes]]:
-        """All ids that `is_unsure`, each with a topic."""
+        """Return the ids that `is_unsure`, each with a topic."""
         return list(self._unsure.items())
 
     def topics(self) -> set[bytes]:
-        """Names of the topics to ask the cluster for, to know more.
+        """Return the names of the topics to ask the cluster for.
 
-        Of those that were refused only what they asked for since: perhaps the cluster did not know it yet.
+        A refused id has a topic here only where it fetched one since it was refused: perhaps the cluster did not know
+        it yet.
         """
         topics = {*self._unsure.values(), *self._refused.values()} - {b""}
         self._refused = OrderedDict.fromkeys(self._refused, b"")
         return topics
 
     def learn(self, broker_ids: Iterable[int]) -> bool:
-        """Take ids that the cluster knows; returns whether one of them was refused before."""
+        """Take ids that the cluster knows. Returns whether one of them was refused before."""
         new = set(broker_ids) - self._known
         self._known |= new
         found = False
@@ -73,7 +77,7 @@ class BrokerIds:
         return found
 
     def refuse(self, broker_id: int, topic: bytes) -> None:
-        """It fetches a topic of which, as the cluster says, no such broker has a replica."""
+        """Note that no such broker has a replica of `topic`, which the id fetches."""
         self.refused += 1
         self._unsure.pop(broker_id, None)
         self._refused[broker_id] = topic
@@ -81,5 +85,5 @@ class BrokerIds:
             self._refused.popitem(last=False)
 
     def forget(self, broker_id: int) -> None:
-        """Nothing that an id fetches is kept any more."""
+        """Forget an id, of whose fetches nothing is kept any more."""
         self._unsure.pop(broker_id, None)

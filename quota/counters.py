@@ -1,6 +1,7 @@
-"""What one side counts between two samples: cut off whole at an interval's end, so that nobody walks idle partitions.
+"""What one side counts between two samples.
 
-Bytes are record bytes, times are the clock's seconds.
+At the end of an interval all counts are cut off together, so nobody has to walk idle partitions. Bytes are record
+bytes; times are clock seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from protocol.records import RecordsSeen
 
 
 class PartitionCounts(NamedTuple):
-    """One partition on the links with one peer: bytes, whole batches, and how often it was left out."""
+    """One partition on all links with one peer: bytes, whole batches, and how often it was left out."""
 
     unthrottled: int
     throttled: int
@@ -28,10 +29,11 @@ _CUT, _BATCHES, _LEFT_OUT = map(PartitionCounts._fields.index, ("cut", "batches"
 
 
 class TopicCounts(dict[int, int]):
-    """The partitions of one topic that changed.
+    """The partitions of one topic that changed in the interval.
 
-    One number for each field of each partition, at partition x _FIELDS + field, and no object: tens of thousands of
-    new objects in each interval would bring on collections of garbage, in which the process stands still.
+    Each field of each partition is one number, with the key partition x _FIELDS + field. There is no object per
+    partition: tens of thousands of new objects in each interval would set off garbage collections, during which the
+    process stands still.
     """
 
     __slots__ = ()
@@ -49,15 +51,15 @@ class TopicCounts(dict[int, int]):
             self[first + _CUT] += seen.cut_bytes
 
     def leave_out(self, partition: int, times: int) -> None:
-        """Count fetches that a partition was left out of."""
+        """Count `times` fetches that a partition was left out of."""
         self[partition * _FIELDS + _LEFT_OUT] += times
 
     def touch(self, partition: int) -> None:
-        """Count nothing, but let a partition have a line: its lag changed."""
+        """Count nothing, but make sure that a partition gets a line in the sample: its lag changed."""
         self[partition * _FIELDS] += 0
 
     def partitions(self) -> Iterator[tuple[int, PartitionCounts]]:
-        """Each partition that changed, one at a time: a topic may have tens of thousands."""
+        """Yield each partition that changed. One at a time, as a topic may have tens of thousands."""
         done: set[int] = set()
         for key in self:
             partition = key // _FIELDS
@@ -69,7 +71,7 @@ class TopicCounts(dict[int, int]):
 
 @dataclass(slots=True)
 class LinkCounts:
-    """All links with one peer."""
+    """Counts of all links with one peer."""
 
     throttled: int = 0
     unthrottled: int = 0
@@ -79,12 +81,12 @@ class LinkCounts:
     fetches_held: int = 0
     left_out: int = 0
     topics: dict[bytes, TopicCounts] = field(default_factory=lambda: defaultdict(TopicCounts))
-    """Those that changed; only topics whose names are known."""
+    """Topics that changed; only those whose names are known."""
 
 
 @dataclass(slots=True)
 class QuotaCounts:
-    """A quota for as long as its rate and policy stayed the same; `end` is None while it is in force."""
+    """A quota while its rate and policy stayed the same; `end` is None while it is in force."""
 
     rate: int
     policy: str
@@ -107,17 +109,17 @@ class IntervalCounts:
     links: dict[int, LinkCounts] = field(default_factory=dict)
     """By the other broker's id."""
     quotas: list[QuotaCounts] = field(default_factory=list)
-    """The one in force is the last, where it has no end."""
+    """The last one is in force where its `end` is None."""
 
     def link(self, peer: int) -> LinkCounts:
-        """The counts of the links with `peer`, made where there are none."""
+        """Return the counts of the links with `peer`; they are made at the first use."""
         counts = self.links.get(peer)
         if counts is None:
             counts = self.links[peer] = LinkCounts()
         return counts
 
     def set_quota(self, rate: int | None, policy: str, now: float) -> None:
-        """From now on this quota is in force; None is none."""
+        """Begin a quota of `rate` bytes/s; None is no quota."""
         quota = self.quotas[-1] if self.quotas else None
         if quota is not None and quota.end is None:
             if (quota.rate, quota.policy) == (rate, policy):
@@ -127,6 +129,6 @@ class IntervalCounts:
             self.quotas.append(QuotaCounts(rate, policy, now))
 
     def record(self, now: float, size: int) -> None:
-        """Count throttled bytes that passed against the quota in force, if there is one."""
+        """Count throttled bytes that passed, where a quota is in force."""
         if self.quotas and self.quotas[-1].end is None:
             self.quotas[-1].record(now, size)

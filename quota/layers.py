@@ -1,7 +1,7 @@
-"""The throttle in force as a pure merge of layers: what the file says, what was set over HTTP, and so on.
+"""The throttle in force, as a pure merge of layers: defaults, the file, and what was set over HTTP.
 
-A layer's entries are settings by path, as `("topics", "orders", "leader.replication.throttled.replicas")`. A layer wins
-over those below it, entry by entry. An entry may expire: what is below it is then in force again.
+A layer's entries are settings by path, for example `("topics", "orders", "leader.replication.throttled.replicas")`. For
+each path the highest layer with an entry wins. An entry may expire; the one below it is then in force again.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from quota.throttled_replicas import ThrottledReplicas
 Source = Literal["defaults", "file", "kafka", "http"]
 
 SOURCES: Final[tuple[Source, ...]] = ("defaults", "file", "kafka", "http")
-"""The lowest layer first."""
+"""Where layers come from, the lowest first."""
 
 Path = tuple[str, ...]
 Value = int | ThrottledReplicas
 
 EVERYTHING: Final[Path] = ()
-"""The path of an entry that removes all that is below its layer."""
+"""The path of an entry that removes everything in lower layers."""
 
 
 class Lease(NamedTuple):
-    """Until when an entry holds (clock seconds), who wants it, and why."""
+    """Until when an entry holds (clock seconds), who set it, and why."""
 
     expires_at: float = math.inf
     owner: str = ""
@@ -37,7 +37,10 @@ FOREVER: Final = Lease()
 
 
 class Entry(NamedTuple):
-    """One setting. None as its value removes what lower layers have at its path, and at every longer one."""
+    """One setting.
+
+    None as its value removes what lower layers have at its path and at every path that begins with it.
+    """
 
     value: Value | None
     lease: Lease = FOREVER
@@ -53,7 +56,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source says."""
+    """The entries of one source."""
 
     source: Source
     entries: Mapping[Path, Entry] = field(default_factory=dict)
@@ -61,8 +64,8 @@ class Layer:
     def patched(self, changes: Mapping[Path, Entry], below: Iterable[Path]) -> Layer:
         """Return this layer after `changes`.
 
-        A removal takes this layer's own entries away. It stays as an entry only where it hides one of the paths
-        `below`: else removing made-up topics would fill the layer.
+        A removal takes away this layer's own entries. It is itself kept as an entry only where it hides one of the
+        paths in `below`, those of lower layers: otherwise removals of made-up topics would fill the layer.
         """
         removed = {path for path, entry in changes.items() if entry.value is None}
         entries = {path: entry for path, entry in self.entries.items() if not _is_within(path, removed)}
@@ -85,7 +88,10 @@ class EffectiveThrottle:
 
 
 def merge(layers: Iterable[Layer], now: float) -> EffectiveThrottle:
-    """Return what is in force at `now` (clock seconds); each source has one layer, and their order does not matter."""
+    """Return what is in force at `now` (clock seconds).
+
+    Each source has at most one layer; their order does not matter.
+    """
     parts: dict[Path, Part] = {}
     for layer in sorted(layers, key=lambda layer: SOURCES.index(layer.source)):
         live = [(path, entry) for path, entry in layer.entries.items() if now < entry.lease.expires_at]
@@ -101,7 +107,7 @@ def merge(layers: Iterable[Layer], now: float) -> EffectiveThrottle:
 
 
 def next_expiry(layers: Iterable[Layer], now: float) -> float:
-    """Return when the next entry expires after `now` (clock seconds); inf when none does."""
+    """Return when the next entry expires after `now` (clock seconds); inf where none does."""
     ends = (entry.lease.expires_at for layer in layers for entry in layer.entries.values())
     return min((end for end in ends if end > now), default=math.inf)
 

@@ -1,7 +1,8 @@
-"""Asks the cluster about replicas that lag: forgets those that follow no more, and notes which are in sync.
+"""Asks the cluster about replicas that lag: forgets those that no longer follow, and notes which are in sync.
 
-A follower that has nothing more to fetch from a leader falls silent, or closes the connection. On the wire that is a
-broker that hangs or died; the cluster's metadata alone knows better. So it does of ids that are no broker's.
+A follower with nothing left to fetch from a leader falls silent, or closes its connection. On the wire this looks like
+a broker that hangs or has died; only the cluster's metadata tells the difference. The same answers tell which ids are
+no broker's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from quota.throttled_replicas import CLUSTER_METADATA_TOPIC
 
 
 class Replicas(NamedTuple):
-    """The replicas of one partition by their brokers' ids: its leader, the others, and those in sync."""
+    """The brokers with a replica of one partition, by id: the leader, all replicas, and those in sync."""
 
     leader: int
     followers: frozenset[int]
@@ -23,46 +24,49 @@ class Replicas(NamedTuple):
 
 
 Assignment = Mapping[int, Replicas | None]
-"""By partition; None where the cluster does not tell now. A partition that is not in it does not exist."""
+"""Replicas by partition. None: the cluster can't tell now. A partition that is missing does not exist."""
 
 SILENT_SECONDS: Final = 10.0
-"""How long a partition has to be silent before its topic is asked for, and how long answers then have to leave the
-replica out: a broker's metadata may be older than the replica's last fetch. A third of `replica.lag.time.max.ms` where
-that is less: what is gone should be forgotten before it counts as out of sync."""
+"""How long a partition has to be silent before the cluster is asked about its topic.
+
+Answers then have to leave the replica out for as long again: a broker's metadata may be older than the replica's last
+fetch. It is a third of `replica.lag.time.max.ms` where that is less, so that a removed replica is forgotten before it
+counts as out of sync.
+"""
 
 MOST_TOPICS: Final = 500
-"""Topics asked for at a time: the others' turn comes next. A broker that died has perhaps thousands."""
+"""The most topics asked about at a time; the others follow in turn. A broker that died may have thousands."""
 
 _PARTITIONS_PER_SLICE: Final = 2_000  # looked at in about 1 ms
-_COST_OF_A_TOPIC: Final = 4  # as that many partitions
+_COST_OF_A_TOPIC: Final = 4  # in partitions that would take as long
 
-_CLUSTER_METADATA: Final = CLUSTER_METADATA_TOPIC.encode()  # no Metadata response knows it
+_CLUSTER_METADATA: Final = CLUSTER_METADATA_TOPIC.encode()  # no Metadata response has this topic
 
 
 class RemovedReplicas:
-    """Names the topics to ask for, and takes the answers; one for both sides of a sidecar."""
+    """Names the topics to ask the cluster about, and takes in its answers; one for both sides of a sidecar."""
 
     def __init__(self, throttles: Sequence[Throttle], most_topics: int = MOST_TOPICS) -> None:
         self.throttles = throttles
         self.topics: list[bytes] = []
-        """Names (UTF-8) of the topics to ask for, as found by `look`."""
+        """Names (UTF-8) of the topics to ask about, as `look` has found them."""
         self._most_topics = most_topics
-        self._asked: dict[TopicLag, Throttle] = {}  # what `topics` is asked for
-        self._turn: list[tuple[Throttle, TopicLag]] = []  # what is still to be looked at, the last one first
-        # By partition: since when (clock seconds) answers leave the replica out. Of overdue replicas only.
+        self._asked: dict[TopicLag, Throttle] = {}  # the replicas' topics behind `topics`
+        self._turn: list[tuple[Throttle, TopicLag]] = []  # still to be looked at, the next one last
+        # By partition: since when (clock seconds) answers leave the replica out. Only of overdue replicas.
         self._left_out: dict[TopicLag, dict[int, float]] = {}
 
     def look(self) -> Iterator[None]:
-        """Find the topics to ask for: of replicas that look as if they were gone, the next ones in turn.
+        """Find the topics to ask about: the next ones, in turn, whose replicas look as if they were removed.
 
-        Yields now and then: other work may be done in between.
+        Yields from time to time, so that other work can be done in between.
         """
         self._left_out = {lag: since for lag, since in self._left_out.items() if lag.is_kept}
         self._asked = {}
         found: dict[bytes, None] = {}
         cost = 0
         is_full = False
-        for turn in (self._turn, None):  # what the last time left, then all of them from the beginning
+        for turn in (self._turn, None):  # first what was left from the last time, then everything anew
             if is_full:
                 break
             self._turn = self._all() if turn is None else turn
@@ -84,10 +88,11 @@ class RemovedReplicas:
         self.topics = list(found)
 
     def take(self, assignments: Mapping[bytes, Assignment]) -> Iterator[int]:
-        """Take what the cluster said, by topic; a topic that is not in it may be there.
+        """Take in the cluster's answer by topic. A topic that is missing in it may exist all the same.
 
-        Yields after each replica's topic how many partitions were forgotten: other work may be done in between. What is
-        being fetched, with answers, is kept whatever the cluster said: a leader refuses replicas that are not assigned.
+        Yields after each replica's topic how many partitions were forgotten; other work can be done in between. A
+        partition that is being fetched without errors is kept whatever the cluster says, since a leader refuses
+        replicas that are not assigned.
         """
         self._learn(assignments)
         asked, self._asked = self._asked, {}
@@ -108,14 +113,14 @@ class RemovedReplicas:
 
     def _is_overdue(self, throttle: Throttle, lag: TopicLag) -> bool:
         if throttle.brokers.is_unsure(lag.replica) and lag.is_asked:
-            throttle.brokers.admits(lag.replica, lag.topic)  # a topic that it fetches now
+            throttle.brokers.admits(lag.replica, lag.topic)  # with a topic that it fetches now
         if lag.overdue(throttle.clock(), _silent_seconds(throttle)):
             return True
         self._left_out.pop(lag, None)
         return False
 
     def _take(self, throttle: Throttle, lag: TopicLag, assignment: Assignment) -> int:
-        """Forget what was left out for long enough; returns how many partitions."""
+        """Forget the partitions that answers have left out for long enough. Returns how many."""
         now, silent_seconds = throttle.clock(), _silent_seconds(throttle)
         before = self._left_out.pop(lag, {})
         since: dict[int, float] = {}
@@ -163,7 +168,7 @@ def _silent_seconds(throttle: Throttle) -> float:
 
 
 def _follows(throttle: Throttle, state: Replicas, replica: int) -> bool:
-    """Whether a replica has to fetch here: on the leader's side only what this broker leads."""
+    """Whether a replica has to fetch through this side: on the leader's side only what this broker leads."""
     if throttle.side == "leader" and state.leader != throttle.broker_id:
         return False
     return replica in state.followers

@@ -16,10 +16,11 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSettings:
-    """What an operator sets for one side. Absent values do not throttle.
+    """What an operator sets for one side. A value that is absent throttles nothing.
 
-    `rate` is bytes/s (`leader.` or `follower.replication.throttled.rate`), `replicas` is keyed by topic name,
-    `response_max_bytes` is KIP-74's cap on what one replica fetch returns.
+    - `rate`: bytes/s, `leader.` or `follower.replication.throttled.rate`.
+    - `replicas`: the lists of throttled replicas by topic name.
+    - `response_max_bytes`: KIP-74's cap on what one replica fetch returns.
     """
 
     rate: int | None = None
@@ -31,5 +32,7 @@ class ThrottleSettings:
     replica_lag_time_max_ms: int = 30_000
     response_max_bytes: int | None = None
     session_slots: int = 1_000
-    """Fetch sessions kept for followers (v7+), as max.incremental.fetch.session.cache.slots; without one a follower
-    sends full fetches."""
+    """The most fetch sessions kept for followers (v7+), as max.incremental.fetch.session.cache.slots.
+
+    A follower without a session sends full fetches.
+    """

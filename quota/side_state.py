@@ -25,24 +25,24 @@ from quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO
 from quota.topic_names import TopicNames
 
 CONFIGURED = "configured"
-"""The name of the quota that the settings' rate makes."""
+"""The name of the quota that comes from the settings' rate."""
 
-_STUCK_INTERVAL_SECONDS = 0.1  # between two looks for stuck peers
+_STUCK_INTERVAL_SECONDS = 0.1  # the least time between two looks for stuck peers
 
 
 class Holder(Hashable, Protocol):
-    """A link, as far as the side has to know it."""
+    """A link, as far as a side has to know it."""
 
     @property
     def accounts(self) -> LinkAccounts:
-        """What it holds of the budget."""
+        """What the link holds of the budget."""
 
     def release_if_stuck(self) -> None:
         """Count as sent what a stuck peer does not take."""
 
 
 class AllOf:
-    """A set of everything that at least one of `parts` contains."""
+    """The union of `parts`, without a copy of them."""
 
     __slots__ = ("_parts",)
 
@@ -54,7 +54,7 @@ class AllOf:
 
 
 class _ThrottledTopics:
-    """The topics with throttled partitions, by name or by id."""
+    """The topics that have throttled partitions, by name or by id."""
 
     def __init__(self, side: SideState, *, by_id: bool) -> None:
         self._side = side
@@ -68,10 +68,10 @@ class _ThrottledTopics:
 
 
 class SideState:
-    """One side's throttle, without its links.
+    """One side's throttle without its links.
 
-    Not thread-safe: one event loop owns it. After `configure`, `set_in_sync_replicas` and `set_under_min_isr` the owner
-    plans every held request again; all else takes hold at the next fetch.
+    It is not thread-safe: one event loop owns it. After `configure`, `set_in_sync_replicas` and `set_under_min_isr` the
+    owner plans every held request again. All other changes count from the next fetch on.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class SideState:
         self.ledger = StrictLedger(clock)
         self.largest_batches = LargestBatches()
         self.quotas: tuple[Quota, ...] = ()
-        """All that a byte may belong to; the configured one is the first."""
+        """All quotas that bytes may belong to; the configured one is the first."""
         self._configure_quota(None)
         self.brokers = BrokerIds()
         self.brokers.learn([broker_id])
@@ -106,7 +106,8 @@ class SideState:
         self.names_awaited_until = math.inf  # when the first id without a name is no longer throttled (clock seconds)
         self._throttled: dict[bytes, frozenset[int] | EveryPartition] = {}
         self.in_force_since: float | None = None
-        """When this side began to throttle (a rate, and a replica on this broker that is listed); None: it does not."""
+        """When this side began to throttle; None while it does not. It throttles when it has a rate and a listed
+        replica here."""
         self._in_sync_replicas: Mapping[tuple[bytes, int], frozenset[int]] = {}
         self.under_min_isr: frozenset[tuple[bytes, int]] = frozenset()
         self.configure(self.settings)
@@ -114,7 +115,7 @@ class SideState:
     # What is in force
 
     def configure(self, settings: ThrottleSettings) -> None:
-        """Put other settings in force at once, requests in flight included: they settle against the new quota."""
+        """Put other settings in force at once. Requests in flight are settled with the new quota."""
         previous, self.settings = self.settings, settings
         if settings.replica_lag_time_max_ms != previous.replica_lag_time_max_ms:
             self.lag.replica_lag_time_max = settings.replica_lag_time_max_ms / 1000
@@ -139,7 +140,7 @@ class SideState:
         self.generation += 1
 
     def _configure_quota(self, previous: ThrottleSettings | None) -> None:
-        """Make the configured quota of the settings. The one place that knows policies by their names."""
+        """Make the quota of the settings. Only this function knows policies by their names."""
         settings = self.settings
         window = (settings.window_num, settings.window_size_seconds)
         is_new = previous is None or window != (previous.window_num, previous.window_size_seconds)
@@ -149,7 +150,8 @@ class SideState:
         if not is_new and not has_other_policy:
             return
         if has_other_policy:
-            self.line = BudgetQueue(self.clock)  # who stood in line for another policy waits for nothing
+            # links that waited in line for another policy wait for nothing any more
+            self.line = BudgetQueue(self.clock)
         configured: Quota
         if settings.policy == "strict":
             configured = StrictQuota(CONFIGURED, self.ledger, self._configured_partitions, self.line, self.clock)
@@ -160,12 +162,12 @@ class SideState:
         self.quotas = (configured, *self.quotas[1:])
 
     def add_quota(self, quota: Quota) -> None:
-        """One more quota limits this side from now on; its name is not taken yet."""
+        """Add a quota to this side. Its name must not be taken."""
         self.quotas = (*self.quotas, quota)
         self.generation += 1
 
     def remove_quota(self, name: str) -> None:
-        """An added quota limits no more. What is in flight settles with it."""
+        """Remove an added quota. Fetches in flight are still settled with it."""
         first, *added = self.quotas
         self.quotas = (first, *[quota for quota in added if quota.name != name])
         self.generation += 1
@@ -176,23 +178,23 @@ class SideState:
         return any([quota.rate is not None for quota in self.quotas])
 
     def set_in_sync_replicas(self, in_sync: Mapping[tuple[bytes, int], frozenset[int]]) -> None:
-        """Take the ISRs that the cluster's metadata shows, by (topic, partition); absent ones are not known."""
+        """Take the ISRs from the cluster's metadata, by (topic, partition). Those of missing partitions are unknown."""
         if in_sync != self._in_sync_replicas:
             self._in_sync_replicas = in_sync
             self.generation += 1
 
     def set_under_min_isr(self, partitions: frozenset[tuple[bytes, int]]) -> None:
-        """Take the partitions, by topic, of which fewer replicas are in sync than `min.insync.replicas`."""
+        """Take the partitions, by topic, that have fewer replicas in sync than `min.insync.replicas`."""
         if partitions != self.under_min_isr:
             self.under_min_isr = partitions
             self.generation += 1
 
     def topic_names_changed(self) -> None:
-        """Names of topics were learned."""
+        """Note that names of topics were learnt."""
         self.generation += 1
 
     def generation_at(self, now: float) -> int:
-        """A number that grows whenever the answer to "throttled?" or "in sync?" may have changed."""
+        """Return a number that grows whenever the answer to "throttled?" or "in sync?" may have changed."""
         if self.names_awaited_until <= now:
             self.names_awaited_until = math.inf
             self.generation += 1
@@ -201,26 +203,29 @@ class SideState:
     # What is throttled, and in sync
 
     def walked_topics(self, *, by_id: bool) -> Container[bytes]:
-        """The topics with throttled partitions, by name or by id: whole batches are told from cut ones in them."""
+        """Return the topics with throttled partitions, by name or id. Only there batches are told from cut ones."""
         if len(self.quotas) == 1 and not by_id:
             return self._throttled
         return _ThrottledTopics(self, by_id=by_id)
 
     def throttled_partitions(self, topic: bytes | None, topic_id: bytes = NO_ID) -> Container[int]:
-        """The topic's partitions on this broker's side that belong to a quota. None is a name that is not known."""
+        """Return the topic's partitions, on this broker's side, that belong to any quota.
+
+        None is a name not known yet.
+        """
         if len(self.quotas) == 1:
             return self._configured_partitions(topic, topic_id)
         return AllOf(tuple(quota.covers(topic, topic_id) for quota in self.quotas if quota.rate is not None))
 
     def coverage(self, topic: bytes | None, topic_id: bytes) -> tuple[tuple[Quota, Container[int]], ...]:
-        """Each quota with the topic's partitions that belong to it."""
+        """Return each quota with those of the topic's partitions that belong to it."""
         return tuple((quota, quota.covers(topic, topic_id)) for quota in self.quotas)
 
     def _configured_partitions(self, topic: bytes | None, topic_id: bytes) -> frozenset[int] | EveryPartition:
-        """The topic's partitions in the settings' lists.
+        """Return the topic's partitions in the settings' lists.
 
-        While a name is on its way all of `topic_id` is throttled, where anything is: else the first fetch of a topic
-        that was made lately would bring all that fits in an answer.
+        While the name of `topic_id` is on its way, all of the topic is throttled where anything is. Otherwise the first
+        fetch of a new topic would bring as much as fits in an answer.
         """
         if topic is not None:
             return self._throttled.get(topic, NO_PARTITION)
@@ -241,7 +246,7 @@ class SideState:
     # Links
 
     def next_in_line(self) -> list[Hashable] | None:
-        """The links whose held fetches could go if budget flowed back now; None where that may be any."""
+        """Return the links whose held fetches could go if budget flowed back now; None where any link's could."""
         first = [link for quota in self.quotas if (link := quota.first_in_line()) is not None]
         if not first:
             return None
@@ -249,7 +254,7 @@ class SideState:
         return first if asking is None else [*first, asking]
 
     def release_stuck(self) -> None:
-        """Take back what links with stuck peers keep of the budget."""
+        """Take back what links with stuck peers hold of the budget."""
         now = self.clock()
         if now - self._released_stuck_at < _STUCK_INTERVAL_SECONDS:
             return  # with hundreds of links in line each plan would look at all of them
@@ -258,7 +263,7 @@ class SideState:
             holder.release_if_stuck()
 
     def let_go(self, holder: Holder) -> None:
-        """Forget a link that is closed, with all that it holds."""
+        """Forget a closed link and all that it holds."""
         try:
             holder.accounts.close()
         finally:
@@ -269,7 +274,7 @@ class SideState:
                 ledger.recount(sum([other.accounts.held(ledger) for other in self.holders]))
 
     def leave_lines(self, link: Hashable) -> None:
-        """A link waits for nothing."""
+        """Take a link out of every line."""
         for quota in self.quotas:
             quota.leave(link)
         self.offset_probes.leave(link)
@@ -277,24 +282,30 @@ class SideState:
     # What was counted
 
     def record(self, size: int) -> None:
-        """Count throttled bytes that were sent, in sync or not, in the samples behind the rate and `kip73`."""
+        """Count throttled bytes that were sent, in sync or not.
+
+        The samples tell the rate, and `kip73` decides by them.
+        """
         self.throttled_rate.record(size)
         if self.stats.interval is not None:
             self.stats.interval.record(self.clock(), size)
 
     def cut_interval(self, now: float) -> IntervalCounts | None:
-        """Begin another interval of counting; returns the one that ends, None at the first call."""
+        """Begin another interval of counting. Returns the one that ends; None at the first call."""
         ended = self.stats.interval
         self.stats.interval = IntervalCounts(now)
         self.stats.interval.set_quota(self.settings.rate, self.settings.policy, now)
         return ended
 
     def counted_peer(self, peer: int) -> int:
-        """What bytes of a peer's links are counted under. On the follower's side peers are configured."""
+        """Return the id that a peer's bytes are counted under.
+
+        On the follower's side it is configured, so it is always a broker's.
+        """
         return NO_BROKER if self.side == "leader" and self.brokers.is_refused(peer) else peer
 
     def refuse_replica(self, broker_id: int, topic: bytes) -> None:
-        """As the cluster says, no such broker has a replica of a topic that it fetches: it has no series."""
+        """Note that the cluster knows no replica of `topic` on such a broker: the id gets no metric series."""
         self.brokers.refuse(broker_id, topic)
         if self.side == "leader":
             for is_throttled in (False, True):
@@ -303,7 +314,7 @@ class SideState:
                     self.stats.count_replication(NO_BROKER, is_throttled, size)
 
     def replicas_known(self) -> None:
-        """Brokers are known now that were taken for none: what they fetch is to be looked at again."""
+        """Have all partitions classified again: ids that were taken for no broker's are known now."""
         self.generation += 1
 
     def _forget_topic(self, topic: bytes) -> None:

@@ -15,7 +15,7 @@ SESSION_EVICTION_SECONDS = 120.0  # min.incremental.fetch.session.eviction.ms
 
 
 class Throttle(SideState):
-    """What is in force on one side, with its links and their fetch sessions. See SideState for who may call what."""
+    """One side's throttle with its links and their fetch sessions. SideState says who may call what."""
 
     def __init__(
         self,
@@ -27,12 +27,12 @@ class Throttle(SideState):
     ) -> None:
         super().__init__(side, broker_id, clock, settings, topic_names)
         self.links: set[ReplicaLink] = set()
-        # Each sidecar counts from elsewhere: where one gives up on a connection and lets its fetches pass, the next hop
-        # must not take them for those of its own session, which has other partitions.
+        # Each sidecar begins at another id. Where one passes all fetches of a connection from some point on, the next
+        # hop must not take their session id for one of its own, which has other partitions.
         self._last_session_id = crc32(f"{side} {broker_id}".encode()) & MAX_INT32
 
     def link(self, peer: int) -> ReplicaLink:
-        """The state of a new connection with broker `peer`; close it with the connection."""
+        """Return the state of a new connection with broker `peer`. Close it together with the connection."""
         link = ReplicaLink(self, peer, self.open_session)
         self.links.add(link)
         self.holders.add(link)
@@ -45,7 +45,7 @@ class Throttle(SideState):
             self.links = {link for link in self.links if link is not holder}
 
     def drop(self, link: ReplicaLink) -> None:
-        """Forget a link that could not be closed, with all that it holds."""
+        """Forget a link that could not be closed, and all that it holds."""
         self.let_go(link)
 
     @property
@@ -54,7 +54,7 @@ class Throttle(SideState):
         return sum(link.sessions.follower.id != NO_SESSION for link in self.links)
 
     def open_session(self, size: int) -> int:
-        """The id for one more fetch session, of `size` partitions; NO_SESSION when all slots are taken."""
+        """Return the id of a new fetch session for `size` partitions; NO_SESSION when all slots are taken."""
         if self.open_sessions >= self.settings.session_slots and not self._evict_session(size):
             return NO_SESSION
         self._last_session_id = next_epoch(self._last_session_id)
@@ -72,6 +72,6 @@ class Throttle(SideState):
             if not old:
                 return False
             victim = min(old, key=lambda link: link.partitions.count)
-        victim.sessions.follower.end()  # its next fetch is told so, and begins anew
+        victim.sessions.follower.end()  # its follower is told at its next fetch, and begins anew
         self.stats.sessions_evicted += 1
         return True

@@ -1,7 +1,8 @@
-"""Which replicas of one topic are throttled: the value of `leader.` and `follower.replication.throttled.replicas`.
+"""Which replicas of one topic are throttled: the values of `leader.` and `follower.replication.throttled.replicas`.
 
-The form is KIP-73's, `*` for every replica or `[partition]:[broker],[partition]:[broker],...`, and blank means none, as
-Kafka accepts it (ThrottledReplicaListValidator.java; TopicConfigHandler.parseThrottledPartitions, ConfigHandler.scala).
+The form is KIP-73's: `*` for every replica, or `[partition]:[broker],[partition]:[broker],...`. A blank value means
+none, as Kafka accepts it (ThrottledReplicaListValidator.java; TopicConfigHandler.parseThrottledPartitions in
+ConfigHandler.scala).
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ class ThrottledReplicas:
 
     @classmethod
     def parse(cls, text: str) -> ThrottledReplicas:
-        """Read a list as Kafka's validator does; InvalidThrottledReplicas names the first entry it would refuse.
+        """Read a list as Kafka's validator does.
 
-        Blanks around entries and empty entries are let through, as the validator lets them. (Kafka's handler, one step
-        later, trips over some of what its validator let through; here those mean what they say.) Duplicates count
-        once. Ids beyond a signed 32-bit integer are refused, as Kafka's handler does.
+        InvalidThrottledReplicas names the first entry that Kafka would refuse.
+
+        Blanks around entries and empty entries are accepted, as by the validator. (The handler that follows it in Kafka
+        fails on some of what the validator accepts; here such entries mean what they say.) Duplicates count once. Ids
+        beyond a signed 32-bit integer are refused, as by Kafka's handler.
         """
         entries = [stripped for entry in text.split(",") if (stripped := entry.strip(_BLANKS))]
         if entries == ["*"]:
@@ -88,7 +91,7 @@ def _read_entry(entry: str) -> tuple[int, int]:
     partition, broker_id = match.groups()
     if len(partition) < _INT32_DIGITS and len(broker_id) < _INT32_DIGITS:
         return int(partition), int(broker_id)
-    # Compared by length first: int() refuses thousands of digits with an error of its own.
+    # Compared by length first: int() has an error of its own for thousands of digits.
     ids = [digits.lstrip("0") or "0" for digits in match.groups()]
     if any(len(digits) > _INT32_DIGITS or int(digits) > _INT32_MAX for digits in ids):
         raise InvalidThrottledReplicas(entry, f"has an id greater than {_INT32_MAX}")
@@ -105,4 +108,4 @@ class EveryPartition:
 EVERY_PARTITION = EveryPartition()
 NO_PARTITION: frozenset[int] = frozenset()
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-"""The cluster's own log: to hold it back is to hold back every broker."""
+"""The cluster's own metadata log. Throttling it would hold back every broker, so it never is."""

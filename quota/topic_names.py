@@ -1,4 +1,4 @@
-"""Names of topics by topic id: a Fetch of version 13 or newer has ids only, and throttles name topics."""
+"""Names of topics by topic id. From v13 on a Fetch has ids only, but throttles name topics."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ CLUSTER_METADATA_ID: Final = bytes(15) + b"\x01"
 
 MAX_IDS = 100_000
 
-FIRST_RETRY_SECONDS = 0.25  # twice within AWAIT_SECONDS: a broker hears of a new topic later than its leader
+# two retries within AWAIT_SECONDS: a broker hears of a new topic later than the topic's leader
+FIRST_RETRY_SECONDS = 0.25
 MAX_RETRY_SECONDS = 60.0
-AWAIT_SECONDS = 1.0  # how long after an id is first seen its name may be on its way
-FORGET_SECONDS = 600.0  # an id without a name that nobody looked up for so long is not asked for any more
+AWAIT_SECONDS = 1.0  # how long after an id is first seen its name is awaited
+FORGET_SECONDS = 600.0  # an id without a name that nobody looked up for this long is no longer asked for
 
 
 def printed_id(topic_id: bytes) -> str:
@@ -36,14 +37,14 @@ class _Unnamed:
 
 
 class TopicNames:
-    """Names of topics by id (16 bytes), as the cluster's metadata showed them; both sides share one. Not thread-safe.
+    """Names of topics by id (16 bytes), from the cluster's metadata; both sides share one. Not thread-safe.
 
-    At most `max_ids` ids are kept with a name and as many without; the ones not looked up for longest are dropped.
-    The name of a deleted topic stays until then: fetches may still be under way. `clock` gives monotonic seconds.
+    At most `max_ids` ids are kept with a name, and as many without; those not looked up for longest are dropped. The
+    name of a deleted topic stays until then, as fetches may still be under way. `clock` gives monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float], max_ids: int = MAX_IDS) -> None:
-        self.generation = 0  # grows with each change: links then look again at what they could not name
+        self.generation = 0  # grows with each change, so that links look again at ids that had no name
         self.on_miss: Callable[[], None] | None = None  # called when an id is first wanted; must not call back
         self._clock = clock
         self._max_ids = max_ids
@@ -56,7 +57,7 @@ class TopicNames:
         return len(self._unnamed)
 
     def name_of(self, topic_id: bytes) -> bytes | None:
-        """Return the topic's name (UTF-8), None where it is not known (yet): the id is then wanted."""
+        """Return the topic's name (UTF-8). None where it is not known yet; the id is then wanted."""
         name = self._names.get(topic_id)
         if name is not None:
             self._names.move_to_end(topic_id)
@@ -77,15 +78,15 @@ class TopicNames:
         return None
 
     def awaited_until(self, topic_id: bytes) -> float:
-        """Until when the name of an id without one may still come (clock seconds): a moment from its first look-up on.
+        """Return until when the name of an id is awaited (clock seconds): AWAIT_SECONDS from its first look-up on.
 
-        -inf for an id that was not looked up, or has its name.
+        It is -inf for an id that was not looked up, or that has its name.
         """
         unnamed = self._unnamed.get(topic_id)
         return -math.inf if unnamed is None else unnamed.awaited_until
 
     def learn(self, names: Mapping[bytes, bytes]) -> bool:
-        """Take the names (UTF-8) by id that an answer shows; True when something changed."""
+        """Take names (UTF-8) by id from an answer. Returns whether something changed."""
         changed = False
         for topic_id, name in names.items():
             if topic_id in (NO_ID, CLUSTER_METADATA_ID):
@@ -100,7 +101,7 @@ class TopicNames:
         return changed
 
     def unknown(self, topic_ids: Iterable[bytes]) -> None:
-        """Take that the cluster does not know these ids; each is wanted again after a while, as metadata lags."""
+        """Note that the cluster does not know these ids. Each is wanted again after a while, as metadata lags."""
         now = self._clock()
         for topic_id in topic_ids:
             unnamed = self._unnamed.get(topic_id)
@@ -109,7 +110,7 @@ class TopicNames:
                 unnamed.retry_seconds = min(2 * unnamed.retry_seconds, MAX_RETRY_SECONDS)
 
     def next_wanted_at(self) -> float:
-        """When the next id is to be asked for (clock seconds); inf while every id has its name."""
+        """Return when the next id is to be asked for (clock seconds); inf while every id has its name."""
         return min((unnamed.ask_at for unnamed in self._unnamed.values()), default=math.inf)
 
     def wanted(self) -> list[bytes]:

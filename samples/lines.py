@@ -1,6 +1,7 @@
 """Makes the lines of a sample from what a side counted in an interval.
 
-Everything is lazy: at 20,000 partitions a sample takes tens of milliseconds, and the event loop has to run in between.
+Everything is lazy. With 20,000 partitions a sample takes tens of milliseconds, and the event loop has to run in
+between.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ QUOTA_IDS = {side: f"{side}.replication.throttled.rate" for side in ("leader", "
 
 
 class SampleKey(NamedTuple):
-    """What all lines of a sample have in common; see `samples.schema.Line`."""
+    """The fields that all lines of a sample share; see `samples.schema.Line`."""
 
     broker_id: int
     start_id: str
@@ -30,9 +31,9 @@ class SampleKey(NamedTuple):
 
 
 def count_left_out(throttle: Throttle, counts: IntervalCounts) -> Iterator[None]:
-    """Add to `counts` how often each partition behind was left out; yields after each of them.
+    """Add to `counts` how often each partition behind was left out. Yields after each of them.
 
-    To be done before the lines are made: while a partition is behind, nobody counts this.
+    Call it before the lines are made: while a partition stays behind, this is not counted anywhere else.
     """
     for link in list(throttle.links):
         for topic in list(link.partitions.topics.values()):

@@ -1,11 +1,12 @@
-"""The schema of exported samples: the one place that says what their lines hold, for who writes and who reads them.
+"""The schema of exported samples, for those who write them and those who read them.
 
-A sidecar takes one sample an interval: a set of JSON lines. Each line is one of the structs here, told apart by `kind`.
-All lines of a set have the same key (`broker_id`, `start_id`, `sequence`) and interval; a set ends with its
-IntervalLine, which says how many lines of each other kind belong to it. A line that comes twice has the same key.
+A sidecar takes one sample per interval: a set of JSON lines. Each line is one of the structs here, told apart by
+`kind`. All lines of a set share the key (`broker_id`, `start_id`, `sequence`) and the interval. A set ends with its
+IntervalLine, which says how many lines of each other kind belong to it. A line that was written twice has the same key
+twice.
 
-Fields may be added, each with a default; then SCHEMA_VERSION grows. None is renamed or takes another meaning, so lines
-of older versions stay readable.
+Fields may be added, each with a default; SCHEMA_VERSION then grows. No field is renamed or gets another meaning, so
+lines of older versions stay readable.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SCHEMA_VERSION = 1
 
 
 class NewerSchema(Exception):
-    """A line of a version that this program does not know. Field: `version`."""
+    """A line of a version that this program does not know; `version` is its number."""
 
     def __init__(self, version: int) -> None:
         super().__init__(version)
@@ -33,7 +34,7 @@ class NewerSchema(Exception):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """What every line begins with."""
+    """The fields that every line begins with."""
 
     schema: Annotated[int, Meta(description="version of this schema")] = SCHEMA_VERSION
     broker_id: Annotated[int, Meta(description="the broker beside the sidecar")]
@@ -45,7 +46,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class _Bytes(Line, frozen=True, kw_only=True):
-    """What one side moved with one peer. Record bytes: throttled and unthrottled add up to complete and cut."""
+    """What one side moved with one peer, in record bytes. Throttled + unthrottled = complete + cut."""
 
     side: Annotated[SideName, Meta(description="whose quota: `leader` for what the broker sends, or `follower`")]
     peer: Annotated[int, Meta(description="the other broker: the follower on the leader's side, or the leader")]
@@ -59,7 +60,7 @@ class _Bytes(Line, frozen=True, kw_only=True):
 
 
 class PartitionLine(_Bytes, frozen=True, kw_only=True, tag="partition"):
-    """One partition that moved bytes, was left out or caught up in the interval, with one peer on one side."""
+    """One partition that moved bytes, was left out, or caught up in the interval, with one peer on one side."""
 
     topic: Annotated[str, Meta(description="its name; what goes by an id of unknown name is in its link's line alone")]
     partition: Annotated[int, Meta(description="its id")]
@@ -69,7 +70,10 @@ class PartitionLine(_Bytes, frozen=True, kw_only=True, tag="partition"):
 
 
 class LinkLine(_Bytes, frozen=True, kw_only=True, tag="link"):
-    """All connections with one peer on one side; written where there is one, or was in the interval."""
+    """All connections with one peer on one side.
+
+    Written for a peer that has a connection, or had one in the interval.
+    """
 
     connections: Annotated[int, Meta(description="open at the end")]
     partitions_behind: Annotated[int, Meta(description="throttled, and known not to be in sync, at the end")]
@@ -78,7 +82,7 @@ class LinkLine(_Bytes, frozen=True, kw_only=True, tag="link"):
 
 
 class QuotaLine(Line, frozen=True, kw_only=True, tag="quota"):
-    """One quota for as long as it stayed the same; there are several of one id where it was changed in the interval."""
+    """One quota while it stayed the same. If it was changed in the interval, it has several lines with one id."""
 
     side: Annotated[SideName, Meta(description="`leader` or `follower`")]
     quota: Annotated[str, Meta(description="its id: the name of Kafka's setting")]
@@ -98,7 +102,7 @@ class QuotaLine(Line, frozen=True, kw_only=True, tag="quota"):
 
 
 class IntervalLine(Line, frozen=True, kw_only=True, tag="interval"):
-    """The end of a sample: a set without it is not whole. Alone where nothing happened."""
+    """The end of a sample: a set without it is not whole. Where nothing happened it is the only line."""
 
     version: Annotated[str, Meta(description="the sidecar's")]
     interval_seconds: Annotated[float, Meta(description="as configured")]
@@ -122,12 +126,15 @@ _version_decoder = msgspec.json.Decoder(_Version)
 
 
 def encode_lines(lines: Iterable[Line]) -> bytes:
-    """JSON, each line ended by a line feed."""
+    """Return the lines as JSON, each ended by a line feed."""
     return _encoder.encode_lines(lines)
 
 
 def decode_line(text: bytes | str) -> AnyLine:
-    """Read one line of this version or an older one. Raises NewerSchema, or msgspec.DecodeError for no such line."""
+    """Read one line of this version or an older one.
+
+    Raises NewerSchema; msgspec.DecodeError for a text that is no such line.
+    """
     try:
         line: AnyLine = _decoder.decode(text)
     except msgspec.ValidationError:
@@ -150,12 +157,12 @@ class Column(NamedTuple):
 
 
 def kind_of(line: type[Line]) -> str:
-    """What lines of this struct have in `kind`."""
+    """Return the value of `kind` in lines of this struct."""
     return str(line.__struct_config__.tag)
 
 
 def columns(line: type[Line]) -> list[Column]:
-    """The fields of a kind of line in the order in which they are written, `kind` among them."""
+    """Return the fields of a kind of line, `kind` among them, in the order in which they are written."""
     hints = get_type_hints(line, include_extras=True)
     found = [Column("kind", "str", False, f"`{kind_of(line)}`")]
     for name in line.__struct_fields__:

@@ -1,4 +1,4 @@
-"""One self-contained HTML page from the tables: `weir report html`.
+"""Makes one self-contained HTML page from the tables, for `weir report html`.
 
-`read.read_page` asks the tables, `write.page_of` makes the page. No Spark, no network.
+`read.read_page` queries the tables, `write.page_of` makes the page. It may need neither Spark nor the network.
 """

@@ -1,4 +1,4 @@
-"""Rates against quotas: a chart for each broker and side."""
+"""Charts of rates against quotas, one for each broker and side."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pipeline.page.texts import counted, round_up
 from pipeline.page.timeline import Timeline
 from planning.units import show_rate, show_size
 
-_HEIGHT: Final = 120  # pixels of a chart
+_HEIGHT: Final = 120  # pixels
 _NAME_HEIGHT: Final = 16
-_UNITS: Final = 1000  # of a chart's height, in the coordinates of its shapes
+_UNITS: Final = 1000  # the height of a chart in the coordinates of its shapes
 
 _FAR_ABOVE: Final = 4.0
-"""A quota so many times the highest rate would leave the rates no room in the chart."""
+"""A quota this many times above the highest rate is not drawn: it would leave the rates no room."""
 
 Series = Sequence[float | None]
 
 
 def broker_charts(brokers: Brokers, timeline: Timeline) -> Iterator[Element]:
-    """Yield the charts, a broker after the other, and the table behind them."""
+    """Yield the charts, one broker after the other, and then the table with their figures."""
     yield legend(
         ("throttled", "throttled replicas"),
         ("unthrottled", "other replicas, on top of them"),
@@ -49,7 +49,7 @@ def _chart(name: str, of: BrokerSide, timeline: Timeline) -> Element:
     quotas = [quota for quota in of.quotas if quota is not None]
     top = 1.08 * max([highest, *(quota for quota in quotas if quota <= _FAR_ABOVE * highest)]) or 1.0
     lines, names = _levels(top)
-    # What is 0 all the time needs no line along the bottom.
+    # a rate of 0 all the time needs no line along the bottom
     peaks = [peak or None for peak in of.throttled.peaks]
     shapes = element(
         "svg",
@@ -95,7 +95,7 @@ def _marks(of: BrokerSide, timeline: Timeline) -> Iterator[Element]:
 
 
 def _levels(top: float) -> tuple[list[Element], list[Element]]:
-    """Return lines at round rates and their names, one to three of them, where there is room for a name."""
+    """Return one to three lines at round rates, where there is room for their names, and the names."""
     lines, names = [], []
     step = round_up(top / 3)
     level = step
@@ -118,7 +118,7 @@ def _known(series: Series) -> Iterator[float]:
 
 
 def _runs(series: Series) -> Iterator[tuple[int, list[float]]]:
-    """Yield where values follow each other without a gap, and them."""
+    """Yield each run of values without a gap, with the number of its first column."""
     run: list[float] = []
     for number, value in enumerate([*series, None]):
         if value is not None:
@@ -137,7 +137,7 @@ def _area(series: Series, top: float) -> str:
 
 
 def _steps(start: int, run: list[float], top: float) -> str:
-    """Return the path from the first value's height, each value a step as wide as its column."""
+    """Return the path from the first value's height on; each value is a step as wide as its column."""
     heights = [round(_UNITS * (1 - value / top)) for value in run]
     steps = [f"H{start + number}V{height}" for number, height in enumerate(heights[1:], 1)]
     return f"{heights[0]}{''.join(steps)}H{start + len(run)}"

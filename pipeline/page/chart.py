@@ -1,6 +1,6 @@
-"""What all charts have in common: a caption, a line that reads out one mark, and marks that can be walked through.
+"""The parts that all charts share: a caption, a line that reads out one mark, and marks that can be stepped through.
 
-Each mark has a title, which is what is read out: on hover, by touch, or with the arrow keys (page.js).
+Each mark has a title. The title is read out on hover, by touch, or with the arrow keys (page.js).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pipeline.page.markup import Attributes, Child, Element, element
 
 
 def figure(heading: Child, label: str, readout: str, *body: Element) -> Element:
-    """Make a chart; `label` is its name for screen readers, and `readout` what is said of it as a whole."""
+    """Make a chart. `label` is its name for screen readers, and `readout` the line shown while no mark is chosen."""
     return element(
         "figure",
         None,
@@ -21,7 +21,7 @@ def figure(heading: Child, label: str, readout: str, *body: Element) -> Element:
 
 
 def mark(kind: str, title: str, start: float, end: float, top: int, height: int) -> Element:
-    """Make a mark from `start` to `end` (0 to 1 of the width), at `top` pixels, that reads `title`."""
+    """Make a mark with the title `title`, from `start` to `end` (0 to 1 of the width), at `top` pixels."""
     place: Attributes = {
         "class": f"m {kind}",
         "x": f"{start:.3%}",
@@ -43,11 +43,12 @@ def row(name: str, figures: str, height: int, marks: Iterable[Element]) -> Eleme
 
 
 def axis_row(axis: Element) -> Element:
+    """Return a row of a chart that has `axis` in place of a strip, and no name."""
     return element("div", {"class": "row"}, element("div", {"class": "name"}), axis)
 
 
 def legend(*entries: tuple[str, str]) -> Element:
-    """Explain the colours: each entry is a class and what it stands for."""
+    """Explain the colours; each entry is a CSS class and what it stands for."""
     return element(
         "ul", {"class": "legend"}, *(element("li", None, element("i", {"class": kind}), text) for kind, text in entries)
     )

@@ -1,6 +1,6 @@
-"""What a page shows, as the tables tell it. Times are UTC, rates bytes/s.
+"""The contents of a page, as read from the tables. Times are UTC, rates bytes/s.
 
-Series have a value for each column of the time line; None is a column without samples.
+A series has a value for each column of the time line; None is a column without samples.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The range from `since` to before `until`, cut into `count` columns of `seconds` each, from `first` on.
+    """The range from `since` up to but without `until`, cut from `first` on into `count` columns of `seconds` each.
 
-    `first` is a multiple of `seconds` in UTC, so the first and last column may lie partly outside the range.
+    `first` is a multiple of `seconds` in UTC, so the first and the last column may lie partly outside the range.
     """
 
     since: datetime
@@ -25,7 +25,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """Replication of a broker on a side, of throttled replicas or of the others: in all, and by column."""
+    """Replication of a broker on one side, of throttled replicas or of the others: as a whole and by column."""
 
     size: int
     mean: float
@@ -36,7 +36,7 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSide:
-    """`quotas` is the last quota in force in each column."""
+    """One broker on one side. `quotas` has the last quota in force in each column."""
 
     broker_id: int
     side: str
@@ -47,7 +47,7 @@ class BrokerSide:
 
 @dataclass(frozen=True, slots=True)
 class PartitionBytes:
-    """Bytes in of a partition on the side that saw more of it, once for each follower."""
+    """Bytes in of a partition, on the side that saw more of them. Bytes for several followers count several times."""
 
     topic: str
     partition: int
@@ -59,7 +59,10 @@ class PartitionBytes:
 
 @dataclass(frozen=True, slots=True)
 class QuotaAccuracy:
-    """What one quota did on a broker and side, over `spans` in which it stayed the same; ratios are None at rate 0."""
+    """What one quota did on a broker and side, over the `spans` in which it stayed the same.
+
+    Ratios are None at rate 0.
+    """
 
     broker_id: int
     side: str
@@ -79,6 +82,8 @@ class QuotaAccuracy:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
+    """A partition's replica on the broker `broker_id`; shown as `orders-3 on 2`."""
+
     topic: str
     partition: int
     broker_id: int
@@ -89,7 +94,10 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A span in which a replica was behind; `seen_until` is `end` where it has caught up (`end` is else None)."""
+    """A span in which a replica was behind.
+
+    `end` is None where it has not caught up; `seen_until` is then the last sample.
+    """
 
     replica: Replica
     start: datetime
@@ -116,15 +124,15 @@ class SlowReplica:
 
     @property
     def seconds(self) -> float:
-        """How long it was seen out of sync."""
+        """The seconds during which it was seen out of sync."""
         return (self.seen_until - self.start).total_seconds()
 
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Those with the most bytes, of `count`. `size` is what the side that saw more tells of, over all of them.
+    """The brokers with the most bytes, of `count`. `size` is that of all brokers, on the side that saw more bytes.
 
-    `throttled_size` is the same of throttled replicas: a quota on one side leaves the other side's bytes unthrottled.
+    `throttled_size` is the same for throttled replicas. A quota on one side leaves the other side's bytes unthrottled.
     """
 
     count: int = 0
@@ -135,7 +143,7 @@ class Brokers:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Those with the most bytes in, of `count` with `size` bytes in together."""
+    """The partitions with the most bytes in, of `count` partitions with `size` bytes in together."""
 
     count: int = 0
     size: int = 0
@@ -144,7 +152,7 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The quotas with the worst second, of `count`."""
+    """The quotas with the worst seconds, of `count`."""
 
     count: int = 0
     worst_1s: float | None = None
@@ -153,7 +161,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Moves of the replicas with the most bytes, in the order in which those began, of `replicas` and `count`."""
+    """The moves of the replicas with the most bytes, ordered by their begin; of `replicas` and `count` moves."""
 
     replicas: int = 0
     count: int = 0
@@ -163,7 +171,7 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class SlowReplicas:
-    """The longest spans of `count`, which have been stuck for `stuck_seconds` together."""
+    """The longest of `count` spans, which were stuck for `stuck_seconds` together."""
 
     count: int = 0
     stuck_seconds: float = 0.0
@@ -172,7 +180,10 @@ class SlowReplicas:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All of a page. Without `columns` neither the tables nor whoever asked names a range, and there is nothing."""
+    """Everything on a page.
+
+    `columns` is None where neither the tables nor the caller give a range: the page is then empty.
+    """
 
     columns: Columns | None = None
     brokers: Brokers = Brokers()
@@ -183,5 +194,6 @@ class Contents:
 
     @property
     def is_empty(self) -> bool:
+        """Whether no table has a row in the range."""
         counts = (self.brokers.count, self.partitions.count, self.accuracy.count, self.moves.count, self.slow.count)
         return not any(counts)

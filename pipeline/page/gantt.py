@@ -15,11 +15,11 @@ from planning.units import show_rate, show_size
 
 _HEIGHT: Final = 22
 _BAR: Final = 14  # pixels
-_NARROWEST: Final = 0.004  # of the width: a bar that can still be seen and hit
+_NARROWEST: Final = 0.004  # of the width: the narrowest bar that can be seen and pointed at
 
 
 def gantt(moves: Moves, timeline: Timeline) -> Iterator[Element]:
-    """Yield the chart, and the table behind it."""
+    """Yield the chart, and then the table with its figures."""
     by_replica = [(replica, list(spans)) for replica, spans in groupby(moves.shown, key=lambda move: move.replica)]
     rows = [
         row(

@@ -1,4 +1,4 @@
-"""Bytes in of the partitions with the most, by time: the more, the stronger the colour."""
+"""A heat map of bytes in, for the partitions with the most: the higher the rate, the stronger the colour."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pipeline.page.timeline import Timeline
 from planning.units import show_rate, show_size
 
 LEVELS: Final = 7
-"""Each is up to twice the rate of the one below it; the last ends with a round rate above all."""
+"""Each level goes up to twice the rate of the level below; the last one ends at a round rate above all."""
 
 _HEIGHT: Final = 20
 
 
 def heat_map(partitions: Partitions, timeline: Timeline) -> Iterator[Element]:
-    """Yield the map, and the table behind it."""
+    """Yield the map, and then the table with its figures."""
     highest = max((rate for of in partitions.shown for rate in of.means if rate is not None), default=0.0)
     top = round_up(highest)
     rows = [_row(of, top, timeline) for of in partitions.shown]
@@ -36,7 +36,7 @@ def heat_map(partitions: Partitions, timeline: Timeline) -> Iterator[Element]:
 
 
 def level_of(rate: float, top: float) -> int:
-    """Return the level of a rate, 1 to LEVELS; 0 where nothing came."""
+    """Return the level of a rate, from 1 to LEVELS; 0 where nothing came."""
     if rate <= 0:
         return 0
     return next(level for level in range(1, LEVELS + 1) if level == LEVELS or rate <= top / 2 ** (LEVELS - level))

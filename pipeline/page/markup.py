@@ -1,4 +1,4 @@
-"""Elements of HTML and SVG. What is text stays text: every name and value is escaped when the page is written."""
+"""HTML and SVG elements. Text stays text: every name and value is escaped when the page is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Attributes: TypeAlias = Mapping[str, str | int | float]
 
 
 def element(name: str, attributes: Attributes | None = None, *children: Child) -> Element:
-    """Make an element; a child that is None is left out."""
+    """Make an element; children that are None are left out."""
     made = ElementTree.Element(name, {key: _text(value) for key, value in (attributes or {}).items()})
     last = None
     for child in children:
@@ -33,9 +33,9 @@ def element(name: str, attributes: Attributes | None = None, *children: Child) -
 
 
 def table(columns: Iterable[tuple[str, bool]], rows: Iterable[Iterable[Child]], label: str) -> Element:
-    """Make a table that scrolls sideways by itself; a column is its name and whether it is of numbers.
+    """Make a table that scrolls sideways by itself. A column is its name, and whether it has numbers.
 
-    The first cell of a row is its heading.
+    The first cell of each row is its heading.
     """
     names = list(columns)
     kinds: list[Attributes] = [{"class": "number"} if is_number else {} for _, is_number in names]
@@ -63,7 +63,7 @@ def table(columns: Iterable[tuple[str, bool]], rows: Iterable[Iterable[Child]], 
 
 
 def behind(summary: str, *children: Child) -> Element:
-    """Make a part that is folded until it is opened."""
+    """Make a part that is folded until someone opens it."""
     return element("details", None, element("summary", None, summary), *children)
 
 

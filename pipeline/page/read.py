@@ -1,4 +1,4 @@
-"""Read from the tables what a page shows, with DuckDB; how much that is depends on `top`, not on the tables."""
+"""Reads from the tables what a page shows, with DuckDB. How much that is depends on `top`, not on the tables' size."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _QUOTAS: Final = 'SELECT epoch_us(min(start)), epoch_us(max("end")) FROM throttl
 
 
 def read_page(path: Path, since: datetime | None, until: datetime | None, top: int) -> Contents:
-    """Read the range from `since` to before `until`, each as far as the tables go where it is None.
+    """Read the range from `since` up to but without `until`; where one is None, as far as the tables go.
 
-    Of brokers, partitions, quotas and replicas the first `top` each. TablesError says what cannot be read.
+    Only the first `top` brokers, partitions, quotas and replicas are read. Raises TablesError.
     """
     with OpenTables(path) as tables:
         first = None if since is None else since.astimezone(UTC).date()
@@ -48,7 +48,7 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
         }
         finest = "hour" if "minute" not in windows and "hour" in windows else "minute"
         data = windows.get(finest)
-        # Where nothing was fetched, quotas that were in force are all there is.
+        # without any replication the tables may still have quotas that were in force
         since, until = _range(data or _quotas_range(tables), since, until)
         if since is None or until is None:
             return Contents()
@@ -67,7 +67,7 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
 
 
 def columns_of(since: datetime, until: datetime, least: int = _MINUTE) -> Columns:
-    """Cut a range into at most MOST_COLUMNS columns of a round width, no narrower than `least` seconds."""
+    """Cut a range into at most MOST_COLUMNS columns of a round width, at least `least` seconds wide."""
     longest = _WIDTHS[-1]
     weeks = -(-(until - since) // timedelta(seconds=longest * (MOST_COLUMNS - 1)))
     for seconds in (*(width for width in _WIDTHS if width >= least), longest * weeks):
@@ -86,7 +86,7 @@ def _quotas_range(tables: OpenTables) -> tuple[datetime, datetime] | None:
 def _range(
     data: tuple[datetime, datetime] | None, since: datetime | None, until: datetime | None
 ) -> tuple[datetime | None, datetime | None]:
-    """Return the range, with what is not given taken from the data; a day, where that would leave nothing."""
+    """Return the range, with missing ends taken from the data. Where that leaves nothing, it is a day."""
     day = timedelta(days=1)
     if data is None:
         return since or (until and until - day), until or (since and since + day)

@@ -9,7 +9,8 @@ from pipeline.page.contents import Brokers, BrokerSide, Columns, PartitionBytes,
 from pipeline.page.moments import micros
 from pipeline.tables import WINDOW_SECONDS
 
-# What lies in the range as a whole, and the fine windows of its ends: of those, the one that it cuts counts whole.
+# Windows that lie in the range as a whole, and the finest windows at its two ends. A finest window that an end cuts
+# counts as a whole.
 _WINDOWS: Final = """
     CREATE VIEW {name} AS
     SELECT *, CAST((epoch_us(window_start) - {first}) // {width} AS INTEGER) AS number,
@@ -57,7 +58,7 @@ _QUOTA_COLUMNS: Final = """
     GROUP BY ALL
 """
 
-# Both sides may tell of a partition, and each in part only.
+# Both sides may have seen a partition, and each only in part: take the one with more bytes.
 _PARTITION_SIDES: Final = """
     CREATE TABLE partition_sides AS
     SELECT topic, partition, side, sum(bytes) AS size, max(max_bytes_per_second) AS highest
@@ -82,14 +83,14 @@ _SAMPLED_SECONDS: Final = """
 
 
 class RatesReader:
-    """Asks the open tables about the range of the columns, by minutes or hours (`window`), its ends by the `finest`."""
+    """Queries the open tables in the range of the columns: by `window` (minutes or hours), its two ends by `finest`."""
 
     def __init__(self, tables: OpenTables, columns: Columns, window: str, finest: str) -> None:
         self._rows = tables.rows
         self._columns = columns
         since, until = micros(columns.since), micros(columns.until)
         width = WINDOW_SECONDS[window] * 1_000_000
-        # In the finest windows all is read that the range touches.
+        # in the finest windows everything is read that the range touches
         whole = (-(-since // width) * width, until // width * width) if window != finest else (0, 0)
         for name, table in (("broker_windows", "broker_rates"), ("partition_windows", "partition_rates")):
             tables.rows(
@@ -111,6 +112,7 @@ class RatesReader:
             )
 
     def brokers(self, top: int) -> Brokers:
+        """Return the `top` brokers with the most bytes, each with its sides, series and quotas."""
         ((count, size, throttled_size),) = self._rows(_BROKER_TOTALS)
         if not count:
             return Brokers()
@@ -145,9 +147,10 @@ class RatesReader:
         return Brokers(count, size, throttled_size, shown)
 
     def partitions(self, top: int) -> Partitions:
+        """Return the `top` partitions with the most bytes in, each with its series."""
         self._rows(_PARTITION_SIDES)
         ((count, size),) = self._rows(_PARTITION_TOTALS)
-        # A partition without a row in a window that was sampled has moved nothing in it.
+        # a partition without a row in a window that was sampled has moved nothing in it
         sampled = dict(self._rows(_SAMPLED_SECONDS))
         rates: dict[tuple[str, int], dict[int, float]] = {}
         for topic, partition, number, moved in self._rows(_PARTITION_COLUMNS, top=top):

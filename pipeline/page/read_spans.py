@@ -1,4 +1,4 @@
-"""How quotas were kept, moves, and replicas out of sync: rows of the tables that are spans of time."""
+"""Reads the tables whose rows are spans of time: how quotas were kept, moves, and replicas out of sync."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MOST_MOVES_OF_A_REPLICA: Final = 50
 
 _DAY_MICROS: Final = 86_400 * 1_000_000
 
-# Both sides may tell of a replica: the follower's is its own broker's, whoever leads. Spans end with the day, so one
-# that is open at midnight is carried on by the next day's first, if that began before.
+# Both sides may have seen a replica. The follower's side is that of its own broker, whoever leads. Spans end with the
+# day: one that is open at midnight is continued by the first one of the next day, if that began before midnight.
 _SPANS: Final = """
     CREATE VIEW {name} AS
     WITH one_side AS (
@@ -57,7 +57,7 @@ _MOVE_SUMS: Final = """
     arg_max(quota_bytes_per_second, day_us) AS quota, max(longest_stall_seconds) AS longest_stall
 """
 
-# A row without bytes does not tell its own seconds: those of its day from the span's begin on.
+# A row without bytes does not have its own seconds: they are those of its day from the span's begin on.
 _IDLE_SECONDS: Final = """
     greatest(0, least(coalesce(end_us, day_us + {day}), {known_until}) - greatest(start_us, day_us)) / 1e6
 """
@@ -109,7 +109,7 @@ _ACCURACY: Final = """
 
 
 class SpansReader:
-    """Asks the open tables about spans in the range from `since` to before `until`, known up to `known_until`."""
+    """Queries the open tables for spans from `since` up to but without `until`; samples end at `known_until`."""
 
     def __init__(self, tables: OpenTables, since: datetime, until: datetime, known_until: datetime) -> None:
         self._rows = tables.rows
@@ -123,17 +123,20 @@ class SpansReader:
         self._rows(_QUOTAS.format(**limits))
 
     def accuracy(self, top: int) -> Accuracy:
+        """Return the `top` quotas with the worst seconds."""
         shown = tuple(QuotaAccuracy(*_with_times(row, 6, 7)) for row in self._rows(_ACCURACY, top=top))
         count, worst_1s = self._rows(_ACCURACY_TOTALS)[0]
         return Accuracy(count, worst_1s, shown)
 
     def moves(self, top: int) -> Moves:
+        """Return the moves of the `top` replicas with the most bytes."""
         rows = self._rows(_MOVES, top=top, most=MOST_MOVES_OF_A_REPLICA)
         shown = tuple(Move(Replica(*row[:3]), *_with_times(row[3:], 0, 1, 2)) for row in rows)
         replicas, count, unfinished = self._rows(_MOVE_TOTALS)[0]
         return Moves(replicas, count, unfinished, shown)
 
     def slow(self, top: int) -> SlowReplicas:
+        """Return the `top` longest spans in which a replica was out of sync."""
         rows = self._rows(_LAG, top=top)
         shown = tuple(SlowReplica(Replica(*row[:3]), *_with_times(row[3:], 0, 1, 2)) for row in rows)
         count, stuck_seconds = self._rows(_LAG_TOTALS)[0]
@@ -141,5 +144,5 @@ class SpansReader:
 
 
 def _with_times(row: Sequence[Any], *places: int) -> list[Any]:
-    """Return a row with times for the microseconds at `places`, where there are any."""
+    """Return a row in which the microseconds at `places` became times; None stays None."""
     return [moment(value) if place in places and value is not None else value for place, value in enumerate(row)]

@@ -1,4 +1,4 @@
-"""How exactly quotas were kept, and which replicas took the longest to get in sync: two tables."""
+"""Two tables: how exactly quotas were kept, and which replicas took the longest to get in sync."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planning.units import show_rate, show_size
 
 
 def accuracy_table(accuracy: Accuracy, timeline: Timeline) -> Iterator[Element]:
-    """Yield the table of quotas, the worst second first."""
+    """Yield the table of quotas, the one with the worst second first."""
     columns = (
         ("broker", False),
         ("side", False),
@@ -53,7 +53,7 @@ def _over(text: str, is_over: bool) -> Child:
 
 
 def slow_table(slow: SlowReplicas, timeline: Timeline) -> Iterator[Element]:
-    """Yield the table of replicas out of sync, the longest first."""
+    """Yield the table of replicas out of sync, the longest span first."""
     columns = (
         ("replica", False),
         ("time to in-sync", True),

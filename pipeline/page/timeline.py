@@ -1,4 +1,4 @@
-"""The time line that all charts of a page share: where a time is on it, its marks, and how times are written."""
+"""The time line that all charts of a page share: positions of times, marks, and how times are written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AXIS_HEIGHT: Final = 20
 
 
 class Tick(NamedTuple):
-    """A mark at `part` (0 to 1) of the time line; a day's begin has the day's name."""
+    """A mark at `part` (0 to 1) of the time line. The mark at a day's begin has the day's name."""
 
     part: float
     text: str
@@ -27,7 +27,7 @@ class Tick(NamedTuple):
 
 
 class Timeline:
-    """Times in `zone`, on the line from the first column's begin to the last one's end."""
+    """Times in `zone`, on a line from the first column's begin to the last one's end."""
 
     def __init__(self, columns: Columns, zone: tzinfo) -> None:
         self.columns = columns
@@ -35,13 +35,15 @@ class Timeline:
         self._seconds = columns.seconds * columns.count
 
     def part(self, moment: datetime) -> float:
-        """Where a time is, from 0 to 1: the nearer end where it is outside."""
+        """Return the position of a time, from 0 to 1; a time outside gets the nearer end."""
         return min(1.0, max(0.0, (moment - self.columns.first).total_seconds() / self._seconds))
 
     def start_of(self, number: int) -> datetime:
+        """Return when column `number` (the first is 0) begins."""
         return self.columns.first + timedelta(seconds=number * self.columns.seconds)
 
     def show(self, moment: datetime) -> str:
+        """Show a time in the page's zone."""
         return show_moment(moment, self._zone)
 
     def show_column(self, number: int) -> str:
@@ -49,12 +51,12 @@ class Timeline:
         return self.show(self.start_of(number))
 
     def time(self, moment: datetime) -> Element:
-        """Make an element of a time."""
+        """Make an HTML element for a time."""
         return element("time", {"datetime": f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}, self.show(moment))
 
     def ticks(self) -> list[Tick]:
-        """Return at most MOST_TICKS marks at round times of day in the zone, or at begins of days."""
-        # Where clocks change or the line does not begin at a mark there is one more or less.
+        """Return at most MOST_TICKS marks, at round times of day in the zone or at begins of days."""
+        # one mark more or less comes where clocks change, or where the line does not begin at a mark
         likely = (step for step in self._steps() if self._seconds <= step.total_seconds() * (MOST_TICKS + 1))
         return next(found for found in map(self._ticks_of, likely) if len(found) <= MOST_TICKS)
 
@@ -73,7 +75,7 @@ class Timeline:
         return axis
 
     def grid(self, height: int) -> Iterator[Element]:
-        """Yield the lines at the marks through a chart of so many pixels."""
+        """Yield the lines at the marks, through a chart of `height` pixels."""
         for tick in self.ticks():
             x = f"{tick.part:.3%}"
             yield element(
@@ -88,10 +90,10 @@ class Timeline:
             days += 1 if days < 7 else 7
 
     def _round_times(self, step: timedelta) -> Iterator[datetime]:
-        """Yield the multiples of a step since midnight in the zone; those of days since the first day."""
+        """Yield the multiples of a step since midnight in the zone; those of whole days since the first day."""
         first, end = self.start_of(0), self.start_of(self.columns.count)
         day = first.astimezone(self._zone).replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
-        # Added to the time of day, not to the moment: after a change of the clocks the marks stay at round times.
+        # Added to the time of day: after a change of the clocks the marks stay at round times.
         times_a_day = max(1, timedelta(days=1) // step)
         before = None
         while day <= end.astimezone(self._zone):
@@ -109,7 +111,7 @@ class Timeline:
 
 
 def show_moment(moment: datetime, zone: tzinfo) -> str:
-    """Show a time with its zone, to the second where it has seconds: `2026-11-02 12:00 CET`."""
+    """Show a time with its zone, with seconds only where it has some: `2026-11-02 12:00 CET`."""
     local = moment.astimezone(zone)
     seconds = ":%S" if local.second else ""
     return f"{local:%Y-%m-%d %H:%M{seconds} %Z}"

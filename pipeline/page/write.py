@@ -1,4 +1,4 @@
-"""Put a page together: one HTML document with its style and script inside, which fetches nothing."""
+"""Puts a page together: one HTML document with its style and script inside, which loads nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def page_of(contents: Contents, zone: tzinfo) -> str:
 
 
 def summary(contents: Contents, zone: tzinfo) -> str:
-    """Say in a line what is on the page."""
+    """Return one line that says what is on the page."""
     if contents.is_empty or contents.columns is None:
         return _nothing(contents, zone)
     counts = (
@@ -67,7 +67,7 @@ def _asset(name: str) -> str:
 
 
 def _policy() -> str:
-    """Allow this style and this script, and nothing else: whatever a name had in it, it could load and run nothing."""
+    """Allow this style and this script, and nothing else: a name in the data can then neither load nor run anything."""
     style, script = (_digest(_asset(name)) for name in ("page.css", "page.js"))
     return (
         f"default-src 'none'; style-src '{style}'; script-src '{script}'; img-src data:; base-uri 'none';"
@@ -116,7 +116,7 @@ def _full(contents: Contents, timeline: Timeline) -> list[Element]:
 
 
 def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Element]]:
-    """Yield each section's heading and the section."""
+    """Yield each section with its heading."""
     yield _section(
         "rates",
         "Rates against quotas",

@@ -1,4 +1,5 @@
 """The data path: listeners, links, and what all links of one side share.
 
-Bytes, sockets and turns of the event loop. What becomes of a fetch is decided in `quota`; nothing here reads a file.
+A *link* is a client's connection together with its own connection to the broker. Bytes, sockets and turns of the event
+loop belong in here. What becomes of a fetch is decided in `quota`, and nothing here may read a file.
 """

@@ -15,9 +15,11 @@ _KEEPALIVE_PROBES = 3
 
 
 async def connect(address: Address) -> socket.socket:
-    """A non-blocking socket connected to `address`: a name's addresses are tried in turn, and resolved each time.
+    """Return a non-blocking socket connected to `address`.
 
-    Raises OSError when none takes the connection; how long that may take is for the caller to limit.
+    A name is resolved each time, and its addresses are tried in turn.
+
+    Raises OSError when none accepts the connection. It has no time-out of its own: set one around it.
     """
     loop = asyncio.get_running_loop()
     failure: OSError | None = None
@@ -38,8 +40,8 @@ async def connect(address: Address) -> socket.socket:
 
 
 def set_options(connection: socket.socket) -> None:
-    """Send small frames at once, and notice in about two minutes when a peer's machine is gone."""
-    with contextlib.suppress(OSError):  # a connection that was reset already; whoever reads it will see that
+    """Send small frames at once, and notice within about two minutes that a peer's machine is gone."""
+    with contextlib.suppress(OSError):  # the connection may have been reset already; its reader will see that
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (

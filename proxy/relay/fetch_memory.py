@@ -1,4 +1,7 @@
-"""Bounds what all connections together keep of replicas' fetch requests, and for how long they keep half of one."""
+"""Bounds the memory that all connections together keep of replicas' fetch requests.
+
+It also bounds how long they keep a request of which only a part has come.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +12,35 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 DEFAULT_FETCH_MEMORY: Final = 100 * 2**20
-"""Bytes of all fetches together: dozens of links may have a large one at the same moment."""
+"""The bound in bytes for all fetches together: dozens of links may have a large one at the same time."""
 
 SILENT_SECONDS: Final = 10.0
-"""How long a fetch that is being received may stand still. TCP sends a lost segment five times or more in this time."""
+"""How long no byte of a fetch under way may arrive. TCP sends a lost segment at least five times in this time."""
 
 RECEIVE_SECONDS: Final = 30.0
-"""How long receiving one may take in all: replica.socket.timeout.ms, after which its follower has given it up."""
+"""How long a fetch may take to arrive. After replica.socket.timeout.ms, the same time, its follower has given it up."""
 
 _SWEEP_SECONDS: Final = 1.0
-_SHARE_OF_ONE_SOURCE: Final = 2  # one address has at most half of the memory, but for a single large fetch
+_SHARE_OF_ONE_SOURCE: Final = 2  # one address has at most half of the memory, except for a single large fetch
 
 Why = Literal["fetch_memory", "fetch_stalled"]
-"""Why a link has to go: for want of memory, or because the fetch that it receives does not come to its end."""
+"""Why a link is closed: there is too little memory, or the rest of the fetch that it receives does not come."""
 
 
 class Keeper(Protocol):
-    """A link that keeps the bytes of fetch requests. `client_host` is the address that they came from."""
+    """A link that keeps bytes of fetch requests. `client_host` is the address that they came from."""
 
     client_host: str
 
     @property
     def is_reading(self) -> bool:
-        """Whether it takes what its client sends; while it does not, the client is not to blame for what is missing."""
+        """Whether it takes what its client sends.
+
+        While it does not, the client is not to blame for bytes that are missing.
+        """
 
     def evict(self, why: Why) -> None:
-        """Close, and keep no more."""
+        """Close the link and free what it keeps."""
 
 
 @dataclass(slots=True)
@@ -54,16 +60,18 @@ class _Source:
     size: int = 0
     keepers: dict[Keeper, _Kept] = field(default_factory=dict)
     halves: dict[Keeper, None] = field(default_factory=dict)
-    """Those that receive a fetch, in the order in which these began."""
+    """Links of this address that receive a fetch, the one whose fetch began first in front."""
 
 
 class FetchMemory:
-    """The bytes that links keep of fetches being received, of those held back, and of what came behind those.
+    """The bytes that links keep: of half-received fetches, of held ones, and of what came after those.
 
-    A single fetch may have as many as `limit`, and all together no more; all from one address may have half of it. When
-    there are more, the address that keeps most gives way, and of its links the one whose half-received fetch is the
-    oldest; a fetch that came whole goes only where there is no half one. So neither thousands of connections nor one
-    that sends without an end take the memory that replication needs. `clock` gives monotonic seconds.
+    A single fetch may have up to `limit` bytes, and all together no more; those from one address may have half of it.
+    When there are more, the address that keeps most gives way. Of its links, the one goes whose half-received fetch is
+    the oldest; one with a whole fetch goes only where no fetch is half received.
+
+    So neither thousands of connections nor one endless request can take the memory that replication needs. `clock`
+    gives monotonic seconds.
     """
 
     def __init__(self, limit: int = DEFAULT_FETCH_MEMORY, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,10 +82,10 @@ class FetchMemory:
         self._sweep: asyncio.TimerHandle | None = None
 
     def keep(self, link: Keeper, *, half: int, whole: int, is_new: bool = False) -> None:
-        """Note what `link` keeps now: `half` bytes of a fetch that it receives, and `whole` of what came whole.
+        """Note what `link` keeps now: `half` bytes of a fetch under way, and `whole` bytes of whole requests.
 
-        `is_new` says that the half is of another fetch than before. This or another link may be evicted before it
-        returns.
+        `is_new` says that `half` belongs to another fetch than at the last call. This or another link may be evicted
+        before the call returns.
         """
         if not half and not whole:
             self.drop(link)
@@ -111,7 +119,7 @@ class FetchMemory:
             del self._sources[link.client_host]
 
     def expire(self) -> None:
-        """Evict the links whose half of a fetch does not grow, or is not whole in its time."""
+        """Evict links whose half-received fetch no longer grows, or takes too long."""
         now = self._clock()
         overdue = [
             link
@@ -123,7 +131,7 @@ class FetchMemory:
             self._evict(link, "fetch_stalled")
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have `expire` called while a fetch is being received."""
+        """Have `expire` called regularly while a fetch is being received."""
         if self._sweep is None and any(source.halves for source in self._sources.values()):
             self._sweep = loop.call_later(_SWEEP_SECONDS, self._expire_and_watch, loop)
 

@@ -1,4 +1,7 @@
-"""One connection's replica fetches: each is planned by the throttle, which makes an outcome for the link."""
+"""The replica fetches of one connection.
+
+The throttle plans each of them, and this module turns the plan into an outcome.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,18 @@ from proxy.relay.side import LinkThrottle, Side
 from quota.fetch.context import TooManyPartitions
 from quota.fetch.decisions import Answer, Decision, Forward, Hold
 
-_LEAST_HELD_SECONDS: Final = 1e-6  # tells a later plan from the first
+_LEAST_HELD_SECONDS: Final = 1e-6  # tells the second plan of a held fetch from its first
 
 
 class ReplicaFetches:
-    """The decisions about one connection's fetches, in request order. Whoever owns it carries the outcomes out.
+    """Decides about one connection's fetches, in the order of the requests. The owner carries the outcomes out.
 
-    `peer` is the other broker's id where the route says it; else the first fetch's replica_id is. `sources` judges who
-    at `host` is a replica; None: whoever says so. While a fetch is held the next may not be taken. A throttle that
-    raises has a bug: from then on the connection's fetches pass untouched, for a quota may never break replication.
-    Only a ProtocolError is the follower's fault, and ends the connection.
+    - `peer` is the other broker's id where the route names it. Otherwise it is the first fetch's replica_id.
+    - `sources` judges whether `host` may be a replica. None: every host that claims to be one is believed.
+    - While a fetch is held, the next one must not be taken.
+
+    A throttle that raises has a bug. From then on the connection's fetches pass untouched, since a quota may never
+    break replication. Only a ProtocolError is the follower's fault, and ends the connection.
     """
 
     __slots__ = ("_host", "_peer", "_relay", "_sources", "_throttle", "in_flight", "is_released")
@@ -44,15 +49,15 @@ class ReplicaFetches:
         self._host = host
         self._throttle: LinkThrottle | None = None
         self.in_flight = 0
-        """Fetches whose planned requests are forwarded and not answered."""
+        """Fetches that were planned and forwarded, and are not answered yet."""
         self.is_released = False
-        """Whether all further fetches pass."""
+        """Whether all further fetches of the connection pass."""
 
     def decodes(self, replica_id: int, api_version: int) -> bool:
-        """Whether a fetch is a replica's, and to be decoded.
+        """Return whether a fetch is a replica's, and has to be decoded.
 
-        Where an earlier one was taken for a replica's and this one is not, what was planned is let go of, and all that
-        follows passes.
+        If an earlier fetch was taken for a replica's and this one is not, all plans are dropped, and every further
+        fetch passes.
         """
         if self.is_released or not decodes_replicas(replica_id, api_version):
             return False
@@ -67,7 +72,7 @@ class ReplicaFetches:
         return False
 
     def take(self, event: ReplicaFetch) -> Steps[Outcome]:
-        """Decide on a fetch that arrived. Raises MalformedFrame."""
+        """Decide about a fetch that has arrived. Raises MalformedFrame."""
         self._relay.stats.fetch_requests[event.header.api_version] += 1
         try:
             if isinstance(event.request, ProtocolError):
@@ -78,16 +83,17 @@ class ReplicaFetches:
         return (yield from self._decide(event, request, None))
 
     def passed_undecoded(self, api_version: int) -> None:
-        """A fetch passes that may be of this follower, but is too large to decode, or could not be.
+        """Note that a fetch, perhaps the follower's, passes undecoded: it is too large, or could not be decoded.
 
-        From v7 on the leader then has the follower's session, and what it names next is nothing that we know. So it all
-        passes. Below v7 each fetch says everything: the next one may be throttled again.
+        From v7 on the leader then knows the follower's session, and later fetches list changes to partitions that weir
+        does not know. So every further fetch passes. Below v7 each fetch is complete, and the next one may be throttled
+        again.
         """
         if api_version >= FIRST_SESSION_VERSION:
             self._release()
 
     def settle(self, observers: Sequence[ResponseObserver]) -> Steps[None]:
-        """Tell the throttle of the responses to its fetches that passed whole, oldest first."""
+        """Tell the throttle about the responses that passed whole, the oldest first."""
         scanners = [observer for observer in observers if isinstance(observer, FetchResponseScanner)]
         self.in_flight -= len(scanners)
         try:
@@ -99,7 +105,7 @@ class ReplicaFetches:
         self._relay.held.wake_soon()
 
     def close(self) -> None:
-        """The connection is gone."""
+        """End the connection's part of the throttle."""
         self._close_throttle()
         self._relay.held.wake_soon()
 
@@ -111,11 +117,11 @@ class ReplicaFetches:
             throttle.close()
         except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)
-            self._relay.throttle.drop(throttle)  # so that nothing stays reserved for it
+            self._relay.throttle.drop(throttle)  # so that it keeps nothing reserved
 
     def _decide(self, event: ReplicaFetch, request: FetchRequest, held_since: float | None) -> Steps[Outcome]:
-        # Nothing else happens on the link between the steps, up to when the outcome is carried out: the budget, the
-        # line of pending responses and the bytes sent have to agree.
+        # Between these steps, and until the outcome is carried out, nothing else happens on the link: the budget, the
+        # pending responses and the bytes sent have to agree.
         try:
             decision = yield from self._plan(request, held_since)
             if isinstance(decision, Hold):
@@ -124,7 +130,7 @@ class ReplicaFetches:
         except TooManyPartitions as error:
             return self._pass_from_now_on("too_many_partitions", error)
         except ProtocolError:
-            raise  # the request broke a rule: closing the connection gives back what was reserved for it
+            raise  # the request broke a rule: closing the connection gives back what it had reserved
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up(error)
             return outcomes.Pass()
@@ -153,7 +159,7 @@ class ReplicaFetches:
         return outcomes.Hold(decision.until, partial(self._decide, event, request, held_since), self._throttle)
 
     def _give_up(self, error: Exception) -> None:
-        """Decode no more fetches of this connection; what the throttle reserved for it flows back."""
+        """Decode no more fetches of this connection, and give back what it has reserved."""
         self._report(error)
         self._relay.stats.passthrough["throttle_error"] += 1
         self._release()
@@ -166,7 +172,10 @@ class ReplicaFetches:
         return outcomes.Pass()
 
     def _release(self) -> None:
-        """Decode no more; in a session the leader does not know what its follower names: it begins anew with it."""
+        """Decode no more fetches.
+
+        A follower in a session gets an error by the leader, and begins a new session with it.
+        """
         self.is_released = True
         self._close_throttle()
 
@@ -180,12 +189,12 @@ class ReplicaFetches:
 def _outcome(
     event: ReplicaFetch, request: FetchRequest, decision: Forward | Answer
 ) -> Steps[outcomes.Forward | outcomes.Answer]:
-    """The bytes for the broker, where it is asked, and what waits for the response."""
+    """Return what goes to the broker, if anything, and what waits for the response."""
     version, correlation_id = event.header.api_version, event.header.correlation_id
     if isinstance(decision, Answer):
         return outcomes.Answer(Pending(correlation_id, answer=decision.frame))
     most_partitions, most_topics = decision.most_partitions, None
-    if most_partitions is not None:  # a leader may put each partition into a topic of its own
+    if most_partitions is not None:  # a leader may put each partition into a topic entry of its own
         most_topics = most_partitions + len(decision.request.topics)
     scanner = FetchResponseScanner(
         version,
@@ -203,5 +212,5 @@ def _outcome(
 
 
 def with_size(frame: bytes) -> bytes:
-    """A frame as it stands on the wire."""
+    """Return a frame with its size prefix."""
     return SIZE.pack(len(frame)) + frame

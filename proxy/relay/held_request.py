@@ -1,4 +1,4 @@
-"""A request that waits: until its time, until something changes, or until its link is closed."""
+"""A request that waits until its time is up, until something changes, or until its link is closed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from protocol.framing import ReplicaFetch, RequestBegins
 from proxy.relay.outcomes import Hold
 from proxy.relay.side import Holder, Side
 
-_SHORTEST_HOLD_SECONDS: Final = 0.001  # a loop's timers are this coarse; less would spin
+_SHORTEST_HOLD_SECONDS: Final = 0.001  # a loop's timers are no finer; a shorter hold would spin
 
 Holdable = ReplicaFetch | RequestBegins
 
 
 class HeldRequest:
-    """The one request of `link` that is held. When it is time, the relay's line calls `link.replan`."""
+    """The one request of `link` that is held. When its time is up, the relay's line calls `link.replan`."""
 
     __slots__ = ("_line", "_link", "_now", "_timer", "again", "request")
 
     def __init__(self, link: Holder, relay: Side, request: Holdable, hold: Hold) -> None:
         self.request = request
         self.again = hold.again
-        """Tells what becomes of it now."""
+        """Plans the request again, and returns what becomes of it."""
         self._link = link
         self._line = relay.held
         self._now = relay.clock
@@ -34,11 +34,11 @@ class HeldRequest:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept of it. A request that streams waits in its client's socket."""
+        """The bytes of it that are kept. A request that is streamed waits in its client's socket."""
         return len(self.request.frame) if isinstance(self.request, ReplicaFetch) else 0
 
     def wait(self, hold: Hold) -> None:
-        """Wait as `hold` says, and no longer as was said before."""
+        """Wait as `hold` says; earlier holds no longer count."""
         self.again = hold.again
         self._stop_timer()
         if math.isfinite(hold.until):

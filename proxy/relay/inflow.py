@@ -1,7 +1,7 @@
-"""One direction's bytes between their arrival and their turn: a few frames at a time, and no more while others wait.
+"""The bytes of one direction between their arrival and their turn.
 
-A client may put a thousand requests into one packet. To take them all at once would keep every other connection
-waiting, so what is more than a few waits in line with that of all connections like it.
+A client may put a thousand requests into one packet. Taking all of them at once would keep every other connection
+waiting. So a few frames are taken at a time, and the rest waits in one line with that of all similar connections.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from proxy.relay.pump import BLOCKED, UNTAKEN, Pump
 from proxy.relay.turn_budget import TurnBudget
 
 MOST_FRAMES: Final = 16
-"""Frames taken at once. Kafka's clients have five requests under way at the most, its replica fetchers one."""
+"""The most frames taken at once. Kafka's clients have at most five requests under way, its replica fetchers one."""
 
-_AT_ONCE_SECONDS: Final = 0.0002  # while nobody waits in line, more frames are taken for so long
-_SMALL_FRAME: Final = 1024  # bytes: larger ones never wait, for they cost no more than moving them
+_AT_ONCE_SECONDS: Final = 0.0002  # while no other connection waits, more frames are taken for this long
+_SMALL_FRAME: Final = 1024  # bytes: larger frames never wait, as they cost no more than moving them
 
 
 class InflowOwner(Protocol):
-    """The link of an inflow. Nothing here may block or await."""
+    """The link that an inflow belongs to. Nothing here may block or await."""
 
     def take(self, pump: Pump, view: memoryview) -> int:
-        """Take the next bytes of a direction; returns how many were taken, up to a frame's end when not all were."""
+        """Take the next bytes of a direction. Returns how many were taken; if not all, they end at a frame's end."""
 
     def took(self, pump: Pump) -> None:
-        """Bytes that had to wait were taken, and sent as far as possible."""
+        """Note that bytes which had to wait were taken, and sent as far as possible."""
 
     def failed(self, pump: Pump, error: Exception) -> None:
-        """`take` raised: the link has to be closed."""
+        """Close the link: `take` raised."""
 
 
 class Inflow:
-    """What `pump` has read and its owner has not taken yet; while there is such, the pump does not read.
+    """The bytes that `pump` has read and its owner has not taken yet. While there are any, the pump does not read.
 
-    Nothing is taken while `is_open` is False, or the pump has something to send that is not taken from it.
+    Nothing is taken while `is_open` is False, or while the pump still has to send bytes that came by another way.
     """
 
     __slots__ = ("_cutter", "_is_in_line", "_owner", "_pump", "_turns", "is_open", "rest")
@@ -51,16 +51,16 @@ class Inflow:
         self._is_in_line = False
         self.is_open = False
         self.rest = memoryview(b"")
-        """What waits; it begins with a frame's first byte, or behind those of a request that is held."""
+        """The bytes that wait. They begin with a frame, or with what follows a request that is held."""
 
     def skip(self, size: int) -> None:
-        """Bytes passed that end no later than the frame under way."""
+        """Note that `size` bytes passed, which end no later than the frame under way."""
         self._cutter.skip(size)
 
     def arrived(self, view: memoryview, clock: Callable[[], float] = time.perf_counter) -> bool:
-        """Have the first frames of `view` taken, and keep what follows them.
+        """Have the first frames of `view` taken, and keep the rest.
 
-        Returns whether a small buffer came full, with so few frames that a large one would not hold up others.
+        Returns whether a large buffer is worth it: a small one came full, with few frames in it.
         """
         at, frames = self._take_some(view)
         if at < len(view):
@@ -79,18 +79,18 @@ class Inflow:
         return len(view) >= SMALL_BUFFER_SIZE and frames * _SMALL_FRAME < len(view)
 
     def go_on(self) -> None:
-        """Get in line with what waits, unless it has to wait for something else too."""
+        """Get in line with the bytes that wait, unless something else has to happen first."""
         if self.rest and not self._is_in_line and self.is_open and not self._pump.is_paused(BLOCKED):
             self._is_in_line = True
             self._turns.add(self._take_next)
 
     def drop(self) -> None:
-        """Forget what waits."""
+        """Throw away the bytes that wait."""
         self.rest = memoryview(b"")
         self._pump.resume(UNTAKEN)
 
     def close(self) -> None:
-        """The link is closed."""
+        """End the inflow: the link is closed."""
         self.rest = memoryview(b"")
 
     def _take_next(self) -> None:
@@ -111,7 +111,7 @@ class Inflow:
         self._owner.took(self._pump)
 
     def _take_some(self, view: memoryview) -> tuple[int, int]:
-        """Have at most MOST_FRAMES taken; returns how many bytes, and how many frames were seen in them."""
+        """Have at most MOST_FRAMES taken. Returns the bytes taken, and the frames seen in them."""
         before = self._cutter.place
         size, frames = self._cutter.cut(view, MOST_FRAMES)
         taken = self._owner.take(self._pump, view[:size])

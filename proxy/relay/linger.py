@@ -1,4 +1,4 @@
-"""The end of a drained connection: its client closes first, or what was sent to it last could be lost to a reset."""
+"""The end of a drained connection. Its client has to close first: a reset could lose the last bytes sent to it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from proxy.relay.buffers import SMALL_BUFFER_SIZE
 from proxy.relay.transport import Transport
 
 LINGER_SECONDS: Final = 1.0
-"""How long a drained client has for closing its end."""
+"""How long a drained client has to close its end."""
 
 
 class Linger:
-    """Throws away what `client` still sends, until it ends its connection or the time is over: then calls `on_end`."""
+    """Throws away what `client` still sends. Calls `on_end` when it closes its connection, or when the time is over."""
 
     __slots__ = ("_client", "_on_end", "_timer")
 
@@ -25,7 +25,7 @@ class Linger:
         self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, on_end)
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._client.unwatch_reads()
         self._timer.cancel()
 

@@ -1,8 +1,10 @@
-"""One client's connection and its own connection to the broker.
+"""A link: one client's connection together with its own connection to the broker.
 
-Requests become events, and responses are matched with them. `ReplicaFetches` decides what becomes of a replica's fetch,
-and the link carries that out. How far its life has come is kept in a `LinkLife`, whose table says what may follow. All
-of it happens in the callbacks of the loop; nothing here awaits, so nothing is ever seen half-changed.
+Bytes from the client become request events, and responses are matched with them. `ReplicaFetches` decides what becomes
+of a replica's fetch, and the link carries that out. A `LinkLife` holds the state of the link, and its table says which
+events are possible.
+
+Everything happens in callbacks of the event loop. Nothing in here awaits, so nobody sees a change half done.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ from proxy.relay.side import Side
 from proxy.relay.sliced_work import SlicedWork
 from proxy.relay.transport import Transport
 
-_LARGE_FETCH: Final = 2**14  # bytes: what is received of a larger one has to wait for its turn
+_LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
 
 HALF_CLOSED_SECONDS: Final = 60.0
 """How long a connection may stay half-closed without a byte moving."""
 
 
 class Link:
-    """A client's connection and the upstream's, from the moment that both are there until `close`.
+    """A client's connection and its upstream's, from the moment that both exist until `close`.
 
-    `peer` is the upstream broker's id where the route says it. `on_close` is called once, when both connections are
+    `peer` is the upstream broker's id where the route names it. `on_close` is called once, when both connections are
     closed.
     """
 
@@ -95,7 +97,7 @@ class Link:
         self._requests = LinkRequests(self, relay, self._fetches, reports, responses, *ends)
         self._work = SlicedWork(self, relay.turns)
         self._replans_later = False
-        self._kept_half = self._kept_whole = 0  # bytes of fetches, as told to `fetch_memory`
+        self._kept_half = self._kept_whole = 0  # bytes of fetches, as last told to `fetch_memory`
         self._half_closed: asyncio.TimerHandle | None = None
         self._linger: Linger | None = None
 
@@ -106,12 +108,12 @@ class Link:
         self.on(Event.STARTED)
 
     def close(self) -> None:
-        """Close both connections at once; what is unsent is lost."""
+        """Close both connections at once. Unsent bytes are lost."""
         if not self.life.is_closed:
             self.on(Event.CLOSE)
 
     def drain(self) -> None:
-        """Take no further request, and close when every response that is due was passed on."""
+        """Take no further request, and close as soon as every pending response has passed."""
         if self.life.phase is not Phase.OPEN:
             return
         self.on(Event.DRAIN)
@@ -119,12 +121,12 @@ class Link:
         self._finish_if_idle()
 
     def evict(self, why: Why) -> None:
-        """Close for want of memory, or because a fetch does not come to its end."""
+        """Close because of what the link keeps; `why` says which bound it hit."""
         self._reports.evicted(why, self._kept_half + self._kept_whole)
         self.close()
 
     def on(self, event: Event) -> None:
-        """Take what happened, and have everything do what the state that follows allows."""
+        """Take an event, and start or stop everything as the new state says."""
         life = self.life
         life.on(event)
         self._requests_in.is_open, self._responses_in.is_open = life.takes_requests, life.takes_responses
@@ -158,13 +160,13 @@ class Link:
 
     @property
     def is_reading(self) -> bool:
-        """Whether what the client sends is taken: nothing holds it up here, or behind here."""
+        """Whether what the client sends is taken: nothing holds it up on this link."""
         return self.life.takes_requests and not self._to_upstream.is_paused(BLOCKED | UNTAKEN | IN_LINE)
 
     # What the pumps tell
 
     def received(self, pump: Pump, view: memoryview) -> None:
-        """Take bytes that arrived from the client (for the upstream) or from the upstream."""
+        """Take bytes that `pump` has read, from the client (for the upstream) or from the upstream."""
         is_requests = pump is self._to_upstream
         stream, inflow = (
             (self._requests.stream, self._requests_in) if is_requests else (self._responses, self._responses_in)
@@ -186,7 +188,7 @@ class Link:
         self._go_on_draining()
 
     def take(self, pump: Pump, view: memoryview) -> int:
-        """Take a few requests or responses; returns how many bytes of them were taken."""
+        """Take a few requests or responses. Returns how many bytes were taken."""
         if pump is self._to_upstream:
             taken, is_new, work = self._requests.take(view)
             if work is not None:
@@ -202,12 +204,12 @@ class Link:
         return len(view)
 
     def took(self, pump: Pump) -> None:
-        """Go on with what waited for this."""
+        """Go on with what waited until bytes were taken."""
         self._note_kept()
         self._go_on_draining()
 
     def unblocked(self, pump: Pump) -> None:
-        """Go on with what waited for a peer to read."""
+        """Go on with what waited until a peer read."""
         if pump is self._to_client:
             self._responses_in.go_on()
             self._requests.ease()
@@ -217,13 +219,13 @@ class Link:
             self._finish_if_idle()
 
     def ended(self, pump: Pump) -> None:
-        """One end sent its last byte, and the other was told."""
+        """Note that one end has sent its last byte, and that the other end was told."""
         self.on(Event.CLIENT_ENDED if pump is self._to_upstream else Event.UPSTREAM_ENDED)
         if not self.life.is_closed:
             self._watch_half_closed()
 
     def failed(self, pump: Pump, error: Exception) -> None:
-        """Close, and say why unless a peer simply went away."""
+        """Close, and log the reason unless a peer simply went away."""
         if self.life.is_closed:
             return
         self._reports.failed(error, by_client=pump is self._to_upstream)
@@ -232,7 +234,7 @@ class Link:
         self.close()
 
     def replan(self) -> None:
-        """Have it decided again on the request that is held."""
+        """Have the held request decided about again."""
         held = self._requests.held
         if held is None:
             return
@@ -251,12 +253,12 @@ class Link:
     # Work that takes several turns
 
     def work_began(self) -> None:
-        """Take nothing until it is done."""
+        """Take nothing from either peer until the work is done."""
         if not self.life.is_closed:
             self.on(Event.WORK_BEGAN)
 
     def work_ended(self) -> None:
-        """Go on with what waited for it."""
+        """Go on with what waited for the work."""
         self._note_kept()
         self._to_upstream.flush()
         if self.life.is_closed:
@@ -270,7 +272,10 @@ class Link:
         self._go_on_draining()
 
     def work_failed(self, error: Exception) -> None:
-        """Close: only what the client sent can be at fault, for what settling raises is the throttle's."""
+        """Close.
+
+        Only the client's bytes can be the cause: an error while an answer is settled is caught by the throttle's owner.
+        """
         self.failed(self._to_upstream, error)
 
     def _note_kept(self, *, is_new: bool = False) -> None:
@@ -290,13 +295,16 @@ class Link:
     def _go_on_draining(self) -> None:
         if self.life.is_draining:
             self._take_no_more()
-            self._loop.call_soon(self._finish_if_idle)  # when what arrived was sent
+            self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
 
     def _take_no_more(self) -> None:
-        """Draining: read up to the end of the request under way and no further; one that is held was not taken."""
+        """While draining: read to the end of the request under way, and no further.
+
+        A held request counts as not taken.
+        """
         stream = self._requests.stream
         if stream.opaque or self._work.is_under_way:
-            return  # of an opaque one only its peers know what is in flight: it goes on until the limit
+            return  # only the peers know what is in flight on an opaque connection: it goes on until the time is over
         self._requests.give_up_held()
         self._requests_in.drop()
         self._note_kept()
@@ -306,7 +314,7 @@ class Link:
             self.on(Event.LAST_REQUEST_ENDED)
 
     def _finish_if_idle(self) -> None:
-        """Draining: when nothing is in flight any more, say goodbye and wait a moment for the client's."""
+        """While draining: when nothing is in flight, close the sending side, and let the client close its own."""
         waiting = self._responses.pending or self._to_client.unsent or self._to_upstream.unsent
         stream = self._requests.stream
         if not self.life.is_draining or waiting or self._work.is_under_way or not stream.at_boundary or stream.opaque:

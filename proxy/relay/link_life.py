@@ -1,8 +1,8 @@
-"""The life of a link: its states, and what each event makes of them.
+"""The life of a link: its states, and what each event changes.
 
-A link's life is five small machines, one for each question about it. An event goes to all of them at once. What may be
-read and taken follows from their states together. As in h11 all of it is written down in tables, and an event that has
-no place there is a bug: it raises.
+A link's state is that of five small machines: Phase, Client, Upstream, Requests and Work. Every event goes to all of
+them. Their states together say what may be read and taken. As in h11, all of it is in tables. An event that no table
+has for the present state is a bug, and raises.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ class Event(Enum):
     STARTED = auto()
     """Bytes may move."""
     HELD = auto()
-    """A request has to wait, and with it all that follow it."""
+    """A request is held, and all later ones wait with it."""
     RELEASED = auto()
-    """The request that waited goes, or is given up."""
+    """The held request goes on, or is given up."""
     CROWDED = auto()
-    """The client asked for as much as may be under way at one time."""
+    """The client has as much under way as it may."""
     EASED = auto()
-    """It may ask again."""
+    """There is room for more of the client's requests."""
     WORK_BEGAN = auto()
-    """A piece of work that takes several turns of the event loop began: what it looks at may not change meanwhile."""
+    """Work over several turns of the event loop began. What it looks at must not change meanwhile."""
     WORK_ENDED = auto()
     CLIENT_ENDED = auto()
     """The client sent its last byte."""
     UPSTREAM_ENDED = auto()
     """The broker sent its last byte."""
     DRAIN = auto()
-    """No further request is to be taken."""
+    """No further request may be taken."""
     LAST_REQUEST_ENDED = auto()
-    """While draining: the request that was under way came to its end."""
+    """While draining: the request under way came to its end."""
     DELIVERED = auto()
-    """While draining: every response that was due was passed on."""
+    """While draining: every pending response has passed."""
     CLOSE = auto()
-    """Something broke, or it is over."""
+    """Something broke, or the link has done all it had to."""
 
 
 class Phase(Enum):
@@ -54,18 +54,18 @@ class Phase(Enum):
 
 
 class Client(Enum):
-    """What may come from the client."""
+    """What the client may still send."""
 
     SENDS = auto()
     FINISHES = auto()
-    """The rest of one request."""
+    """Only the rest of one request."""
     IS_DONE = auto()
-    """Nothing that would be taken."""
+    """Nothing more is taken."""
     ENDED = auto()
 
 
 class Upstream(Enum):
-    """What may come from the broker."""
+    """What the broker may still send."""
 
     SENDS = auto()
     ENDED = auto()
@@ -81,7 +81,7 @@ class Requests(Enum):
 
 
 class Work(Enum):
-    """Whether work goes on over several turns of the event loop."""
+    """Whether work over several turns is under way."""
 
     NONE = auto()
     UNDER_WAY = auto()
@@ -92,7 +92,7 @@ State = Phase | Client | Upstream | Requests | Work
 TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
     Phase.NEW: {Event.STARTED: Phase.OPEN, Event.CLOSE: Phase.CLOSED},
     Phase.OPEN: {
-        Event.CLIENT_ENDED: Phase.OPEN,  # half-closed: the other direction flows on
+        Event.CLIENT_ENDED: Phase.OPEN,  # half-closed: the other direction goes on
         Event.UPSTREAM_ENDED: Phase.OPEN,
         Event.DRAIN: Phase.DRAINING,
         Event.CLOSE: Phase.CLOSED,
@@ -130,17 +130,17 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
     Work.NONE: {Event.WORK_BEGAN: Work.UNDER_WAY},
     Work.UNDER_WAY: {Event.WORK_ENDED: Work.NONE},
 }
-"""What an event makes of a state. A machine that has the event in none of its rows does not care for it."""
+"""The next state by state and event. An event that a machine has in none of its rows leaves that machine as it is."""
 
 CLOSED_TOGETHER: Final[tuple[frozenset[State], ...]] = (
     frozenset((Client.ENDED, Upstream.ENDED)),  # nothing can follow
-    frozenset((Client.ENDED, Requests.HELD)),  # nobody waits for the request any more
+    frozenset((Client.ENDED, Requests.HELD)),  # nobody waits for the held request any more
     frozenset((Client.ENDED, Requests.HELD_AND_CROWDED)),
-    frozenset((Upstream.ENDED, Requests.HELD)),  # nobody would answer it
+    frozenset((Upstream.ENDED, Requests.HELD)),  # nobody would answer the held request
     frozenset((Upstream.ENDED, Requests.HELD_AND_CROWDED)),
     frozenset((Phase.LINGERING, Client.ENDED)),
 )
-"""Pairs of states that close the link, whatever the event was that brought them about."""
+"""Pairs of states that close the link, whichever event led to them."""
 
 _CARED_FOR: Final[Mapping[type[State], frozenset[Event]]] = {
     machine: frozenset(event for state, row in TABLE.items() if type(state) is machine for event in row)
@@ -149,11 +149,11 @@ _CARED_FOR: Final[Mapping[type[State], frozenset[Event]]] = {
 
 
 class ImpossibleEvent(Exception):
-    """An event that the table does not have for the link's state: a bug."""
+    """An event that no table has for the link's state: a bug."""
 
 
 class LinkLife:
-    """Where a link is in its life. `on` takes what happens; nothing changes where it raises."""
+    """The state of a link. `on` takes events; where it raises, nothing has changed."""
 
     __slots__ = ("client", "phase", "requests", "upstream", "work")
 
@@ -166,11 +166,11 @@ class LinkLife:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """All of it."""
+        """The states of all five machines."""
         return self.phase, self.client, self.upstream, self.requests, self.work
 
     def on(self, event: Event) -> None:
-        """Take an event. Raises ImpossibleEvent where it has no place; after the end nothing has."""
+        """Take an event. Raises ImpossibleEvent where no table has it; after the end that is so for every event."""
         if self.phase is Phase.CLOSED:
             raise ImpossibleEvent(f"{event.name} after the link was closed")
         after = [_next(state, event) for state in self.states]
@@ -181,12 +181,12 @@ class LinkLife:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is over."""
+        """Whether the link is closed."""
         return self.phase is Phase.CLOSED
 
     @property
     def is_draining(self) -> bool:
-        """Whether no further request is to be taken, and what was taken is answered still."""
+        """Whether no further request is taken, while pending ones are still answered."""
         return self.phase is Phase.DRAINING
 
     @property

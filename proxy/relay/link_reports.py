@@ -1,4 +1,4 @@
-"""What a link counts and logs when something is not as usual."""
+"""What a link counts and logs when something unusual happens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proxy.relay.stats import RelayStats
 
 
 class LinkReports:
-    """Tells operators of one link; `client` and `upstream` are how its ends are called."""
+    """Reports about one link; `client` and `upstream` are the names of its ends in the log."""
 
     __slots__ = ("_client", "_log", "_stats", "_upstream")
 
@@ -21,13 +21,13 @@ class LinkReports:
         self._upstream = upstream
 
     def evicted(self, why: Why, kept_bytes: int) -> None:
-        """The link has to go because of what it keeps."""
+        """Report that the link is closed because of what it keeps."""
         self._stats.protocol_errors[why] += 1
         event = "fetch_memory_full" if why == "fetch_memory" else why
         self._log.fault(event, self._client, side=self._stats.side, kept_bytes=kept_bytes)
 
     def failed(self, error: Exception, *, by_client: bool) -> None:
-        """One direction is broken: a peer's bytes are, or the relay is. A connection that broke off is neither."""
+        """Report that one direction broke: by a peer's bytes, or by a bug. A connection that was lost is neither."""
         stats, log = self._stats, self._log
         if isinstance(error, ProtocolError):
             sent_by, name = ("client", self._client) if by_client else ("upstream", self._upstream)
@@ -38,7 +38,7 @@ class LinkReports:
             log.error("relay_error", side=stats.side, error=repr(error), at=innermost_frame(error))
 
     def undecoded(self, event: Undecoded) -> None:
-        """A fetch passes that could not be decoded."""
+        """Report a fetch that passes undecoded."""
         self._stats.count_undecoded(event.api_version, event.reason)
         self._log.fault(
             "fetch_not_throttled",
@@ -50,6 +50,6 @@ class LinkReports:
         )
 
     def opaque(self, event: BecameOpaque) -> None:
-        """From now on the connection's bytes are not understood."""
+        """Report that the connection's bytes are not understood from now on."""
         self._stats.passthrough[event.reason] += 1
         self._log.fault("opaque_connection", self._client, side=self._stats.side, reason=event.reason)

@@ -1,4 +1,4 @@
-"""The requests of one link: which pass, which wait, and which are a replica's and decided on."""
+"""The requests of one link: which pass, which wait, and which are a replica's fetches and need a decision."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from proxy.relay.pump import BLOCKED, Pump
 from proxy.relay.side import Holder, Side
 
 MOST_PENDING: Final = 1024
-"""Requests that may wait for responses before no more are read from the client."""
+"""The most requests that wait for responses. With more, nothing is read from the client."""
 
 MOST_FETCHES: Final = 8
-"""Replica fetches among them: each keeps its plan. Kafka's fetchers have one under way."""
+"""The most replica fetches among them, as each keeps its plan. Kafka's fetchers have one under way."""
 
 _NOTHING: Final = memoryview(b"")
 
 
 class RequestsOwner(Holder, Protocol):
-    """The link of these requests."""
+    """The link that the requests belong to."""
 
     life: LinkLife
 
@@ -47,9 +47,9 @@ class RequestsOwner(Holder, Protocol):
 
 
 class LinkRequests:
-    """Turns what the client sends into what goes to the broker, and into what waits for its responses.
+    """Turns what the client sends into what goes to the broker, and into what waits for responses.
 
-    Bytes to send are put into the pumps' `unsent`; whoever called flushes `to_upstream`.
+    Bytes to send are put into the pumps' `unsent`; the caller flushes `to_upstream`.
     """
 
     __slots__ = (
@@ -83,23 +83,23 @@ class LinkRequests:
         self._responses = responses
         self._to_upstream = to_upstream
         self._to_client = to_client
-        self._deciding_size = 0  # bytes of the fetch on which is decided
+        self._deciding_size = 0  # bytes of the fetch that is being decided about
         self._observer: ResponseObserver | None = None  # of the next request that passes
         self.stream = RequestStream(relay.fetch_size_limit, fetches.decodes)
         if relay.gate is not None:
             self.stream.may_hold = relay.gate.may_hold
         self.held: HeldRequest | None = None
-        """The request that waits, and with it all that follow it."""
+        """The request that is held; all later ones wait for it."""
 
     @property
     def whole_bytes(self) -> int:
-        """Bytes that are kept of requests that came whole."""
+        """The bytes kept of requests that came whole."""
         return self._deciding_size + (0 if self.held is None else self.held.size)
 
     def take(self, view: memoryview) -> tuple[int, bool, Steps[None] | None]:
         """Take the next bytes.
 
-        Returns how many were taken, whether a request began or ended in them, and the work to do before the rest.
+        Returns how many were taken, whether a request began or ended in them, and work to be done before the rest.
         """
         life, pending = self._link.life, self._responses.pending
         is_new = False
@@ -135,11 +135,12 @@ class LinkRequests:
             case BecameOpaque():
                 self._reports.opaque(event)
                 self._responses.become_opaque()
-                self._to_client.large_reads = True  # nothing tells small frames from large ones any more
+                # frames are no longer told apart, so there are no small ones to wait for
+                self._to_client.large_reads = True
         return None
 
     def _go_on_decoding(self) -> Steps[None]:
-        """A large fetch, of which a part is decoded."""
+        """Decode more of a large fetch, of which a part is decoded."""
         is_decoded = False
         while not is_decoded:
             yield
@@ -179,14 +180,14 @@ class LinkRequests:
                     self._observer = observer
 
     def _answer(self, pending: Pending) -> None:
-        """Queue an answer of our own; it is sent at once when no response is due before it."""
+        """Queue an answer of the sidecar's own. It is sent at once where no response is due before it."""
         self._responses.expect(pending)
         ready = self._responses.ready_answers()
         if ready:
             self._to_client.unsent += ready
             self._to_client.flush()
         if not ready or self._to_client.is_paused(BLOCKED):
-            self._crowd()  # or a client that never reads could have answers pile up
+            self._crowd()  # a client that never reads could have answers pile up
 
     # How much is under way
 
@@ -196,7 +197,7 @@ class LinkRequests:
             self._link.on(Event.CROWDED)
 
     def ease(self) -> None:
-        """Responses were passed on: there may be room for requests again."""
+        """Note that responses have passed, so that there may be room for requests again."""
         if self._link.life.requests in (Requests.CROWDED, Requests.HELD_AND_CROWDED):
             pending = self._responses.pending
             if (
@@ -209,7 +210,7 @@ class LinkRequests:
     # A request that is held
 
     def decide_again(self, held: HeldRequest) -> Steps[None]:
-        """Have it decided again on the request that is held; when it goes, what came behind it may follow."""
+        """Have the held request decided about again. If it goes, later requests may follow."""
         outcome = yield from held.again()
         if isinstance(outcome, outcomes.Hold):
             held.wait(outcome)
@@ -223,13 +224,13 @@ class LinkRequests:
             self._link.on(Event.RELEASED)
 
     def forget_held(self) -> None:
-        """The request that was held waits no more."""
+        """Forget the held request."""
         if self.held is not None:
             self.held.end()
             self.held = None
 
     def give_up_held(self) -> None:
-        """The request that is held is as if it had never come: its client will send it elsewhere."""
+        """Drop the held request as if it had never come: its client will send it elsewhere."""
         if self.held is not None:
             self.forget_held()
             self.stream.drop()

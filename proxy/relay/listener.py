@@ -1,4 +1,4 @@
-"""A port that clients connect to, each of whose connections gets one of its own to the upstream."""
+"""A port that clients connect to. Each of their connections gets its own connection to the upstream."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _ACCEPT_PAUSE_SECONDS: Final = 0.5
 
 
 class Listener:
-    """Accepts connections on `listen` for `relay`'s side and carries them to `upstream`.
+    """Accepts connections on `listen` for `relay`'s side, and carries them to `upstream`.
 
-    `peer` is the upstream broker's id on an egress route, None on the ingress, where each fetch names its replica.
-    `sources` judges whether it is one; None: whoever says so.
-    Listen on port 0 for a free one; `address` says which it became.
+    - `peer` is the upstream broker's id on an egress route. It is None on the ingress, where each fetch names its
+      replica.
+    - `sources` judges whether a client is a replica. None: every client that claims to be one is believed.
+    - With port 0 a free one is chosen; `address` then has it.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Listener:
         self.peer = peer
         self.sources = sources
         self.links: set[Link] = set()
-        """The connections that move bytes."""
+        """The links that move bytes now."""
         self._socket: socket.socket | None = None
         self._connecting: dict[asyncio.Task[socket.socket], tuple[socket.socket, str]] = {}
         self._resume: asyncio.TimerHandle | None = None
@@ -49,7 +50,7 @@ class Listener:
         self._empty.set()
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the address is taken or not this machine's."""
+        """Listen. Raises OSError when the address is taken, or is not this machine's."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(
             self.address.host, self.address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -68,7 +69,7 @@ class Listener:
         loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Stop accepting; the connections go on."""
+        """Stop accepting. Connections go on."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
@@ -78,11 +79,11 @@ class Listener:
             self._resume = None
 
     async def drain(self, limit_seconds: float) -> None:
-        """Stop accepting and close every connection: when nothing is in flight on it, or when the limit is over."""
+        """Stop accepting, and close each connection when nothing is in flight on it, or after `limit_seconds`."""
         self.close()
         self._draining = True
         for task in self._connecting:
-            task.cancel()  # nothing was read from their clients yet
+            task.cancel()  # nothing was read from these clients yet
         for link in list(self.links):
             link.drain()
         try:
@@ -122,7 +123,7 @@ class Listener:
             task.add_done_callback(self._connected)
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Out of descriptors or memory: those who wait stay in the backlog until some are free again."""
+        """Stop accepting for a while, without descriptors or memory. Clients wait in the backlog."""
         relay, loop = self.relay, asyncio.get_running_loop()
         relay.stats.accept_errors += 1
         relay.log.fault("accept_failed", str(self.address), side=relay.stats.side, reason=str(error))
@@ -140,7 +141,7 @@ class Listener:
             return await connect(self.upstream)
 
     def _connected(self, task: asyncio.Task[socket.socket]) -> None:
-        """Begin to relay; a client whose upstream is down is closed at once, for it to try again."""
+        """Begin to relay. If the upstream is down, the client is closed at once and can try again."""
         client, client_host = self._connecting.pop(task)
         if task.cancelled():
             client.close()

@@ -1,4 +1,4 @@
-"""What becomes of a request that is not simply passed on: values, which the link carries out."""
+"""What becomes of a request: values, which the link carries out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from protocol.steps import Steps
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The request goes to the broker as it came; `observer`, if any, sees the response."""
+    """The request goes to the broker as it came. `observer`, if there is one, sees the response."""
 
     observer: ResponseObserver | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """`data` goes to the broker in place of the request, and `pending` waits for its response."""
+    """`data` goes to the broker instead of the request, and `pending` waits for the response."""
 
     data: bytes
     pending: Pending
@@ -28,18 +28,18 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The broker does not see the request: the answer in `pending` goes to the client when its turn comes."""
+    """The broker does not see the request. The answer in `pending` goes to the client when its turn comes."""
 
     pending: Pending
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The request waits, and with it all that follow on its connection.
+    """The request waits, and so do all that follow it on its connection.
 
-    `again` is to be called at `until` (the relay's clock, in seconds), or earlier when things changed; it tells, in
-    steps, what becomes of the request then. `waits_for_budget` is what the throttle calls this connection in its line,
-    where it has a place there: such requests are planned again when budget flows back.
+    `again` is to be called at `until` (clock seconds of the relay), or earlier when something changes. It returns, in
+    steps, what becomes of the request then. `waits_for_budget` is the name that the throttle has for this connection in
+    its line, if it is in line: such requests are planned again when budget flows back.
     """
 
     until: float
@@ -51,10 +51,13 @@ Outcome = Pass | Forward | Answer | Hold
 
 
 class RequestGate(Protocol):
-    """Who may hold requests that are no replica's fetch: a limit for clients, say."""
+    """Something that may hold requests other than replica fetches, for example a limit for clients."""
 
     def may_hold(self, head: RequestHead) -> bool:
-        """Whether to ask `arrived` about this request. The others cost no more than this call."""
+        """Return whether to ask `arrived` about this request. All others cost no more than this call."""
 
     def arrived(self, head: RequestHead) -> Pass | Hold:
-        """What becomes of a request of which nothing has passed yet; its size does not matter, for it is not kept."""
+        """Return what becomes of a request of which nothing has passed yet.
+
+        It is not kept, so its size does not matter.
+        """

@@ -1,8 +1,8 @@
-"""One direction of a connection pair: bytes from one socket to another, as fast as the slower peer takes them.
+"""One direction of a link: bytes from one socket to the other, as fast as the slower peer takes them.
 
-A pump reads when its source has bytes and nothing it read before is unsent; while its target blocks it does not read
-(back-pressure, so memory is bounded by one borrowed buffer). What to send for the bytes received is its owner's
-business, and of what kind the connections are that of their transports.
+A pump reads when its source has bytes and all that it read before is sent. While its target blocks it does not read, so
+memory is bounded by one borrowed buffer (back-pressure). What is sent for the bytes received is up to the pump's owner;
+what kind of connection it is, is up to the transports.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from proxy.relay.buffers import LARGE_BUFFER_SIZE, BufferPool
 from proxy.relay.transport import Transport
 from proxy.relay.turn_budget import TurnBudget
 
-# Why a pump does not read; it reads when no reason is left. Plain integers: enum's flags cost more than a read does.
-STOPPED: Final = 1  # its owner does not let it, or the source sent its last byte
-BLOCKED: Final = 2  # what was read is not all sent
+# Reasons why a pump does not read; it reads when there is none. Plain integers, as enum's flags cost more than a read.
+STOPPED: Final = 1  # its owner stopped it, or the source sent its last byte
+BLOCKED: Final = 2  # not all that was read is sent
 UNTAKEN: Final = 4  # what was read has to wait for its turn
 IN_LINE: Final = 8  # the next read has to wait for its turn
 
 READS_IN_A_ROW: Final = 16
-"""Reads of small buffers before other connections have their turn: as many bytes as one large buffer."""
+"""Reads of small buffers before other connections have their turn: as many bytes as one large buffer has."""
 
-_ROW_SECONDS: Final = 0.0005  # and no longer than this, where each of them takes long
+_ROW_SECONDS: Final = 0.0005  # the longest that such a row of reads may take
 
 _MOST_BUFFERS: Final = 64  # for one sendmsg; the system's limit is 1,024
 
 
 class PumpOwner(Protocol):
-    """What a pump tells the link it belongs to. Nothing here may block or await."""
+    """The link that a pump reports to. Nothing here may block or await."""
 
     def received(self, pump: Pump, view: memoryview) -> None:
-        """Bytes arrived: put what to send for them into `pump.unsent`; slices of `view` may be among it."""
+        """Take bytes that arrived. Put what to send for them into `pump.unsent`; slices of `view` are allowed."""
 
     def unblocked(self, pump: Pump) -> None:
-        """All that could not be sent at once is sent."""
+        """Note that everything is sent which could not be sent at once."""
 
     def ended(self, pump: Pump) -> None:
-        """The source sent its last byte; all it sent was passed on, and the target was told."""
+        """Note that the source sent its last byte, that all of it was passed on, and that the target was told."""
 
     def failed(self, pump: Pump, error: Exception) -> None:
-        """The source or the target is broken, or `received` raised: the link has to be closed."""
+        """Close the link: the source or the target broke, or `received` raised."""
 
 
 class Pump:
@@ -83,16 +83,16 @@ class Pump:
         self._source = source
         self._target = target
         self._turns = turns
-        self._borrowed: memoryview | None = None  # what parts of `unsent` may be slices of
+        self._borrowed: memoryview | None = None  # slices of it may be in `unsent`
         self._paused = STOPPED
         self._reading = False
         self._writing = False
         self.unsent: list[Buffer] = []
-        """What is to be sent, oldest first; add to it and `flush`."""
+        """Bytes to send, the oldest first. Add to it, then call `flush`."""
         self.large_reads = False
         """Whether a large buffer is worth borrowing for the next read."""
         self.read_limit = 0
-        """Bytes that the next read may take at most; 0 is no limit."""
+        """The most bytes that the next read may take; 0 is no limit."""
         self.waits_in_line = False
         """Whether a read has to wait for its turn: the last one brought more than could be taken at once."""
         self.moved = 0
@@ -103,21 +103,21 @@ class Pump:
         return bool(self._paused & reasons)
 
     def pause(self, reason: int) -> None:
-        """Stop reading until `resume` was called for this and every other reason."""
+        """Stop reading until `resume` was called for this reason and all others."""
         self._paused |= reason
         if self._reading:
             self._reading = False
             self._source.unwatch_reads()
 
     def resume(self, reason: int) -> None:
-        """Take one reason back; without any left, read."""
+        """Withdraw a reason. Without any left, read."""
         self._paused &= ~reason
         if not self._paused and not self._reading:
             self._reading = True
             self._source.watch_reads(self._readable)
 
     def close(self) -> None:
-        """Let go of the buffer and of both connections, which stay open; nothing unsent will be sent."""
+        """Give the buffer back and let go of both connections, which stay open. Unsent bytes are dropped."""
         self.pause(STOPPED)
         if self._writing:
             self._writing = False
@@ -126,7 +126,7 @@ class Pump:
         self._give_back()
 
     def flush(self) -> None:
-        """Send what the target takes now; the rest follows when it takes more, and until then nothing is read."""
+        """Send what the target takes now. The rest follows when it takes more; until then nothing is read."""
         unsent = self.unsent
         try:
             while unsent:
@@ -206,7 +206,7 @@ class Pump:
             self.pause(BLOCKED)
 
     def _drop(self, sent: int) -> None:
-        """Take `sent` bytes away from the front of what is unsent."""
+        """Remove `sent` bytes from the front of `unsent`."""
         unsent = self.unsent
         whole = 0
         for buffer in unsent:

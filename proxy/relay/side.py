@@ -1,4 +1,4 @@
-"""What all connections of one side share: the throttle, the buffers, the counters, and the fetches held back."""
+"""What all links of one side share: the throttle, buffers, counters, and the fetches that are held."""
 
 from __future__ import annotations
 
@@ -21,53 +21,53 @@ from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from quota.fetch.decisions import Decision
 
 CONNECT_SECONDS: Final = 5.0
-"""An upstream that does not take a connection in this time is down."""
+"""An upstream that does not accept a connection within this time counts as down."""
 
-_WAKE_INTERVAL_SECONDS: Final = 0.005  # each wake plans every held fetch again, which may cost 0.5 ms each
+_WAKE_INTERVAL_SECONDS: Final = 0.005  # each wake plans every held fetch again, at up to 0.5 ms each
 
 
 class LinkThrottle(Protocol):
-    """One connection's part of a throttle, as quota.fetch.link.ReplicaLink is."""
+    """One connection's part of a throttle; quota.fetch.link.ReplicaLink is one."""
 
     def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
-        """Decide on a request; `held_seconds` is 0 the first time, and how long it was held since in later ones.
+        """Decide about a request. `held_seconds` is 0 the first time, and later the time that it was held.
 
-        Between the steps of this and `settle_steps` nothing else is asked of it but to be closed.
+        Between the steps of this and of `settle_steps`, it may be closed but not used.
         """
 
     def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> Steps[None]:
-        """The answer to the oldest request forwarded passed whole; `head` is as the broker sent it."""
+        """Take in the answer to the oldest forwarded request, which passed whole. `head` is as the broker sent it."""
 
     def close(self) -> None:
-        """The connection is gone, and with it every answer still to come."""
+        """End it: the connection is gone, and every answer still to come with it."""
 
 
 class SideThrottle(Protocol):
-    """One side's throttle, as quota.throttle.Throttle is."""
+    """One side's throttle; quota.throttle.Throttle is one."""
 
     def link(self, peer: int) -> LinkThrottle:
-        """The state of a new connection with broker `peer`."""
+        """Return the state of a new connection with broker `peer`."""
 
     def drop(self, link: Any) -> None:
-        """Forget a link that could not be closed, with all that it holds."""
+        """Forget a link that could not be closed, and all that it holds."""
 
     def next_in_line(self) -> Sequence[Any] | None:
-        """The links whose held fetches could go if budget flowed back now; None where that may be any."""
+        """Return the links whose held fetches could go if budget flowed back now; None where any link's could."""
 
 
 class Holder(Protocol):
     """A link that holds a request back."""
 
     def replan(self) -> None:
-        """Decide on the held request again."""
+        """Decide about the held request again."""
 
 
 @dataclass(eq=False, slots=True)
 class Side:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
 
-    `pool`, `fetch_memory` and `turns` may be shared by both sides. `fetch_size_limit` (bytes) and `connect_seconds`
-    count for new connections, and so does `gate`, who may hold requests that are no replica's fetch.
+    `pool`, `fetch_memory` and `turns` may be shared by both sides. `fetch_size_limit` (bytes), `connect_seconds` and
+    `gate`, which may hold requests other than replica fetches, count for new connections.
     """
 
     throttle: SideThrottle
@@ -86,12 +86,15 @@ class Side:
         self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line)
 
     def replan_held(self) -> None:
-        """Begin to plan every held fetch again: the throttle's settings, or what it knows of the cluster, changed."""
+        """Begin to plan every held fetch again, since the settings or the view of the cluster changed."""
         self.held.wake_now()
 
 
 class HeldFetches:
-    """The links that hold a fetch back, longest first. A plan may cost 0.5 ms: `turns` bounds those of one turn."""
+    """The links that hold a fetch, the longest first.
+
+    A plan may take 0.5 ms, so `turns` bounds how many run in one turn.
+    """
 
     def __init__(
         self,
@@ -99,11 +102,11 @@ class HeldFetches:
         turns: TurnBudget | None = None,
         next_in_line: Callable[[], Sequence[Any] | None] = lambda: None,
     ) -> None:
-        """`next_in_line` is as in SideThrottle."""
+        """`next_in_line` is that of SideThrottle."""
         self._stats = stats
         self._next_in_line = next_in_line
         self._links: dict[Holder, Any] = {}
-        self._holders: dict[Any, Holder] = {}  # by what `next_in_line` calls them
+        self._holders: dict[Any, Holder] = {}  # by the name that `next_in_line` has for each
         self._due: dict[Holder, None] = {}
         self._turns = TurnBudget() if turns is None else turns
         self._wake: asyncio.Handle | None = None
@@ -113,21 +116,22 @@ class HeldFetches:
         return len(self._links)
 
     def add(self, link: Holder, throttle: Any = None) -> None:
-        """Put a link at the end; one that is in already keeps its place. `throttle` is its part of the throttle."""
+        """Put a link at the end; one that is in keeps its place. `throttle` is the link's part of the throttle."""
         self._links[link] = throttle
         self._holders[throttle] = link
         self._stats.held = len(self._links)
 
     def remove(self, link: Holder) -> None:
-        """Take a link out, if it is in."""
+        """Take a link out if it is in."""
         self._holders.pop(self._links.pop(link, None), None)
         self._due.pop(link, None)
         self._stats.held = len(self._links)
 
     def wake_soon(self) -> None:
-        """Plan from the loop what is next in line: budget flowed back. Many calls in one moment are one wake.
+        """Have those planned that are next in line, as budget flowed back. Many calls in one moment are one wake.
 
-        All others would find no budget: with hundreds in line, to plan them all at each answer would cost a core.
+        All others would find no budget. With hundreds in line, planning every one of them at each answer would take a
+        whole core.
         """
         if self._links and self._wake is None:
             loop = asyncio.get_running_loop()
@@ -138,11 +142,11 @@ class HeldFetches:
         self._wake = None
         self._woken_at = asyncio.get_running_loop().time()
         first = self._next_in_line()
-        # Looked up, not asked one by one: in a line of 500 that took most of a core.
+        # looked up rather than asked one by one: with 500 in line that took most of a core
         self.wake(self._links if first is None else [self._holders[one] for one in first if one in self._holders])
 
     def wake_now(self) -> None:
-        """Plan all again, the one that was held longest first; the first few before this returns."""
+        """Plan all again, the one held longest first. The first few are planned before this returns."""
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
@@ -152,7 +156,7 @@ class HeldFetches:
             self._turns.run()
 
     def wake(self, links: Iterable[Holder]) -> None:
-        """Plan these again in this order, a few in each turn of the loop; who is due already keeps its place."""
+        """Plan these again in this order, a few in each turn of the loop. One that is due already keeps its place."""
         for link in links:
             if link not in self._due:
                 self._due[link] = None
@@ -163,5 +167,5 @@ class HeldFetches:
             del self._due[link]
             link.replan()
             if link not in self._links:
-                self.wake_soon()  # it went: the next in line may find budget, too
+                self.wake_soon()  # it went, so the next in line may find budget too
             return

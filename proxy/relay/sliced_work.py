@@ -1,7 +1,6 @@
-"""Work of one link that may be too long for one turn of the event loop: a large fetch has 50,000 topics.
+"""Work of one link that may be too long for one turn of the event loop, such as a fetch of 50,000 topics.
 
-What is short is done at once. The rest goes on in the line of all that can wait, so that other links are served between
-two slices.
+Short work is done at once. The rest goes into the line of work that can wait, so other links are served between slices.
 """
 
 from __future__ import annotations
@@ -14,39 +13,39 @@ from protocol.steps import Steps
 from proxy.relay.turn_budget import TurnBudget
 
 SLICE_SECONDS: Final = 0.002
-"""What one turn may take of it, but for one step that is longer by itself."""
+"""How long work may run in one turn, except for a single step that takes longer."""
 
 
 class WorkOwner(Protocol):
-    """The link that work is done for. While work is under way it takes nothing from its peers."""
+    """The link that work is done for. While work is under way, it takes nothing from its peers."""
 
     def work_began(self) -> None:
-        """Work was not done at once: more of it follows in later turns."""
+        """Note that work was not done at once: the rest follows in later turns."""
 
     def work_ended(self) -> None:
-        """It is done."""
+        """Note that the work is done."""
 
     def work_failed(self, error: Exception) -> None:
-        """It raised in a later turn: the link has to be closed."""
+        """Close the link: the work raised in a later turn."""
 
 
 class SlicedWork:
-    """One piece of work at a time, for `owner`."""
+    """The work of `owner`, one piece at a time."""
 
     __slots__ = ("_is_closed", "_owner", "_steps", "_turns", "is_under_way")
 
     def __init__(self, owner: WorkOwner, turns: TurnBudget) -> None:
         self._owner = owner
         self._turns = turns
-        self._steps: Generator[None, None, None] | None = None  # None while a slice is done
+        self._steps: Generator[None, None, None] | None = None  # None while a slice runs
         self._is_closed = False
         self.is_under_way = False
 
     def begin(self, steps: Steps[None]) -> None:
-        """Do the first slice of `steps` now. Raises what they raise; later on the owner is told of it."""
+        """Run the first slice of `steps` now. Raises what they raise; in later turns the owner is told instead."""
         try:
             next(steps)
-        except StopIteration:  # as most of it: nothing more is needed then
+        except StopIteration:  # most work is done here
             return
         if not self._is_done(steps):
             self.is_under_way = True
@@ -54,7 +53,7 @@ class SlicedWork:
             self._go_on_later(steps)
 
     def close(self) -> None:
-        """The owner is closed: do no more."""
+        """Stop: the owner is closed."""
         self._is_closed = True
         self.is_under_way = False
         steps, self._steps = self._steps, None

@@ -1,4 +1,4 @@
-"""What the relay counts, as plain integers: the metrics collector reads them when it is scraped."""
+"""What the relay counts, as plain integers, which the metrics collector reads at each scrape."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,25 +7,25 @@ from typing import Final
 from quota.settings import SideName
 
 MOST_VERSIONS: Final = 100
-"""Versions that are counted apart: whoever makes versions up gets no label for each."""
+"""The most API versions that are counted one by one, so that made-up ones do not get a label each."""
 
 MOST_PEERS: Final = 1000
-"""Replica ids that are counted apart; a cluster has fewer brokers."""
+"""The most replica ids that are counted one by one. A cluster has fewer brokers."""
 
 OTHER_PEERS: Final = -1
-"""The peer of connections whose replica id is none of those."""
+"""The peer that all further replica ids are counted under."""
 
 
 @dataclass(slots=True)
 class RelayStats:
-    """Counts of all listeners of one side. Everything but `connections` and `held` only ever grows."""
+    """Counts of all listeners of one side. All but `connections` and `held` only grow."""
 
     side: SideName
     connections: int = 0
-    """Clients connected now, those still waiting for the upstream included."""
+    """Clients connected now, including those that still wait for the upstream."""
     connections_accepted: int = 0
     held: int = 0
-    """Replica fetches held back now."""
+    """Replica fetches that are held now."""
     fetches_held: int = 0
     """Replica fetches that were held at least once."""
     fetches_answered: int = 0
@@ -33,24 +33,28 @@ class RelayStats:
     fetch_requests: Counter[int] = field(default_factory=Counter)
     """Fetch requests of replicas (decoded or not) by api_version."""
     passthrough: Counter[str] = field(default_factory=Counter)
-    """What passed undecoded, by reason. Requests: `fetch_version`, `fetch_too_large`, `fetch_malformed`,
-    `not_a_replica`. Connections: `tls`, `sasl`, `not_kafka`, `throttle_error`, `too_many_topics`,
-    `too_many_partitions`."""
+    """What passed undecoded, by reason.
+
+    Requests: `fetch_version`, `fetch_too_large`, `fetch_malformed`, `not_a_replica`. Connections: `tls`, `sasl`,
+    `not_kafka`, `throttle_error`, `too_many_topics`, `too_many_partitions`.
+    """
     protocol_errors: Counter[str] = field(default_factory=Counter)
-    """Connections closed because of a peer's bytes, by `ProtocolError.kind`; `fetch_memory`: for want of memory;
-    `fetch_stalled`: half of a fetch came, and the rest of it did not."""
+    """Connections closed because of a peer's bytes, by `ProtocolError.kind`.
+
+    Two more kinds are `fetch_memory` (too little memory) and `fetch_stalled` (the rest of a fetch did not come).
+    """
     upstream_failures: Counter[str] = field(default_factory=Counter)
-    """Connections that the upstream did not take: `refused`, `timeout`, `unreachable`."""
+    """Connections that the upstream did not accept: `refused`, `timeout`, `unreachable`."""
     throttle_errors: int = 0
-    """Unexpected exceptions inside the throttle (bugs): each sent one connection through untouched."""
+    """Unexpected exceptions in the throttle (bugs). After each, one connection's fetches pass untouched."""
     relay_errors: int = 0
-    """Unexpected exceptions inside the relay itself (bugs): each closed one connection."""
+    """Unexpected exceptions in the relay itself (bugs). Each closed one connection."""
     accept_errors: int = 0
-    """Times that accepting paused because the process or the machine was out of descriptors or memory."""
+    """How often accepting paused, as the process or the machine had no descriptors or memory left."""
     links_of_other_peers: int = 0
-    """Connections of replica ids beyond MOST_PEERS."""
+    """Connections with replica ids beyond MOST_PEERS."""
     peers: set[int] = field(default_factory=set)
-    """The replica ids that are counted apart."""
+    """The replica ids that are counted one by one."""
 
     def peer_of(self, replica_id: int) -> int:
         """Return the peer that a connection of `replica_id` is counted under."""

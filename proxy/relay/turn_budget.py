@@ -1,4 +1,4 @@
-"""Work that can wait, done a little at a time, so that nobody else waits for it."""
+"""Work that can wait, done a little at a time so that other connections do not wait for it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from collections.abc import Callable
 from typing import Final
 
 TURN_SECONDS: Final = 0.0002
-"""What all that can wait may take of one turn of the event loop, but for one piece of work that is longer by itself."""
-
-PAUSE_SECONDS: Final = 0.001
-"""How long bytes that can wait wait for their next turn: about the shortest time that a loop's timers know.
-
-A process that is never idle is also the one that the system lets wait: for that, too, others would pay.
+"""How long all work that can wait may run in one turn of the event loop, except for a single piece that takes longer.
 """
 
-_LONG_LINE: Final = 200  # with more in it the line would grow faster than it is worked off
+PAUSE_SECONDS: Final = 0.001
+"""How long work waits for its next turn: about the shortest time that a loop's timers can tell.
+
+A process that is never idle is also the one that the operating system makes wait, and then all connections would wait.
+"""
+
+_LONG_LINE: Final = 200  # a longer line grows faster than it is worked off, so it does not pause
 
 
 class TurnBudget:
-    """A line of short pieces of work, first come, first served. `clock` gives seconds, and is read for each of them.
+    """A line of short pieces of work, first come, first served. `clock` gives seconds, and is read after each piece.
 
-    After a turn the next one comes `pause` seconds later; with 0, or while the line is long, as soon as the loop has
-    seen to all others. A piece of work must not raise.
+    The next turn comes `pause` seconds after the last one. With 0, or while the line is long, it comes as soon as the
+    loop has served everything else. A piece of work must not raise.
     """
 
     def __init__(
@@ -45,17 +46,17 @@ class TurnBudget:
 
     @property
     def is_busy(self) -> bool:
-        """Whether what can wait has to."""
+        """Whether new work has to wait: other work is in line, or the pause is not over."""
         return bool(self._line) or self._clock() < self._pauses_until
 
     def add(self, work: Callable[[], None]) -> None:
-        """Put one piece of work at the end of the line; it may add another one when it is done."""
+        """Put one piece of work at the end of the line. It may add another one when it runs."""
         self._line.append(work)
         if self._next is None:
             self._set_next(self._pauses_until - self._clock() if self._pause else 0.0)
 
     def run(self) -> None:
-        """Do what one turn has time for, one piece at least."""
+        """Run as many pieces as one turn has time for, at least one."""
         if self._next is not None:
             self._next.cancel()
             self._next = None

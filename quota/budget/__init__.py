@@ -1,4 +1,4 @@
-"""How many bytes may go, and when: quotas, what they measure by, and who stands in line for them.
+"""How many bytes may go and when: quotas, the ledgers and samples that they count in, and the lines of links that wait.
 
-Nothing in here knows Kafka's messages or partitions: a quota sees links, replicas' ids, sizes and a clock.
+Kafka's messages and partitions may not be named in here: a quota knows links, ids of replicas, sizes and a clock.
 """

@@ -1,4 +1,4 @@
-"""What one link holds of the ledgers that its bytes belong to."""
+"""What one link holds of each ledger that its bytes are counted in."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ Bytes = Mapping[StrictLedger, int]
 
 
 class LinkAccounts:
-    """One account with each ledger; closing them gives back all, whatever happened to the link before."""
+    """One account with each ledger. Closing them gives back everything, whatever happened to the link before."""
 
     __slots__ = ("_accounts", "_unconfirmed")
 
     def __init__(self) -> None:
         self._accounts: dict[StrictLedger, Account] = {}
-        self._unconfirmed: dict[StrictLedger, int] = {}  # sent; the follower's next request will show that it arrived
+        self._unconfirmed: dict[StrictLedger, int] = {}  # sent; confirmed by the follower's next request
 
     def reserve(self, parts: Mapping[Quota, Part]) -> Bytes:
-        """Set aside what a fetch takes of each quota; returns what is to be handed over or settled later."""
+        """Set aside what a fetch takes of each quota.
+
+        Returns the bytes by ledger, to be handed over or counted as sent later.
+        """
         reserved = {}
         for quota, part in parts.items():
             if quota.reserves:
@@ -29,31 +32,31 @@ class LinkAccounts:
         return reserved
 
     def hand_over(self, reserved: Bytes, used: Bytes) -> None:
-        """The answer came, with `used` bytes. They stay reserved until `confirm`; the rest flows back."""
+        """Note that the answer came, with `used` bytes. These stay reserved until `confirm`; the rest is given back."""
         for ledger in {**reserved, **used}:
             size = used.get(ledger, 0)
             self._of(ledger).hand_over(reserved.get(ledger, 0), size)
             self._unconfirmed[ledger] = self._unconfirmed.get(ledger, 0) + size
 
     def confirm(self) -> None:
-        """The follower has taken in all that was handed over: from now on it leaves the window by time."""
+        """Note that the follower has received everything handed over: the bytes leave the window a second from now."""
         if self._unconfirmed:
             unconfirmed, self._unconfirmed = self._unconfirmed, {}
             for ledger, size in unconfirmed.items():
                 self._of(ledger).confirm(size)
 
     def count_as_sent(self, reserved: Bytes) -> None:
-        """No answer will come, or not in time. What was reserved may have been sent in part: it counts as sent."""
+        """Count `reserved` bytes as sent: no answer came, or not in time, and a part of them may have gone."""
         for ledger, size in reserved.items():
             self._of(ledger).settle(size, size)
 
     def held(self, ledger: StrictLedger) -> int:
-        """The bytes held of a ledger."""
+        """The bytes that this link holds of a ledger."""
         account = self._accounts.get(ledger)
         return 0 if account is None else account.held
 
     def close(self) -> None:
-        """Hold nothing any more."""
+        """Give back everything."""
         for account in self._accounts.values():
             account.close()
 

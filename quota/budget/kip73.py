@@ -1,7 +1,7 @@
 """The `kip73` policy: KIP-73's optimistic quota, as Kafka's ReplicationQuotaManager keeps it.
 
-Bytes are recorded when they have passed; what is throttled waits while the measured rate is above the quota. A whole
-response can slip through each time the rate dips below: that is the KIP's own behaviour, for those who want it.
+Bytes are recorded after they have passed. Throttled partitions wait while the measured rate is above the quota, so a
+whole response can slip through each time the rate falls below. That is the KIP's own behaviour, for those who want it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Final
 from quota.budget.simple_rate import SimpleRate
 
 RETRY_MIN_SECONDS: Final = 0.1
-"""Shortest wait before a held fetch is looked at again: at most ten looks a second, however slowly the rate sinks."""
+"""The shortest wait before a held fetch is looked at again: at most ten looks a second, however slowly the rate falls.
+"""
 
 RETRY_MAX_SECONDS: Final = 1.0
-"""Longest wait: a sample leaves the window about once a second, and at rate 0 nothing else would ever wake a fetch."""
+"""The longest wait: a sample leaves the window about once a second. At rate 0 nothing else would wake a fetch."""
 
 
 class InvalidQuota(ValueError):
-    """A quota that is not a number of bytes a second; `rate` is what was given."""
+    """A quota that is not a number of bytes per second; `rate` is what was given."""
 
     def __init__(self, rate: float) -> None:
         super().__init__(rate)
@@ -55,30 +56,31 @@ class Kip73Budget:
 
     @property
     def one_window(self) -> float:
-        """The bytes of one sample's span at the quota: the most that one fetch is worth; inf when there is none."""
+        """The bytes of one sample's time at the quota: the most that one fetch is worth. It is inf without a quota."""
         return math.inf if self._upper_bound is None else self._upper_bound * self._window_size_seconds
 
     def set_rate(self, rate: float | None) -> None:
-        """Change the quota from now on; what was recorded stays recorded."""
+        """Change the quota. What was recorded stays recorded."""
         if rate is not None and not (math.isfinite(rate) and rate >= 0):
             raise InvalidQuota(rate)
         self._upper_bound = rate
 
     def is_quota_exceeded(self) -> bool:
-        """Tell whether the measured rate is above the quota; exactly at the quota is not above it.
+        """Return whether the measured rate is above the quota; a rate equal to it is not.
 
-        At a quota of 0 this is always true. Kafka lets one response through whenever its samples have run empty; a
+        At a quota of 0 it is always true. Kafka lets a response through at 0 whenever its samples have run empty, but a
         user who sets 0 asked for none.
         """
         if self._upper_bound is None:
             return False
-        # Measured first: Kafka's samples begin with the first look, so a later quota must find them begun.
+        # Measured in any case: Kafka's samples begin at the first look, and a quota that is set later must find them
+        # begun.
         return self._measured.rate() > self._upper_bound or self._upper_bound == 0
 
     def retry_at(self, now: float) -> float:
-        """Return when to ask again, in the clock's seconds: `now` itself, or 0.1 to 1.0 s later while it is exceeded.
+        """Return when to ask again (clock seconds): `now`, or 0.1 to 1.0 s later while the quota is exceeded.
 
-        Between those limits it is the earliest moment at which the quota may no longer be exceeded.
+        Between these limits it is the earliest time at which the quota may no longer be exceeded.
         """
         if not self.is_quota_exceeded():
             return now

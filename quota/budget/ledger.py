@@ -1,15 +1,15 @@
-"""The `strict` policy's sliding ledger: reserve, settle, debt.
+"""The `strict` policy's ledger: bytes are reserved before they go, settled afterwards, and an excess is debt.
 
-Promise: bytes sent in the last second + bytes reserved and not yet answered <= 1.04 x quota + one batch, at every
-instant. What a batch takes beyond the budget is carried as debt, so the long-run mean keeps to the quota.
+It promises, at every instant: bytes sent in the last second + bytes reserved and not yet answered <= 1.04 x quota + one
+batch. What a batch takes beyond the budget is carried as debt, so the long-run mean keeps to the quota.
 
-Each link reserves through an `Account` of its own: whatever happens to the link, closing its account gives back all
-that it held.
+Two bounds work together. The *window* remembers what was sent in the last second; the promise rests on it. (A token
+bucket would let its burst through on top of a second's worth of tokens.) The *credit* grows at the quota's rate up to a
+quarter of a second's worth. It spreads the bytes evenly over the second, and holds debt until it is paid.
 
-Two bounds work together. The *window* remembers what was sent in the last second and gives the promise its
-strictness: a token bucket would let its burst through on top of a second's worth of tokens. The *credit* accrues at
-the quota's rate and is capped at a quarter second, which spreads the second's bytes evenly and remembers debt for as
-long as it takes to pay it back.
+*Exempt* bytes are those of in-sync replicas: no quota can stop them, but they count.
+
+Each link reserves through an `Account`. Closing the account gives back everything that the link held.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW_SECONDS = 1.0
-WINDOW_SLACK = 0.04  # an answer takes a little of each second; without slack that time is lost to the mean
-CREDIT_SECONDS = 0.25  # credit that may wait for a link that is a little late; more would come as a burst
-_BUCKET_SECONDS = 0.001  # sends closer together than this share one entry: the window holds at most 1,000
-_UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes waiters earlier
-UNSTEADY = 0.02  # of the bytes that no quota could stop: room kept for the next second's, which may be that many more
-_SMOOTH_SECONDS = 4.0  # over which their rate is measured
-PROBE_DEBT_SECONDS = 10.0  # of quota: the most that answers to probes may leave to be paid
-_EPSILON_BYTES = 0.5  # rates are integers; this only absorbs the rounding of credit kept as a float
+WINDOW_SLACK = 0.04  # an answer takes a part of each second; without slack the mean would fall short by that part
+CREDIT_SECONDS = 0.25  # credit kept for a link that comes a little late; more would come as a burst
+_BUCKET_SECONDS = 0.001  # sends within this time share one entry, so the window has at most 1,000
+_UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes the waiting links earlier
+UNSTEADY = 0.02  # of the exempt bytes: room is kept for the next second's, which may be that many more
+_SMOOTH_SECONDS = 4.0  # over which the exempt rate is averaged
+PROBE_DEBT_SECONDS = 10.0  # of quota: the most debt that answers to offset probes may make
+_EPSILON_BYTES = 0.5  # absorbs the rounding of the credit, a float; rates are integers
 
 
 class StrictLedger:
-    """One side's budget under the `strict` policy. Rates in bytes/s; None is no quota, 0 lets nothing through."""
+    """One side's budget under the `strict` policy. Rates are in bytes/s: None is no quota, 0 lets nothing through."""
 
     def __init__(self, clock: Callable[[], float], rate: int | None = None) -> None:
         self._clock = clock
         self._rate = rate
-        self._credit = 0.0  # starts empty: the first second must not show twice the quota
+        self._credit = 0.0  # not full: the first second would show more than the quota
         self._credit_at = clock()
-        self._sent: deque[list[float]] = deque()  # [time, bytes, those that no quota could stop], oldest first
+        self._sent: deque[list[float]] = deque()  # [time, bytes, exempt bytes among them], oldest first
         self._sent_bytes = 0
         self._exempt_bytes = 0
-        self._exempt_rate = 0.0  # bytes/s, smoothed
-        self._exempt_now = 0  # bytes of the second that began at `_second_at`, and of the one before it
+        self._exempt_rate = 0.0  # bytes/s, averaged
+        self._exempt_now = 0  # exempt bytes since `_second_at`, and in the second before that
         self._exempt_before = 0
         self._second_at = clock()
         self._reserved = 0
@@ -53,50 +53,50 @@ class StrictLedger:
 
     @property
     def reserved(self) -> int:
-        """Bytes reserved by requests that wait for their answers."""
+        """Bytes reserved by requests that are not answered yet."""
         return self._reserved
 
     def set_rate(self, rate: int | None) -> None:
         """Put another quota in force at once.
 
-        Credit saved under the old one is capped by the new one's, and so is debt: it is at most one window of it.
+        Credit is cut to the new quota's cap, and debt to one window of the new quota.
         """
         self._advance(self._clock())
         if self._rate is None:
             self._credit = 0.0
-            self._exempt_rate = 0.0  # of bytes that nothing tried to stop it says little
+            self._exempt_rate = 0.0  # measured while nothing was throttled, it says little
         self._rate = rate
         if rate is not None:
             self._credit = max(min(self._credit, rate * CREDIT_SECONDS), -rate * WINDOW_SECONDS)
             if rate == 0:
-                self._credit = 0.0  # nothing would ever pay a debt back
+                self._credit = 0.0  # at rate 0 a debt would never be paid
 
     @property
     def most_credit(self) -> float:
-        """The most credit that can gather while nothing is sent, in bytes. Needs a rate."""
+        """The most credit, in bytes, that gathers while nothing is sent. Needs a rate."""
         return (self._rate or 0) * CREDIT_SECONDS
 
     def credit(self) -> float:
-        """Bytes that the pace allows now; negative while a debt is paid back. Needs a rate."""
+        """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
         self._advance(self._clock())
         return self._credit + _EPSILON_BYTES
 
     def room(self) -> float:
-        """Bytes that the window has left now. Needs a rate."""
+        """Return the bytes that the window has room for now. Needs a rate."""
         self._advance(self._clock())
         return self._limit() - self._taken(self._sent_bytes, self._exempt_bytes) - self._reserved + _EPSILON_BYTES
 
     def credit_at(self, size: float) -> float:
-        """The time at which `credit` reaches `size` if nothing else is granted; inf at rate 0."""
+        """Return the time at which `credit` reaches `size` if nothing else is granted; inf at rate 0."""
         self._advance(self._clock())
         if not self._rate:
             return float("inf")
         return self._credit_at + max(0.0, size - self._credit - _EPSILON_BYTES) / self._rate
 
     def room_at(self, size: float) -> float:
-        """The time at which `room` reaches `size` if nothing else is sent; inf at rate 0.
+        """Return the time at which `room` reaches `size` if nothing else is sent; inf at rate 0.
 
-        A size larger than the window has room when nothing is left in it.
+        A size larger than the window fits when the window is empty.
         """
         now = self._clock()
         missing = min(size, self._limit()) - self.room() - _EPSILON_BYTES
@@ -114,11 +114,10 @@ class StrictLedger:
         return now + _UNKNOWN_WAIT_SECONDS
 
     def want(self, *, is_waited_for: bool = False) -> None:
-        """Somebody wants budget. Where nobody did for a second and nothing was sent in it, begin without credit.
+        """Note that a link wants budget. After a second without anyone wanting or sending, the credit begins at 0.
 
-        What had gathered meanwhile would come on top of the first seconds' quota. What gathers while it is wanted
-        stays: a link may have left the line since, as an earlier hop left out what it waits for.
-        `is_waited_for` says whether links stand in line.
+        Credit that gathered in an idle time would come as a burst on top of the first second's quota. Credit that
+        gathers while links stand in line (`is_waited_for`) stays, even if the one that waited has left since.
         """
         now = self._clock()
         self._advance(now)
@@ -134,28 +133,28 @@ class StrictLedger:
         self._credit -= size
 
     def settle(self, reserved: int, used: int) -> None:
-        """The answer came: `used` bytes were sent against `reserved`. The rest flows back; an excess is debt."""
+        """Settle an answer: `used` bytes were sent against `reserved`. The rest is given back; an excess is debt."""
         self.hand_over(reserved, used)
         self.confirm(used)
 
     def hand_over(self, reserved: int, used: int) -> None:
-        """As `settle`, but the bytes sent stay reserved until `confirm`: the follower has not taken them in yet."""
+        """Do as `settle`, but keep the bytes sent reserved until `confirm`: the follower has not received them yet."""
         self._advance(self._clock())
         self._reserved += used - reserved
         self._credit = min(self._credit + reserved - used, max(self._credit, self.most_credit))
 
     def confirm(self, used: int) -> None:
-        """The follower has taken in bytes that were handed over: from now on they leave the window by time."""
+        """Note that the follower has received bytes that were handed over: they leave the window a second from now."""
         now = self._clock()
         self._advance(now)
         self._reserved -= used
         self._send(now, used)
 
     def charge(self, size: int) -> None:
-        """Count bytes of in-sync replicas, which no quota could stop.
+        """Count exempt bytes: those of in-sync replicas, which no quota can stop.
 
-        Their debt is bounded by one quota window: otherwise an hour of inflow above the quota would starve a move
-        for hours.
+        Their debt is at most one window of quota. Otherwise an hour of produce traffic above the quota would starve a
+        move for hours.
         """
         now = self._owe(size, WINDOW_SECONDS)
         self._exempt_rate += size / _SMOOTH_SECONDS
@@ -163,15 +162,18 @@ class StrictLedger:
         self._send(now, size, size)
 
     def charge_probe(self, size: int) -> None:
-        """Count bytes that came with the answer to a probe."""
+        """Count bytes that came with the answer to an offset probe.
+
+        Their debt is at most PROBE_DEBT_SECONDS of quota.
+        """
         self._send(self._owe(size, PROBE_DEBT_SECONDS), size)
 
     def recount(self, reserved: int) -> None:
-        """Take what all open accounts hold together: an exception half way through a change may have lost count."""
+        """Set the reserved bytes to what all open accounts hold: an exception may have left the count wrong."""
         self._reserved = reserved
 
     def _owe(self, size: int, most_seconds: float) -> float:
-        """Take `size` bytes of credit, down to a debt of `most_seconds` of quota; returns the time."""
+        """Take `size` bytes off the credit, down to a debt of `most_seconds` of quota. Returns the time."""
         now = self._clock()
         self._advance(now)
         floor = -(self._rate or 0) * most_seconds
@@ -179,10 +181,10 @@ class StrictLedger:
         return now
 
     def _taken(self, sent: int, exempt: int) -> float:
-        """What a second's bytes take of the window, with room for what no quota can stop in the next second.
+        """Return what a second's bytes take of the window, and room for the exempt bytes of the next second.
 
-        That is expected to be what the last seconds had on average; but no more than came in the last one or two: a
-        burst that is over is not expected again.
+        The next second is expected to bring the average of the last ones, but no more than one of the last two seconds
+        brought: a burst that has ended is not expected again.
         """
         expected = min(self._exempt_rate * WINDOW_SECONDS, self._exempt_now + self._exempt_before)
         return sent - exempt + max(exempt, expected) * (1 + UNSTEADY)
@@ -199,7 +201,7 @@ class StrictLedger:
             self._sent[-1][1] += size
             self._sent[-1][2] += exempt
         else:
-            # Stamped with the end of its bucket: bytes may leave the window late, never early.
+            # Stamped with the end of its bucket, so bytes may leave the window late but never early.
             self._sent.append([now + _BUCKET_SECONDS, size, exempt])
 
     def _advance(self, now: float) -> None:
@@ -221,7 +223,7 @@ class StrictLedger:
 
 
 class Account:
-    """What one link holds of a ledger: reserved for answers to come, and handed over but not confirmed."""
+    """What one link holds of a ledger: reserved for answers to come, or handed over and not yet confirmed."""
 
     __slots__ = ("_ledger", "held")
 
@@ -250,6 +252,6 @@ class Account:
         self._ledger.confirm(used)
 
     def close(self) -> None:
-        """Hold nothing any more. What was held may have been sent in part: it counts as sent."""
+        """Give back everything. It may have been sent in part, so it counts as sent."""
         held, self.held = self.held, 0
         self._ledger.settle(held, held)

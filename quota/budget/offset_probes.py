@@ -1,8 +1,10 @@
-"""Whose turn it is to ask a leader for offsets and errors alone: a fetch of 0 bytes that may bring one batch.
+"""Decides which link may send its offset probe next.
 
-No quota can stop that batch, so all links of a side ask one after the other: one probe at a time, and the next no
-sooner than what the last one brought is paid. Example: at 1 MB/s and with batches of 1 MB, twenty links that connect
-at once ask in twenty seconds and not in one.
+An offset probe is a fetch of 0 bytes: it asks a leader for offsets and errors alone, but one batch may come with the
+answer. No quota can stop that batch, so the links of a side take turns. One probe is under way at a time, and the next
+goes when the batch that the last one brought is paid for.
+
+Example: at 1 MB/s and with batches of 1 MB, twenty links that connect at once send their probes over twenty seconds.
 """
 
 from __future__ import annotations
@@ -13,29 +15,40 @@ from collections.abc import Callable, Hashable
 from typing import Final
 
 PROBE_SECONDS: Final = 10.0
-"""No partition goes longer without a true answer, where what the probes bring can be paid: its follower would miss
-errors. At rate 0 nothing can be paid: there one probe in so long is asked on the whole side."""
+"""How long a partition goes without a true answer at most, as its follower would miss errors otherwise.
+
+This holds where the batches that probes bring can be paid for. At rate 0 nothing can, and the whole side sends one
+probe in this time.
+"""
 
 URGENT_SECONDS: Final = 1.0
-"""How long a probe that tells whether a replica is in sync waits at most for what the last one brought to be paid: a
-replica in sync may not be throttled. So at quotas below a batch a second such probes are a second apart."""
+"""How long an *urgent* probe waits at most for the last one's batch to be paid for.
+
+An urgent probe tells whether a replica is in sync, and a replica in sync may not be throttled. At quotas below one
+batch per second such probes therefore go a second apart.
+"""
 
 LONGEST_URGENT_SECONDS: Final = 15.0
-"""How long such a probe waits at most where many links have one: half of `replica.lag.time.max.ms`."""
+"""How long an urgent probe waits at most where many links have one: half of `replica.lag.time.max.ms`."""
 
 SHORTEST_SECONDS: Final = 0.1
-"""Between two probes of those that have waited for that long."""
+"""The time between two urgent probes that have both waited for URGENT_SECONDS."""
 
 UNANSWERED_SECONDS: Final = 1.0
-"""A probe without an answer for so long does not keep others from theirs."""
+"""A probe that has no answer after this time no longer keeps others from going."""
 
 REPLICA_SHARE: Final = 3
-"""A replica's next probe waits three times as long as the last one takes to be paid: its probes take a third of
-the quota at most. Those that tell whether it is in sync wait for URGENT_SECONDS alone, but for MOST_AT_ONCE."""
+"""A replica's next probe waits this many times as long as the last one takes to be paid for.
+
+So its probes take a third of the quota at most. Urgent ones wait for URGENT_SECONDS only, as long as MOST_AT_ONCE
+allows it.
+"""
 
 MOST_AT_ONCE: Final = 3
-"""Probes of one link in PROBE_SECONDS that wait for URGENT_SECONDS alone. With more a follower that begins anew
-with each fetch would take all of the quota."""
+"""The most urgent probes of one link in PROBE_SECONDS; further ones wait as all others do.
+
+Otherwise a follower that connects anew for each fetch would take the whole quota.
+"""
 
 _RETRY_SECONDS = 0.02
 _RETRY_SECONDS_EACH = 0.001
@@ -49,31 +62,37 @@ class OffsetProbes:
         self._clock = clock
         self._asking: Hashable = None
         self._asked_at = self._paid_at = -math.inf
-        self._replicas: dict[int, tuple[float, float]] = {}  # when each asked last, and when it may again
-        self._links: dict[Hashable, deque[float]] = {}  # when each asked lately
-        self._waiting: dict[Hashable, tuple[float, float]] = {}  # first come first: when it may ask, when it lapses
-        self._first_at = math.inf  # none of them may ask earlier
+        # by replica: when it sent its last probe, and when it may send the next
+        self._replicas: dict[int, tuple[float, float]] = {}
+        self._links: dict[Hashable, deque[float]] = {}  # when each sent its last probes
+        # in the order of arrival: when each may go, and when its wait lapses
+        self._waiting: dict[Hashable, tuple[float, float]] = {}
+        self._first_at = math.inf  # no probe in line may go before
 
     def ready_at(
         self, link: Hashable, replica: int, due: float, *, is_urgent: bool = False, longest_wait: float = math.inf
     ) -> float:
-        """The time at which `link`'s probe, due at `due`, may go; it may go now if that is not later than now.
+        """Return when `link`'s probe, due at `due`, may go; a time up to now means at once.
 
-        `is_urgent`: it tells whether a replica is in sync. `longest_wait` (seconds) is set where others wait for it.
+        `is_urgent`: it tells whether a replica is in sync. `longest_wait` (seconds) is set where other partitions wait
+        for it.
         """
         at, ready = self.look(link, replica, due, is_urgent=is_urgent, longest_wait=longest_wait)
         self.wait(link, ready)
         return at
 
     def wait(self, link: Hashable, ready: float) -> None:
-        """`link` stands in line with a probe that is due and paid for at `ready`."""
+        """Put `link` in line with a probe that is due and paid for at `ready`."""
         self._waiting[link] = ready, self._clock() + UNANSWERED_SECONDS
         self._first_at = min(self._first_at, ready)
 
     def look(
         self, link: Hashable, replica: int, due: float, *, is_urgent: bool = False, longest_wait: float = math.inf
     ) -> tuple[float, float]:
-        """As `ready_at`, and when the probe is due and paid for, whoever stands in front. Nothing is changed."""
+        """Return `ready_at`, and when the probe is due and paid for, whichever links stand in front.
+
+        Nothing changes.
+        """
         now = self._clock()
         asked_at, replica_at = self._replicas.get(replica, (-math.inf, -math.inf))
         ready = max(due, self._paid_at, replica_at)
@@ -100,15 +119,18 @@ class OffsetProbes:
         return False
 
     def _retry_at(self, now: float) -> float:
-        """When to look again: the more wait, the later, for only one of them may ask. An answer wakes the next."""
+        """Return when to look again: later where more links wait, as only one may go.
+
+        An answer wakes the next earlier.
+        """
         return now + _RETRY_SECONDS + len(self._waiting) * _RETRY_SECONDS_EACH
 
     def first(self) -> Hashable | None:
-        """The link whose probe may go next, as far as is known; None where none may go now."""
+        """Return the link whose probe may go next, as far as is known; None where none may go now."""
         now = self._clock()
         if self._asking is not None and now - self._asked_at < UNANSWERED_SECONDS:
             return None
-        if now < self._first_at:  # with hundreds of links in line each answer would look at all of them
+        if now < self._first_at:  # with hundreds of links in line, each answer would look at all of them
             return None
         first = next((link for link, (ready, lapses) in self._waiting.items() if ready <= now <= lapses), None)
         if first is None:
@@ -116,7 +138,7 @@ class OffsetProbes:
         return first
 
     def asked(self, link: Hashable, replica: int) -> None:
-        """`link` asks."""
+        """Note that `link` sends its probe."""
         now = self._clock()
         self._waiting.pop(link, None)
         self._waiting = {one: times for one, times in self._waiting.items() if times[1] >= now}
@@ -124,25 +146,26 @@ class OffsetProbes:
         self._links.setdefault(link, deque(maxlen=MOST_AT_ONCE)).append(now)
         if len(self._replicas) >= _MOST_REPLICAS:
             self._replicas = {one: times for one, times in self._replicas.items() if times[1] > now}
-        self._replicas[replica] = now, now + REPLICA_SHARE * UNANSWERED_SECONDS  # until it is known what it brought
+        # until the answer shows what the probe brought
+        self._replicas[replica] = now, now + REPLICA_SHARE * UNANSWERED_SECONDS
 
     def answered(self, link: Hashable, replica: int, size: int, rate: int) -> None:
-        """The answer to `link`'s probe brought `size` bytes; `rate` is the quota in bytes/s."""
+        """Take in the answer to `link`'s probe, which brought `size` bytes; `rate` is the quota in bytes/s."""
         now = self._clock()
         price = min(size / rate, PROBE_SECONDS) if rate else PROBE_SECONDS if size else 0.0
-        # What several urgent ones owe together keeps nobody from errors for longer than one does.
+        # Several urgent probes together delay the next one by no more than one probe may.
         self._paid_at = min(max(self._paid_at, now) + price, now + PROBE_SECONDS)
         self._replicas[replica] = self._asked_at, now + min(REPLICA_SHARE * price, PROBE_SECONDS)
         if self._asking == link:
             self._asking = None
 
     def leave(self, link: Hashable) -> None:
-        """`link` has no probe any more."""
+        """Note that `link` has no probe to send any more."""
         self._waiting.pop(link, None)
         if self._asking == link:
             self._asking = None
 
     def drop(self, link: Hashable) -> None:
-        """`link` is closed."""
+        """Forget `link`, which is closed."""
         self.leave(link)
         self._links.pop(link, None)

@@ -1,4 +1,4 @@
-"""The `kip73` policy behind the interface of a quota: nothing is reserved, and nobody stands in line."""
+"""The `kip73` policy as a Quota: nothing is reserved, and no link waits in line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quota.settings import Policy
 
 
 class Kip73Quota(Quota):
-    """Kafka's own optimistic quota; `measured` is what the bytes are sampled in."""
+    """Kafka's own optimistic quota; `measured` holds the samples of what has passed."""
 
     policy: ClassVar[Policy] = "kip73"
     reserves: ClassVar[bool] = False
@@ -38,8 +38,8 @@ class Kip73Quota(Quota):
         self._measured.record(size)
 
     def offer(self, ask: Ask, now: float) -> Offer:
-        # As Kafka, without a reservation; but its samples need answers smaller than the quota's window (KIP-73's Q&A):
-        # with whole 10 MB answers they let 1.8 x the quota through at 1 MB/s.
+        # KIP-73 reserves nothing. But its samples work only if answers are smaller than the quota's window (KIP-73's
+        # Q&A), so one fetch gets one window: whole 10 MB answers at a quota of 1 MB/s let 1.8 x the quota through.
         budget = self._budget
         if budget.is_quota_exceeded():
             return Offer(self, budget.retry_at(now))

@@ -1,7 +1,7 @@
-"""Whose turn it is when several links want the same budget: urgent ones first, then each replica its share in turn.
+"""The line of links that want the same budget: urgent ones first, then each replica in turn.
 
-Turns go by bytes and by replica (start-time fair queueing): whoever had less goes first, and a follower that opens
-twenty connections gets no more than one with a single connection.
+Turns go by bytes and by replica (start-time fair queueing): the replica that had fewer bytes goes first. A follower
+with twenty connections gets no more than one with a single connection.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from typing import Final
 
 FLOOR = 0.05
-"""Of the bytes granted: what is not the most urgent gets at least so much, so that none starves."""
+"""The part of the granted bytes that goes to what is not the most urgent, so that nothing starves."""
 
 CLAIM_SECONDS: Final = 1.0
-"""How long a claim keeps others behind it when its link does not plan again."""
+"""How long a claim keeps others waiting if its link does not plan again."""
 
 PLACE_SECONDS: Final = 5.0
-"""How long its place in the line is kept after that, without keeping others behind it."""
+"""How long a lapsed claim still keeps its place in the line, without keeping others waiting."""
 
-_MOST_FINISHED = 256  # replicas whose last turn is remembered while others wait, or twice as many as still count
+# replicas whose last turn is remembered while others wait; or twice as many as still count, where that is more
+_MOST_FINISHED = 256
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +32,7 @@ class _Claim:
     size: float  # bytes
     until: float  # clock seconds
     is_urgent: bool
-    start: float  # in bytes: where its turn begins, on a scale on which every replica gets the same
+    start: float  # where its turn begins, in bytes: the scale on which every replica gets the same
     number: int
 
     def __lt__(self, other: _Claim) -> bool:
@@ -41,28 +42,30 @@ class _Claim:
 class BudgetQueue:
     """Links that found too little budget, in the order of their turns, each with the bytes that it waits for.
 
-    A link further back may only take what those ahead leave, so a link that polls often cannot starve one that polls
-    seldom. Urgent links stand ahead of all others, but for the floor's share. A claim lapses when its link does not
-    come back for it: a stuck peer blocks no one. Its place is kept a while longer, or links that come back seldom would
-    stand behind each other's claims for ever.
+    A link may take only what those ahead of it leave, so one that polls often cannot starve one that polls seldom.
+    Urgent links stand ahead of all others, but for FLOOR's part of the bytes.
+
+    A claim lapses when its link does not come back for it, so a stuck peer blocks no one. Its place is kept a while
+    longer: links that come back seldom would otherwise be overtaken each time.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._claims: dict[Hashable, _Claim] = {}
-        self._line: list[_Claim] = []  # the same in their order
-        self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended
-        self._reached = 0.0  # where the turn served last began
+        self._line: list[_Claim] = []  # the claims, in their order
+        self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended, in bytes
+        self._reached = 0.0  # where the last turn began, in bytes
         self._number = 0
         self._most_finished = _MOST_FINISHED
         self._urgent_count = 0
-        # Every plan of every link asks what is ahead of it, and the line changes more seldom: it is summed up for all.
+        # Every plan of every link asks for the bytes ahead of it, and the line changes less often: they are summed up
+        # once.
         self._is_summed = False
-        self._places: list[tuple[float, int]] = []  # of the claims that have not lapsed, as in _Claim.__lt__
-        self._sums: list[float] = [0.0]  # the bytes of all those before each of these places, and at last of all
-        self._summed_until = -math.inf  # when the first of them lapses
-        self._summed_most = math.inf  # bytes: what is behind so many is not summed up
-        self._owed = 0.0  # bytes of the floor to come
+        self._places: list[tuple[float, int]] = []  # of claims that have not lapsed, in the order of _Claim.__lt__
+        self._sums: list[float] = [0.0]  # the bytes ahead of each of these places, and last the total
+        self._summed_until = -math.inf  # when the first of these claims lapses
+        self._summed_most = math.inf  # claims with more bytes than this ahead of them are left out of the sums
+        self._owed = 0.0  # bytes that FLOOR has given to links that are not urgent and they have not had yet
 
     def ahead_of(
         self,
@@ -73,9 +76,9 @@ class BudgetQueue:
         turn: float = math.inf,
         most: float = math.inf,
     ) -> float:
-        """Bytes claimed by the links in front of `link`, or of the place that it would get.
+        """Return the bytes claimed by the links ahead of `link`, or ahead of the place that it would get.
 
-        `turn` is as in `wait`. More than `most` bytes may be told as any number that is not less.
+        `turn` is as in `wait`. A sum above `most` may be any number that is not less than `most`.
         """
         now = self._drop_lapsed(link)
         own = self._claims.get(link)
@@ -88,7 +91,7 @@ class BudgetQueue:
         has_ranks = not self._is_floor_due()
         ahead = 0.0
         for claim in self._line:
-            # Read by every plan for hundreds of claims: no tuples, no method calls.
+            # Every plan compares hundreds of claims here, so there are no tuples and no method calls.
             is_passed = claim.start > start or (claim.start == start and claim.number >= number)
             if is_passed and not has_ranks:
                 break
@@ -102,7 +105,7 @@ class BudgetQueue:
         return ahead
 
     def first(self) -> Hashable | None:
-        """The link whose turn is next; None when nobody waits."""
+        """Return the link whose turn is next; None when nobody waits."""
         now = self._drop_lapsed(None)
         has_ranks = self._urgent_count > 0 and not self._is_floor_due()
         for claim in self._line:
@@ -120,10 +123,13 @@ class BudgetQueue:
         is_urgent: bool = False,
         turn: float = math.inf,
     ) -> None:
-        """Keep `link`'s place, or give it one behind what its replica waits for; it lapses after `until` (clock).
+        """Keep `link`'s place, or give it one after what its replica waits for already.
 
-        `turn` is what one turn of the link takes now, in bytes. Shares shrink as the line grows: what a replica had in
-        larger ones counts as one turn against it, or it would wait for as many rounds as it had turns' worth.
+        The claim lapses at `until` (clock).
+
+        `turn` is what one turn of the link takes now, in bytes. Shares shrink as the line grows. What a replica had in
+        earlier, larger shares counts against it as one turn of `turn` bytes; counted in full, it would cost several
+        rounds.
         """
         claim = self._claims.get(link)
         if claim is not None:
@@ -147,10 +153,10 @@ class BudgetQueue:
         self._urgent_count += is_urgent
 
     def served(self, link: Hashable, size: float, *, is_urgent: bool, replica: Hashable = None) -> None:
-        """`link` had its turn, with `size` bytes."""
+        """Note that `link` had its turn, with `size` bytes."""
         replica = link if replica is None else replica
         claim = self._claims.get(link)
-        # From where its turn began: another that went first, while this one was not there, costs it nothing.
+        # Counted from where its own turn began: it loses nothing to a link that went first while it was away.
         start = max(self._reached, self._finished.get(replica, 0.0)) if claim is None else claim.start
         if claim is not None:
             self._reached = max(self._reached, claim.start)
@@ -159,25 +165,27 @@ class BudgetQueue:
             self._finished[replica] = max(start + size, self._finished.get(replica, 0.0))
             if len(self._finished) > self._most_finished:
                 self._finished = {one: end for one, end in self._finished.items() if end > self._reached}
-                self._most_finished = max(_MOST_FINISHED, 2 * len(self._finished))  # not to look at all each time
+                # grows with the dictionary, so that not all of it is searched each time
+                self._most_finished = max(_MOST_FINISHED, 2 * len(self._finished))
         else:
-            self._finished = {}  # nobody waited: what was had so far counts against no one
+            self._finished = {}  # nobody waited, so nothing had so far counts against anyone
         if not is_urgent:
             self._owed = max(0.0, self._owed - size)
         elif len(self._line) > self._urgent_count:
             self._owed += size * FLOOR / (1 - FLOOR)
 
     def owe(self, replica: Hashable, size: float) -> None:
-        """`replica` had `size` bytes without a turn: its next one is later by so much."""
+        """Note that `replica` had `size` bytes without a turn: its next turn comes later by as much."""
         if self._line:
             self._finished[replica] = max(self._reached, self._finished.get(replica, 0.0)) + size
 
     def leave(self, link: Hashable) -> None:
-        """`link` needs no turn."""
+        """Take `link` out of the line."""
         claim = self._claims.pop(link, None)
         if claim is not None:
             self._is_summed = False
-            # Not by `remove` and by counting down: an exception half way through `wait` leaves these apart.
+            # Rebuilt rather than removed from: an exception half way through `wait` may have left the two collections
+            # unequal.
             self._line = [other for other in self._line if other is not claim]
             self._urgent_count = sum([other.is_urgent for other in self._line]) if self._urgent_count else 0
 
@@ -185,12 +193,12 @@ class BudgetQueue:
         return len(self._claims)
 
     def _start_of(self, replica: Hashable, turn: float) -> float:
-        """Where the next turn of a replica begins: behind its last one, and behind all that it waits for."""
+        """Return where a replica's next turn begins: after its last one, and after all that it waits for."""
         start = min(max(self._reached, self._finished.get(replica, 0.0)), self._reached + turn)
         return start + sum([claim.size for claim in self._line if claim.replica == replica])
 
     def _sum(self, now: float, most: float) -> None:
-        """Sum up what is in line, as far as somebody asks for it."""
+        """Sum up the bytes in line, up to `most`."""
         places, sums, total, lapses = [], [0.0], 0.0, math.inf
         for claim in self._line:
             if claim.until < now:
@@ -206,17 +214,17 @@ class BudgetQueue:
         self._is_summed = True
 
     def _is_only_claim(self, claim: _Claim) -> bool:
-        """Whether its replica waits for nothing else."""
+        """Whether the claim's replica has no other claim."""
         return not any(other.replica == claim.replica and other is not claim for other in self._line)
 
     def _is_floor_due(self) -> bool:
-        """Whether those that are not urgent have waited for enough bytes: then all are alike for one turn."""
+        """Whether links that are not urgent are owed a whole turn: then all links are treated alike for one turn."""
         now = self._clock()
         sizes = [claim.size for claim in self._line if not claim.is_urgent and claim.until >= now]
         return bool(sizes) and self._owed >= min(sizes)
 
     def _drop_lapsed(self, asking: Hashable) -> float:
-        """Give up places that nobody came back to for long, from the front on; returns the time."""
+        """Drop places whose links have not come back for long, from the front on. Returns the time."""
         now = self._clock()
         while self._line and self._line[0].until + PLACE_SECONDS < now and self._line[0].link != asking:
             self.leave(self._line[0].link)

@@ -1,7 +1,7 @@
-"""A quota: one limit on the bytes of a side's replicas.
+"""The interface of a quota: one limit on the bytes of a side's replicas.
 
-Bytes belong to any number of quotas. A grant has to fit in all of them and is reserved in all. How a quota decides is
-its policy: `strict` (reserve before the bytes go) or `kip73` (measure what went, as Kafka does).
+Bytes may belong to several quotas; a grant has to fit in all of them, and is reserved in all. The policy decides how a
+quota works: `strict` reserves before the bytes go, `kip73` measures what went, as Kafka does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quota.budget.ledger import StrictLedger
 from quota.settings import Policy
 
 Coverage = Callable[[bytes | None, bytes], Container[int]]
-"""The partitions of a topic whose bytes belong to a quota, by its name (UTF-8, None while it is not known) and id."""
+"""Returns the partitions of a topic whose bytes belong to a quota, by its name (UTF-8; None while unknown) and id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,29 +24,29 @@ class Ask:
 
     link: Hashable
     replica_id: int
-    """The follower's broker id: turns go by replica, however many connections one has."""
+    """The follower's broker id. Turns go by replica, so it does not matter how many connections a follower has."""
     largest_batch: int
-    """Bytes: the largest batch of the partition that is next in the link's order."""
+    """The size in bytes of the largest batch of the partition that is next in the link's order."""
     is_urgent: bool
-    """Whether one of its partitions is below its min ISR."""
+    """Whether one of the link's partitions is below its min ISR."""
     is_live: bool
-    """Whether records in sync pass on the link too: these wait behind every grant."""
+    """Whether records of partitions in sync pass on the link too; each of them waits behind every grant."""
     answer_seconds: float
-    """How long its last answer with granted bytes took."""
+    """How long the link's last answer with granted bytes took (seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a quota has for one fetch at one moment. Bytes, and clock seconds."""
+    """What a quota has for one fetch at one moment, in bytes; times are clock seconds."""
 
     quota: Quota
     ready: float
-    """When anything can be granted at all; `spend` counts where that is not later than now."""
+    """When the quota can grant anything at all. `spend` counts only if this is not later than now."""
     spend: float = 0.0
     share: float = 0.0
-    """What one fetch is granted when the quota is busy."""
+    """What one fetch is granted when other links wait too."""
     ahead: float = 0.0
-    """What links in front are waiting for."""
+    """What the links in front wait for."""
     turn: float = 0.0
     """What one turn of the link takes: its share, or one batch where that is larger."""
 
@@ -56,16 +56,19 @@ class Part:
     """What one fetch takes of one quota, in bytes."""
 
     share: int
-    """Asked for."""
+    """What the caps are expected to bring."""
     reserved: int
-    """That may come: the first partition with data returns a whole batch, however large."""
+    """What may come: the first partition with data returns a whole batch, however large."""
     batch: int
-    """The largest batch among it: what cannot be split, and so may go beyond the window."""
+    """The largest batch in it. A batch cannot be split, so it may go beyond the window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a part may be granted now: `fits`; else a smaller one of `spend` bytes, or none before `ready`."""
+    """Whether a part may be granted now (`fits`).
+
+    If not: a smaller part of `spend` bytes may be granted now, or, where `spend` is None, none before `ready`.
+    """
 
     fits: bool
     ready: float
@@ -73,11 +76,11 @@ class Verdict:
 
 
 class Quota(ABC):
-    """One limit. `ledger` is where its bytes are kept, whatever the policy says: a change of policy finds them."""
+    """One limit. Its bytes are kept in `ledger` under every policy, so a change of policy finds them."""
 
     policy: ClassVar[Policy]
     reserves: ClassVar[bool]
-    """Whether bytes are set aside before they go."""
+    """Whether bytes are reserved before they go."""
 
     def __init__(self, name: str, ledger: StrictLedger, covers: Coverage, *, counts_in_sync: bool = True) -> None:
         self.name = name
@@ -91,35 +94,35 @@ class Quota(ABC):
         return self.ledger.rate
 
     def look(self) -> None:
-        """Somebody is about to ask: bring what depends on time up to date."""
+        """Bring what depends on time up to date, before links ask."""
 
     @abstractmethod
     def offer(self, ask: Ask, now: float) -> Offer:
-        """What there is for one fetch. Nothing is changed."""
+        """Return what one fetch may have. Changes nothing."""
 
     @abstractmethod
     def needed(self, part: Part) -> float:
-        """The bytes that a link with this part stands in line for."""
+        """Return the bytes that a link with this part has to wait for in line."""
 
     @abstractmethod
     def judge(self, offer: Offer, part: Part) -> Verdict:
-        """Whether `part` of a fetch may be granted. Nothing is changed."""
+        """Return whether `part` of a fetch may be granted. Changes nothing."""
 
     def wait(self, ask: Ask, offer: Offer, needed: float, now: float) -> None:
-        """Keep the link's place in the line for `needed` bytes."""
+        """Keep the link's place in the line, for `needed` bytes."""
 
     def served(self, ask: Ask, part: Part) -> None:
-        """The link was granted `part`."""
+        """Note that the link was granted `part`."""
 
     def leave(self, link: Hashable) -> None:
-        """The link wants nothing at the moment."""
+        """Note that the link wants nothing at the moment."""
 
     def record(self, size: int) -> None:
         """Bytes of it have passed. Not called for the configured quota: its side records them."""
 
     def owe(self, replica_id: int, size: int) -> None:
-        """A replica had `size` bytes without a grant: an offset probe brought them."""
+        """Note that a replica had `size` bytes without a grant: an offset probe brought them."""
 
     def first_in_line(self) -> Hashable | None:
-        """The link whose turn is next; None where all may try."""
+        """Return the link whose turn is next; None where every link may try."""
         return None

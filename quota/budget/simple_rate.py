@@ -23,13 +23,14 @@ class _Sample:
 
 
 class SimpleRate:
-    """Units a second over the last `samples` windows of `window_seconds`.
+    """Units per second over the last `samples` windows of `window_seconds`.
 
-    The rate is the sum of the samples kept, divided by the time since the oldest of them began, or by one window where
-    less than that has gone by (Kafka's fixed first window, which keeps the first bytes from looking like a high rate).
+    The rate is the sum of the samples kept, divided by the time since the oldest of them began. Where less than one
+    window has gone by, it is divided by one window: Kafka's fixed first window, so that the first bytes do not look
+    like a high rate.
 
-    `clock` gives monotonic seconds. Inside, time is whole milliseconds as in Kafka: sums of float seconds drift, and a
-    sample would end one event too early or too late.
+    `clock` gives monotonic seconds. Internally times are whole milliseconds as in Kafka: sums of float seconds drift,
+    and a sample would end one event too early or too late.
     """
 
     __slots__ = ("_clock", "_expire_ms", "_samples", "_window_ms")
@@ -42,7 +43,7 @@ class SimpleRate:
         self._clock = clock
         self._window_ms = round(window_seconds * 1000)
         self._expire_ms = samples * self._window_ms
-        # One sample more than the window holds: the oldest may have begun before the window and reach into it.
+        # One more than the window has: the oldest may have begun before the window and still reach into it.
         self._samples: deque[_Sample] = deque(maxlen=samples + 1)
 
     def record(self, n: int) -> None:
@@ -56,15 +57,15 @@ class SimpleRate:
         sample.last_event_ms = now_ms
 
     def rate(self) -> float:
-        """Return units a second, up to now. Asking changes state, as in Kafka: see `_measure`."""
+        """Return units per second up to now. This changes state, as in Kafka: see `_measure`."""
         total, elapsed_ms = self._measure(self._now_ms())
         return total / (elapsed_ms / 1000)
 
     def falls_to(self, bound: float) -> float:
-        """Return the earliest clock time, in seconds, at which the rate may be `bound` (> 0) units a second or less.
+        """Return the earliest clock time (seconds) at which the rate may have fallen to `bound` (> 0) units per second.
 
-        It is exact while no sample leaves the window before; otherwise it is when the next one leaves, the time to ask
-        again. Never later than the true moment when nothing more is recorded.
+        It is exact if no sample leaves the window before. Otherwise it is the time at which the next sample leaves,
+        when to ask again. It is never later than the true time, provided that nothing more is recorded.
         """
         now_ms = self._now_ms()
         total, elapsed_ms = self._measure(now_ms)
@@ -75,11 +76,11 @@ class SimpleRate:
         return min(begin_ms + total * 1000 / bound, leaves_ms) / 1000
 
     def _measure(self, now_ms: int) -> tuple[int, int]:
-        """Return the sum of the samples in the window and the milliseconds it is spread over.
+        """Return the sum of the samples in the window, and the milliseconds that it is spread over.
 
-        A sample with no event for the whole span of samples starts again from zero now, and stays: it may be the oldest
-        for a later measurement. The first look at an empty rate begins the first sample. Both are Kafka's rules, and
-        both make the rate depend on when it was asked for.
+        Two rules of Kafka's make the result depend on when it is asked for. A sample older than the whole window is set
+        back to zero and begins now, and may be the oldest for a later measurement. And the first look at an empty rate
+        begins its first sample.
         """
         samples = self._samples
         if not samples:

@@ -1,4 +1,4 @@
-"""The `strict` policy: a grant is reserved before it goes, so a response never outruns the quota."""
+"""The `strict` policy: bytes are reserved before they go, so a response never outruns the quota."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
 from quota.settings import Policy
 
 SHARE_SECONDS: Final = 0.12
-"""Of quota: what one fetch is granted; small enough to pace, large enough to waste little."""
+"""Seconds of quota that one fetch is granted: few enough to pace evenly, enough to waste little on cut batches."""
 
 SHARE_BESIDE_LIVE_SECONDS: Final = 0.012
-"""The same on a link with live traffic: a record in sync waits behind every share."""
+"""The same on a link with live traffic, where a record in sync has to wait for each share to pass."""
 
 LARGEST_SHARE_SECONDS: Final = 0.15
-"""What a fetch that comes late may be granted."""
+"""The most that a fetch which comes a little late is granted, in seconds of quota."""
 
 SLOW_SECONDS: Final = 0.1
-"""Answers that take longer bring larger shares: what gathers meanwhile."""
+"""On links with answers slower than this, a share is what gathers while an answer is under way."""
 
 SLOWEST_SHARE_SECONDS: Final = 0.9
-"""The most that one of them is granted: all of it may come at once."""
+"""The most that a fetch on such a link is granted: all of it may arrive at once."""
 
 ROUND_SECONDS: Final = 4.0
-"""In which all links in line have had a share, however many there are."""
+"""The time in which every link in line has a share, however many there are."""
 
 SMALLEST_FILL_SECONDS: Final = 0.05
-"""Worth a fetch of its own when the window has no room for a whole share."""
+"""The least, in seconds of quota, that is worth a fetch when the window has no room for a whole share."""
 
 _NEVER: Final = float("inf")
 
 
 class StrictQuota(Quota):
-    """A sliding ledger, and a line of links that wait for it; see `quota.budget.ledger` for what is promised."""
+    """A sliding ledger with a line of links that wait for it. `quota.budget.ledger` says what is promised."""
 
     policy: ClassVar[Policy] = "strict"
     reserves: ClassVar[bool] = True
@@ -66,29 +66,30 @@ class StrictQuota(Quota):
         fair = rate * ROUND_SECONDS / (len(self.line) + 1)
         share = min(share, fair)
         turn = max(share, ask.largest_batch)
-        # More than can gather until the fetch is planned again, whether it waits for credit or for room.
+        # More than gathers until the fetch is planned again, whether it waits for credit or for room.
         most_ahead = rate * (CREDIT_SECONDS + WINDOW_SECONDS)
         ahead = self.line.ahead_of(
             ask.link, replica=ask.replica_id, is_urgent=ask.is_urgent, turn=turn, most=most_ahead
         )
-        # Late by a little: what has gathered meanwhile goes along, within bounds, or bursts would repeat every second.
+        # A fetch that comes late takes along what has gathered meanwhile, within bounds: else a burst would repeat each
+        # second.
         spend = min(max(self.ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
         if ask.answer_seconds > SLOW_SECONDS:
             spend = max(spend, min(rate * min(ask.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
         return Offer(self, now, spend, share, ahead, turn)
 
     def needed(self, part: Part) -> float:
-        """Credit: all that is reserved, but for batches larger than what can gather.
+        """Return the credit to wait for: all that the part reserves, but at most half of what can gather.
 
-        A batch larger than the credit that can gather goes when half of that has; the rest becomes debt. Beside records
-        in sync a fetch never finds all of it.
+        A batch larger than the credit that can gather goes when half of that is there, and the rest becomes debt. It
+        does not wait for all of the credit: beside records in sync a fetch never finds that much.
         """
         return min(part.reserved, self.ledger.most_credit / 2)
 
     def judge(self, offer: Offer, part: Part) -> Verdict:
         ledger, ahead = self.ledger, offer.ahead
         ready = ledger.credit_at(self.needed(part) + ahead)
-        # Compared with a fresh reading: the ledger has read the clock since the plan was begun.
+        # Compared with a new reading of the clock: the ledger has read it since the plan was begun.
         if ready > self._clock():
             return Verdict(False, ready)
         room = ledger.room() - ahead

@@ -1,5 +1,7 @@
-"""One follower's fetches over one connection: what it asks for, what it may have now, and what came of it.
+"""Replica fetches of one follower over one connection: what each asks for, may have, and has brought.
 
-A fetch is observed (`context`, `partitions`), planned (`plan`, a pure function), committed (`commit`), and its answer
-is settled (`settlement`). `link` holds these together. No I/O, and no quota's arithmetic: that is `quota.budget`.
+A fetch is observed (`context`, `partitions`, `observe`), planned (`plan`, a pure function) and committed (`commit`);
+its answer is settled (`settlement`). `link` calls these in turn.
+
+No I/O belongs in here, and no arithmetic of quotas: that is `quota.budget`.
 """

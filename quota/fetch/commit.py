@@ -1,6 +1,9 @@
-"""Carries a plan out: the one place where a fetch reserves, stands in line, changes sessions and is counted.
+"""Carries a plan out.
 
-What is reserved is reserved first, through accounts that the link's end closes: an exception anywhere leaves nothing.
+Only here does a fetch reserve bytes, take a place in a quota's line, change its sessions and get counted.
+
+Bytes are reserved before anything else, through accounts that the end of the link closes. So an exception at any later
+point leaves nothing reserved.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, Upstre
 
 _EMPTY_MS = 1
 _FIRST_MUTING_VERSION = 8
-_TOPICS_PER_STEP = 1_000  # of which an answer is made up within about 2 ms
+_TOPICS_PER_STEP = 1_000  # topics that are encoded into an answer in one step of about 2 ms
 
 
 def commit(
     state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, order: GrantOrder, plan: FetchPlan
 ) -> Steps[Decision]:
-    """Carry out `plan`, which was made of `view` for `request` just now. Done in steps."""
+    """Carry out `plan`, which was made from `view` for `request` just now. Done in steps."""
     for claim in plan.claims:
         claim.offer.quota.wait(view.ask, claim.offer, claim.needed, view.now)
     if plan.action is Action.PASS:
@@ -52,7 +55,7 @@ def commit(
 
 
 def _unknown_since(state: LinkState, view: FetchView) -> float | None:
-    """Since when a probe waits that tells who is in sync."""
+    """The time (clock seconds) since which partitions wait for their high watermark; None where every one is known."""
     if not view.unknown_count:
         return None
     return view.now if state.unknown_since is None else state.unknown_since
@@ -65,14 +68,14 @@ def _count_held(state: LinkState) -> None:
 
 
 def commit_pass(state: LinkState, link: Hashable, request: FetchRequest) -> Steps[Decision]:
-    """Carry out a plan that lets everything pass."""
+    """Carry out a plan that lets the whole request pass."""
     partitions, sessions = state.partitions, state.sessions
     state.side.leave_lines(link)
     if sessions.is_incremental:
         request = yield from sessions.changes(request, partitions, is_throttling=state.side.is_throttling)
     else:
         request = yield from sessions.whole(request, partitions.topics, ())
-    # What an earlier hop leaves out at the moment has no answer with this one.
+    # An earlier hop leaves some partitions out at the moment: this answer will say nothing about those.
     return _forward(state, request, InFlight(asks_all=not partitions.absent))
 
 
@@ -91,7 +94,8 @@ def _grant(
     grants_are_first = view.now < state.crowded_until
     if sessions.is_incremental:
         if grants_are_first:
-            sessions.leader.begin_anew()  # a session keeps its own order: only a new one has the grants in front
+            # a session keeps an order of its own, so only a new session puts the grants in front
+            sessions.leader.begin_anew()
         request = yield from sessions.changes(
             request,
             partitions,
@@ -103,7 +107,8 @@ def _grant(
     else:
         front, entries, asked = yield from split(partitions.topics, request, frozenset(granted))
         funded = granted_topics(request, plan.grants, entries)
-        # What is not throttled stays in front, but where it fills every answer: without a quota it would take turns.
+        # What is not throttled goes in front. Only where it fills every answer do the grants go in front of it: it
+        # would take turns with them if there were no quota.
         first = funded + front if grants_are_first else front + funded
         request = request.with_(topics=first + asked)
         request = yield from sessions.whole(request, partitions.topics, chain(granted, partitions.waiting()))
@@ -112,9 +117,10 @@ def _grant(
 
 
 def _asked(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
-    """What an incremental fetch asks for with 0 bytes.
+    """Return the partitions that an incremental fetch asks for with 0 bytes.
 
-    At other times only what is not known: what is known to be behind would return a batch that no quota could stop.
+    When `plan.asks_all`, that is every partition that waits. Otherwise it is only those without a known high watermark:
+    one that is known to be behind would return a batch that no quota could stop.
     """
     if not plan.asks_all:
         return list(state.partitions.unknown())
@@ -123,10 +129,11 @@ def _asked(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
 
 
 def _asked_along(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
-    """What an incremental fetch asks for with 0 bytes when something is granted.
+    """Return the partitions that an incremental fetch asks for with 0 bytes beside those that it is granted.
 
-    What the leader has already stands in front of what is granted now, and with 0 bytes would return a batch there. It
-    had its answer with the fetch before, unless that brought nothing: a later hop may have left it out.
+    A partition that the leader's session has already stands in front of the new grants. Asked for with 0 bytes, it
+    would return a whole batch from there. The fetch before has told its offsets; it is asked for again only where that
+    fetch brought nothing, as a later hop may have left it out.
     """
     return [
         one
@@ -138,7 +145,10 @@ def _asked_along(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
 def _probe(
     state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, plan: FetchPlan
 ) -> Steps[Decision]:
-    """Ask for every partition behind with 0 bytes and no wait: true offsets and errors, and at most one batch."""
+    """Send an offset probe: ask for every partition that waits, with 0 bytes and without a wait.
+
+    Its answer has true offsets and errors, and at most one batch.
+    """
     side, partitions, sessions = state.side, state.partitions, state.sessions
     state.probed_at = view.now
     state.unknown_since = None
@@ -160,7 +170,10 @@ def _probe(
 
 
 def _leave_out(state: LinkState, request: FetchRequest) -> Steps[Decision]:
-    """Ask for what is not behind, and make up an answer for the rest where a full answer has to have it."""
+    """Ask only for what is not behind.
+
+    Where the request is a full one, its answer needs an entry for every partition: those left out get an empty one.
+    """
     partitions, sessions = state.partitions, state.sessions
     if sessions.is_incremental:
         fewer = yield from sessions.changes(request, partitions, is_throttling=True)
@@ -178,10 +191,14 @@ def _leave_out(state: LinkState, request: FetchRequest) -> Steps[Decision]:
 
 
 def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
-    """To an incremental fetch an empty response says that nothing is new.
+    """Encode an answer with nothing new in it.
 
-    To a full one it is legal with throttle_time_ms > 0 (KIP-219), and makes nothing up. But from v8 on that mutes the
-    follower, and one without KAFKA-17455 then waits for replica.socket.timeout.ms, 30 s, before it asks again.
+    To an incremental fetch that is an empty response: no partition has changed.
+
+    To a full fetch an empty response with throttle_time_ms > 0 is legal too (KIP-219), and states nothing that is not
+    true. But from v8 on it mutes the follower, and a follower without KAFKA-17455 then waits for
+    replica.socket.timeout.ms (30 s) before it asks again. So from v8 on, and in v0 (which has no such field), every
+    partition behind gets an empty entry.
     """
     version, correlation_id = request.header.api_version, request.header.correlation_id
     if state.sessions.is_incremental:
@@ -194,7 +211,7 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
 
 
 def _made_up_topics(state: LinkState, version: int) -> Steps[list[ResponseTopic]]:
-    """An empty entry for every partition behind."""
+    """Return an empty response entry for every partition behind."""
     made_up: list[ResponseTopic] = []
     for topic in list(state.partitions.topics.values()):
         if topic.behind:

@@ -1,8 +1,8 @@
-"""What a replica fetch tells: the partitions that its follower asks for, where it is in each, and what went away.
+"""What a replica fetch says: which partitions its follower asks for, from which offset each, and which are gone.
 
-A whole request lists everything that its follower wants. In a fetch session (v7+) an incremental one lists changes
-only, and what it costs to take in grows with them, not with the session. A request of tens of thousands of topics is
-taken in, in steps, and other links are served between them.
+A whole request lists every partition that its follower wants. An incremental one, in a fetch session (v7+), lists only
+those that changed; the work to take it in grows with these, not with the session. A request of tens of thousands of
+topics is taken in by steps, and other links are served between two steps.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from protocol.steps import Steps
 from quota.fetch.partitions import LinkPartitions
 from quota.fetch.state import NEVER, ReplicaTopic
 
-PARTITIONS_PER_STEP = 200  # taken in, in one step: about 2 ms, where all of them are new
-TOPICS_PER_STEP = 2_000  # that say nothing new
-LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # of replicas below level 0.11 (KIP-101): they truncate to their high watermark
+PARTITIONS_PER_STEP = 200  # in one step: about 2 ms, where all of them are new
+TOPICS_PER_STEP = 2_000  # in one step, where they repeat the request before
+LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # followers below level 0.11 (KIP-101): they truncate to their high watermark
 MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 
 
@@ -31,7 +31,7 @@ class TooManyPartitions(Exception):
 
 
 def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: float) -> Steps[None]:
-    """Take request `number` of a link in, which lists everything. Done in steps."""
+    """Take in request `number` of a link, which lists every partition. Done in steps."""
     link.asker.fetched(now)
     row = fetch_version(request.header.api_version)
     count = sum([len(topic.entries) // topic.stride for topic in request.topics])
@@ -40,7 +40,7 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
     keeps_entries = request.header.api_version >= FIRST_SESSION_VERSION
     truncates = request.header.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
     in_sync_until = now + link.side.lag.replica_lag_time_max if truncates else NEVER
-    new = 0  # partitions that were looked at one by one since the last step
+    new = 0  # partitions looked at one by one since the last step
     for first in range(0, len(request.topics), TOPICS_PER_STEP):
         if first:
             yield
@@ -68,7 +68,7 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
 
 
 def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
-    """Take a request in that says what changed in its session. Done in steps."""
+    """Take in a request that lists what changed in its session. Done in steps."""
     link.asker.fetched(now)
     row = fetch_version(request.header.api_version)
     work = 0
@@ -99,7 +99,7 @@ def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) ->
 
 
 def blocks_of(entries: bytes, stride: int) -> Sequence[bytes]:
-    """`entries` in blocks of a step each; most topics are one block."""
+    """Cut `entries` into blocks of at most PARTITIONS_PER_STEP entries each; most topics are one block."""
     size = PARTITIONS_PER_STEP * stride
     if len(entries) <= size:
         return (entries,)
@@ -113,7 +113,7 @@ def _take_block(
     now: float,
     in_sync_until: float,
 ) -> None:
-    """Below v7: only what throttling needs is read of each entry."""
+    """Take in entries below v7: only what throttling needs is kept of each."""
     partitions = topic.partitions
     for partition, fetch_offset, max_bytes in entries:
         replica = partitions.get(partition)
@@ -136,7 +136,10 @@ def _take_entries(
     stride: int,
     now: float,
 ) -> None:
-    """From v7 on: the entries themselves are kept too, for they may have to be sent again when nothing changed."""
+    """Take in entries of v7 and later, and keep each as it came.
+
+    The leader may need an entry again that its follower did not repeat.
+    """
     partitions, touched = topic.partitions, link.sessions.touched
     start = 0
     for partition, leader_epoch, fetch_offset, max_bytes in changes:
@@ -150,7 +153,7 @@ def _take_entries(
             replica = link.appear(topic, partition, fetch_offset, max_bytes, now, leader_epoch)
         else:
             if leader_epoch != replica.leader_epoch:
-                # The leader was elected anew: what it said before is of another epoch.
+                # A new leader epoch: the high watermark that was told belongs to the one before.
                 replica.go_back(fetch_offset)
                 topic.forget_responses()
             link.move(replica, fetch_offset, now)
@@ -164,7 +167,7 @@ def _take_entries(
 
 
 def _check(link: LinkPartitions, partition: int, fetch_offset: int, max_bytes: int) -> None:
-    """Refuse what no follower asks for: a negative size would lend budget instead of taking it."""
+    """Refuse values that no follower sends. A negative size would lend bytes to the budget instead of taking some."""
     if max_bytes < 0 or fetch_offset < 0 or partition < 0:
         reason = f"partition {partition} is asked for from offset {fetch_offset} with {max_bytes} bytes"
         raise MalformedFrame(reason, 0)
@@ -173,13 +176,13 @@ def _check(link: LinkPartitions, partition: int, fetch_offset: int, max_bytes: i
 
 
 def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
-    """Take away the partitions that this whole request does not list."""
+    """Set aside the partitions that this whole request does not list."""
     present: dict[bytes, set[int]] = {}
     row = fetch_version(request.header.api_version)
     work = 0
     for name, entries, stride, _ in request.topics:
         work += 1 + len(entries) // stride
-        if work >= TOPICS_PER_STEP:  # nothing is changed yet
+        if work >= TOPICS_PER_STEP:  # nothing is changed yet, so steps may be as long as for topics
             yield
             work = 0
         ids = present.setdefault(name, set())

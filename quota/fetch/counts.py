@@ -1,4 +1,4 @@
-"""What is counted of a link's answers, for the metrics and the samples."""
+"""What is counted of a link's answers, for the metrics and for the samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from quota.fetch.partitions import LinkPartitions
 
 
 def count_bytes(link: LinkPartitions, throttled: int, unthrottled: int, cut: int) -> None:
-    """Count record bytes of a link: they are of throttled partitions or not, and some of both were cut."""
+    """Count record bytes of a link, by whether their partitions are throttled.
+
+    `cut` counts the bytes of both that belonged to batches cut at their end: the follower throws them away.
+    """
     stats = link.side.stats
     if throttled:
         stats.count_replication(link.counted_peer, True, throttled)

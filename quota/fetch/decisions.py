@@ -13,10 +13,12 @@ from protocol.response_scanner import ResponseHead
 class Forward:
     """Send `request` to the leader.
 
-    `appended` holds `appended_topics` encoded topics for the end of its response: the empty entries of the
-    partitions left out. `walk` names the topics (UTF-8 names, from v13 on ids) in whose records whole batches are told
-    from cut tails. `head_patch` makes the head that the follower gets of the leader's, where there are sessions.
-    `most_partitions` is how many a true answer may have, in a session all that are in it; None is no bound.
+    - `appended` holds `appended_topics` encoded topics for the end of the response: the empty entries of what was left
+      out.
+    - `walk` names the topics in whose records whole batches are told from cut ones (UTF-8 names; from v13 on ids).
+    - `head_patch` turns the head of the leader's response into the follower's, where there are sessions.
+    - `most_partitions` is how many partitions a true answer may have (in a session: all that are in it). None is no
+      bound.
     """
 
     request: FetchRequest
@@ -29,14 +31,14 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keep the request and plan it again at `until` (clock seconds), or earlier when the budget changes."""
+    """Keep the request, and plan it again at `until` (clock seconds) or earlier, when the budget changes."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer the follower with `frame` (size prefix included); the leader does not see the request."""
+    """Send `frame` to the follower (size prefix included); the leader never sees the request."""
 
     frame: bytes
 

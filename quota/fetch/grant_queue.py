@@ -1,4 +1,4 @@
-"""The partitions of one link that wait for a grant, and whose turn among them is next."""
+"""The partitions of one link that wait for a grant, in the order of their turns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from quota.fetch.state import ReplicaPartition
 
 
 class GrantQueue:
-    """Iterates over what waits for a grant: first what had the fewest bytes (start-time fair queueing).
+    """The partitions that wait for a grant, in turn (start-time fair queueing).
 
-    What an earlier hop leaves out for a while returns to its place: else a partition that is there now and then would
-    be behind all that is always there, for ever.
+    It iterates from the one that had the fewest bytes on.
+
+    A partition that an earlier hop leaves out for a while returns to its old place. At the end of the queue it would
+    come after partitions that are never left out, each time anew.
     """
 
     __slots__ = ("_is_sorted", "_reached", "_waiting", "paced")
@@ -20,9 +22,9 @@ class GrantQueue:
     def __init__(self) -> None:
         self._waiting: dict[ReplicaPartition, None] = {}
         self._is_sorted = True
-        self._reached = 0.0  # where the last turn began, in bytes
+        self._reached = 0.0  # where the last turn began, on a scale of bytes
         self.paced: dict[ReplicaPartition, None] = {}
-        """Those that an earlier hop paces: it leaves them out at times, or has given them smaller caps."""
+        """Partitions that an earlier hop paces: it leaves them out at times, or asks for fewer bytes of them."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -37,7 +39,10 @@ class GrantQueue:
         return iter(self._waiting)
 
     def enter(self, replica: ReplicaPartition, *, is_capped: bool) -> None:
-        """A partition waits; one that does already keeps its place. `is_capped` says that others may have more."""
+        """Let a partition wait; one that waits already keeps its place.
+
+        `is_capped`: its fetch asks for fewer bytes than others do, so an earlier hop has granted it a part.
+        """
         if replica not in self._waiting:
             if replica.was_queued:
                 replica.is_paced = True
@@ -51,13 +56,13 @@ class GrantQueue:
             self.paced[replica] = None
 
     def leave(self, replica: ReplicaPartition) -> None:
-        """A partition does not wait any more, or not at the moment."""
+        """Take out a partition that no longer waits, or not at the moment."""
         if replica in self._waiting:
             del self._waiting[replica]
             self.paced.pop(replica, None)
 
     def granted(self, replica: ReplicaPartition, size: int) -> None:
-        """A partition has its grant of `size` bytes: its next turn is when all others have had as much."""
+        """Note a grant of `size` bytes: the partition's next turn comes when all others have had as much."""
         self._reached = max(self._reached, replica.turn)
         replica.turn_before, replica.turn = replica.turn, self._reached + size
         replica.is_again, replica.is_due_again = replica.is_due_again, False
@@ -66,10 +71,11 @@ class GrantQueue:
         self._is_sorted = False
 
     def brought_nothing(self, replica: ReplicaPartition) -> None:
-        """A grant's answer had no records, of any partition: it counts as no turn, but only once in a row.
+        """Give a partition its turn back: the answer to its grant had no records of any partition.
 
-        The next hop may have budget for every other fetch only. Two partitions in turn would then fall into step with
-        it, and one of them would get nothing for as long as that lasts.
+        It gets a turn back only once in a row. The reason for this: the next hop may have budget for every other fetch
+        only. Two partitions that take turns would then fall into step with that hop, and one of them would get nothing
+        for as long as it lasts.
         """
         if not replica.is_again:
             replica.is_due_again = True

@@ -1,4 +1,4 @@
-"""One connection's replica fetches: what each brings, which partitions it may fetch now, and what came of it."""
+"""The replica fetches of one connection: what each brings in, may have, and has brought back."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ from quota.fetch.sessions import FetchSessions
 from quota.fetch.settlement import Settlement
 from quota.side_state import SideState
 
-STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than this is stuck
+STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
 _NO_ERROR = ResponseHead()
 
 
 class ReplicaLink:
-    """One follower's fetches of one leader over one connection.
+    """One follower's fetches from one leader over one connection.
 
-    `plan` decides about a request; `settle` takes what its answer held. Answers come in the order of the requests that
-    were forwarded. `abandon` gives up on every answer still to come, `close` ends the link. `plan_steps` and
-    `settle_steps` do the same in steps: only one of them may be under way.
+    - `plan` decides about a request; `settle` takes in the answer. Answers come in the order in which requests were
+      forwarded.
+    - `abandon` gives up on every answer still to come; `close` ends the link.
+    - `plan_steps` and `settle_steps` do the same in steps; only one of them may be under way at a time.
     """
 
     def __init__(self, side: SideState, peer: int, open_session: Callable[[int], int]) -> None:
-        """`open_session` returns the id for a new fetch session of so many partitions, or NO_SESSION."""
+        """`open_session` takes a number of partitions, and returns the id of a new session for them or NO_SESSION."""
         self.throttle = side
         self.peer = peer
         self.state = LinkState(side, peer, open_session)
-        self._api_version = -1  # of the last fetch taken in
+        self._api_version = -1  # of the fetch that was taken in last
         self._is_taken_in = True
         self._request_number = 0
         self._response_number = 0
@@ -50,12 +51,12 @@ class ReplicaLink:
 
     @property
     def partitions(self) -> LinkPartitions:
-        """What the follower asks for."""
+        """The partitions that the follower asks for."""
         return self.state.partitions
 
     @property
     def sessions(self) -> FetchSessions:
-        """The follower's fetch session, and our own with the leader."""
+        """The follower's fetch session, and this link's own session with the leader."""
         return self.state.sessions
 
     @property
@@ -65,45 +66,54 @@ class ReplicaLink:
 
     @property
     def counted_peer(self) -> int:
-        """The other broker's id, as its bytes are counted."""
+        """The id under which the other broker's bytes are counted."""
         return self.state.partitions.counted_peer
 
     @property
     def unanswered_since(self) -> float | None:
-        """Since when (clock seconds) partitions were left out with no true answer."""
+        """The time (clock seconds) since which some partitions had no true answer, as they were left out."""
         return self.state.unanswered_since
 
     def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
-        """Decide about `request`, which was held back for `held_seconds` already (this hop only).
+        """Decide about `request`, which this hop has held back for `held_seconds` so far.
 
-        Raises TooManyPartitions for a follower of which no more can be kept.
+        Raises TooManyPartitions where the follower asks for more partitions than one link keeps.
         """
         return at_once(self.plan_steps(request, held_seconds))
 
     def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
-        """As `plan`, in steps of a few milliseconds. Between them nothing else may be asked of this link but to end."""
+        """Do the same as `plan` in steps of a few milliseconds.
+
+        Between two of them the link may be closed, but not used.
+        """
         state = self.state
         if held_seconds == 0.0:
             self._is_taken_in = False
         if not self._is_taken_in:
             if state.in_flight and request.header.api_version >= FIRST_SESSION_VERSION:
-                return Hold(math.inf)  # in a session each request builds on the answer to the one before
+                return Hold(math.inf)  # a request in a session builds on the answer to the one before it
             self._is_taken_in = True
             if (refusal := (yield from self._take_in(request, self.throttle.clock()))) is not None:
                 return refusal
         yield from state.partitions.reclassify_when_due(self.throttle.clock())
-        now = self.throttle.clock()  # the steps before took their time
+        now = self.throttle.clock()  # read again: the steps so far took time
         if not state.partitions.any_wait or not self.throttle.is_throttling:
-            return (yield from commit_pass(state, self, request))  # as `plan` would say; most fetches are such
+            return (yield from commit_pass(state, self, request))  # `plan` would decide the same; most fetches end here
         view, order = observe(state, self, request, now, held_seconds)
         return (yield from commit(state, self, request, view, order, plan(view)))
 
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
-        """The oldest answer awaited was passed on whole; `topics` is what the leader sent of it, under `head`."""
+        """Take in the oldest answer awaited, which has passed whole.
+
+        `topics` is what the leader sent in it, under `head`.
+        """
         at_once(self.settle_steps(topics, head))
 
     def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> Steps[None]:
-        """As `settle`, in steps. Until the last one the fetch is in flight: an end gives back what it reserved."""
+        """Do the same as `settle` in steps.
+
+        The fetch is in flight until the last one: a link that ends gives back its bytes.
+        """
         fetch = self.state.in_flight[0]
         if fetch.api_version >= FIRST_SESSION_VERSION:
             self.state.sessions.answered(head)
@@ -112,13 +122,16 @@ class ReplicaLink:
         self.state.in_flight.popleft()
 
     def abandon(self) -> None:
-        """No answer will come any more. What was reserved may have been sent in part: it counts as sent."""
+        """Give up on every answer still to come.
+
+        Reserved bytes may have been sent in part, so all of them count as sent.
+        """
         self.accounts.confirm()
         while self.state.in_flight:
             self.accounts.count_as_sent(self.state.in_flight.popleft().reserved)
 
     def release_if_stuck(self) -> None:
-        """What a stuck peer has not taken counts as sent: it may not keep others from the budget until it is closed."""
+        """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed."""
         now = self.throttle.clock()
         if now - self.state.settled_at >= STUCK_SECONDS:
             self.accounts.confirm()
@@ -128,7 +141,7 @@ class ReplicaLink:
                 self.accounts.count_as_sent(reserved)
 
     def close(self) -> None:
-        """The connection is gone. Whatever happens in here, it holds nothing of the budget any more."""
+        """End the link. Even if this fails half way, the link holds nothing of the budget afterwards."""
         try:
             self.abandon()
             self.partitions.close()
@@ -136,13 +149,14 @@ class ReplicaLink:
             self.throttle.let_go(self)
 
     def _take_in(self, request: FetchRequest, now: float) -> Steps[Answer | None]:
-        """Take a request in; returns what to answer it with where it does not fit its session."""
-        self.accounts.confirm()  # a fetcher asks again when it has appended what it was sent: only then has it arrived
+        """Take a request in. Returns the answer to it where it does not fit its session, else None."""
+        # the follower asks again only after it has appended the last answer: that one has arrived
+        self.accounts.confirm()
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
         partitions.replica_id = request.replica_id
         error_code = sessions.enter(request, now)
         if not error_code and version != self._api_version:
-            # The entries that are kept have another layout. A session cannot go on with them: it begins anew.
+            # The entries kept have the layout of another version, so the session can't go on: it begins anew.
             if sessions.is_incremental:
                 sessions.follower.end()
                 error_code = FETCH_SESSION_ID_NOT_FOUND
@@ -155,7 +169,7 @@ class ReplicaLink:
         if sessions.is_incremental:
             yield from take_incremental(partitions, request, now)
             if not partitions.count:
-                sessions.follower.end()  # as brokers do: an empty session is closed
+                sessions.follower.end()  # a whole request of no partitions closes the session, as at a broker
         else:
             self._request_number += 1
             yield from take_whole(partitions, request, self._request_number, now)

@@ -1,4 +1,4 @@
-"""What one link remembers from fetch to fetch, beside its partitions."""
+"""What one link keeps from one fetch to the next, beside its partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quota.side_state import SideState
 
 
 class LinkState:
-    """The rooms of `quota.fetch` share it: `context` and `settlement` observe, `commit` carries plans out.
+    """State that the modules of `quota.fetch` share: `context` and `settlement` observe, `commit` carries plans out.
 
     Times are in clock seconds.
     """
@@ -30,19 +30,19 @@ class LinkState:
         self.in_flight: deque[InFlight] = deque()
         self.response_rotation = ResponseRotation()
         self.unanswered_since: float | None = None
-        """Since when partitions were left out with no true answer."""
+        """The time since which some partitions had no true answer, as they were left out; None where all had one."""
         self.probed_at = -math.inf
         self.unknown_since: float | None = None
-        """Since when a probe waits that tells who is in sync."""
+        """The time since which partitions wait for their high watermark; None where every one is known."""
         self.crowded_until = -math.inf
-        """Until when answers are expected to be full without what is granted."""
+        """Up to this time answers are expected to be full of what is not granted."""
         self.answer_seconds = 0.0
-        """From the last grant to its answer."""
+        """How long the answer to the last grant took (seconds)."""
         self.live_until = -math.inf
-        """Until when records of partitions that do not wait are expected to come."""
+        """Up to this time records of partitions that need no budget are expected on the link."""
         self.settled_at = -math.inf
 
     def leave_unanswered(self, now: float) -> None:
-        """What is left out has no true answer: from now on, where it had one so far."""
+        """Note that partitions are left out without a true answer. Where that was so before, the earlier time stays."""
         if self.unanswered_since is None:
             self.unanswered_since = now

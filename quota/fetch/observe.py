@@ -1,4 +1,4 @@
-"""The view of one fetch that its plan is made from."""
+"""Builds the view of one fetch, from which its plan is made."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from quota.fetch.link_state import LinkState
 from quota.fetch.order import GrantOrder
 from quota.fetch.plan import NO_PROBE, FetchView, ProbeTimes
 
-LONGEST_BESIDE_OTHERS_SECONDS = 1.0  # how long others that cannot wait are held for a probe that cannot go yet
+# the longest that an offset probe which cannot go yet holds up partitions of the same fetch that need no budget
+LONGEST_BESIDE_OTHERS_SECONDS = 1.0
 
 
 def observe(
     state: LinkState, link: Hashable, request: FetchRequest, now: float, held_seconds: float
 ) -> tuple[FetchView, GrantOrder]:
-    """Bring what depends on time up to date, and show what a plan for `request` depends on.
+    """Bring what depends on time up to date, and return what a plan for `request` depends on.
 
-    The request was taken in before. An order is made only where something could be granted: it ranks all that waits.
+    The request was taken in before. The order ranks every partition that waits, so it is made only where a grant is
+    possible.
     """
     side, partitions, sessions = state.side, state.partitions, state.sessions
     queue, is_throttling = partitions.queue, side.is_throttling
@@ -36,7 +38,7 @@ def observe(
         quota.look()
     ask = Ask(link, partitions.replica_id, largest_batch, is_urgent, now < state.live_until, state.answer_seconds)
     limit = side.settings.response_max_bytes
-    # In a session an answer with nothing at all is no answer: its follower would begin anew, with a full fetch.
+    # A full fetch that begins a session cannot be answered with nothing: its follower would begin anew with another.
     must_wait = not sessions.is_incremental and (
         partitions.unknown_count > 0 or (sessions.in_session and partitions.count == partitions.behind_count)
     )
@@ -68,19 +70,19 @@ def observe(
 def _probe_times(state: LinkState, link: Hashable, now: float, *, must_wait: bool) -> ProbeTimes:
     partitions, sessions, probes = state.partitions, state.sessions, state.side.offset_probes
     replica_id = partitions.replica_id
-    if partitions.unknown_count:  # no high watermark to judge by, nor one to make an entry of
+    if partitions.unknown_count:  # neither in sync nor behind can be told, and no empty entry can be made
         due = now if state.unknown_since is None else state.unknown_since
         waits_alone = partitions.all_wait or sessions.is_incremental
         longest = math.inf if waits_alone else LONGEST_BESIDE_OTHERS_SECONDS
         at, ready = probes.look(link, replica_id, due, is_urgent=True, longest_wait=longest)
     else:
         if sessions.is_asked_for_offsets or not partitions.queue:
-            # The follower's own sidecar asks for 0 bytes of everything behind: its probe, to be passed on.
+            # The follower's own sidecar asks for 0 bytes of everything behind: its offset probe, to be passed on.
             due = state.probed_at + PROBE_SECONDS
         elif state.unanswered_since is not None:
             due = max(state.unanswered_since, state.probed_at) + PROBE_SECONDS
         else:
             return NO_PROBE
-        # A full fetch in a session that is held for that long has its follower's time-out before it.
+        # An offset probe for which a full fetch has to wait is urgent: the fetch may reach its follower's time-out.
         at, ready = probes.look(link, replica_id, due, is_urgent=must_wait)
     return ProbeTimes(now if at <= state.side.clock() else at, ready)

@@ -1,8 +1,8 @@
-"""Which of one link's partitions catch up first: what no broker can choose.
+"""The order in which one link's partitions catch up. No broker can choose one.
 
-Under one quota Kafka feeds all that is behind in turn, so all of it is in sync at the very end only. *Urgent first*
-feeds partitions below their min ISR first, then those with the fewest bytes to go: the same bytes, but partitions are
-in sync one after the other, and the mean time to it falls towards half.
+Under one quota Kafka feeds all partitions that are behind in turn, so all of them are in sync only at the very end.
+*Urgent first* feeds partitions below their min ISR first, then those with the fewest bytes to go. The bytes are the
+same, but partitions get in sync one after the other: the mean time to that falls towards half.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
 from quota.side_state import SideState
 
 RANK_SECONDS = 0.5
-"""How long a ranking is kept: with thousands behind, a new one for each fetch would cost more than the fetch."""
+"""How long a ranking is kept. With thousands of partitions a new one for each fetch would cost more than the fetch."""
 
 _LONGEST = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class GrantOrder:
-    """All of a link's queue, first what is to be granted first; it can be walked any number of times."""
+    """A link's whole queue, from what is to be granted first on. It can be iterated over any number of times."""
 
     order: CatchUp
     queue: GrantQueue
     by_turns: bool
-    """Whether it goes by turns and not by urgency: always so in the order `round-robin`, else for the FLOOR's share."""
+    """Whether the order goes by turns, not by urgency: always in the order `round-robin`, else for FLOOR's part of the
+    bytes."""
     paced: Sequence[ReplicaPartition] = ()
-    """What an earlier hop paces, where it is their turn."""
+    """The partitions that an earlier hop paces, when it is their turn; else none."""
 
     def __iter__(self) -> Iterator[ReplicaPartition]:
         if self.by_turns:
@@ -41,7 +42,7 @@ class GrantOrder:
 
 
 class CatchUp:
-    """The order of one link's partitions, and what was granted by it."""
+    """The order of one link's partitions, and what was granted in it."""
 
     __slots__ = (
         "_at_risk",
@@ -57,24 +58,24 @@ class CatchUp:
 
     def __init__(self, side: SideState) -> None:
         self._side = side
-        self._ranked: list[ReplicaPartition] = []  # all that was behind lately, the most urgent first
-        self._members: frozenset[ReplicaPartition] = frozenset()  # the same
-        self._at_risk: list[ReplicaPartition] = []  # those of them below min ISR
-        self._under_min_isr: frozenset[tuple[bytes, int]] = frozenset()  # that the ranking was made by
+        self._ranked: list[ReplicaPartition] = []  # all that was behind when they were ranked, the most urgent first
+        self._members: frozenset[ReplicaPartition] = frozenset()  # the same as a set
+        self._at_risk: list[ReplicaPartition] = []  # those among them below min ISR
+        self._under_min_isr: frozenset[tuple[bytes, int]] = frozenset()  # the set that the ranking was made with
         self._ranked_at = float("-inf")
-        self._owed = 0.0  # bytes that the floor has to come
-        self._last = 0  # bytes granted last
+        self._owed = 0.0  # bytes that FLOOR has given to the others and they have not had yet
+        self._last = 0  # bytes of the last grant
         self._is_other_hops_turn = True
 
     def is_urgent(self, queue: GrantQueue, now: float) -> bool:
-        """Whether the link has a partition below min ISR to feed, and so goes before links that have none."""
+        """Whether a partition below its min ISR waits on the link: then it goes before links that have none."""
         if self._side.settings.order == "round-robin" or not self._side.under_min_isr:
             return False
         self._rank_when_due(queue, now)
         return any(replica in queue and not replica.stalls for replica in self._at_risk)
 
     def order(self, queue: GrantQueue, now: float) -> GrantOrder:
-        """The order for one fetch."""
+        """Return the order for one fetch."""
         if self._side.settings.order == "round-robin":
             return GrantOrder(self, queue, by_turns=True)
         self._rank_when_due(queue, now)
@@ -83,10 +84,10 @@ class CatchUp:
         return GrantOrder(self, queue, is_floors_turn, paced)
 
     def granted(self, order: GrantOrder, grants: Sequence[Grant], reserved: int) -> None:
-        """Note what was granted by `order`, and the bytes reserved for it (0 without a reservation)."""
+        """Note what was granted in `order`, and the bytes reserved for it (0 where the policy reserves none)."""
         self._last = reserved or sum(cap for _, cap in grants)
         if self._side.settings.order == "round-robin":
-            self._owed = 0.0  # all is alike
+            self._owed = 0.0  # every grant goes by turns, so there is no floor to pay
         elif order.by_turns:
             self._owed -= self._last
         else:
@@ -97,9 +98,10 @@ class CatchUp:
             order.queue.granted(replica, cap)
 
     def _paced(self, queue: GrantQueue) -> Sequence[ReplicaPartition]:
-        """What an earlier hop grants now, that which had least first; nothing where this hop sees no other kind.
+        """The partitions that an earlier hop lets through now, the one with the fewest bytes first.
 
-        That hop has chosen them, and may not have them here when their rank's turn comes: they take every other grant.
+        They take every other grant: the earlier hop may leave them out again before their rank's turn comes. Empty
+        where all partitions are paced, or where one of the link's is below its min ISR.
         """
         paced = queue.paced
         if not paced or len(paced) == len(queue) or self._at_risk:
@@ -107,7 +109,7 @@ class CatchUp:
         return sorted(paced, key=attrgetter("turn"))
 
     def by_rank(self, queue: GrantQueue) -> Iterator[ReplicaPartition]:
-        """The most urgent first; what stalls comes last."""
+        """The most urgent first; partitions whose last grant brought nothing come last."""
         stalled = []
         for replica in self._ranked:
             if replica not in queue:
@@ -117,7 +119,7 @@ class CatchUp:
             else:
                 yield replica
         if len(queue) > len(stalled):
-            for replica in queue:  # behind since the ranking was made
+            for replica in queue:  # those that fell behind after the ranking was made
                 if replica not in self._members:
                     yield replica
         yield from stalled
@@ -146,7 +148,7 @@ def _first_then(first: Sequence[ReplicaPartition], order: Iterable[ReplicaPartit
 
 
 def _remaining(replica: ReplicaPartition) -> float:
-    """Bytes to go, as far as they are known."""
+    """Bytes to go as far as they can be estimated; inf without a high watermark."""
     high_watermark = replica.high_watermark
     if high_watermark == UNKNOWN_OFFSET:
         return _LONGEST

@@ -1,4 +1,4 @@
-"""The partitions that one follower asks for: which of them wait for budget, and which are absent for a while."""
+"""The partitions that one follower asks for: which wait for budget, and which are absent for a while."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from quota.side_state import SideState
 from quota.topic_names import printed_id
 
 UNKNOWN_REPLICA = -1
-PARTITIONS_PER_STEP = 1_000  # looked at again within about 2 ms
-ABSENT_SECONDS = 15.0  # how long a partition that is not asked for is remembered: longer than one hop leaves it out
+PARTITIONS_PER_STEP = 1_000  # in one step of about 2 ms, when all are looked at again
+# how long a partition is remembered after the last fetch that asked for it: longer than a hop leaves one out
+ABSENT_SECONDS = 15.0
 
 
 class LinkPartitions:
-    """All that one connection's follower asks for. Every change of it goes through here, so that its counts agree."""
+    """All partitions that one connection's follower asks for.
+
+    Every change goes through this class, so its counts stay right.
+    """
 
     def __init__(self, side: SideState, sessions: FetchSessions, peer: int) -> None:
         self.side = side
@@ -27,34 +31,34 @@ class LinkPartitions:
         self.peer = peer
         self.replica_id = UNKNOWN_REPLICA
         self.topics: dict[bytes, ReplicaTopic] = {}
-        self.absent: dict[ReplicaPartition, float] = {}  # when to forget it (clock seconds), oldest first
-        self.queue = GrantQueue()  # behind or unknown
+        self.absent: dict[ReplicaPartition, float] = {}  # when to forget each (clock seconds), oldest first
+        self.queue = GrantQueue()  # of partitions behind, or without a high watermark
         self.asker = side.lag.asker()
         self.count = 0
         self.behind_count = 0
         self.unknown_count = 0
-        self.most = 0  # at one time: no more are remembered that are absent
-        self.most_max_bytes = 0  # partition_max_bytes that was asked for
-        self.left_out_count = 0  # fetches that left out all that was behind, but for what they were granted
+        self.most = 0  # the most partitions at one time: no more absent ones than that are remembered
+        self.most_max_bytes = 0  # the largest partition_max_bytes that was asked for
+        self.left_out_count = 0  # fetches so far that left out what is behind; `left_out_from` counts the exceptions
         self._generation = side.generation
 
     @property
     def counted_peer(self) -> int:
-        """The other broker's id, as its bytes are counted."""
+        """The id under which the other broker's bytes are counted."""
         return self.side.counted_peer(self.peer)
 
     @property
     def any_wait(self) -> bool:
-        """Whether any partition that is asked for is throttled, and not known to be in sync."""
+        """Whether any partition is throttled and not known to be in sync."""
         return self.behind_count > 0 or self.unknown_count > 0
 
     @property
     def all_wait(self) -> bool:
-        """Whether every partition that is asked for is throttled, and not known to be in sync."""
+        """Whether every partition is throttled and not known to be in sync."""
         return self.count == self.behind_count + self.unknown_count
 
     def topic(self, key: bytes, is_id: bool) -> ReplicaTopic:
-        """The topic of this name, or of this id; it is made where it is new."""
+        """Return the topic of this name (from v13 on: id); it is made at its first use."""
         topic = self.topics.get(key)
         if topic is None:
             side = self.side
@@ -70,13 +74,13 @@ class LinkPartitions:
             yield from topic.partitions.values()
 
     def waiting(self) -> Iterator[ReplicaPartition]:
-        """All that are throttled and not known to be in sync."""
+        """Iterate over the partitions that are throttled and not known to be in sync."""
         for topic in self.topics.values():
             yield from topic.behind.values()
         yield from self.unknown()
 
     def unknown(self) -> Iterator[ReplicaPartition]:
-        """All that are throttled and whose high watermark is not known."""
+        """Iterate over the partitions that are throttled and have no known high watermark."""
         if self.unknown_count:
             for topic in self.topics.values():
                 for partition in topic.unknown:
@@ -94,7 +98,7 @@ class LinkPartitions:
         leader_epoch: int = NO_LEADER_EPOCH,
         in_sync_until: float = NEVER,
     ) -> ReplicaPartition:
-        """A partition is asked for that was not asked for before, or not lately."""
+        """Add a partition that was not asked for before. One set aside lately keeps what was known of it."""
         topic.lag.ask(partition, now)
         topic.forget_responses()
         self.count += 1
@@ -105,14 +109,15 @@ class LinkPartitions:
         topic.partitions[partition] = replica
         del self.absent[replica]
         if leader_epoch != replica.leader_epoch or fetch_offset < replica.fetch_offset:
-            replica.go_back(fetch_offset, in_sync_until)  # what was told may be of another leader epoch
+            # the high watermark that was told may belong to an earlier leader epoch
+            replica.go_back(fetch_offset, in_sync_until)
         replica.fetch_offset, replica.max_bytes, replica.arrived = fetch_offset, max_bytes, 0
         if not fetch_offset:
             replica.forget_sync()
         return replica
 
     def move(self, replica: ReplicaPartition, fetch_offset: int, now: float, in_sync_until: float = NEVER) -> None:
-        """The follower asks for a partition from another offset on, perhaps."""
+        """Take the offset from which the follower asks for a partition now; it may be the same as before."""
         topic = replica.topic
         if fetch_offset < replica.fetch_offset:
             replica.go_back(fetch_offset, in_sync_until)
@@ -126,16 +131,19 @@ class LinkPartitions:
             topic.lag.update(replica.partition, fetch_offset, replica.high_watermark, now)
             interval = self.side.stats.interval
             if interval is not None and topic.name is not None and fetch_offset >= replica.high_watermark:
-                # Its last bytes may have come in an interval before: without a line it would be behind there for good.
+                # The last bytes may have come in the interval before. Without a line in this one the samples would show
+                # the partition behind for good.
                 interval.link(self.counted_peer).topics[topic.name].touch(replica.partition)
 
     def set_aside(self, topic: ReplicaTopic, partition: int, now: float) -> None:
-        """Take away a partition that is not asked for.
+        """Take away a partition that the follower does not ask for now, and remember it for a while.
 
-        It is remembered for a while: the follower's own sidecar leaves out what its quota has no room for, and asks for
-        it again soon. The high watermark that it was told still tells what it is behind of. Nor does an entry made up
-        of it hurt: what a follower has below a high watermark is committed, so applied again it changes nothing; and a
-        follower whose log was cut since then comes back from an earlier offset, or in another leader epoch.
+        The follower's own sidecar leaves out what its quota has no room for, and asks for it again soon. By the high
+        watermark that was told, the partition is then known to be behind, without an offset probe.
+
+        An empty entry made with that high watermark does no harm. What a follower has below a high watermark is
+        committed, so the same value applied again changes nothing. A follower whose log was cut meanwhile comes back
+        with an earlier offset or another leader epoch, and then the high watermark is dropped.
         """
         replica = topic.partitions.pop(partition)
         topic.lag.leave(partition, now)
@@ -148,11 +156,12 @@ class LinkPartitions:
         self.sessions.touch(replica)
 
     def forget_absent(self, now: float) -> None:
-        """Drop the partitions that were absent for long, and those that are too many."""
+        """Drop partitions that were absent for too long, and the oldest of those beyond `most`."""
         self.most = max(self.most, self.count)
         too_many = len(self.absent) - self.most
         gone: list[ReplicaPartition] = []
-        for replica, until in self.absent.items():  # one walk: a dictionary is slow where its first entries are deleted
+        # one walk: deleting the first entry of a dictionary again and again is slow
+        for replica, until in self.absent.items():
             if until > now and len(gone) >= too_many:
                 break
             gone.append(replica)
@@ -163,7 +172,7 @@ class LinkPartitions:
                 del self.topics[topic.key]
 
     def forget_all(self) -> None:
-        """Begin with nothing: what is kept is of another version's layout."""
+        """Begin with nothing: what is kept has the layout of another version."""
         self.count_all_left_out()
         self.asker.close()
         self.asker = self.side.lag.asker()
@@ -172,14 +181,14 @@ class LinkPartitions:
         self.sessions.touched = {}
 
     def close(self) -> None:
-        """The connection is gone."""
+        """The connection has ended."""
         self.count_all_left_out()
         self.asker.close()
 
     # Who waits
 
     def reclassify_when_due(self, now: float) -> Steps[None]:
-        """Look at all partitions again where the answer to "throttled?" or "in sync?" may have changed.
+        """Classify every partition anew where the answer to "throttled?" or "in sync?" may have changed.
 
         Done in steps.
         """
@@ -202,7 +211,7 @@ class LinkPartitions:
                 topic.lag.rename(topic.name)
         topic.throttled = self.side.throttled_partitions(topic.name, topic.key)
         topic.coverage = self.side.coverage(topic.name, topic.key)
-        tells_lag = not topic.lag.is_known  # its follower was taken for no broker, perhaps
+        tells_lag = not topic.lag.is_known  # perhaps the cluster did not know the follower as a broker until now
         is_throttling = self.side.is_throttling
         for replica in topic.partitions.values():
             if tells_lag:
@@ -212,10 +221,14 @@ class LinkPartitions:
                 self.sessions.touch(replica)
 
     def classify(self, replica: ReplicaPartition) -> None:
-        """In sync: at or past the high watermark last reported, or lately so before an offset went back.
+        """Find out whether a partition needs budget.
 
-        The cluster's ISR counts only where no high watermark is known, and not at offset 0. It may be old, and none of
-        its members is below a high watermark that it was told: the leader's is at most the least offset of them all.
+        It needs none in sync: its fetch offset has reached the high watermark last reported, or had done so before it
+        went back (see `ReplicaPartition.go_back`).
+
+        The cluster's ISR counts only where no high watermark is known, and not at offset 0: it may be some seconds old.
+        A known high watermark is at most the least offset of the ISR's members, so a replica below it is not one of
+        them.
         """
         is_in_sync = replica.has_caught_up or self.side.clock() < replica.in_sync_until
         if is_in_sync or replica.partition not in replica.topic.throttled:
@@ -228,11 +241,11 @@ class LinkPartitions:
     def _is_in_isr(self, replica: ReplicaPartition) -> bool:
         name = replica.topic.name
         if name is None or not replica.fetch_offset:
-            return False  # deleted and made anew: the ISR may be of the one before
+            return False  # deleted and made anew: the ISR may be of the replica before
         return self.side.in_isr(name, replica.partition, self.replica_id)
 
     def place(self, replica: ReplicaPartition, *, behind: bool, unknown: bool) -> None:
-        """Note whether a partition is throttled and behind, or throttled with an unknown high watermark."""
+        """Note whether a throttled partition is behind, or has no known high watermark."""
         topic, partition = replica.topic, replica.partition
         if behind != replica.behind or unknown != (partition in topic.unknown):
             self.sessions.touch(replica)
@@ -250,7 +263,8 @@ class LinkPartitions:
         if unknown != (partition in topic.unknown):
             self.unknown_count += 1 if unknown else -1
             topic.unknown.symmetric_difference_update((partition,))
-        # An earlier hop that asks for 0 bytes wants the partition's offsets only: nothing may be granted here.
+        # An earlier hop that asks for 0 bytes wants offsets and errors only: a grant would be a batch that it did not
+        # ask for.
         if (behind or unknown) and replica.max_bytes > 0:
             self.queue.enter(replica, is_capped=replica.max_bytes < self.most_max_bytes)
         else:
@@ -261,9 +275,10 @@ class LinkPartitions:
     # How often each was left out
 
     def leave_out(self, granted: Sequence[ReplicaPartition] = ()) -> None:
-        """A fetch leaves out all that is behind, but for `granted`.
+        """Note that a fetch leaves out every partition behind but those in `granted`.
 
-        It costs nothing for each of them: a partition behind knows from which count on it was left out each time.
+        This costs nothing for each partition left out: one counter of the link grows, and each knows where it began
+        (`left_out_from`).
         """
         left_out = self.behind_count
         self.left_out_count += 1
@@ -277,7 +292,7 @@ class LinkPartitions:
             stats.interval.link(self.counted_peer).left_out += left_out
 
     def count_left_out(self, replica: ReplicaPartition, interval: IntervalCounts | None) -> None:
-        """Count in `interval` how often a partition was left out since that was last counted."""
+        """Add to `interval` how often a partition was left out since the last time this was called for it."""
         left_out = self.left_out_count - replica.left_out_from
         if not replica.behind or not left_out:
             return
@@ -286,7 +301,7 @@ class LinkPartitions:
             interval.link(self.counted_peer).topics[replica.topic.name].leave_out(replica.partition, left_out)
 
     def count_all_left_out(self) -> None:
-        """Count what is left to count of every partition: its counts are about to go."""
+        """Count the rest for every partition, before all of them go."""
         for topic in self.topics.values():
             for replica in topic.behind.values():
                 self.count_left_out(replica, self.side.stats.interval)

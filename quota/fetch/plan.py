@@ -1,15 +1,15 @@
-"""Which partitions one replica fetch may take along, and what becomes of the others.
+"""Decides which partitions one replica fetch may take along, and what becomes of the others.
 
-Kafka's rule on both sides: a partition is left out when it is throttled, not in sync, and the quota is exceeded. Here
-the quota is asked before the bytes are sent, and each partition behind gets one of four treatments:
+Kafka's rule holds on both sides: a partition is left out when it is throttled, not in sync, and the quota is exceeded.
+Unlike Kafka, weir asks the quota before the bytes are sent. Each partition that waits gets one of four treatments:
 
-- *granted*: in the request with a cap, behind everything that is not throttled; in front of it where that fills every
-  answer, for a while;
-- *asked*: in the request with partition_max_bytes 0, behind a granted one that has data. The leader itself answers
-  with true offsets and errors, so nothing has to be made up;
+- *granted*: in the request with a cap, after everything that is not throttled. Where the latter fills every answer,
+  grants go in front of it for a while;
+- *asked*: in the request with partition_max_bytes 0, after a granted one that has data. The leader itself then answers
+  with true offsets and errors;
 - *left out*: not in the request; an empty entry is appended to the answer. Only where nothing is granted while other
   partitions cannot wait;
-- *held*: the whole request waits, when every partition of it would be left out.
+- *held*: the whole request waits, as every partition of it would be left out.
 
 `plan` reads a view and returns a value. It changes nothing: `quota.fetch.commit` carries the plan out.
 """
@@ -28,17 +28,18 @@ from quota.budget.strict import SHARE_BESIDE_LIVE_SECONDS, SLOW_SECONDS
 from quota.fetch.state import Grant, ReplicaPartition
 
 LONGEST_RIDE_SECONDS: Final = 0.02
-"""How long a share waits for a live record to go with."""
+"""How long a grant waits at the leader for a live record, so that both come in one answer."""
 
 LONGEST_HOLD_SECONDS: Final = 30.0
-"""Whatever a follower asks for: its socket's time-out is 30 s by default."""
+"""The longest that a fetch is held, whatever its max_wait_ms: a follower's socket times out after 30 s by default."""
 
 SHORTEST_WAIT_SECONDS: Final = 0.05
-"""A fetch that brings nothing lasts this long at least: held, not spun."""
+"""A fetch that brings nothing is held for at least this long: else its follower would ask again at once, for ever."""
 
-_SHORTEST_HOLD_SECONDS: Final = 0.001  # the event loop's own resolution; a shorter hold would spin
-_REFRESH_SECONDS: Final = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its place in the line is lost
-_AT_ONCE: Final = 1  # min_bytes: an answer comes as soon as there is anything
+# the event loop's resolution; after a shorter hold the plan would be the same again
+_SHORTEST_HOLD_SECONDS: Final = 0.001
+_REFRESH_SECONDS: Final = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its claim in the line lapses
+_AT_ONCE: Final = 1  # min_bytes: the leader answers as soon as it has anything
 _LEAST_WHOLE_VERSION: Final = 3  # KIP-74: from v3 on the first partition with data returns at least one whole batch
 _NEVER: Final = float("inf")
 
@@ -46,21 +47,21 @@ _NEVER: Final = float("inf")
 class Action(Enum):
     """What becomes of a fetch."""
 
-    PASS = auto()  # as it came: nothing of it waits
-    GRANT = auto()  # some of what waits is granted
-    PROBE = auto()  # all that waits is asked for with 0 bytes: true offsets and errors, and at most one batch
-    LEAVE_OUT = auto()  # without what waits
+    PASS = auto()  # as it came: no partition of it waits
+    GRANT = auto()  # with some of the partitions that wait
+    PROBE = auto()  # an offset probe: all that waits with 0 bytes, so at most one batch comes
+    LEAVE_OUT = auto()  # without the partitions that wait
     HOLD = auto()
-    ANSWER = auto()  # with nothing new
+    ANSWER = auto()  # by the sidecar itself, with nothing new
 
 
 class ProbeTimes(NamedTuple):
-    """When a link may ask for offsets and errors alone; inf where it has nothing to ask."""
+    """When a link's next offset probe may go (clock seconds); inf where there is nothing to ask."""
 
     at: float
-    """At the earliest: `now` where it may ask at once."""
+    """The earliest time; `now` where the probe may go at once."""
     ready: float
-    """When its probe is due and paid for, whoever stands in front."""
+    """When the probe is due and earlier ones are paid for, whichever links stand in front."""
 
 
 NO_PROBE: Final = ProbeTimes(_NEVER, _NEVER)
@@ -75,16 +76,16 @@ class FetchView:
 
     api_version: int
     max_bytes: int
-    """Of the answer: as asked, or the configured cap where that is less."""
+    """The most record bytes of the answer: as in the request, or the configured cap where that is less."""
     max_wait_seconds: float
     held_seconds: float
     now: float
     ask: Ask
     order: Iterable[ReplicaPartition]
     offers: tuple[Offer, ...]
-    """Of each quota that has a rate; none where nothing may be granted."""
+    """One for each quota that has a rate; empty where nothing may be granted."""
     has_several_quotas: bool
-    """Whether partitions differ in the quotas that they belong to; else all that waits belongs to the only one."""
+    """Whether partitions may differ in the quotas that they belong to. Else all belong to the only one."""
     count: int
     behind_count: int
     unknown_count: int
@@ -93,20 +94,20 @@ class FetchView:
     is_throttling: bool
     """Whether any quota has a rate."""
     must_wait: bool
-    """Whether a full answer needs an entry that only the leader can give: it can't be made up, nor left out."""
+    """Whether the answer has to be full and needs an entry that only the leader can give."""
     probe_times: Callable[[], ProbeTimes]
-    """When the link may ask for offsets and errors alone; looked up only where nothing is granted."""
+    """When the next offset probe may go; called only where nothing is granted."""
     unanswered_since: float | None
-    """Since when partitions were left out without a true answer."""
+    """The time since which some partitions had no true answer, as they were left out; None where all had one."""
     is_asked_for_offsets: bool
-    """Whether an earlier hop asks for offsets and errors alone."""
+    """Whether the request is an earlier hop's offset probe."""
     names_awaited_until: float
-    """When the first topic without a name is no longer throttled."""
+    """When the first topic id without a name is no longer treated as throttled (clock seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A place in a quota's line: the link waits for `needed` bytes."""
+    """A place in a quota's line, in which the link waits for `needed` bytes."""
 
     offer: Offer
     needed: float
@@ -114,28 +115,28 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """What becomes of one fetch. Everything behind that is neither granted nor asked for is left out."""
+    """What becomes of one fetch. Every partition that waits and is neither granted nor asked for is left out."""
 
     action: Action
     grants: tuple[Grant, ...] = ()
-    """What is granted, in order, each with its cap."""
+    """The partitions granted, in order, each with its cap in bytes."""
     parts: Mapping[Quota, Part] = field(default_factory=dict)
-    """What that takes of each quota."""
+    """What the grants take of each quota."""
     claims: tuple[Claim, ...] = ()
-    """Where the link stands in line from now on."""
+    """Places that the link takes in lines."""
     asks_all: bool = True
-    """Whether what is not granted is asked for with 0 bytes, so that the answer is true for all."""
+    """Whether everything not granted is asked for with 0 bytes: the answer is then true for all partitions."""
     max_wait_ms: int = 0
     min_bytes: int | None = None
-    """None: as the follower asked."""
+    """None keeps the follower's own."""
     until: float = _NEVER
-    """When a held fetch is planned again."""
+    """When a held fetch is planned again (clock seconds)."""
     probe_ready: float = _NEVER
-    """When its probe is due and paid for, where it waits to ask for offsets and errors alone."""
+    """`ready` of the link's ProbeTimes, where its offset probe has to wait."""
 
 
 def plan(view: FetchView) -> FetchPlan:
-    """Decide about one fetch. A dry run of a quota is this function without a commit."""
+    """Decide about one fetch. Without a commit it has no effect, so a quota can be tried dry."""
     if not (view.behind_count or view.unknown_count) or not view.is_throttling:
         return FetchPlan(Action.PASS)
     grants, parts, claims, ready = _grants(view)
@@ -151,10 +152,10 @@ def plan(view: FetchView) -> FetchPlan:
 
 
 def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tuple[Claim, ...], float]:
-    """The partitions to grant now with what each quota pays, places to keep in line, and when to try again."""
+    """Return the grants, what each quota pays for them, the claims to make, and when to try again (clock seconds)."""
     spends = {offer.quota: offer.spend for offer in view.offers if offer.ready <= view.now}
     first: dict[Quota, Part] = {}
-    smaller: dict[Quota, float] = {}  # quotas whose part was made smaller, and when else
+    smaller: dict[Quota, float] = {}  # quotas whose part was made smaller, and when the larger one would fit
     claims: list[Claim] = []
     ready = min([offer.ready for offer in view.offers if offer.ready > view.now], default=_NEVER)
     while spends:
@@ -188,14 +189,14 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
 
 
 class _Purse:
-    """What is left of one quota while a fetch is filled."""
+    """What is left of one quota, or of the answer, while grants are chosen."""
 
     __slots__ = ("batch", "caps", "excess", "is_open", "left", "spend")
 
     def __init__(self, spend: float) -> None:
         self.spend = self.left = spend
         self.caps = self.excess = self.batch = 0
-        self.is_open = True  # it may have room for one more partition
+        self.is_open = True  # whether it may have room for one more partition
 
     def pay(self, taken: float, cap: int, batch: int, excess: int) -> None:
         self.left -= taken
@@ -210,10 +211,10 @@ class _Purse:
 
 
 def fill(view: FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
-    """Grant partitions in the catch-up order for about what `spends` allow: at least one, whole batches where known.
+    """Grant partitions in the catch-up order for about what `spends` allow, and at least one.
 
-    No more than one answer may hold: a partition for which it has no room left would look as if it had no batch to
-    give. A partition of which any quota has nothing to spend is passed over.
+    The grants are never worth more than one answer may hold. A partition that the answer has no room for would look as
+    if it had no data. A partition is passed over where one of its quotas has nothing to spend.
     """
     grants: list[Grant] = []
     purses = {quota: _Purse(min(spend, view.max_bytes)) for quota, spend in spends.items()}
@@ -227,7 +228,8 @@ def fill(view: FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, .
         left = min([purse.left for purse in own])
         excess = 0
         if view.api_version < _LEAST_WHOLE_VERSION:
-            # A cap below the next batch returns a part of it, for ever: take the partition whole or not at all.
+            # v0 to v2 cut a batch larger than the cap, and would do so for ever: take the partition whole or not at
+            # all.
             cap = batch = replica.max_bytes
             taken: float = cap
         else:
@@ -241,7 +243,8 @@ def fill(view: FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, .
                 continue
             batch = replica.largest_batch
             excess = max(0, batch - cap)
-            # One batch of unknown size: the whole share. One larger than its cap comes whole where it is first.
+            # A batch of unknown size is charged as the whole share. One larger than its cap comes whole where it is
+            # first.
             taken = max(cap, replica.batches.next_size or replica.batches.largest) if cap > 1 else left
         grants.append((replica, cap))
         for purse in own:
@@ -252,7 +255,7 @@ def fill(view: FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, .
 
 
 def _any_open(purses: list[_Purse]) -> bool:
-    """Whether the answer, which is the first of `purses`, and any quota have room for more."""
+    """Whether the answer (first of `purses`) and at least one quota have room for more."""
     return purses[0].is_open and any([purse.is_open for purse in purses[1:]])
 
 
@@ -261,7 +264,7 @@ def _left(purse: _Purse) -> float:
 
 
 def _purses_of(replica: ReplicaPartition, purses: Mapping[Quota, _Purse]) -> list[_Purse]:
-    """What a partition's bytes are paid from; nothing where one of its quotas has nothing to spend."""
+    """Return what a partition's bytes are paid from; empty where one of its quotas has nothing to spend."""
     coverage = replica.topic.coverage
     quotas = [quota for quota, covered in coverage if quota.rate is not None and replica.partition in covered]
     return [purses[quota] for quota in quotas] if all([quota in purses for quota in quotas]) else []
@@ -270,7 +273,8 @@ def _purses_of(replica: ReplicaPartition, purses: Mapping[Quota, _Purse]) -> lis
 def _granted(
     view: FetchView, grants: tuple[Grant, ...], parts: Mapping[Quota, Part], claims: tuple[Claim, ...]
 ) -> FetchPlan:
-    # A partition that is not known may be in sync, and one asked for 0 bytes ends no wait.
+    # A partition without a high watermark may be in sync. Asked for with 0 bytes, its new records would not end the
+    # wait at the leader, so there is none.
     wait_left = 0 if view.unknown_count else max(0, round((view.max_wait_seconds - view.held_seconds) * 1000))
     min_bytes = _min_bytes(view, grants, parts)
     if min_bytes > _AT_ONCE:
@@ -280,9 +284,10 @@ def _granted(
 
 
 def _asks_all(view: FetchView) -> bool:
-    """Whether all that is left out goes along with what is granted: early, so that no probe has to go alone.
+    """Whether everything that is not granted goes along with 0 bytes.
 
-    A whole fetch asks for everything each time.
+    A whole fetch does so each time. An incremental one does so after half of PROBE_SECONDS without a true answer, early
+    enough that no offset probe has to go alone.
     """
     if not view.is_incremental or view.is_asked_for_offsets:
         return True
@@ -291,15 +296,16 @@ def _asks_all(view: FetchView) -> bool:
 
 
 def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, Part]) -> int:
-    """How many bytes the answer waits for: with live traffic a few more than are granted, so that both come together.
+    """Return the min_bytes of a fetch with grants. Beside live traffic it is one byte more than they can bring.
 
-    What is granted would come at once else, and a live record that is written meanwhile waits for the answer after it.
+    With min_bytes 1 the grants would come back at once. A live record written meanwhile would then wait for the next
+    answer. With one byte more, both come together.
     """
     if not view.ask.is_live or view.unknown_count:
         return _AT_ONCE
     granted = sum(cap for _, cap in grants)
     is_late = granted > 2 * SHARE_BESIDE_LIVE_SECONDS * min([quota.rate or 0 for quota in parts])
-    # A cap beyond a partition's end is never reached, and live records would wait until max_wait_ms is over.
+    # A cap beyond the partition's end is never filled: the live record would wait until max_wait_ms is over.
     if is_late or any(2 * cap > replica.worth_asking() for replica, cap in grants):
         return _AT_ONCE
     return granted + 1

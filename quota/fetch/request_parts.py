@@ -1,4 +1,4 @@
-"""The parts of a whole request: what passes, what is granted, and what is asked for with 0 bytes."""
+"""Splits a whole request into what passes, what is granted, and what is asked for with 0 bytes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from protocol.fetch import FetchRequest, FetchVersion, RequestTopic, fetch_versi
 from protocol.steps import Steps
 from quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
 
-_WORK_PER_STEP = 2_000  # topics and entries looked at within about 2 ms
+_WORK_PER_STEP = 2_000  # topics and entries looked at in one step of about 2 ms
 
-_MAX_BYTES = 2  # of (partition, fetch offset, partition_max_bytes)
+_MAX_BYTES = 2  # index in (partition, fetch offset, partition_max_bytes)
 
 
 def split(
     topics: Mapping[bytes, ReplicaTopic], request: FetchRequest, granted: Set[ReplicaPartition]
 ) -> Steps[tuple[list[RequestTopic], dict[ReplicaPartition, bytes], list[RequestTopic]]]:
-    """The request without its partitions behind, the entries of those granted, and the others, with 0 bytes each."""
+    """Return topics without partitions that wait, the entries of those granted, and the others with 0 bytes."""
     row = fetch_version(request.header.api_version)
     front: list[RequestTopic] = []
     asked: list[RequestTopic] = []
@@ -31,7 +31,8 @@ def split(
         name, entries, stride, tags = block
         topic = topics.get(name)
         if topic is None or not (topic.behind or topic.unknown):
-            # What an earlier hop asks for with 0 bytes would return a batch in front of the grants that come with it.
+            # An earlier hop asks for 0 bytes here. In front, that would return a batch before the grants of the same
+            # fetch.
             asks_none = entries and not row.requested(stride).unpack_from(entries)[_MAX_BYTES]
             (asked if asks_none else front).append(block)
         elif topic not in granted_topics and _holds_back_all(topic):
@@ -58,7 +59,7 @@ def split(
 
 
 def without_behind(topics: Mapping[bytes, ReplicaTopic], request: FetchRequest) -> Steps[list[RequestTopic]]:
-    """The request's topics without their partitions behind."""
+    """Return the request's topics without their partitions behind."""
     row = fetch_version(request.header.api_version)
     kept: list[RequestTopic] = []
     work = 0
@@ -99,7 +100,7 @@ def _holds_back_all(topic: ReplicaTopic) -> bool:
 def granted_topics(
     request: FetchRequest, grants: Sequence[Grant], entries: dict[ReplicaPartition, bytes]
 ) -> list[RequestTopic]:
-    """The partitions granted in the order of their grants; but for its cap each stays as it came."""
+    """Return the granted partitions in the order of their grants. Each entry is as it came, but for its cap."""
     row = fetch_version(request.header.api_version)
     return [
         RequestTopic(replica.topic.key, row.with_max_bytes(entries[replica], cap), len(entries[replica]))

@@ -1,8 +1,8 @@
-"""KIP-74: a cap on what one replica fetch returns.
+"""KIP-74: a cap on the bytes that one replica fetch returns.
 
-From v3 on the request has the field: the leader fills partitions in the request's order up to max_bytes, and the first
-one with data returns at least one whole batch. Below v3 there is no such field, so whole partitions are left out (asked
-for 0 bytes) and take turns.
+From v3 on the request has a field for it, max_bytes: the leader fills partitions in the request's order up to it, and
+the first one with data returns at least one whole batch. Below v3 there is none, so whole partitions take turns: the
+others are asked for with 0 bytes.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from protocol.fetch import FetchRequest, RequestTopic, fetch_version
 
 FIRST_VERSION_WITH_LIMIT = 3
-_WAIT_WITH_SOME_LEFT_OUT_MS = 50  # data of a partition that is left out wakes nobody: come back soon
+_WAIT_WITH_SOME_LEFT_OUT_MS = 50  # new data of a partition asked for with 0 bytes wakes no fetch, so come back soon
 
 
 class ResponseRotation:
-    """Where the next fetch begins to fill, for versions in which partitions take turns."""
+    """The partition with which the next fetch begins, for versions in which partitions take turns."""
 
     __slots__ = ("start",)
 
@@ -23,12 +23,12 @@ class ResponseRotation:
 
 
 def limit_response(request: FetchRequest, limit: int, rotation: ResponseRotation) -> FetchRequest:
-    """`request` with its response capped at max(limit, one partition's first batch) bytes of records.
+    """Return `request` with its response capped at max(limit, one partition's first batch) bytes of records.
 
-    Below v3 the cap is max(limit, partition_max_bytes of one partition), as a partition is taken whole or not at all.
+    Below v3 a partition is taken whole or not at all, so the cap is max(limit, partition_max_bytes of one partition).
     """
     if request.header.api_version >= FIRST_VERSION_WITH_LIMIT:
-        # Never 0: the broker would answer at once, for ever.
+        # Never 0: the broker would answer at once each time, with nothing.
         return request.with_(max_bytes=max(1, limit)) if request.max_bytes > limit else request
     row = fetch_version(request.header.api_version)
     partitions = [
@@ -48,7 +48,7 @@ def limit_response(request: FetchRequest, limit: int, rotation: ResponseRotation
 
 
 def _take_turns(sizes: list[int], limit: int, rotation: ResponseRotation) -> set[int]:
-    """Indexes to include: from the rotation's start on, while they fit; at least one that asks for bytes."""
+    """Return the indexes to include: from the rotation's start on while they fit, and at least one with bytes."""
     included: set[int] = set()
     total = 0
     start = rotation.start % len(sizes)

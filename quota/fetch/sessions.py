@@ -1,11 +1,11 @@
-"""One link's two fetch sessions (KIP-227): the follower's, kept as a broker would, and our own with the leader.
+"""The two fetch sessions of a link (KIP-227): one with its follower, kept as a broker would, and one with its leader.
 
-The follower's session holds all that it asks for. The leader's holds what is not throttled, and what is granted at the
-moment: what must wait is forgotten there. (A partition that stayed with partition_max_bytes 0 would return a whole
-batch as soon as it stood first.) So neither side sends a full fetch in the steady state, and nothing is made up: an
-incremental answer may leave out whatever has nothing to say.
+The follower's session has everything that it asks for. The leader's has what is not throttled and what is granted at
+the moment; a partition that must wait is forgotten there. (If it stayed with partition_max_bytes 0, it would return a
+whole batch as soon as it came first.) So neither side sends a full fetch in the steady state, and no empty entry is
+made: an incremental answer may omit every partition without news.
 
-What the leader has of a partition is always the follower's latest entry but for partition_max_bytes.
+The leader's session has each partition exactly as the follower sent it last, but for partition_max_bytes.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from quota.stats import ThrottleStats
 from quota.topic_names import CLUSTER_METADATA_ID
 
 LEFT_OUT_MS: Final = -1
-"""The throttle_time_ms of an answer in a session from which partitions were left out.
+"""throttle_time_ms of an answer in a session from which partitions were left out.
 
-Silence about a partition means that nothing is new, but not in such an answer: an earlier hop goes on asking. Followers
-ignore what is not above 0. Above 0 it would mute them from v8 on (KIP-219), and those without KAFKA-17455 then wait for
-`replica.socket.timeout.ms`, 30 s."""
+Normally, silence about a partition means that nothing is new. In such an answer it does not, and an earlier hop knows
+by this value that it has to go on asking. Followers ignore values that are not above 0. A value above 0 would mute them
+from v8 on (KIP-219); followers without KAFKA-17455 then wait for `replica.socket.timeout.ms`, 30 s.
+"""
 
 PARTITIONS_PER_STEP: Final = 3_000
-"""How many are walked in one step: within about 2 ms."""
+"""Partitions walked in one step of about 2 ms."""
 
 _NONE: Final = ()
 
-_METADATA_LOG: Final = (b"__cluster_metadata", CLUSTER_METADATA_ID)  # by name, from v13 on by id
+_METADATA_LOG: Final = (b"__cluster_metadata", CLUSTER_METADATA_ID)  # keys of its topic: the name, from v13 on the id
 
 
 class FetchSessions:
-    """The state of both sessions. `touched` are the partitions of which the leader may have to be told something."""
+    """The state of both sessions. `touched` holds the partitions of which the leader may have to be told something."""
 
     __slots__ = (
         "_counts_as_full",
@@ -63,16 +64,16 @@ class FetchSessions:
     )
 
     def __init__(self, open_session: Callable[[int], int], stats: ThrottleStats) -> None:
-        """`open_session` returns the id for a new session of so many partitions, or NO_SESSION without a slot."""
+        """`open_session` takes a number of partitions, and returns the id of a new session for them or NO_SESSION."""
         self.follower = FollowerSession()
         self.leader = LeaderSession()
         self.touched: dict[ReplicaPartition, None] = {}
         self.is_asked_for_offsets = False
-        """Whether an earlier hop asked for partitions with 0 bytes, and was not answered yet: its probe."""
-        self.opened_at = self.used_at = NEVER  # the follower's, in clock seconds
+        """Whether an earlier hop asked for partitions with 0 bytes (its offset probe) and was not answered yet."""
+        self.opened_at = self.used_at = NEVER  # of the follower's session, in clock seconds
         self._open_session = open_session
         self._stats = stats
-        self._has_sessions = False  # the version of the request under way
+        self._has_sessions = False  # whether the version of the request under way has sessions (v7+)
         self._lists_all = True
         self._counts_as_full = True
 
@@ -83,16 +84,16 @@ class FetchSessions:
 
     @property
     def is_incremental(self) -> bool:
-        """Whether the request under way says only what changed."""
+        """Whether the request under way lists only what changed."""
         return not self._lists_all
 
     def touch(self, replica: ReplicaPartition) -> None:
-        """The leader may have to be told something of a partition; below v7 there is nobody to tell."""
+        """Note that the leader may have to be told something of a partition. Does nothing below v7."""
         if replica.entry:
             self.touched[replica] = None
 
     def enter(self, request: FetchRequest, now: float) -> int:
-        """Take a request's session fields; returns 0, or the error code that it has to be answered with."""
+        """Take in a request's session fields. Returns 0, or the error code to answer it with."""
         self.used_at = now
         self._lists_all = True
         self._has_sessions = request.header.api_version >= FIRST_SESSION_VERSION
@@ -115,13 +116,13 @@ class FetchSessions:
         return 0
 
     def answered(self, head: ResponseHead) -> None:
-        """The leader's response was passed on; `head` is as it came."""
+        """Note that the leader's response, with `head` as it came, was passed on."""
         self.leader.answered(head.error_code, head.session_id)
 
     def head_patch(self, *, leaves_out: bool = False) -> Callable[[ResponseHead], ResponseHead] | None:
-        """What makes the head of the leader's response one of the follower's session; None below v7.
+        """Return a function that turns the head of the leader's response into the follower's; None below v7.
 
-        `leaves_out` says that the answer is not true for all: see LEFT_OUT_MS.
+        `leaves_out`: partitions were left out of the fetch, so its answer is not true for all (see LEFT_OUT_MS).
         """
         if not self._has_sessions:
             return None
@@ -129,8 +130,8 @@ class FetchSessions:
 
         def patch(head: ResponseHead) -> ResponseHead:
             if is_incremental and head.error_code in SESSION_ERRORS:
-                # Our session is gone, not the follower's: it gets an answer in which nothing is new, and ours begins
-                # anew with its next fetch.
+                # The link's own session is gone, the follower's is not. The follower is told that nothing is new, and
+                # the next fetch begins another session with the leader.
                 return head._replace(error_code=0, session_id=session_id)
             if head.error_code:
                 return head
@@ -147,9 +148,10 @@ class FetchSessions:
         *,
         leaves_out: bool = False,
     ) -> Steps[FetchRequest]:
-        """`request`, which lists all that the follower wants, for the leader. `treated` have caps of our own in it.
+        """Turn `request`, a whole one, into the link's own whole fetch to the leader. Below v7 it stays as it is.
 
-        `leaves_out`: what is behind is not in it. Below v7 there is nothing to add.
+        `treated` are the partitions whose caps differ from the follower's. `leaves_out`: partitions behind are missing
+        in it.
         """
         if not self._has_sessions:
             return request
@@ -183,10 +185,11 @@ class FetchSessions:
         is_throttling: bool,
         grants_are_first: bool = False,
     ) -> Steps[FetchRequest]:
-        """What the leader has to be told so that it has what is not throttled, `grants`, and `asked` with 0 bytes.
+        """Turn the incremental `request` into the link's own: the leader gets what changed in its session.
 
-        `request` is incremental, and `partitions` are all of the session. `grants_are_first`: a new session of ours
-        lists them in front of all else.
+        Afterwards that session has what is not throttled, `grants`, and `asked` with 0 bytes. `partitions` are all that
+        the follower's session has. `grants_are_first`: if a new session begins, the grants are listed in front of all
+        else.
         """
         capped = dict(grants)
         for number, replica in enumerate(asked, start=1):
@@ -217,12 +220,12 @@ class FetchSessions:
             if not number % PARTITIONS_PER_STEP:
                 yield
         as_came = [(replica, replica.entry) for replica in front if replica.max_bytes]
-        no_bytes = [(replica, replica.entry) for replica in front if not replica.max_bytes]  # asked by an earlier hop
-        # What is not throttled stays in front, and what has bytes before what has none: the first one with data
-        # returns a whole batch.
+        no_bytes = [(replica, replica.entry) for replica in front if not replica.max_bytes]  # an earlier hop's probe
+        # What is not throttled goes in front, and entries with bytes before those without: the first partition with
+        # data returns a whole batch, even for 0 bytes.
         listed = chain(as_came, ours, no_bytes)
         if lists_all:
-            # As the leader's own session would have it: what returned data goes to the end.
+            # In the leader's old session, partitions that returned data had moved to the end: keep that order.
             as_came.sort(key=lambda sent: sent[0].served_number)
             if grants_are_first:
                 granted, asked_for = ours[: len(grants)], ours[len(grants) :]
@@ -237,12 +240,12 @@ class FetchSessions:
 
 
 def _is_raft(request: FetchRequest) -> bool:
-    """Whether it asks for the cluster's metadata log alone: those have no session, so each lists all that it wants."""
+    """Whether a request is a controller's for the metadata log alone: these have no session, and each is complete."""
     return len(request.topics) == 1 and request.topics[0].name in _METADATA_LOG
 
 
 def _in_topics(sent: Iterable[tuple[ReplicaPartition, bytes]]) -> Steps[list[RequestTopic]]:
-    """Neighbours of one topic and stride as one."""
+    """Join neighbours of one topic and stride."""
     topics: list[RequestTopic] = []
     entries: list[bytes] = []
     topic, stride = None, 0

@@ -1,4 +1,4 @@
-"""What an answer tells, when it has passed whole: to the budget, the offsets, the batch sizes, the counts, liveness."""
+"""Takes in what an answer tells, after it has passed whole: budget, offsets, batch sizes, counts and liveness."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from quota.fetch.link_state import LinkState
 from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
 
 CROWDED_SECONDS: Final = 5.0
-"""How long after an answer that others filled the next ones are expected to be full."""
+"""How long after an answer that was full of other partitions the next ones are expected to be full too."""
 
 LIVE_SECONDS: Final = 1.0
-"""How long after a record of theirs partitions that do not wait count as live."""
+"""How long after a record of a partition that needs no budget the link counts as having live traffic."""
 
-TOPICS_PER_STEP: Final = 500  # settled in one step: about 2 ms, where all have records
+TOPICS_PER_STEP: Final = 500  # settled in one step of about 2 ms, if each has records
 _ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
 
 
@@ -30,22 +30,22 @@ class _Arrival(NamedTuple):
 
     topic: ReplicaTopic
     replica: ReplicaPartition | None
-    """None: it is not asked for any more."""
+    """None: the follower does not ask for it any more."""
     seen: RecordsSeen
     is_throttled: bool
     waited: bool
-    """Whether it was throttled and not in sync when it was asked for."""
+    """Whether it was throttled and not in sync when the fetch was planned."""
 
 
 class Settlement:
-    """Takes the answer to one fetch; made once for each.
+    """Takes in the answer to one fetch; made anew for each.
 
-    A long answer is taken in slices. The budget is settled once, when all of it is known: until then the fetch stays in
-    flight, and what it reserved stays reserved.
+    A long answer is taken in by slices. The budget is settled once, when the whole answer is known; until then the
+    fetch stays in flight and its bytes stay reserved.
     """
 
     def __init__(self, state: LinkState, fetch: InFlight, head: ResponseHead, number: int) -> None:
-        """`number` counts the link's answers."""
+        """`number` is the answer's number among those of the link."""
         self._state = state
         self._fetch = fetch
         self._head = head
@@ -54,12 +54,12 @@ class Settlement:
         self._granted = frozenset(fetch.granted)
         self._barren = set(fetch.granted)
         self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
-        self._of_waiting: dict[StrictLedger, int] = {}  # the same by what they are paid from, where quotas are several
+        self._of_waiting: dict[StrictLedger, int] = {}  # the same for each ledger, where there are several quotas
         self._in_sync: dict[StrictLedger, int] = {}
         self._is_live = False
 
     def steps(self, link: Hashable, topics: Sequence[ScannedTopic]) -> Steps[None]:
-        """Settle what the leader sent."""
+        """Settle `topics`, which the leader sent. Done in steps."""
         state, fetch, head = self._state, self._fetch, self._head
         state.settled_at = self._now
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
@@ -126,7 +126,8 @@ class Settlement:
             ledger = side.quotas[0].ledger
             of_waiting, in_sync = {ledger: self._waited}, {ledger: self._throttled - self._waited}
         if fetch.is_probe:
-            # At most one batch comes with a probe; nothing was reserved for it, and no quota could have stopped it.
+            # At most one batch comes with an offset probe. Nothing was reserved for it, and no quota could have stopped
+            # it.
             replica_id = state.partitions.replica_id
             for ledger, size in of_waiting.items():
                 ledger.charge_probe(size)
@@ -135,7 +136,8 @@ class Settlement:
             for quota in side.quotas:
                 quota.owe(replica_id, of_waiting.get(quota.ledger, 0))
         else:
-            reserved, fetch.reserved = fetch.reserved, {}  # it is settled once, whatever happens from here on
+            # taken out first: it is settled once, even if an exception follows
+            reserved, fetch.reserved = fetch.reserved, {}
             state.accounts.hand_over(reserved, of_waiting)
         for ledger, size in in_sync.items():
             ledger.charge(size)
@@ -168,11 +170,12 @@ class Settlement:
                 topic.largest_batch.learn(max(seen.largest, seen.next_batch_size), self._now)
 
     def _note_barren(self) -> None:
-        """Take what was granted and not in the answer.
+        """Find out why granted partitions brought nothing.
 
-        An answer without any records says nothing: an earlier hop, or Kafka's own throttle, kept all. Where others
-        filled it there was no room. Else the cap was below one batch, which brings nothing behind others. The next
-        grants go in front of them; what brings nothing there has nothing to give.
+        - No partition has records: an earlier hop, or Kafka's own throttle, kept all of them. Nothing is learnt.
+        - Other partitions filled the answer: there was no room left.
+        - Else the cap was below one batch, and such a cap returns a batch only in the first partition with data. The
+          next grants go in front of other partitions; one that brings nothing there has nothing to give.
         """
         size = self._throttled + self._unthrottled
         if not size:
@@ -204,7 +207,7 @@ class Settlement:
 
     def _take_offsets(self, some: Sequence[ScannedTopic]) -> Steps[None]:
         topics, number = self._state.partitions.topics, self._number
-        entries = 0  # since the last step
+        entries = 0  # looked at since the last step
         for key, headers, _, _ in some:
             topic = topics.get(key)
             if topic is None or topic.repeats_response(headers, number):
@@ -226,8 +229,10 @@ class Settlement:
             if error_code:
                 replica.last_reported = UNKNOWN_OFFSET
                 if partition in topic.unknown:
-                    link.place(replica, behind=False, unknown=False)  # asked, and there is nothing to keep back
-                # The leader's own broker may say so because it does not lead the partition: no lag begins with that.
+                    # asked for, and answered with an error: nothing has to wait
+                    link.place(replica, behind=False, unknown=False)
+                # On the leader's side an error may mean that the broker does not lead the partition: no lag begins with
+                # it.
                 begins = link.side.side == "follower" and error_code not in _ERRORS_OF_NO_TOPIC
                 topic.lag.refuse(partition, now, begins=begins)
                 continue
@@ -242,9 +247,10 @@ class Settlement:
             link.classify(replica)
 
     def _take_silence(self) -> Steps[None]:
-        """What an incremental answer leaves out is as the leader told it last: a new leader epoch alone is no news.
+        """Keep the last known high watermark of partitions that an incremental answer omits.
 
-        Nothing else would ever tell the high watermark of a partition at rest, and every fetch would be a probe.
+        An omitted partition has no news, and a new leader epoch by itself is none. Otherwise the high watermark of a
+        partition at rest would never be known again, and every fetch would be an offset probe.
         """
         link = self._state.partitions
         for number, replica in enumerate(list(link.unknown())):

@@ -1,7 +1,7 @@
-"""What one link knows of the partitions that its follower fetches.
+"""What one link knows of each partition that its follower fetches.
 
-All of it belongs to one connection and one leader epoch: a made-up entry with a stale high watermark could destroy a
-replica, so nothing here outlives the connection.
+All of it belongs to one connection and one leader epoch, and nothing outlives the connection. The reason is that an
+empty entry with a stale high watermark could destroy a replica.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from quota.lag.asked_topic import AskedTopic
 
 UNKNOWN_OFFSET = -1
 Coverage = tuple[tuple[Quota, Container[int]], ...]
-"""Quotas, each with the partitions of one topic that belong to it."""
+"""Quotas, each with the partitions of one topic whose bytes belong to it."""
 
 NEVER = float("-inf")
-_ID_SIZE = 4  # a block of entries goes by the id of its first partition
+_ID_SIZE = 4  # bytes of a partition id: a block of entries is known by its first one
 
 
 class Upstream(Enum):
-    """What the leader has of a partition in our session with it."""
+    """What the leader's session has of a partition."""
 
     ABSENT = auto()
-    AS_CAME = auto()  # the follower's latest entry
-    CAPPED = auto()  # the same, with another partition_max_bytes
+    AS_CAME = auto()  # exactly as in the follower's latest request
+    CAPPED = auto()  # the same but for partition_max_bytes
 
 
 class ReplicaPartition:
-    """One partition as this follower's last request and this leader's last answers show it."""
+    """One partition, as the follower's last request and the leader's last answers show it."""
 
     __slots__ = (
         "arrived",
@@ -68,28 +68,30 @@ class ReplicaPartition:
         self.fetch_offset = fetch_offset
         self.max_bytes = max_bytes
         self.high_watermark = UNKNOWN_OFFSET
-        self.earlier_high_watermark = UNKNOWN_OFFSET  # the one before it
-        self.last_reported = UNKNOWN_OFFSET  # the high watermark that the leader told last, whatever became of it here
+        self.earlier_high_watermark = UNKNOWN_OFFSET  # the one that was known before `high_watermark`
+        self.last_reported = UNKNOWN_OFFSET  # the last one in an answer; kept when `high_watermark` becomes unknown
         self.behind = False  # throttled, and known not to be in sync
-        self.in_sync_from = UNKNOWN_OFFSET  # see `go_back`
+        # the least fetch offset that counts as in sync until `in_sync_until`; see `go_back`
+        self.in_sync_from = UNKNOWN_OFFSET
         self.in_sync_until = NEVER  # clock seconds
         self.batches = BatchSizes()
         self.granted_offset = UNKNOWN_OFFSET  # the fetch offset at the last grant
-        self.turn = 0.0  # where its next turn in the queue begins, in bytes
-        self.turn_before = 0.0  # where the turn that it had last began
-        self.is_due_again = False  # its next grant is in place of one that did not count as a turn
-        self.is_again = False  # its last grant was such a one
-        self.was_queued = False  # since it fell behind
-        self.is_paced = False  # by an earlier hop
-        self.served_number = 0  # the link's answers by the last one that had records of it
-        self.arrived = 0  # bytes of whole batches in the last answer: the next fetch offset tells how many offsets
+        self.turn = 0.0  # where its next turn in the queue begins, on a scale of bytes
+        self.turn_before = 0.0  # where its last turn began
+        self.is_due_again = False  # its last grant brought nothing, so the next one replaces it
+        self.is_again = False  # its last grant replaced one that brought nothing
+        self.was_queued = False  # since it fell behind last
+        self.is_paced = False  # an earlier hop leaves it out at times, or asks for fewer bytes
+        self.served_number = 0  # number of the link's last answer with records of it
+        self.arrived = 0  # bytes of whole batches in the last answer; the next fetch offset tells their offsets
         self.leader_epoch = NO_LEADER_EPOCH
-        self.left_out_from = 0  # while behind: it was left out as often as its link's `left_out_count` is beyond this
-        self.entry = b""  # from v7 on: the follower's latest, as on the wire
+        # the link's `left_out_count` when this was last counted; the difference is how often it was left out since
+        self.left_out_from = 0
+        self.entry = b""  # from v7 on: its latest entry as on the wire
         self.upstream = Upstream.ABSENT
 
     def advance(self, fetch_offset: int) -> None:
-        """The follower asks from `fetch_offset` on, beyond the last one."""
+        """Take a fetch offset beyond the last one, and learn the bytes per offset from it."""
         if self.arrived:
             per_offset = self.arrived / (fetch_offset - self.fetch_offset)
             self.batches.bytes_per_offset = self.topic.batches.bytes_per_offset = per_offset
@@ -98,9 +100,10 @@ class ReplicaPartition:
 
     @property
     def largest_batch(self) -> int:
-        """What one whole batch of it may be, in bytes: as large as the topic's largest lately, or all that is asked.
+        """What one whole batch of it may have, in bytes: as much as the topic's largest batch lately.
 
-        All that is asked as long as this link saw none of the topic's batches: others may have seen small ones only.
+        It is partition_max_bytes until this link has seen a batch of the topic: those of other links may be small ones
+        only.
         """
         lately = self.topic.largest_batch.size if self.topic.batches.seen else 0
         return max(self.batches.next_size, lately) or self.max_bytes
@@ -112,7 +115,10 @@ class ReplicaPartition:
 
     @property
     def stalls(self) -> bool:
-        """Whether its last grant brought nothing: it may not hold up the others, the floor tries it again."""
+        """Whether its last grant brought nothing.
+
+        Others then go before it, and FLOOR's part of the bytes tries it again.
+        """
         return self.granted_offset == self.fetch_offset
 
     @property
@@ -122,15 +128,19 @@ class ReplicaPartition:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it needs budget: it is throttled, and not known to be in sync."""
+        """Whether it needs budget: throttled, and not known to be in sync."""
         return self.behind or self.partition in self.topic.unknown
 
     def go_back(self, fetch_offset: int, in_sync_until: float = NEVER) -> None:
-        """A leader epoch may have begun; the high watermark is unknown from now on.
+        """Drop the high watermark, as the fetch offset went back or a leader epoch may have begun.
 
         Below inter.broker.protocol.version 0.11 (before KIP-101) a follower then truncates to its own high watermark,
-        which is a fetch older than its leader's. It stays in the ISR all the same, until `replica.lag.time.max.ms` is
-        over: producers wait for it, and it may become the leader. One that goes back further was not truncated so.
+        which is one fetch older than its leader's. It stays in the ISR until `replica.lag.time.max.ms` is over:
+        producers wait for it, and it may become the leader. So a partition that was in sync counts as in sync until
+        `in_sync_until`.
+
+        Example: the high watermarks told were 80, then 100, and the follower was at 100. From offset 80 on it counts as
+        in sync; from 79 on it does not, as the truncation explains no more than one step back.
         """
         if self.has_caught_up:
             known = self.earlier_high_watermark != UNKNOWN_OFFSET
@@ -142,17 +152,18 @@ class ReplicaPartition:
         self.arrived = 0
 
     def forget_sync(self) -> None:
-        """The replica is empty: it was deleted, and is moved here again.
+        """Forget what belonged to an earlier replica: this one is empty, so it was deleted and is moved here again.
 
-        Its last batch, mostly a smaller one, would let all sizes count as uneven for the whole move.
+        The last batch of a log is mostly a smaller one. Remembered, it would make all sizes look uneven for the whole
+        move.
         """
         self.in_sync_until = NEVER
         self.batches = BatchSizes()
 
     def worth_asking(self) -> int:
-        """The partition_max_bytes that the rest of the partition is worth, where that is less than what was asked.
+        """Return the partition_max_bytes that the rest of the partition is worth, at most what was asked for.
 
-        All that was asked where the last grants brought nothing: then the estimate may be what is wrong.
+        It is all that was asked for where the last grants brought nothing, as the estimate may then be wrong.
         """
         if self.batches.barren:
             return self.max_bytes
@@ -161,10 +172,10 @@ class ReplicaPartition:
 
 
 class ReplicaTopic:
-    """One topic's partitions of one follower.
+    """One topic's partitions, as one follower fetches them.
 
-    Idle partitions cost nothing per fetch: a block (consecutive entries of the topic) that repeats the fetch before,
-    byte for byte, is not looked into. A topic may come in several blocks: Kafka groups neighbours only.
+    Idle partitions cost nothing per fetch. A block (consecutive entries of the topic) that equals the one in the fetch
+    before, byte for byte, is not looked into. A topic may come in several blocks, as Kafka groups neighbours only.
     """
 
     __slots__ = (
@@ -197,26 +208,27 @@ class ReplicaTopic:
         coverage: Coverage,
         largest_batch: LargestBatch,
     ) -> None:
-        self.key = key  # as on the wire: the name, from v13 on the topic id
-        self.name = name  # None while the id's name is not known
+        self.key = key  # as on the wire: the name, from v13 on the id
+        self.name = name  # None while it is not known for the id
         self.tags = b""  # the topic's own tag buffer in requests (v12+)
         self.lag = lag
         self.throttled = throttled
-        self.coverage = coverage  # by quota
+        self.coverage = coverage  # for each quota, the partitions that belong to it
         self.partitions: dict[int, ReplicaPartition] = {}
-        self.absent: dict[int, ReplicaPartition] = {}  # not asked for now
+        self.absent: dict[int, ReplicaPartition] = {}  # remembered, but not asked for now
         self.behind: dict[int, ReplicaPartition] = {}
-        self.unknown: set[int] = set()  # throttled partitions whose high watermark is not known yet
+        self.unknown: set[int] = set()  # throttled partitions without a known high watermark
         self.batches = BatchSizes()  # of the topic as a whole
         self.largest_batch = largest_batch  # of the topic on all links
-        self.made_up: tuple[int, bytes] | None = None  # version and entries of all behind, while they stay the same
+        # version, and the encoded entries of all behind; kept while they stay the same
+        self.made_up: tuple[int, bytes] | None = None
         self._request_number = self._response_number = -1
         self._earlier_blocks: dict[bytes, bytes] = {}
         self._request_blocks: dict[bytes, bytes] = {}
         self._response_blocks: dict[bytes, bytes] = {}
 
     def repeats_request(self, entries: bytes, number: int) -> bool:
-        """Whether request `number` brings the same block as the request before it."""
+        """Note a block of request `number`. Returns whether the request before had the same one."""
         if self._request_number != number:
             self._request_number = number
             self._earlier_blocks, self._request_blocks = self._request_blocks, {}
@@ -225,31 +237,31 @@ class ReplicaTopic:
         return self._earlier_blocks.get(first) == entries
 
     def repeats_response(self, headers: bytes, number: int) -> bool:
-        """Whether response `number` brings nothing that the responses before it have not brought."""
+        """Note a block of response `number`. Returns whether earlier responses told all of it."""
         first = headers[:_ID_SIZE]
         if self._response_blocks.get(first) == headers:
             return True
         if self._response_number != number:
-            # One block changed: how the others overlap with it is not known, so none of them counts as seen.
+            # One block has changed. Its overlap with the others is unknown, so none of them counts as seen.
             self._response_number = number
             self._response_blocks = {}
         self._response_blocks[first] = headers
         return False
 
     def forget_requests(self) -> None:
-        """The next request is to be looked into: a partition is no longer among those asked for."""
+        """Look into the next request whole, as a partition has left the topic."""
         self._earlier_blocks = {}
         self._request_blocks = {}
 
     def forget_responses(self) -> None:
-        """The next answer is to be looked into: a partition waits for its high watermark."""
+        """Look into the next answer whole, as a partition waits for its high watermark."""
         self._response_blocks = {}
 
     def made_up_entries(self, api_version: int) -> bytes:
-        """Response entries for every partition behind: no error, no records, and the high watermark sent last.
+        """Encode an empty response entry for every partition behind: no error, no records, and the last high watermark.
 
-        Never a high watermark of -1: a follower that applies it goes back to its log start, and truncates there on
-        old levels.
+        The high watermark is never -1. A follower that applies -1 goes back to its log start, and on old levels
+        truncates there.
         """
         if self.made_up is None or self.made_up[0] != api_version:
             high_watermarks = [(id_, replica.high_watermark) for id_, replica in self.behind.items()]
@@ -259,16 +271,16 @@ class ReplicaTopic:
 
 @dataclass(slots=True)
 class InFlight:
-    """A forwarded fetch whose answer is still to come."""
+    """A forwarded fetch that is not answered yet."""
 
     api_version: int = 0
     uses_topic_ids: bool = False
     reserved: Mapping[StrictLedger, int] = field(default_factory=dict)  # bytes set aside
     max_bytes: int = 0  # of the whole answer
     granted: Sequence[ReplicaPartition] = ()
-    grants_are_first: bool = False  # what was granted stands in front of all else
+    grants_are_first: bool = False  # whether the grants stand in front of everything else
     is_probe: bool = False
-    asks_all: bool = False  # every partition behind is in it, so its answer is true for all
+    asks_all: bool = False  # whether it has every partition that waits, so that its answer is true for all
     forwarded_at: float = 0.0  # clock seconds
     max_wait_seconds: float = 0.0
 

@@ -1,4 +1,4 @@
-"""How far replicas are behind their leaders (KIP-16), in messages and in time, by what fetches and answers tell.
+"""How far replicas lag behind their leaders (KIP-16), in messages and in seconds, as fetches and answers show it.
 
-Nothing in here throttles, and nothing in `quota.budget` or `quota.fetch` depends on a lag.
+Nothing in here throttles, and no decision in `quota.budget` or `quota.fetch` may depend on a lag.
 """

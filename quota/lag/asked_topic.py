@@ -1,8 +1,8 @@
-"""What connections tell of lag: who asks for which partitions, and what the answers hold.
+"""What connections tell the lag tracker: who asks for which partitions, and what the answers have.
 
-A connection asks for a partition from the request that brings it until one leaves it away, or until it is closed. In
-between nothing is done for each partition at a fetch: a partition refers to who asks for it, and that knows when it
-fetched last.
+A connection asks for a partition from the first request that has it until one leaves it out, or until the connection is
+closed. The requests in between cost nothing per partition: each partition refers to its connection's `Asker`, and that
+knows the time of the last fetch.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Asker:
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
         self.at = -math.inf
-        """Its last fetch (clock seconds)."""
+        """The time of its last fetch (clock seconds)."""
         self.is_open = True
-        # The last silence that was more than a long poll, from its last fetch before to its first fetch after.
+        # The last silence that was longer than a long poll: the last fetch before it, and the first one after it.
         self.silent_since = self.returned_at = -math.inf
 
     def fetched(self, now: float) -> None:
-        """Note a fetch: it asks for all that this connection asks for."""
+        """Note a fetch. It counts for every partition that this connection asks for."""
         if now - self.at > self.tracker.silence_grace_seconds and self.at > -math.inf:
             self.silent_since = self.at
             self.returned_at = now
@@ -51,11 +51,11 @@ class Asker:
         self.tracker.fetched()
 
     def close(self) -> None:
-        """It asks for nothing more; each of its partitions is silent from its last fetch on."""
+        """End the connection. Each of its partitions is silent from the last fetch on."""
         self.is_open = False
 
     def topic(self, replica: int, topic: bytes, names_topic: bool = True) -> AskedTopic:
-        """Return what notes the lag of this replica (its broker id) on this topic.
+        """Return the topic, through which the lag of `replica` (a broker id) on it is noted.
 
         `names_topic` is False where `topic` is the topic's id as Kafka prints it.
         """
@@ -63,7 +63,7 @@ class Asker:
 
 
 class AskedTopic:
-    """One topic of one connection. It costs nothing in the tracker before an answer told a high watermark."""
+    """One topic of one connection. It takes nothing in the tracker until an answer has told a high watermark."""
 
     __slots__ = ("_early", "_lag", "asker", "names_topic", "replica", "topic")
 
@@ -73,28 +73,31 @@ class AskedTopic:
         self.topic = topic
         self.names_topic = names_topic
         self._lag = asker.tracker.known(replica, topic)
-        # What is to be taken in: partition, messages behind (None: it was refused), and when that was seen.
+        # Observations that wait: partition, messages behind (None: refused with an error), and when it was seen.
         self._early: list[tuple[int, int | None, float]] | None = None
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a lag to tell."""
+        """Whether its lag is known."""
         return self._lag is not None and self._lag.is_kept
 
     def ask(self, partition: int, now: float) -> None:
-        """The connection asks for a partition from now on."""
+        """Note that the connection asks for a partition from `now` on."""
         if (lag := self._known()) is not None:
             lag.ask(partition, self, now)
 
     def leave(self, partition: int, now: float) -> None:
-        """The connection asks for a partition no more: from now on it is silent."""
+        """Note that the connection no longer asks for a partition, which is silent from `now` on."""
         if (lag := self._known()) is not None:
             lag.leave(partition, self, now)
 
     def update(self, partition: int, fetch_offset: int, high_watermark: int, now: float) -> None:
-        """Note where the replica is, when either offset changed; a high watermark below 0 is unknown and says nothing.
+        """Note the replica's position after either offset has changed.
 
-        Both belong to one fetch: the offset asked for and the high watermark that answered it, or the one before.
+        A high watermark below 0 is unknown, and ignored.
+
+        Both offsets belong to one fetch: the offset asked for, and the high watermark in its answer or in the one
+        before.
         """
         if high_watermark < 0:
             return
@@ -109,7 +112,7 @@ class AskedTopic:
         lag.update(partition, behind, self, now)
 
     def take_early(self) -> TopicLag | None:
-        """Take in what was left for later."""
+        """Take in the observations that were left for later."""
         early, self._early = self._early, None
         if not early:
             return None
@@ -123,7 +126,10 @@ class AskedTopic:
         return lag
 
     def refuse(self, partition: int, now: float, *, begins: bool) -> None:
-        """The partition was answered with an error. `begins`: its lag begins so where nothing was known of it."""
+        """Note that a partition was answered with an error.
+
+        `begins`: its lag begins now, if nothing was known of it.
+        """
         if begins and self._is_left_for_later(partition, None, now):
             return
         lag = self._known()
@@ -133,12 +139,12 @@ class AskedTopic:
             lag.refuse(partition, self, now, begins=begins)
 
     def answer(self, partition: int, now: float) -> None:
-        """The partition was answered as before the last error."""
+        """Note that a partition is answered without an error again, at the offsets known before."""
         if (lag := self._known()) is not None:
             lag.answer(partition, self, now)
 
     def rename(self, topic: bytes) -> None:
-        """The topic went by its id so far: this is its name."""
+        """Give the topic its name; so far it went by its id."""
         lag, self.topic, self.names_topic = self._known(), topic, True
         self._lag = (
             self.asker.tracker.known(self.replica, topic) if lag is None else self.asker.tracker.renamed(lag, self)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 IN_SYNC_SECONDS: Final = 15.0
-"""How long the cluster's word that a replica is in sync holds: longer than it takes to ask again (`poll_seconds`)."""
+"""How long the cluster's word that a replica is in sync holds: longer than the time between two polls (`poll_seconds`).
+"""
 
 
 class LagRow(NamedTuple):
-    """One partition of one replica at the moment it is read.
+    """One partition of one replica, at the moment it is read.
 
-    `topic` is its name (UTF-8), or its id as Kafka prints it while that is all that is known.
+    `topic` is its name (UTF-8), or its id as Kafka prints it while the name is not known.
     """
 
     topic: bytes
@@ -22,32 +23,32 @@ class LagRow(NamedTuple):
     lag_seconds: float
     lag_messages: int
     stuck: bool
-    """The replica did not ask for it, or had errors only, for `replica.lag.time.max.ms`."""
+    """Whether the replica did not ask for it, or was answered with errors only, for `replica.lag.time.max.ms`."""
 
 
 class _Note:
-    """What is seldom known of a partition; all times are clock seconds."""
+    """Facts that only few partitions have; times are clock seconds."""
 
     __slots__ = ("hidden_at", "in_sync_at", "is_in_sync", "refused_at", "returned_at", "silent_since")
 
     def __init__(self) -> None:
-        self.hidden_at: float | None = None  # the last fetch of its connection before it was left out as unassigned
-        self.in_sync_at = -math.inf  # when the cluster said last that it is
-        self.is_in_sync = False  # its last word, until that is old
-        self.refused_at: float | None = None  # from when on it had errors only
-        self.silent_since = self.returned_at = -math.inf  # its own last silence
+        self.hidden_at: float | None = None  # its connection's last fetch when it was left out as not assigned
+        self.in_sync_at = -math.inf  # when the cluster last said that it is in sync
+        self.is_in_sync = False  # the cluster's last word, until that is too old
+        self.refused_at: float | None = None  # since when it was answered with errors only
+        self.silent_since = self.returned_at = -math.inf  # the partition's own last silence
 
 
 class Asker(Protocol):
     """The fetches of one connection, in clock seconds."""
 
     at: float
-    """Its last fetch."""
+    """The time of its last fetch."""
     is_open: bool
     silent_since: float
-    """Its last fetch before it was silent for more than a long poll."""
+    """Its last fetch before a silence that was longer than a long poll."""
     returned_at: float
-    """Its first one after that."""
+    """Its first fetch after that silence."""
 
 
 class Asked(Protocol):
@@ -55,11 +56,11 @@ class Asked(Protocol):
 
     @property
     def asker(self) -> Asker:
-        """Whose fetches ask for it."""
+        """The connection whose fetches ask for it."""
 
 
 class Tracker(Protocol):
-    """What keeps the lag of all topics. `count` takes what came or went, `in_sync` what the cluster says."""
+    """What keeps the lag of all topics. `count` takes changes of the totals; `in_sync` tells what the cluster says."""
 
     replica_lag_time_max: float
     silence_grace_seconds: float
@@ -73,7 +74,7 @@ class Tracker(Protocol):
 
 
 _Seen = tuple[int, float, Asked | float]
-"""Messages behind; lag_begin, or when it was last seen caught up; who asks for it, or when it was last asked for."""
+"""Messages behind; lagBegin, or when it was last seen caught up; who asks for it, or when that was last the case."""
 
 
 class TopicLag:
@@ -86,9 +87,9 @@ class TopicLag:
         self.replica = replica
         self.topic = topic
         self.names_topic = names_topic
-        """Whether `topic` is the topic's name, and not its id."""
+        """Whether `topic` is the topic's name rather than its id."""
         self.is_kept = True
-        """Whether the tracker has it still."""
+        """Whether the tracker still keeps it."""
         self._partitions: dict[int, _Seen] = {}
         self._notes: dict[int, _Note] = {}
         self._emptied_at = -math.inf
@@ -100,7 +101,7 @@ class TopicLag:
     # What connections tell
 
     def ask(self, partition: int, asked: Asked, now: float) -> None:
-        """A connection asks for a partition that it did not ask for."""
+        """Note that a connection asks for a partition that it did not ask for before."""
         seen = self._partitions.get(partition)
         if seen is None:
             return
@@ -112,13 +113,13 @@ class TopicLag:
         self._partitions[partition] = (messages, since, asked)
 
     def leave(self, partition: int, asked: Asked, now: float) -> None:
-        """A connection asks no more for a partition; ignored where another one does meanwhile."""
+        """Note that a connection no longer asks for a partition. Ignored where another connection does meanwhile."""
         seen = self._partitions.get(partition)
         if seen is not None and seen[2] is asked:
             self._partitions[partition] = (seen[0], seen[1], now)
 
     def update(self, partition: int, behind: int, asked: Asked, now: float) -> None:
-        """A partition that a connection asks for is so many messages behind."""
+        """Note that a partition is `behind` messages behind."""
         seen = self._partitions.get(partition)
         if seen is None:
             if self._tracker.has_room():
@@ -137,7 +138,7 @@ class TopicLag:
             note.refused_at = None
 
     def refuse(self, partition: int, asked: Asked, now: float, *, begins: bool) -> None:
-        """A partition that a connection asks for has an error: it lags from the last good answer on."""
+        """Note that a partition is answered with an error: it lags since its last good answer."""
         seen = self._partitions.get(partition)
         if seen is None:
             if not begins or not self._tracker.has_room():
@@ -148,11 +149,11 @@ class TopicLag:
         self._partitions[partition] = (messages, since, asked)
         note = self._note(partition)
         if note.refused_at is None:
-            # Back after a silence, it had no good answer since.
+            # it came back after a silence, and has had no good answer since
             note.refused_at = note.silent_since if note.returned_at > since else now
 
     def answer(self, partition: int, asked: Asked, now: float) -> None:
-        """A partition has no error any more, and is where it was."""
+        """Note that a partition has no error any more, and has not moved."""
         note = self._notes.get(partition)
         if note is None or note.refused_at is None:
             return
@@ -163,14 +164,14 @@ class TopicLag:
         self._partitions[partition] = (messages, since, asked)
 
     def take(self, other: TopicLag) -> None:
-        """Take in what was seen of the topic under another name of it."""
+        """Take in what was seen of the topic under another key of it."""
         for partition, seen in other._partitions.items():
             self._put(partition, seen, other._notes.get(partition))
 
     # What the cluster's metadata tells
 
     def overdue(self, now: float, silent_seconds: float) -> list[int]:
-        """The partitions that had no good answer for so long, or that lag for `replica.lag.time.max.ms`."""
+        """Return the partitions without a good answer for `silent_seconds`, or behind by `replica.lag.time.max.ms`."""
         since = now - self._tracker.replica_lag_time_max
         found = []
         for partition, (messages, begin, asked) in self._partitions.items():
@@ -184,21 +185,24 @@ class TopicLag:
         return found
 
     def answered_at(self, partition: int) -> float:
-        """When the replica asked for a partition last, before it had errors only; -inf when it is not known."""
+        """Return when the replica last asked for a partition, before errors began; -inf where that is not known."""
         seen, note = self._partitions.get(partition), self._notes.get(partition)
         if seen is None:
             return -math.inf
         return _asked_at(seen[2]) if note is None or note.refused_at is None else note.refused_at
 
     def is_answered(self, partition: int, now: float, silent_seconds: float) -> bool:
-        """Whether the replica asks for a partition and has answers: leaders refuse what they do not lead."""
+        """Whether the replica asks for a partition and gets answers.
+
+        Leaders refuse partitions that they do not lead.
+        """
         seen = self._partitions.get(partition)
         if seen is None or not _is_open(seen[2]) or _is_refused(self._notes.get(partition)):
             return False
         return now - _asked_at(seen[2]) <= silent_seconds
 
     def set_in_sync(self, partition: int, now: float, is_in_sync: bool) -> None:
-        """The cluster says whether the replica is in sync."""
+        """Note whether the cluster says that the replica is in sync."""
         if partition in self._partitions and (is_in_sync or partition in self._notes):
             note = self._note(partition)
             note.is_in_sync = is_in_sync
@@ -206,10 +210,10 @@ class TopicLag:
                 note.in_sync_at = now
 
     def leave_out(self, partition: int) -> None:
-        """The partition is not assigned to the replica, or its leader is another broker.
+        """Hide a partition that is not assigned to the replica, or is led by another broker.
 
-        Where a silent connection still asks for it, it is back when that fetches again. Nothing else would tell of a
-        partition at rest.
+        If a silent connection still asks for it, it is shown again when that connection fetches again. A partition at
+        rest would show by nothing else.
         """
         seen = self._partitions.get(partition)
         if seen is None:
@@ -226,7 +230,7 @@ class TopicLag:
     # What the tracker asks
 
     def of(self, partition: int, now: float) -> tuple[int, float] | None:
-        """Return how far behind a partition is: messages, and seconds as `rows` tells them; None when not known."""
+        """Return how far behind a partition is: messages, and seconds as in `rows`. None where it is not known."""
         seen = self._partitions.get(partition)
         if seen is None:
             return None
@@ -234,9 +238,9 @@ class TopicLag:
         return seen[0], lag
 
     def rows(self, now: float) -> Iterator[LagRow]:
-        """Every partition at `now`."""
+        """Yield every partition, with its lag at `now`."""
         topic, replica = self.topic, self.replica
-        # A copy: the caller may let fetches in between two rows.
+        # a copy: the caller may let fetches in between two rows
         for partition, seen in list(self._partitions.items()):
             if self._notes and _is_hidden(self._notes.get(partition), seen[2]):
                 continue
@@ -249,7 +253,7 @@ class TopicLag:
         return any(_is_open(asked) for _, _, asked in self._partitions.values())
 
     def expire(self, now: float) -> bool:
-        """Forget what nobody asks for and was silent for long; returns whether nothing is left that is to be told."""
+        """Forget partitions that nobody asks for and that were silent for long. Returns whether none is left."""
         before = now - self._tracker.expire_seconds
         over = [
             partition
@@ -268,7 +272,7 @@ class TopicLag:
             self._tracker.count(-1, -seen[0])
 
     def empty(self) -> None:
-        """The tracker keeps it no longer."""
+        """Drop all partitions: the tracker no longer keeps the topic."""
         self._tracker.count(-len(self._partitions), -sum(messages for messages, _, _ in self._partitions.values()))
         self._partitions, self._notes, self.is_kept = {}, {}, False
 
@@ -287,11 +291,13 @@ class TopicLag:
         return note
 
     def _lag_begin(self, partition: int, caught_up_at: float, asker: Asker, now: float) -> float:
-        """Return since when a partition lags that was caught up and is not any more.
+        """Return since when a partition lags that was caught up until now.
 
-        That is now, unless the replica has just come back and was last seen caught up before it went: then it lags
-        since it went silent, or its lag would begin at 0 again though it never caught up (KIP-16's third scenario).
-        Only soon after the return: a partition with nothing new is not updated, and may be idle for days before it is.
+        That is `now`, unless the replica has just come back from a silence and was last seen caught up before it. Then
+        the partition lags since the silence began. Otherwise its lag would begin at 0 again although it has never
+        caught up (KIP-16's third scenario).
+
+        This holds only soon after the return: a partition without new records is not updated, and may be idle for days.
         """
         soon = now - self._tracker.replica_lag_time_max
         note = self._notes.get(partition) if self._notes else None
@@ -303,7 +309,7 @@ class TopicLag:
         return asker.silent_since if asker.returned_at >= soon and caught_up_at < asker.returned_at else now
 
     def _lag(self, partition: int, seen: _Seen, now: float) -> tuple[float, bool]:
-        """Return for how long a partition lags, and whether it is stuck."""
+        """Return for how many seconds a partition lags, and whether it is stuck."""
         messages, since, asked = seen
         tracker = self._tracker
         silence = now - _asked_at(asked)
@@ -311,7 +317,7 @@ class TopicLag:
         if note is not None and note.refused_at is not None:
             silence = max(silence, now - note.refused_at)
         lag = now - since if messages else 0.0
-        # Within the grace a silence is none: a follower that waits for new records says nothing meanwhile.
+        # Within the grace it is no silence: a follower that waits for new records sends nothing meanwhile.
         if silence > lag and silence > tracker.silence_grace_seconds:
             lag = silence
         if lag > tracker.silence_grace_seconds:
@@ -322,7 +328,7 @@ class TopicLag:
                 since_in_sync = now - note.in_sync_at
                 if note.is_in_sync and since_in_sync <= IN_SYNC_SECONDS:
                     return 0.0, False
-                # Who is in sync has caught up within `replica.lag.time.max.ms`.
+                # A replica in sync has caught up within the last `replica.lag.time.max.ms`.
                 lag = min(lag, since_in_sync + tracker.replica_lag_time_max)
         return lag, min(silence, lag) > tracker.replica_lag_time_max
 
@@ -340,5 +346,5 @@ def _is_refused(note: _Note | None) -> bool:
 
 
 def _is_hidden(note: _Note | None, asked: Asked | float) -> bool:
-    """Whether a partition was left out, and the connection that asked for it has not fetched since."""
+    """Whether a partition was left out as not assigned, and its connection has not fetched since."""
     return note is not None and note.hidden_at is not None and _asked_at(asked) == note.hidden_at

@@ -1,9 +1,11 @@
-"""How far behind each replica is, in time (KIP-16) and in messages (KIP-73's SumReplicaLag), as seen on the wire.
+"""Replica lag as seen on the wire: in time (KIP-16), and in messages (KIP-73's SumReplicaLag).
 
-A replica is caught up when its fetch offset has reached the high watermark. KIP-16 compares with the leader's log end
-offset, which no Fetch carries: what the leader has beyond the high watermark is on its way to every in-sync replica.
-`lag_begin` is the KIP's lagBegin: set when a replica is first seen not caught up, kept until it is. What a replica asks
-for no more lags from then on, and so does what is answered with errors only, from its last good answer on.
+A replica is caught up when its fetch offset has reached the high watermark. (KIP-16 compares it with the leader's log
+end offset, which no Fetch carries. What the leader has beyond the high watermark is on its way to every in-sync
+replica.) `lag_begin` is the KIP's lagBegin: it is set when a replica is first seen not caught up, and kept until it is.
+
+A partition that its replica no longer asks for lags from then on. One that is answered with errors only lags since its
+last good answer.
 """
 
 from __future__ import annotations
@@ -19,33 +21,43 @@ from quota.lag.asked_topic import AskedTopic, Asker
 from quota.lag.topic_lag import LagRow, TopicLag
 
 SILENCE_GRACE_SECONDS: Final = 2.0
-"""Silence up to here is not lag: an idle follower is silent for one long poll at a time (`replica.fetch.wait.max.ms`,
-0.5 s) and for `replica.fetch.backoff.ms` (1 s) after an error. Without a grace the lag of a caught-up replica would
-flap between 0 and these. Nothing is lost: what matters is `replica.lag.time.max.ms`, 10 to 30 s. Half of that, where it
-is set below twice the grace."""
+"""A silence up to this long is no lag.
+
+An idle follower is silent for one long poll at a time (`replica.fetch.wait.max.ms`, 0.5 s), and for
+`replica.fetch.backoff.ms` (1 s) after an error. Without a grace the lag of a caught-up replica would flap between 0 and
+these values. Nothing is lost by it, as what matters is `replica.lag.time.max.ms`, 10 to 30 s. Where that is less than
+twice the grace, the grace is half of it.
+"""
 
 EXPIRE_SECONDS: Final = 3600.0
-"""What nobody asks for is forgotten when it was silent for this long; ten times `replica.lag.time.max.ms` where that is
-longer. Long enough to raise an alert for a dead broker and answer it; Kafka drops an idle quota sensor after an hour
-too."""
+"""A partition that nobody asks for is forgotten after a silence of this long.
+
+Where `replica.lag.time.max.ms` is longer than a tenth of it, ten times that counts instead. It is long enough to raise
+an alert for a dead broker and to answer it; Kafka drops an idle quota sensor after an hour too.
+"""
 
 MOST_PARTITIONS: Final = 100_000
-"""Partitions of replicas, and topics of replicas, kept on one side: at most about 80 MB, where each topic has one
-partition. Five times what a large broker has. What has been silent for longest makes room for more."""
+"""The most partitions of replicas, and also the most topics of replicas, that one side keeps.
+
+They take about 80 MB at most, where each topic has one partition; a large broker has a fifth as many. What has been
+silent for longest makes room for more.
+"""
 
 _Key = TypeVar("_Key")
 
-_LOOKED_AT: Final = 2  # topics that are looked at for room: whatever is there, it costs no more
-_LOOKED_AT_IN_A_SECOND: Final = 8  # whether they are over; `rows` looks at all
-_MADE_AT_A_FETCH: Final = 100  # in about 1 ms; the first fetch of 50,000 topics leaves the others for later
+_LOOKED_AT: Final = 2  # topics looked at to make room, so that this never costs more
+_LOOKED_AT_IN_A_SECOND: Final = 8  # topics looked at for whether they have expired; `rows` looks at all of them
+_MADE_AT_A_FETCH: Final = 100  # topics made in about 1 ms; the first fetch of 50,000 topics leaves the others for later
 
 
 class LagTracker:
     """The lag of every replica that fetches through one side.
 
-    `clock` gives monotonic seconds; `replica_lag_time_max_seconds` is `replica.lag.time.max.ms`. `forgotten` is called
-    with a topic that went with its last replica. `in_sync` says whether the cluster lists a replica (topic, partition,
-    broker id) in the ISR now. Nothing here costs more where more topics are known, but `rows`.
+    - `clock` gives monotonic seconds; `replica_lag_time_max_seconds` is `replica.lag.time.max.ms`.
+    - `forgotten` is called with a topic when its last replica is forgotten.
+    - `in_sync` says whether the cluster has a replica (topic, partition, broker id) in the ISR now.
+
+    Only `rows` takes longer where more topics are known.
     """
 
     def __init__(
@@ -60,24 +72,24 @@ class LagTracker:
         self.now = clock
         self.in_sync = in_sync
         self.evicted = 0
-        """Partitions that made room for others, and times that there was none."""
+        """Partitions that made room for others, plus the times that no room could be made."""
         self._brokers = BrokerIds() if brokers is None else brokers
         self._forgotten = forgotten
         self._most_partitions = most_partitions
         self._topics: dict[tuple[int, bytes], TopicLag] = {}
-        self._turns: deque[TopicLag] = deque()  # the one that was looked at longest ago first; some are kept no longer
-        self._early: deque[AskedTopic] = deque()  # what they noted is to be taken in
+        self._turns: deque[TopicLag] = deque()  # the one looked at longest ago first; some are no longer kept
+        self._early: deque[AskedTopic] = deque()  # topics with observations that wait to be taken in
         self._to_make = _MADE_AT_A_FETCH
-        self._replicas_of: dict[bytes, int] = {}  # how many have the topic
-        self._topics_of: dict[int, int] = {}  # how many the replica has
+        self._replicas_of: dict[bytes, int] = {}  # how many replicas have each topic
+        self._topics_of: dict[int, int] = {}  # how many topics each replica has
         self._partitions = 0
         self._messages = 0
-        self._expire_at = -math.inf  # when to look again
+        self._expire_at = -math.inf  # when to look for expired topics next
         self.replica_lag_time_max = replica_lag_time_max_seconds
 
     @property
     def replica_lag_time_max(self) -> float:
-        """`replica.lag.time.max.ms` in seconds; may be set at any time. ValueError unless more than 0."""
+        """`replica.lag.time.max.ms` in seconds; may be set at any time. ValueError unless it is more than 0."""
         return self._replica_lag_time_max
 
     @replica_lag_time_max.setter
@@ -89,11 +101,11 @@ class LagTracker:
         self.expire_seconds = max(EXPIRE_SECONDS, 10 * seconds)
 
     def asker(self) -> Asker:
-        """Return what notes the fetches of a new connection."""
+        """Return the Asker of a new connection."""
         return Asker(self)
 
     def known(self, replica: int, topic: bytes) -> TopicLag | None:
-        """Return the lag of this replica on this topic, None where it is not known; nothing is made."""
+        """Return the lag of this replica on this topic. None where it is not known; nothing is made."""
         return self._topics.get((replica, topic))
 
     def topics(self) -> list[TopicLag]:
@@ -103,7 +115,7 @@ class LagTracker:
     def rows(self) -> Iterator[LagRow]:
         """Iterate over every partition of every replica, each with its lag at the moment it is read.
 
-        Lazy, and steady while fetches go on between two rows: each topic is copied when its first row is read.
+        Fetches may go on between two rows: each topic is copied when its first row is read.
         """
         for lag in self.topics():
             now = self.now()
@@ -119,20 +131,20 @@ class LagTracker:
                 yield from new.rows(self.now())
 
     def sum_messages(self) -> int:
-        """Return KIP-73's SumReplicaLag: messages behind, over all replicas."""
+        """Return KIP-73's SumReplicaLag: messages behind, summed over all replicas."""
         return self._messages
 
     # For the topics
 
     def fetched(self) -> None:
-        """A connection fetches: some topics may be made."""
+        """Note that a connection fetches: a number of topics may be made again."""
         self._to_make = _MADE_AT_A_FETCH
         while self._early and self._to_make > 0:
             self._to_make -= 1
             self._early.popleft().take_early()
 
     def makes_later(self, asked: AskedTopic) -> bool:
-        """Whether a topic is not to be made now: so many were made at this fetch that other connections would wait."""
+        """Whether to make a topic later: so many were made at this fetch that other connections would wait."""
         self._to_make -= 1
         if self._to_make >= 0 or len(self._early) >= self._most_partitions:
             return False
@@ -140,7 +152,10 @@ class LagTracker:
         return True
 
     def made(self, asked: AskedTopic) -> TopicLag | None:
-        """Return the lag of a topic that a connection asks for; None where its replica is none, or there is no room."""
+        """Return the lag of a topic that a connection asks for.
+
+        None where its replica is no broker, or there is no room.
+        """
         key = asked.replica, asked.topic
         lag = self._topics.get(key)
         if lag is not None:
@@ -160,7 +175,7 @@ class LagTracker:
         return lag
 
     def renamed(self, lag: TopicLag, asked: AskedTopic) -> TopicLag | None:
-        """Return the lag of a topic under its name, with what was seen by then under its id."""
+        """Give a topic its name. Returns its lag, with what was seen so far under its id."""
         seen = copy(lag)
         self.drop(lag)
         named = self.made(asked)
@@ -169,7 +184,7 @@ class LagTracker:
         return named
 
     def drop(self, lag: TopicLag) -> None:
-        """Keep it no longer."""
+        """Drop a topic of a replica."""
         lag.empty()
         del self._topics[lag.replica, lag.topic]
         if _is_last(self._replicas_of, lag.topic):
@@ -178,12 +193,12 @@ class LagTracker:
             self._brokers.forget(lag.replica)
 
     def count(self, partitions: int, messages: int) -> None:
-        """Count what came, or went."""
+        """Add to the totals; both numbers may be negative."""
         self._partitions += partitions
         self._messages += messages
 
     def has_room(self) -> bool:
-        """Whether one more partition may be kept; another one may have to go for it."""
+        """Whether one more partition may be kept. Another one may have to go for it."""
         return self._partitions < self._most_partitions or self._evict()
 
     def _expire(self) -> None:
