@@ -94,7 +94,9 @@ class ResponseStream(FrameStream):
         self.opaque = not self.pending and self.at_boundary
 
     def skip(self, size: int) -> bool:
-        """Return whether the next `size` bytes pass and end no response; if so they count as received: the fast path.
+        """Return whether the next `size` bytes pass and end no response.
+
+        If so, they count as received (the fast path).
         """
         if self.opaque:
             return True
