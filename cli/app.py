@@ -11,7 +11,7 @@ from cli import demo, plan, report, run, status, throttle
 from cli.errors import DONE, INTERRUPTED, WRONG_USAGE, CommandError
 from cli.version import __version__
 
-# The class of typer's usage errors, by way of one that every version of typer exports.
+# the base class of typer's usage errors, by a way that exists in every version of typer
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
 
 app = typer.Typer(
@@ -45,7 +45,7 @@ def _weir(
 
 
 def invoke(words: Sequence[str]) -> int:
-    """Run the command that `words` name and return its exit status; CommandError says why it cannot."""
+    """Run the command that `words` name, and return its exit status. CommandError says why it cannot be done."""
     try:
         result = app(args=words, prog_name="weir", standalone_mode=False)
     except _UsageError as error:

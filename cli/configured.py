@@ -1,4 +1,4 @@
-"""What starts from a configuration file; nothing of the command line's libraries is imported here."""
+"""Commands that start from a configuration file. None of the command line's libraries may be imported here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load(path: Path) -> Config:
 
 
 def run(path: Path) -> int:
-    """Run the sidecar that the file describes until it is told to end; return the exit status."""
+    """Run the sidecar that the file describes until it is told to stop. Returns the exit status."""
     config = load(path)
     from proxy.server import ListenError, run_sidecar
 

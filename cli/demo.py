@@ -9,7 +9,7 @@ import typer
 from cli.errors import CommandError
 
 PASS_ARGUMENTS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""The demo reads its own arguments, `--help` too."""
+"""The demo reads its own arguments, `--help` among them."""
 
 
 def demo(context: typer.Context) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 DONE = 0
 FAILED = 1
 WRONG_USAGE = 2
-INTERRUPTED = 130  # by Ctrl-C: 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # the exit status after Ctrl-C, as in shells: 128 + SIGINT
 
 
 class CommandError(Exception):

@@ -16,7 +16,7 @@ _STDOUT = 1  # the descriptor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `weir` with `arguments` (the process's own when None) and return the exit status.
+    """Run `weir` with `arguments` (None: the process's own). Returns the exit status.
 
     0: done; 1: it failed; 2: wrong usage or configuration.
     """
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with told_outputs():
             status = _run(words)
-            if sys.stdout is not None:  # closed by the caller
+            if sys.stdout is not None:  # None where the caller has closed it
                 sys.stdout.flush()
     except CommandError as error:
         _say(error.sentence)
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"the output cannot be written: {error}.")
         _forget_output()
         return FAILED
-    except OSError as error:  # what commands reckon with ends in a CommandError
+    except OSError as error:  # errors that commands expect are CommandErrors
         _say(f"{_what_failed(error, words)}: {error.strerror or error}.")
         return FAILED
     except KeyboardInterrupt:
@@ -42,14 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(sentence: str) -> None:
-    if sys.stderr is None:  # closed by the caller
+    if sys.stderr is None:  # None where the caller has closed it
         return
-    with contextlib.suppress(OSError):  # then the status alone tells
+    with contextlib.suppress(OSError):  # if this fails, only the exit status tells
         print(f"weir: {sentence}", file=sys.stderr)
 
 
 def _what_failed(error: OSError, words: Sequence[str]) -> str:
-    """Name the file where the system does, else the command."""
+    """Name the file that an error is about, or else the command."""
     if error.filename is not None:
         return os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)
     command = " ".join(takewhile(lambda word: not word.startswith("-"), words))
@@ -68,16 +68,16 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _forget_output() -> None:
-    """Keep the interpreter from writing again at its end what could not be written."""
+    """Keep the interpreter from writing at its end what could not be written before."""
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), _STDOUT)
 
 
 def _file_to_run(words: Sequence[str]) -> Path | None:
-    """Return the file of `weir run --config FILE`.
+    """Return the file of `weir run --config FILE`, None for any other form.
 
-    This form alone, which starts every sidecar, is understood without the libraries of the command line: they would
-    take 11 MB of its memory as long as it lives. Any other goes their way, and does the same.
+    This form, with which every sidecar is started, is understood without the command line's libraries: these would take
+    11 MB for as long as the sidecar lives. Other forms of the command do the same with them.
     """
     match words:
         case ["run", "--config", file] if file:

@@ -1,4 +1,4 @@
-"""Tables on stdout, and what is told of an output that cannot be written."""
+"""Tables on stdout, and errors of an output that cannot be written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNLIMITED_WIDTH = 10_000
 
 
 class OutputError(OSError):
-    """A write to stdout or stderr that failed, told apart from all other errors of the system."""
+    """A write to stdout or stderr failed. Its type tells it from all other errors of the system."""
 
     def __init__(self, error: OSError | UnicodeEncodeError) -> None:
         number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (None, None)
@@ -23,15 +23,16 @@ class OutputError(OSError):
 
 @contextlib.contextmanager
 def told_outputs() -> Iterator[None]:
-    """Have failed writes to `sys.stdout` and `sys.stderr` raise OutputError."""
+    """Within the block, let failed writes to `sys.stdout` and `sys.stderr` raise OutputError."""
     before = sys.stdout, sys.stderr
-    # None where the caller closed it.
+    # None where the caller has closed it
     told = [None if stream is None else cast(TextIO, _Told(stream)) for stream in before]
     sys.stdout, sys.stderr = told
     try:
         yield
     finally:
-        # Typer puts others there, which are to stay: after a broken pipe, one that lets the last flush fail.
+        # Typer replaces them, and its streams are to stay: after a broken pipe it puts in one that lets the last flush
+        # fail.
         if sys.stdout is told[0]:
             sys.stdout = before[0]
         if sys.stderr is told[1]:
@@ -39,7 +40,7 @@ def told_outputs() -> Iterator[None]:
 
 
 class _Told:
-    """A text stream whose write errors are OutputErrors; in all else the stream itself."""
+    """A text stream whose write errors are OutputErrors; everything else is passed to the stream itself."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -61,7 +62,7 @@ class _Told:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[str] = ()) -> None:
-    """Print a table, the columns named in `numbers` aligned to the right; in full where stdout is no terminal."""
+    """Print a table in full width where stdout is no terminal. Columns named in `numbers` are aligned to the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

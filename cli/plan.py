@@ -31,7 +31,7 @@ from planning.arithmetic import (
 )
 from planning.units import show_rate
 
-MOST = 2**31 - 1  # of what is counted: Kafka counts it with 32 bits
+MOST = 2**31 - 1  # the most of what is counted: Kafka counts it with 32 bits
 REPLICATION = 3
 RESPONSE_MAX_BYTES = 10 * 1024 * 1024
 WINDOW_NUM = 11
@@ -42,7 +42,7 @@ _KAFKAS = "Kafka's default"
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """The quota (bytes/s), the time (seconds), or both, that the answer is for."""
+    """The quota (bytes/s), the time (seconds), or both, that an answer is asked for."""
 
     quota: int | None
     seconds: float | None

@@ -1,4 +1,4 @@
-"""The figures of a plan, each with its source, and the sentences that say why an ask is impossible."""
+"""The figures of a plan, each with its source; and the sentences that say why a plan is impossible."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SHOW: Final[dict[Unit, Callable[[float], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A named value (None: not known), its unit, and where it came from; `time` values are text."""
+    """A named value (None: not known), its unit and its source. Values with the unit `time` are text."""
 
     name: str
     value: float | str | None
@@ -44,6 +44,7 @@ class Figure:
 
     @property
     def shown(self) -> str:
+        """The value with its unit for people: `5 MB/s`, `18 h 32 min`, or `not known`."""
         if self.value is None:
             return "not known"
         if isinstance(self.value, str):
@@ -54,18 +55,21 @@ class Figure:
 
 
 class Figures:
-    """Figures in the order in which they were worked out."""
+    """Figures, in the order in which they were worked out."""
 
     def __init__(self) -> None:
         self._figures: list[Figure] = []
 
     def add(self, name: str, value: float | str | None, unit: Unit, source: str) -> None:
+        """Append a figure; `value` is in `unit`, None where it is not known, and `source` says where it comes from."""
         self._figures.append(Figure(name, value, unit, source))
 
     def rows(self) -> list[tuple[str, str, str]]:
+        """Return name, value and source of each figure, as text for a table."""
         return [(figure.name.replace("_", " "), figure.shown, figure.source) for figure in self._figures]
 
     def as_json(self) -> dict[str, dict[str, object]]:
+        """Return each figure's value, unit and source by its name, as plain JSON values."""
         return {
             figure.name: {"value": figure.value, "unit": figure.unit, "source": figure.source}
             for figure in self._figures
@@ -74,7 +78,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an ask is impossible, what would do (both parts of one sentence), and the same in figures."""
+    """Why a plan is impossible, what would be possible (two parts of one sentence), and the same as figures."""
 
     why: str
     would_do: str
@@ -84,9 +88,9 @@ class Refusal:
 def refusal(
     error: ImpossibleMove, move: Move, quota: int | None, seconds: float | None, start: datetime | None
 ) -> Refusal:
-    """Say in words what `error` says of an ask for `quota` bytes/s, for a time in `seconds`, or for both.
+    """Put `error` into words, for a plan that asked for `quota` bytes/s, for a time in `seconds`, or for both.
 
-    `start` is now where the time of day was asked for that the move ends at.
+    `start` is the present time, where the plan was asked for by the time of day at which the move ends; else None.
     """
     network = show_rate(move.network)
     match error:
@@ -140,7 +144,7 @@ def _in_time(needed: int) -> tuple[str, dict[str, float]]:
 
 
 def _with_fastest(move: Move, why: str, would_do: str, values: dict[str, float], needed: int | None) -> Refusal:
-    """Add the shortest time there is room for, where the network is known; or say what is `needed` for a time."""
+    """Add the shortest time that the network has room for, if that is known; else the quota `needed` in time."""
     if needed is not None:
         return Refusal(why, *_in_time(needed))
     best = fastest(move)
@@ -155,7 +159,7 @@ def _with_fastest(move: Move, why: str, would_do: str, values: dict[str, float],
 
 
 def _rounded_down(size: float) -> float:
-    """Round down to the four digits that are shown, so that what is shown would do."""
+    """Round down to the four digits that people see, so that the number that they see is possible."""
     if size < 1:
         return 0
     step = 10.0 ** max(0, math.floor(math.log10(size)) - 3)

@@ -1,4 +1,4 @@
-"""What `weir plan` is worked out from: options, what the history says, and defaults; each figure with its source."""
+"""The inputs of `weir plan`: options, what the history says, and defaults, each noted as a figure with its source."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ _T = TypeVar("_T")
 def read_past(
     figures: Figures, path: Path | None, factor: int, last: str, policy: str, broker: int | None, retention: str | None
 ) -> History | None:
+    """Read the history in the folder `path`, and note its figures; None without a path.
+
+    `last` and `retention` are times as people type them. CommandError for wrong options, and for tables that cannot be
+    read.
+    """
     if policy not in ("strict", "kip73"):
         raise CommandError(f"--policy: {policy!r} is not a policy: give strict or kip73.", WRONG_USAGE)
     last_seconds = parsed("--last", parse_duration, last)
@@ -51,6 +56,7 @@ def read_past(
 
 
 def count_brokers(figures: Figures, given: int | None, past: History | None) -> int | None:
+    """Return the number of brokers that was given, or that the history has; None where neither tells."""
     if given is not None:
         figures.add("brokers", given, "count", "--brokers")
         return given
@@ -63,6 +69,10 @@ def count_brokers(figures: Figures, given: int | None, past: History | None) -> 
 def ratio_of(
     figures: Figures, given: float | None, partitions_to_move: int | None, partitions: int | None, broker: int | None
 ) -> float | None:
+    """Return the share (0 to 1) of all partitions that is moved, None where no option gives one.
+
+    CommandError for options that do not go together.
+    """
     if broker is not None and (given is not None or partitions_to_move is not None or partitions is not None):
         raise CommandError(
             "give --broker, which moves all data of that broker, or a share of the whole cluster's (--move-ratio,"
@@ -94,7 +104,7 @@ def bytes_of(
     ratio: float | None,
     broker: int | None,
 ) -> float:
-    """Return the bytes that the move is of: by the KIP's formula, or all of one broker's log."""
+    """Return the bytes to move: by the KIP's formula, or all of one broker's log."""
     log_size: float | None = parsed("--size", parse_size, size)
     source = "--size"
     if log_size is None and past is not None:
@@ -119,6 +129,10 @@ def bytes_of(
 
 
 def bytes_in_of(figures: Figures, given: str | None, past: History | None, path: Path | None) -> float:
+    """Return the most bytes/s that come into a broker: as given, or of the busiest window in the history.
+
+    CommandError where neither tells.
+    """
     rate = parsed("--in", parse_rate, given)
     if rate is not None:
         figures.add("bytes_in", rate, "bytes/s", "--in")
@@ -157,7 +171,7 @@ def bytes_in_of(figures: Figures, given: str | None, past: History | None, path:
 
 
 def accuracy_of(figures: Figures, past: History | None, policy: str) -> tuple[float, float]:
-    """Return the share of a quota that is delivered, and the worst second / quota: 1 each without a history."""
+    """Return a throttle's mean rate / quota and its worst second / quota, from the history; 1 each without one."""
     if past is None:
         return 1.0, 1.0
     if past.accuracy is None:
@@ -176,12 +190,12 @@ def accuracy_of(figures: Figures, past: History | None, policy: str) -> tuple[fl
 
 
 def or_default(given: int | None, default: int, option: str, whose: str = "default") -> tuple[int, str]:
-    """Return what was given, or the default, and the source of it."""
+    """Return the given value or the default, and the source of it."""
     return (default, whose) if given is None else (given, option)
 
 
 def parsed(option: str, parse: Callable[[str], _T], text: str | None) -> _T | None:
-    """Parse an option's text, None where it was not given; CommandError says what is wrong with it."""
+    """Parse an option's text; None where it was not given. CommandError says what is wrong with it."""
     if text is None:
         return None
     try:

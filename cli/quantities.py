@@ -1,4 +1,4 @@
-"""Sizes, networks and times as people type them, and back."""
+"""Sizes, network speeds and times: parsing what people type, and showing values to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_SECONDS = 100 * 366 * 86_400
 
 
 def parse_size(text: str) -> int:
-    """Return bytes of `500GB`, `2TB` or `2TiB` (k is 1000, Ki is 1024); else ValueError."""
+    """Return the bytes of `500GB`, `2TB` or `2TiB` (k is 1000, Ki is 1024); ValueError for any other text."""
     try:
         if "/" in text:
             raise ValueError
@@ -32,9 +32,9 @@ def parse_size(text: str) -> int:
 
 
 def parse_network(text: str) -> int:
-    """Return bytes/s of `1Gb/s`, `10Gbit` or `1Gbps`, which are bits, or of `125MB/s`; else ValueError.
+    """Return the bytes/s of `1Gb/s`, `10Gbit` or `1Gbps`, which are bits, or of `125MB/s`; else ValueError.
 
-    Networks are sold in bits: here, as nowhere else, a small b is a bit.
+    Networks are sold in bits, so only here a small b is a bit.
     """
     match = _BITS.fullmatch(text.strip())
     try:
@@ -50,7 +50,7 @@ def _is_in_bytes(text: str) -> bool:
 
 
 def parse_duration(text: str) -> int:
-    """Return the seconds of `8h`, `90min`, `1d 6h` or `1h30m`; ValueError for anything else, and for nothing."""
+    """Return the seconds of `8h`, `90min`, `1d 6h` or `1h30m`; ValueError for any other text, also an empty one."""
     match = _DURATION.fullmatch(text.strip())
     seconds = 0
     if match is not None:
@@ -62,7 +62,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_deadline(text: str, now: datetime) -> datetime:
-    """Return the next `06:00`, or the very `2026-11-22 06:00`, in local time; ValueError when it is no time or over."""
+    """Return the next `06:00`, or exactly `2026-11-22 06:00`, in local time; ValueError for no time or a past one."""
     try:
         clock = time.fromisoformat(text)
     except ValueError:
@@ -82,15 +82,16 @@ def parse_deadline(text: str, now: datetime) -> datetime:
 
 
 def _here(moment: datetime) -> datetime:
-    """Return a time with the local zone, which it is in where it names none.
+    """Return a time in the local zone; a time without a zone is taken as local.
 
-    Where the clocks skip it, as long after midnight as it would have been: `astimezone` alone would go back.
+    A time that the clocks skip becomes one as long after midnight as it would have been; `astimezone` alone would go
+    back.
     """
     return datetime.fromtimestamp(moment.timestamp(), UTC).astimezone()
 
 
 def show_exactly(rate: int) -> str:
-    """Show bytes/s as they can be typed again: `5000000 bytes/s (5 MB/s)`."""
+    """Show bytes/s so that they can be typed again: `5000000 bytes/s (5 MB/s)`."""
     return f"{rate} bytes/s ({show_rate(rate)})"
 
 
@@ -114,7 +115,7 @@ def show_duration(seconds: float) -> str:
 
 
 def show_moment(moment: datetime) -> str:
-    """Show a time to the minute, rounded up, with its zone: `2026-11-22 06:00+01:00`."""
+    """Show a time with its zone, rounded up to the minute: `2026-11-22 06:00+01:00`."""
     local = moment.astimezone()
     if local.second or local.microsecond:
         local = local.replace(second=0, microsecond=0) + timedelta(minutes=1)

@@ -14,7 +14,7 @@ MAX_RATE = 2**63 - 1
 
 
 def parse_rate(text: str) -> int:
-    """Return bytes/s of `5000000`, `500k`, `5M`, `5MB` or `5MiB` (k is 1000, Ki is 1024); else ValueError."""
+    """Return the bytes/s of `5000000`, `500k`, `5M`, `5MB` or `5MiB` (k is 1000, Ki is 1024); else ValueError."""
     match = _RATE.fullmatch(text.strip())
     scale = None if match is None else _UNITS.get(match["unit"].casefold())
     if match is None or scale is None:

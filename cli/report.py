@@ -1,4 +1,4 @@
-"""`weir report`: tables from exported samples, and a page from the tables."""
+"""`weir report`: builds tables from exported samples, and a page from the tables."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 100
 FIRST_YEAR, LAST_YEAR = 1971, 2999
-"""Of times that a page can be asked for: others are slips, and near its ends the calendar has no room for an axis."""
+"""The years of times that a page can be asked for. Others are slips, and an axis could leave Python's calendar."""
 
 LAUNCH_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",  # faster than G1; the user's extraJavaOptions follow it
+    # faster than G1; the user's extraJavaOptions come after it
+    "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
 }
-"""Of a Spark that weir starts for itself."""
+"""Settings for a Spark that weir starts itself."""
 
 app = typer.Typer(help="Build tables from the samples that sidecars export, and a page from the tables.")
 
@@ -109,7 +110,7 @@ def _check_order(since: str | None, until: str | None, *, is_empty: bool) -> Non
 
 
 def _write(file: Path, page: str) -> None:
-    """Put the page in place at once: nobody sees half of it."""
+    """Write the page to a temporary file and rename it, so that nobody sees half of it."""
     unfinished = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         try:
@@ -132,7 +133,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _moment(option: str, text: str | None, zone: tzinfo) -> datetime | None:
-    """Return a time that was given, or the midnight of a day, in the zone unless it names its own."""
+    """Return the given time, or the midnight of a given day; in `zone` unless it names its own."""
     if text is None:
         return None
     try:
@@ -153,5 +154,5 @@ def _session(master: str) -> SparkSession:
         spark = open_session(master, LAUNCH_SETTINGS)
     except BuildError as error:
         raise CommandError(f"{error}.") from error
-    spark.sparkContext.setLogLevel("OFF")  # what goes wrong is told in a sentence
+    spark.sparkContext.setLogLevel("OFF")  # errors are told in a sentence of weir's own
     return spark

@@ -44,7 +44,10 @@ def check(
 
 
 def _notes(config: Config) -> list[str]:
-    """Say what is allowed but may not be meant: a rate that throttles nothing, lists without a rate, an open admin."""
+    """Return notes about settings that are legal but perhaps not meant.
+
+    These are: a rate that throttles nothing, lists without a rate, an admin server that others can reach.
+    """
     notes = []
     if not config.admin.listen.is_loopback:
         notes.append(

@@ -1,4 +1,4 @@
-"""Talks to the admin servers of one or several sidecars."""
+"""Requests to the admin servers of one or several sidecars."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What one sidecar answered: `value` (JSON), or `error`, a sentence. `refused` when the request itself was bad."""
+    """The answer of one sidecar: `value` (JSON), or `error`, a sentence. `refused`: the request itself was wrong."""
 
     admin: Address
     value: Any = None
@@ -43,7 +43,7 @@ class Reply:
 
 
 def admin_addresses(admin: Sequence[str] | None, config: Sequence[Path] | None) -> list[Address]:
-    """Return the addresses that the options name, 127.0.0.1:9690 when there are none; CommandError on a bad one."""
+    """Return the addresses that the options name, or 127.0.0.1:9690; CommandError for a wrong one."""
     from proxy.config.load import load_config
     from proxy.config.tables import DEFAULT_ADMIN, ConfigError
 
@@ -62,7 +62,7 @@ def admin_addresses(admin: Sequence[str] | None, config: Sequence[Path] | None) 
 
 
 def ask_all(addresses: Sequence[Address], method: str, path: str, body: object = None) -> list[Reply]:
-    """Send one request to every sidecar, several at once; replies come in the order of `addresses`."""
+    """Send one request to every sidecar, to several at once. Replies are in the order of `addresses`."""
     with ThreadPoolExecutor(min(MAX_AT_ONCE, len(addresses))) as pool:
         return list(pool.map(lambda address: ask(address, method, path, body), addresses))
 
@@ -95,7 +95,7 @@ def ask(address: Address, method: str, path: str, body: object = None) -> Reply:
 
 
 def rows_of(replies: Sequence[Reply], rows: Callable[[Reply], Iterable[Row]]) -> tuple[list[Row], list[Reply]]:
-    """Return the rows of all replies, and the replies again: one in another form than expected is an error there."""
+    """Return the rows of all replies, and the replies; one of an unexpected form has become an error there."""
     found: list[Row] = []
     checked = []
     for reply in replies:
@@ -110,7 +110,7 @@ def rows_of(replies: Sequence[Reply], rows: Callable[[Reply], Iterable[Row]]) ->
 
 
 def finish(replies: Sequence[Reply]) -> int:
-    """Return 0 when every sidecar did what was asked; else CommandError says which did not, and why."""
+    """Return 0 when every sidecar has done what was asked. Else CommandError says which have not, and why."""
     errors = [reply.error for reply in replies if reply.error is not None]
     if errors:
         refused = all(reply.refused for reply in replies if reply.error is not None)
@@ -119,7 +119,7 @@ def finish(replies: Sequence[Reply]) -> int:
 
 
 def as_json(replies: Sequence[Reply], name: str) -> str:
-    """Return the replies as JSON: a list with `admin` and `name` or `error` for each sidecar."""
+    """Return the replies as a JSON list, with `admin` and `name` or `error` for each sidecar."""
     return json.dumps(
         [
             {"admin": str(reply.admin), name: reply.value}
@@ -137,5 +137,5 @@ def _reachable(listen: Address) -> Address:
         if ipaddress.ip_address(listen.host).is_unspecified:
             return Address("::1" if ":" in listen.host else "127.0.0.1", listen.port)
     except ValueError:
-        pass  # a name
+        pass  # a host name
     return listen

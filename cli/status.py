@@ -1,4 +1,4 @@
-"""`weir status`: what sidecars are doing now."""
+"""`weir status`: what sidecars are doing at the moment."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _rate(option: str, text: str) -> int | None:
 
 
 def _replicas(option: str, text: str) -> str | None:
-    """Check a list here already, so that no sidecar is changed when another would refuse."""
+    """Check a list before any request: else some sidecars could be changed before another one refuses it."""
     from quota.throttled_replicas import ThrottledReplicas
 
     if text == _NONE:
@@ -135,7 +135,7 @@ def _print(replies: Sequence[Reply], json_wanted: bool) -> int:
 
 
 def _notes(reply: Reply) -> Iterator[Row]:
-    """Say that a rate throttles nothing while no replica is listed: easily forgotten when rates are set by hand."""
+    """Yield notes on rates that throttle nothing as no replica is listed, which is easily forgotten."""
     listed = {name for replicas in reply.value["topics"].values() for name in replicas}
     for rate, replicas in ((LEADER_RATE, LEADER_REPLICAS), (FOLLOWER_RATE, FOLLOWER_REPLICAS)):
         if reply.value.get(rate) is not None and replicas not in listed:

@@ -1,1 +1,4 @@
-"""Acts on a cluster: reassignments and the configurations that go with them."""
+"""Acts on a cluster: topics, reassignments, and the configurations that go with them.
+
+Only the lab uses it; a sidecar never changes a cluster.
+"""

@@ -1,4 +1,4 @@
-"""Asks a cluster about brokers, topics, moves and configs, and changes them, through kafka-python's admin client."""
+"""Reads and changes a cluster's topics, moves and configurations, with kafka-python's admin client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEADER_REPLICAS = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 DISK_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 _THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS, DISK_RATE)
-# Kafka's defaults, which DescribeConfigs gives where nothing was set: Long.MAX_VALUE for rates, an empty list for
+# Kafka's defaults, which DescribeConfigs returns where nothing is set: Long.MAX_VALUE for rates, an empty list for
 # replicas.
 _UNSET = {"", "[]", "None", str(2**63 - 1)}
 
@@ -32,7 +32,7 @@ _PREFERRED = 0  # ElectLeadersRequest.json: ElectionType
 
 
 class Partition(NamedTuple):
-    """A partition by name, as in KIP-73's `topic` and `[partition]`."""
+    """A partition by name and number, as in KIP-73's `topic` and `[partition]`."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What the cluster's metadata says of a partition; `leader` is -1 while there is none."""
+    """What the cluster's metadata says of a partition; `leader` is -1 where there is none."""
 
     leader: int
     replicas: tuple[int, ...]
@@ -49,7 +49,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A move under way, as ListPartitionReassignments (KIP-455) tells it."""
+    """A move under way, as in ListPartitionReassignments (KIP-455)."""
 
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...]
@@ -57,9 +57,9 @@ class Reassignment:
 
 
 class ClusterAdmin:
-    """One connection to a cluster's controllers and brokers. Every method blocks, and raises ControlError.
+    """Connections to a cluster's controllers and brokers. Every method blocks, and raises ControlError.
 
-    `clock` and `sleep` (seconds) are used only where a method waits for the cluster.
+    `clock` and `sleep` (seconds) are used only by methods that wait for the cluster.
     """
 
     def __init__(
@@ -89,16 +89,19 @@ class ClusterAdmin:
         self._client.close()
 
     def brokers(self) -> list[int]:
-        """Return the ids of the brokers that are registered now and not fenced."""
+        """Return the ids of the brokers that are registered and not fenced."""
         brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
         return sorted(int(broker["broker_id"]) for broker in brokers if not broker.get("is_fenced"))
 
     def controller(self) -> int:
-        """Return the id of the broker that is the controller, -1 while there is none (KRaft: of any broker)."""
+        """Return the id of the broker that is the controller; -1 where there is none.
+
+        In KRaft mode it is any broker.
+        """
         return int(self._ask("Asking for the controller", lambda client: client.describe_cluster())["controller_id"])
 
     def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
-        """Return the state of every partition of `topics` (None: of all)."""
+        """Return the state of every partition of `topics`; None means all topics."""
         names = None if topics is None else list(topics)
         described = self._ask("Asking for topics", lambda client: self._describe_topics(client, names))
         found = {}
@@ -129,7 +132,7 @@ class ClusterAdmin:
         self._ask(f"Deleting topic {topic}", lambda client: client.delete_topics([topic]))
 
     def reassign(self, moves: Mapping[Partition, Sequence[int] | None]) -> None:
-        """Start moving partitions to new replica lists; None cancels the move of that partition."""
+        """Start to move partitions to new replica lists; None in place of a list cancels the partition's move."""
         wanted = {TopicPartition(*partition): replicas for partition, replicas in moves.items()}
         results = self._ask("Starting the move", lambda client: client.alter_partition_reassignments(wanted))
         for partition, error in results.items():
@@ -137,7 +140,7 @@ class ClusterAdmin:
                 raise ControlError(f"Moving {partition.topic}-{partition.partition}", str(error().description))
 
     def elect_preferred_leaders(self, partitions: Iterable[Partition]) -> None:
-        """Make the first replica of each partition its leader again (KIP-460), where it is not."""
+        """Make the first replica of each partition its leader (KIP-460), where it is not."""
         wanted: dict[str, list[int]] = {}
         for topic, partition in partitions:
             wanted.setdefault(topic, []).append(partition)
@@ -154,7 +157,7 @@ class ClusterAdmin:
         }
 
     def wait_for_reassignments(self, seconds: float, poll_seconds: float = 0.2) -> float:
-        """Wait until no move is under way and return how long that took (s). Raises ControlError after `seconds`."""
+        """Wait until no move is under way. Returns the seconds that it took; ControlError after `seconds`."""
         start = self._clock()
         while moves := self.reassignments():
             if self._clock() - start > seconds:
@@ -164,7 +167,7 @@ class ClusterAdmin:
         return self._clock() - start
 
     def configs(self, brokers: Iterable[int] = (), topics: Iterable[str] = ()) -> dict[str, dict[str, str]]:
-        """Return every config of brokers and topics, defaults too, by `broker 1` and `topic orders`."""
+        """Return every config of brokers and topics, defaults included, by `broker 1` and `topic orders`."""
         resources = [ConfigResource(ConfigResourceType.BROKER, str(broker)) for broker in brokers]
         resources += [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
         if not resources:
@@ -178,7 +181,7 @@ class ClusterAdmin:
             for name, entries in by_name.items()
         }
         for resource in resources:
-            # The client drops the error of a single resource: its entries are then empty, which must not read as
+            # The client drops the error of a single resource, whose entries are then empty. That must not read as
             # "unset".
             label = f"{resource.resource_type.name.lower()} {resource.name}"
             if not found.get(label):
@@ -186,7 +189,7 @@ class ClusterAdmin:
         return found
 
     def native_throttles(self, topics: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
-        """Return every throttle of Kafka's own that is set, by broker and topic: empty proves that there is none."""
+        """Return all of Kafka's own throttles that are set, by broker and topic; empty shows that there is none."""
         names = list(topics) if topics is not None else sorted({partition.topic for partition in self.partitions()})
         found = {}
         for resource, entries in self.configs(self.brokers(), names).items():
@@ -218,21 +221,21 @@ class ClusterAdmin:
             )
 
     def _ask(self, action: str, ask: Callable[[KafkaAdminClient], Any]) -> Any:
-        """Ask, and again with a new client where a broker is unknown: a client looks for new ones every 5 minutes.
+        """Ask. Where a broker is unknown, ask again with a new client: one looks for brokers every 5 minutes only.
 
-        Nothing was sent then. ControlError names `action` where it fails.
+        Nothing was sent in that case. ControlError names `action`.
         """
         with _refused(action):
             try:
                 return ask(self._client)
             except UnknownBrokerIdError:
-                new = self._connect()  # where that fails, the old one stays of use
+                new = self._connect()  # if it fails, the old client can still be used
                 self._client.close()
                 self._client = new
                 return ask(new)
 
     def _describe_topics(self, client: KafkaAdminClient, names: list[str] | None) -> Any:
-        """Ask for topics, again where the broker that was asked does not answer: the client then chooses another."""
+        """Ask for topics; where the broker does not answer, ask again, and the client then chooses another one."""
         for _ in range(_MORE_TRIES):
             try:
                 return client.describe_topics(names)
@@ -251,7 +254,7 @@ class ClusterAdmin:
         ]
         resources += [ConfigResource(ConfigResourceType.TOPIC, topic, _texts(set_)) for topic, set_ in topics.items()]
         action = "Changing Kafka's own throttle"
-        # Rates do not show among a broker's configs until they were set once, so the client must not look them up.
+        # A broker's rates are not among its configs until they are first set, so the client must not look them up.
         results = self._ask(action, lambda client: call_of(client)(resources, raise_on_unknown=False, incremental=True))
         for kind, by_name in results.items():
             for name, said in by_name.items():

@@ -1,10 +1,10 @@
-"""What can go wrong between weir and a cluster's controllers."""
+"""What can go wrong between weir and a cluster."""
 
 from __future__ import annotations
 
 
 class ControlError(Exception):
-    """The cluster refused or did not answer. Fields: `action` (what was asked), `reason` (what it said)."""
+    """The cluster refused or did not answer. `action` is what was asked, `reason` what it said."""
 
     def __init__(self, action: str, reason: str) -> None:
         self.action = action

@@ -1,4 +1,4 @@
-"""One Kafka broker (or the ZooKeeper beside it) in a JVM of its own."""
+"""One Kafka broker, or the ZooKeeper that a cluster needs, in a JVM of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLL_SECONDS = 0.05
 
 
 class Broker(Process):
-    """A broker: `place` says where it listens, `data` is the folder of its replicas."""
+    """A broker: `place` has its ports and addresses, `data` is the folder of its replicas."""
 
     def __init__(self, supervisor: Supervisor, place: Place, command: Sequence[str], log: Path, data: Path) -> None:
         super().__init__(supervisor, f"broker {place.broker_id}", command, log)
@@ -32,11 +32,11 @@ class Broker(Process):
         return self.data.parent / "server.properties"
 
     def wait_until_up(self, seconds: float) -> None:
-        """Wait until the broker says that it has started. Raises ProcessFailed (PortTaken) or Timeout."""
+        """Wait until the broker logs that it has started. Raises ProcessFailed (PortTaken) or Timeout."""
         self.wait_for_line(_UP, seconds)
 
     def wait(self, seconds: float) -> int:
-        """Wait for the end and remember when that was."""
+        """Wait for the end of the process, and note the time. Returns its exit status."""
         status = super().wait(seconds)
         self.ended_at = time.monotonic()
         return status
@@ -50,7 +50,7 @@ class ZooKeeper(Process):
         self.port = port
 
     def wait_until_up(self, seconds: float) -> None:
-        """Wait until it takes connections. Raises ProcessFailed (PortTaken) or Timeout."""
+        """Wait until it accepts connections. Raises ProcessFailed (PortTaken) or Timeout."""
         deadline = time.monotonic() + seconds
         while True:
             ended = not self.alive

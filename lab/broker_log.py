@@ -1,4 +1,4 @@
-"""Reads brokers' logs: a follower that dislikes an answer says so only there, and only at INFO."""
+"""Reads brokers' logs. A follower that refuses an answer says so only there, and only at INFO."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ BAD_SIGNS: dict[str, re.Pattern[str]] = {
     ),
     "Truncating": re.compile(r"Truncating (?:to offset \d|.* below high watermark)", re.IGNORECASE),
 }
-"""What FetchSessionHandler, UnifiedLog, AbstractFetcherThread and Partition say of a replica in trouble, by name."""
+"""What FetchSessionHandler, UnifiedLog, AbstractFetcherThread and Partition log of a replica in trouble, by name."""
 
 _FENCED = re.compile(r"Partition (\S+) has an older epoch .* than the current leader\. Will await the new LeaderAndIsr")
 _FAILED = re.compile(r"Partition (\S+) marked as failed")
 
 
 class LogLine(NamedTuple):
-    """A line worth showing: `sign` is a name of BAD_SIGNS or "ERROR"."""
+    """A line worth showing; `sign` is a name from BAD_SIGNS or "ERROR"."""
 
     sign: str
     log: Path
@@ -37,10 +37,11 @@ class LogLine(NamedTuple):
 
 
 def bad_signs(log: Path, allow: Collection[str] = ()) -> list[LogLine]:
-    """Return the lines of a broker's log that carry a bad sign; `allow` names signs that the test itself provokes.
+    """Return the lines of a broker's log with a bad sign; `allow` names signs that the test itself provokes.
 
-    That a partition is marked as failed because the leader heard of a new leader epoch first is no such sign: from
-    Fetch v9 on that happens at the end of any move, and the follower goes on when the controller has told it too.
+    One sign is ignored: a partition is marked as failed when its leader heard of a new leader epoch before the follower
+    did. From Fetch v9 on this happens at the end of any move, and the follower goes on as soon as the controller has
+    told it too.
     """
     if unknown := set(allow) - set(BAD_SIGNS):
         raise ValueError(f"{', '.join(sorted(unknown))}: no such sign; there are {', '.join(BAD_SIGNS)}")
@@ -54,7 +55,7 @@ def bad_signs(log: Path, allow: Collection[str] = ()) -> list[LogLine]:
 
 
 def errors(log: Path) -> list[LogLine]:
-    """Return the lines logged at ERROR or FATAL; not all are bad, but all are worth showing."""
+    """Return the lines logged at ERROR or FATAL. Not all of them are bad, but all are worth showing."""
     return [
         LogLine("ERROR", log, number, line)
         for number, line in enumerate(_lines(log), 1)
@@ -63,7 +64,7 @@ def errors(log: Path) -> list[LogLine]:
 
 
 def _without_fencing(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines; those that mark a partition as failed because of an older epoch are empty."""
+    """Yield the lines; a line that marks a partition as failed because of an older epoch becomes empty."""
     fenced: set[str] = set()
     for line in lines:
         if older := _FENCED.search(line):

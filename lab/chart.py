@@ -13,7 +13,7 @@ MEGABYTE = 1_000_000
 
 
 def draw_rates(path: Path, moves: Mapping[str, Series], quota: int) -> None:
-    """Draw each move's bytes by second (MB) beside the others, the quota (bytes/s) as a line, as a PNG at `path`."""
+    """Draw each move's bytes by second (MB) and the quota (bytes/s, as a line), as a PNG at `path`."""
     mpl.use("Agg")
     from matplotlib import pyplot
 
@@ -25,7 +25,7 @@ def draw_rates(path: Path, moves: Mapping[str, Series], quota: int) -> None:
         axis.axhline(quota / MEGABYTE, color="black", linestyle="--", label=f"quota {quota / MEGABYTE:g} MB/s")
         axis.set_title(f"{name}: mean {series.mean_rate() / quota:.2f}, worst second {worst / quota:.2f} x quota")
         axis.set(xlabel="second of the move", ylabel="MB received")
-    figure.tight_layout(rect=(0, 0, 1, 0.93))  # room for the legend above the bars, which it would hide
+    figure.tight_layout(rect=(0, 0, 1, 0.93))  # room for the legend above the bars
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper center")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

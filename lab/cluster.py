@@ -35,8 +35,8 @@ from lab.settings import (
 from lab.sidecar import Sidecar
 
 PROJECT = Path(__file__).resolve().parent.parent
-_START_SECONDS = 90  # of a process; usually 3 to 7, but the machine may be busy
-_STARTS = 3  # tries at a whole cluster when another program takes a port in between
+_START_SECONDS = 90  # for a process to start; it usually takes 3 to 7, but the machine may be busy
+_STARTS = 3  # attempts to start a whole cluster, as another program may take a port in between
 
 
 def weir_run(config: Path) -> list[str]:
@@ -76,7 +76,7 @@ class Cluster(ABC):
         show: Callable[[str], None] | None = None,
     ) -> None:
         self.version = version
-        self.fetch_version: int | None = None  # of its replicas, where a lab.modes.Mode says so
+        self.fetch_version: int | None = None  # of its replicas; known where a lab.modes.Mode made the cluster
         self.broker_ids = tuple(range(1, brokers + 1))
         self._routes = _routes(self.broker_ids, sidecars, routes)
         self._sidecar_options = SidecarOptions(
@@ -100,9 +100,9 @@ class Cluster(ABC):
     # -- life --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start everything and wait until it is of use.
+        """Start everything, and wait until it can be used.
 
-        Raises LabError; nothing is left behind then but the logs it names.
+        Raises LabError; only the logs that it names are then left.
         """
         for left in reversed(range(_STARTS)):
             try:
@@ -118,7 +118,7 @@ class Cluster(ABC):
                 raise
 
     def stop(self) -> None:
-        """End every process and remove every file of this lab."""
+        """End every process, and remove every file of this lab."""
         self._end(None)
 
     def __enter__(self) -> Self:
@@ -150,12 +150,15 @@ class Cluster(ABC):
 
     @property
     def bootstrap_servers(self) -> list[str]:
-        """host:port of every broker for clients: direct in KRaft mode, through any ingress in ZooKeeper mode."""
+        """host:port of every broker for clients.
+
+        In ZooKeeper mode it leads through the broker's ingress, if there is one.
+        """
         return [place.client_address for place in self.places.values()]
 
     @property
     def client_properties(self) -> dict[str, object]:
-        """What a Java client needs to be told to speak to this cluster."""
+        """The properties with which a Java client reaches this cluster."""
         return {}
 
     @property
@@ -166,7 +169,7 @@ class Cluster(ABC):
     def create_topic(
         self, topic: str, assignment: Mapping[int, Sequence[int]], configs: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic with these replicas by partition (leader first), and wait until all exist and are in sync."""
+        """Create a topic with these replicas by partition (leader first); wait until all exist and are in sync."""
         self.admin.create_topic(topic, assignment, configs)
         homes = [
             self.brokers[broker_id].data / f"{topic}-{partition}"
@@ -177,14 +180,14 @@ class Cluster(ABC):
         self.wait_for(f"{topic} in sync", lambda: self.is_in_sync(topic), 30)
 
     def is_in_sync(self, topic: str) -> bool:
-        """Return whether every replica of every partition of a topic is in its ISR, and each has a leader."""
+        """Return whether each partition of a topic has a leader, and all of its replicas in the ISR."""
         states = self.admin.partitions([topic]).values()
         return all(s.leader >= 0 and set(s.in_sync_replicas) == set(s.replicas) for s in states)
 
     def reassign(self, moves: Mapping[tuple[str, int], Sequence[int]], seconds: float | None = None) -> float:
-        """Start moves, (topic, partition) -> new replicas; with `seconds`, wait for their end.
+        """Start moves, (topic, partition) -> new replicas; with `seconds`, wait until they have ended.
 
-        Returns how long it took (s).
+        Returns the seconds that it took.
         """
         begun = time.monotonic()
         self.admin.reassign({Partition(*partition): replicas for partition, replicas in moves.items()})
@@ -193,7 +196,7 @@ class Cluster(ABC):
         return time.monotonic() - begun
 
     def assert_no_native_throttle(self) -> None:
-        """Prove by DescribeConfigs that no throttle of Kafka's own is set on any broker or topic. Raises LabError."""
+        """Check with DescribeConfigs that no throttle of Kafka's own is set on a broker or topic. Raises LabError."""
         found: dict[str, dict[str, str]] = {}
 
         def answered() -> bool:
@@ -205,9 +208,9 @@ class Cluster(ABC):
             raise LabError(f"Kafka's own throttle is set: {found}.")
 
     def wait_for(self, what: str, is_so: Callable[[], bool], seconds: float, poll_seconds: float = 0.1) -> float:
-        """Wait until `is_so()`; an answer that the cluster cannot give yet counts as no.
+        """Wait until `is_so()` is true. While the cluster cannot answer, that counts as no.
 
-        Returns how long it took (s).
+        Returns the seconds that it took.
         """
         begun = time.monotonic()
         said = ""
@@ -233,22 +236,22 @@ class Cluster(ABC):
     def received_bytes(
         self, broker_id: int, partitions: Iterable[tuple[str, int]], interval: float = INTERVAL_SECONDS
     ) -> ReceivedBytes:
-        """Return a sampler (a context manager) of what `broker_id` receives for these partitions."""
+        """Return a sampler (a context manager) of the bytes that `broker_id` receives for these partitions."""
         data = self.brokers[broker_id].data
         return ReceivedBytes([(data, topic, partition) for topic, partition in partitions], interval)
 
     # -- faults ------------------------------------------------------------------------------------
 
     def kill_broker(self, broker_id: int) -> None:
-        """Kill a broker as a failing machine would."""
+        """Kill a broker with SIGKILL, as if its machine failed."""
         self.brokers[broker_id].kill()
 
     def stop_broker(self, broker_id: int, seconds: float = 60) -> None:
-        """Stop a broker in order (a controlled shutdown: its leaders move first)."""
+        """Stop a broker by a controlled shutdown, which first moves its leaders."""
         self.brokers[broker_id].stop(seconds)
 
     def start_broker(self, broker_id: int, seconds: float = _START_SECONDS) -> None:
-        """Start an ended broker on its old data and ports, and wait until the cluster lists it."""
+        """Start a broker that has ended, with its old data and ports; wait until the cluster lists it."""
         broker = self.brokers[broker_id]
         self._before_restart(broker)
         broker.start()
@@ -256,18 +259,18 @@ class Cluster(ABC):
         self.wait_for(f"broker {broker_id} in the cluster", lambda: broker_id in self.admin.brokers(), seconds)
 
     def kill_sidecar(self, broker_id: int) -> None:
-        """Kill a sidecar: its connections break, its ports refuse."""
+        """Kill a sidecar: its connections break, and its ports refuse new ones."""
         self.sidecars[broker_id].kill()
 
     def start_sidecar(self, broker_id: int, seconds: float = 30) -> None:
-        """Start an ended sidecar again with its file, and wait until it is ready."""
+        """Start a sidecar that has ended, with its file; wait until it is ready."""
         self.sidecars[broker_id].start()
         self.sidecars[broker_id].wait_until("/readyz", seconds)
 
     # -- logs --------------------------------------------------------------------------------------
 
     def bad_signs(self, allow: Collection[str] = ()) -> list[broker_log.LogLine]:
-        """Return the lines of all brokers' logs with a bad sign that is not in `allow` (broker_log.BAD_SIGNS)."""
+        """Return the lines of all brokers' logs with a bad sign (broker_log.BAD_SIGNS) that is not in `allow`."""
         return [line for broker in self.brokers.values() for line in broker_log.bad_signs(broker.log, allow)]
 
     def errors(self) -> list[broker_log.LogLine]:
@@ -275,14 +278,17 @@ class Cluster(ABC):
         return [line for broker in self.brokers.values() for line in broker_log.errors(broker.log)]
 
     def check_logs(self, allow: Collection[str] = ()) -> None:
-        """Raise BadSigns when a broker's log holds a bad sign not in `allow`."""
+        """Raise BadSigns when a broker's log has a bad sign that is not in `allow`."""
         if lines := self.bad_signs(allow):
             raise BadSigns([str(line) for line in lines])
 
     def java_tool(
         self, name: str, main_class: str, arguments: Sequence[str], *, heap_mb: int = 256, seconds: float | None = 300
     ) -> Process:
-        """Run one of Kafka's tools; waits for its end unless `seconds` is None. Raises ProcessFailed when it fails."""
+        """Run one of Kafka's tools, and wait for its end unless `seconds` is None.
+
+        Raises ProcessFailed when it fails.
+        """
         command = self._java(main_class, arguments, heap_mb=heap_mb, log_level="warn")
         tool = Process(self._lab, name, command, self._lab.log(f"{name}-{len(self._lab.processes)}"))
         tool.start()
@@ -294,21 +300,21 @@ class Cluster(ABC):
 
     @abstractmethod
     def _prepare(self, ports: Ports) -> None:
-        """Take the ports that are this mode's own, and start what the brokers need."""
+        """Take the ports that only this mode needs, and start what the brokers need."""
 
     @abstractmethod
     def _client_port(self, advertised: int, ports: Ports) -> int:
-        """Return a broker's port for clients, given the one of its inter-broker listener."""
+        """Return a broker's port for clients, by the port that it advertises to other brokers."""
 
     @abstractmethod
     def _properties_of(self, place: Place, data: Path) -> dict[str, object]:
         """Return the lab's own properties of one broker."""
 
     def _wait_for_prepared(self) -> None:  # noqa: B027 - only ZooKeeper mode has something to wait for
-        """Wait for what `_prepare` started, and do what must be done before the brokers start."""
+        """Wait for what `_prepare` started, and do what has to be done before the brokers start."""
 
     def _before_restart(self, broker: Broker) -> None:  # noqa: B027 - only ZooKeeper mode has to wait
-        """Wait for what keeps an ended broker from coming back."""
+        """Wait until an ended broker may come back."""
 
     @property
     def _lab(self) -> Supervisor:

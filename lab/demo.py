@@ -1,4 +1,4 @@
-"""`weir demo`: a throttled move between real brokers to watch, then the same move by Kafka's own throttle."""
+"""`weir demo`: a throttled move between real brokers to watch, and then the same move with Kafka's own throttle."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from lab.segments import replica_size
 from lab.sidecar import Metrics
 
 MODE: Final = MODES["kraft-4.1"]
-MESSAGE_BYTES: Final = 10_240  # of what is moved; each message is a batch of its own
-LEAST_MEAN, MOST_MEAN = 0.96, 1.02  # x quota, read from segment files
-MOST_IN_A_SECOND: Final = 1.05  # x quota, and one message
+MESSAGE_BYTES: Final = 10_240  # of the data moved; each message is a batch of its own
+LEAST_MEAN, MOST_MEAN = 0.96, 1.02  # x quota, as read from segment files
+MOST_IN_A_SECOND: Final = 1.05  # x quota, plus one message
 
 _MOST_SECONDS: Final = 180.0
 _REDRAW_SECONDS: Final = 0.25
@@ -41,9 +41,9 @@ _SAMPLE_SECONDS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the demo moves: `total` bytes at `rate` bytes/s; `live_rate` is in records/s.
+    """What the demo moves: `total` bytes at `rate` bytes/s, beside `live_rate` records/s.
 
-    `least_mean` x rate is what the move has to reach: a short one begins and ends with a larger part of its time.
+    The mean has to reach `least_mean` x rate: the begin and end of a short move take a larger part of its time.
     """
 
     total: int = 200_000_000
@@ -57,11 +57,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetches:
-    """What the sidecars counted of replica fetches up to a moment.
+    """What the sidecars have counted of replica fetches up to a moment.
 
-    `by_version` are fetches by api_version, `full` those that listed every partition in place of what changed, both on
-    all sidecars and sides; `undecoded` is what passed without being decoded; `throttled_bytes` and `held_back`
-    (partitions left out, fetches held) are of the leader's quota.
+    - `by_version`: fetches by api_version, and `full`: those that listed every partition; on all sidecars and sides.
+    - `undecoded`: fetches that passed undecoded.
+    - `throttled_bytes`, `held_back` (partitions left out plus fetches held): of the leader's quota.
     """
 
     by_version: dict[str, int]
@@ -73,9 +73,9 @@ class Fetches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One move as it was seen: by the follower's segment files, and by the live topic's records meanwhile.
+    """One move, as seen by the follower's segment files, and by the records of the live topic meanwhile.
 
-    `early` and `end` are what the sidecars had counted when the first second's worth had come, and at the end.
+    `early` and `end` are the sidecars' counts when the first second's bytes had come, and at the end.
     """
 
     received: Series
@@ -86,7 +86,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What weir promises, in figures, and whether it was held."""
+    """Something that weir promises, in figures, and whether it was held."""
 
     sentence: str
     held: bool
@@ -94,19 +94,19 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Both moves by the name of their throttle, and what became of the promises."""
+    """Both moves by the name of their throttle, and which promises were held."""
 
     moves: Mapping[str, Move]
     promises: Sequence[Promise]
 
     @property
     def held(self) -> bool:
-        """Whether every promise was."""
+        """Whether every promise was held."""
         return all(promise.held for promise in self.promises)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the demo; returns 0 only if every promise held. With `--json`, stdout has what came of it, and no more."""
+    """Run the demo. Returns 0 only if every promise was held. With `--json`, only the results go to stdout."""
     as_json = arguments == ["--json"]
     console = Console(stderr=as_json)
     if arguments and not as_json:
@@ -131,7 +131,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(plan: Plan, console: Console) -> Outcome:
-    """Start the brokers, make both moves and show what became of the promises."""
+    """Start the brokers, make both moves, and show which promises were held."""
     with TemporaryDirectory(prefix="weir-demo-") as folder:
         return _run(plan, console, Path(folder))
 
@@ -145,7 +145,7 @@ def _run(plan: Plan, console: Console, folder: Path) -> Outcome:
             f"Three Kafka {MODE.kafka} brokers (KRaft) are up, a weir sidecar beside each; replicas fetch with"
             f" Fetch v{MODE.fetch_version}.",
         )
-        topics = {"orders": 2, "orders-native": 3}  # with the broker that each is moved to
+        topics = {"orders": 2, "orders-native": 3}  # each with the broker that it is moved to
         partitions = range(plan.partitions)
         for topic in topics:
             cluster.create_topic(topic, {partition: [1] for partition in partitions})
@@ -156,7 +156,7 @@ def _run(plan: Plan, console: Console, folder: Path) -> Outcome:
         at_rate = f"{plan.total / MEGABYTE:g} MB at {plan.rate / MEGABYTE:g} MB/s"
         live = cluster.bootstrap_servers, "live", [0]
         with LiveConsumer(*live) as consumer, LiveProducer(*live, rate=plan.live_rate) as producer:
-            # A broker's first requests are slow, whatever else it does.
+            # A broker's first requests are slow in any case.
             warm = _WARM_UP_SECONDS * plan.live_rate
             cluster.wait_for("live traffic", lambda: len(consumer.consumed) >= warm, 10 * _WARM_UP_SECONDS)
             _say(console, f"Moving topic orders to broker 2 by weir: {at_rate}, while a live topic is used.")
@@ -167,7 +167,7 @@ def _run(plan: Plan, console: Console, folder: Path) -> Outcome:
             theirs = _move(cluster, plan, "orders-native", topics["orders-native"], producer, consumer, console)
         compared = sum(cluster.compare_segments("orders", partition, 1, topics["orders"]) for partition in partitions)
         cluster.check_logs()
-        for sidecar in cluster.sidecars.values():  # what they have not written yet they write at their end
+        for sidecar in cluster.sidecars.values():  # they write the last samples when they end
             sidecar.stop()
     _say(console, "The samples that the sidecars exported meanwhile go through the Spark job into a page.")
     write_page(samples, folder / "tables", plan.page)
@@ -194,13 +194,13 @@ def _run(plan: Plan, console: Console, folder: Path) -> Outcome:
 
 
 def promised_mean(received: Series, quota: int, least: float = LEAST_MEAN) -> Promise:
-    """The move takes the quota that was set, no less and no more."""
+    """Check that the move's mean is neither below nor above the quota."""
     mean = received.mean_rate() / quota
     return Promise(f"mean rate {mean:.3f} x quota ({least} to {MOST_MEAN})", least <= mean <= MOST_MEAN)
 
 
 def promised_worst_second(received: Series, quota: int) -> Promise:
-    """No second of the move, wherever it begins, takes more than the quota, a little slack and one message."""
+    """Check that no second, wherever it begins, has more than the quota, a little slack and one message."""
     worst, start = received.worst_window()
     begun, _ = received.span
     return Promise(
@@ -211,7 +211,7 @@ def promised_worst_second(received: Series, quota: int) -> Promise:
 
 
 def promised_delivery(acked: Sequence[int], consumed: Sequence[int]) -> Promise:
-    """Every record acknowledged was consumed exactly once; both are records' numbers."""
+    """Check that every acknowledged record was consumed exactly once; both arguments are record numbers."""
     times = Counter(consumed)
     missing = sum(times[number] == 0 for number in acked)
     repeated = sum(times[number] > 1 for number in acked)
@@ -223,7 +223,7 @@ def promised_delivery(acked: Sequence[int], consumed: Sequence[int]) -> Promise:
 
 
 def promised_fetches(fetches: Fetches, moved: int) -> Promise:
-    """All replica fetches were of the mode's version and decoded; the leader's quota held back what moved (bytes)."""
+    """Check that all replica fetches were decoded and of the mode's version, and that the quota held back the move."""
     versions = ", ".join(f"{count:,} of v{version}" for version, count in sorted(fetches.by_version.items()))
     return Promise(
         f"replica fetches: {versions or 'none'}, {fetches.undecoded} undecoded;"
@@ -236,7 +236,7 @@ def promised_fetches(fetches: Fetches, moved: int) -> Promise:
 
 
 def promised_sessions(early: Fetches, end: Fetches) -> Promise:
-    """Full fetches opened the sessions; from a moment early in the move to its end there were no more of them."""
+    """Check that full fetches opened the sessions, and that none came between `early` and `end`."""
     full = end.full - early.full
     fetches = sum(end.by_version.values()) - sum(early.by_version.values())
     return Promise(
@@ -247,12 +247,12 @@ def promised_sessions(early: Fetches, end: Fetches) -> Promise:
 
 
 def promised_samples(exported: int, moved: int) -> Promise:
-    """The samples tell of each byte that the follower wrote, once (bytes of whole batches)."""
+    """Check that the samples have each byte that the follower wrote once (bytes of whole batches)."""
     return Promise(f"{exported:,} bytes of the move in the exported samples", exported == moved)
 
 
 def counted_fetches(scrapes: Sequence[Metrics]) -> Fetches:
-    """Add up what the sidecars' metrics say of replica fetches."""
+    """Sum what the sidecars' metrics have of replica fetches."""
 
     def leader(name: str, **labels: str) -> int:
         return round(sum(metrics.value(name, side="leader", **labels) for metrics in scrapes))
@@ -292,7 +292,7 @@ def _move(
     consumer: LiveConsumer,
     console: Console,
 ) -> Move:
-    """Give each of a topic's partitions a replica on `target`, and show it until that is in sync."""
+    """Give each of a topic's partitions a replica on `target`, and show progress until it is in sync."""
     partitions = [(topic, partition) for partition in range(plan.partitions)]
     size = sum(replica_size(cluster.brokers[1].data, *partition) for partition in partitions)
     consumed_before = len(consumer.consumed)

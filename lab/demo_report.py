@@ -1,4 +1,4 @@
-"""The end of the demo: what its sidecars exported, through the Spark job, as one page."""
+"""The end of the demo: the samples that its sidecars exported become a page, by the Spark job."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lab.errors import LabError
 from samples.schema import PartitionLine, decode_line
 
 _MOST_SECONDS: Final = 180.0
-_MOST_SHOWN: Final = 50  # all of the demo's partitions
+_MOST_SHOWN: Final = 50  # more than the demo has partitions
 
 
 def exported_bytes(samples: Path, topic: str) -> int:
-    """The bytes in whole batches of a topic that sidecars told of as leaders, summed over their finished files."""
+    """Return a topic's bytes in whole batches, as exported by leaders, summed over finished files."""
     files = samples.glob("date=*/hour=*/*.jsonl.gz")
     lines = (decode_line(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines())
     return sum(
@@ -28,7 +28,7 @@ def exported_bytes(samples: Path, topic: str) -> int:
 
 
 def write_page(samples: Path, tables: Path, page: Path) -> None:
-    """Build tables from all that was exported, and the page from the tables, by the commands that anybody would use."""
+    """Build the tables from all exported samples and the page from the tables, with the commands that users have."""
     days = sorted(date.fromisoformat(folder.name.removeprefix("date=")) for folder in samples.glob("date=*"))
     if not days:
         raise LabError(f"The sidecars exported no samples to {samples}.")

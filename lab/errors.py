@@ -1,4 +1,4 @@
-"""What can go wrong in the lab, as types: each carries its facts and one sentence that says what to do."""
+"""Errors of the lab, as types. Each has its facts as fields, and one sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class LabError(Exception):
-    """The lab could not do what was asked; `str()` is one sentence, or a sentence with the tail of a log under it."""
+    """The lab could not do what was asked. `str()` is one sentence, perhaps followed by the end of a log."""
 
 
 class JavaMissing(LabError):

@@ -1,8 +1,8 @@
-"""Kafka's jars: fetched once through a package client, and checked against a committed list.
+"""Kafka's jars: fetched once with a package client, and checked against a committed list.
 
-`jars-<version>.sha256` lists every jar as `<SHA-256>  <path in Maven's repository layout>`, so the list says both what
-to fetch and what must come back; `sha256sum -c` understands it too. Nothing is resolved: no jar outside the list is
-fetched, and the same bytes come whether Maven or Ivy (which PySpark brings along) fetched them.
+`jars-<version>.sha256` lists every jar as `<SHA-256> <path in Maven's repository layout>`: what to fetch, and what has
+to arrive. `sha256sum -c` can read it too. Dependencies are not resolved, so no jar outside the list is fetched, and the
+bytes are the same whether Maven or Ivy (which comes with PySpark) has fetched them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lab.java import find_java
 VERSIONS = ("4.1.0", "3.9.1")
 _HERE = Path(__file__).resolve().parent
 _MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
-_FETCH_SECONDS = 900  # a slow mirror is slow, but not for ever
+_FETCH_SECONDS = 900  # enough for a slow mirror
 
 
 class Jar(NamedTuple):
@@ -85,8 +85,8 @@ def class_archive(version: str) -> Path:
 def ensure(version: str, *, cache: Path | None = None, report: Callable[[str], None] | None = None) -> list[Path]:
     """Fetch the jars of `version` that are missing, check all of them, and return their paths.
 
-    A stamp remembers that this very manifest was checked, so that starting a broker does not hash 50 MB again.
-    Raises JavaMissing, or JarsMissing with what to do about it.
+    A stamp file notes that this manifest was checked: starting a broker then does not hash 50 MB again. Raises
+    JavaMissing, or JarsMissing with what to do about it.
     """
     tell = report or (lambda line: print(line, file=sys.stderr, flush=True))
     jars = read_manifest(version)
@@ -126,7 +126,7 @@ def wrong_jars(jars: list[Jar], folder: Path) -> list[Jar]:
 
 
 def fetch(version: str, jars: list[Jar], folder: Path, tell: Callable[[str], None]) -> None:
-    """Bring `jars` into `folder` with Maven where it is there, else (or when it fails) with PySpark's Ivy."""
+    """Fetch `jars` into `folder`: with Maven if it is there, or with PySpark's Ivy if it is not or fails."""
     folder.mkdir(parents=True, exist_ok=True)
     fetchers = [("Maven", command) for command in [shutil.which("mvn")] if command] + [
         ("Ivy", str(jar)) for jar in [ivy_jar()] if jar
@@ -139,7 +139,7 @@ def fetch(version: str, jars: list[Jar], folder: Path, tell: Callable[[str], Non
         )
     said = ""
     for name, tool in fetchers:
-        # Beside the folder and not in /tmp, so that the move at the end is a rename.
+        # Not in /tmp: the move at the end has to be a rename.
         with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder.parent) as scratch:
             work = Path(scratch)
             command = _maven(work, tool, jars) if name == "Maven" else _ivy(work, tool, jars)
@@ -210,7 +210,7 @@ def _ivy(work: Path, ivy: str, jars: list[Jar]) -> list[str]:
 
 
 def _run(command: list[str], work: Path, what: str, total: int, tell: Callable[[str], None]) -> str:
-    """Run a package client, show every few seconds how many jars have come, and return the end of what it said."""
+    """Run a package client, report every few seconds how many jars have come, and return the end of its output."""
     log = work / "log.txt"
     tell(f"{what}: {total} jars")
     with log.open("wb") as output:
@@ -221,7 +221,7 @@ def _run(command: list[str], work: Path, what: str, total: int, tell: Callable[[
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=5)
                     continue
-                # Ivy first collects in its own cache, so both folders are counted, the fuller one shown.
+                # Ivy collects in its own cache first: the folder with more jars is the one to report.
                 here = max(sum(1 for _ in (work / folder).rglob("*.jar")) for folder in ("jars", "cache"))
                 tell(f"{what}: {min(here, total)} of {total}")
         finally:

@@ -14,8 +14,8 @@ from lab.errors import JavaMissing
 
 JAVA_NEEDED = 17  # Kafka 4's brokers and tools are compiled for 17
 
-# A lab runs several JVMs on few cores: the serial collector keeps their threads and memory small, and without
-# performance data no /tmp/hsperfdata file is left behind by a broker that was killed.
+# A lab runs several JVMs on few cores. The serial collector keeps their threads and memory few, and without performance
+# data a killed broker leaves no file in /tmp/hsperfdata.
 _FLAGS = ("-XX:+UseSerialGC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true")
 
 # slf4j-simple: one line an event, with its time.

@@ -20,7 +20,7 @@ PROPERTIES: Final[Mapping[str, object]] = {
     "replica.fetch.max.bytes": REPLICA_FETCH_MAX_BYTES,
     "log.cleaner.backoff.ms": 200,  # instead of 15 s between looks for something to clean
 }
-"""What the brokers of such topics have to be told."""
+"""Properties that the brokers of such topics need."""
 
 _PARTITIONS: Final = (0, 1)
 _BATCH_BYTES: Final = 50_000  # below replica.fetch.max.bytes
@@ -32,10 +32,10 @@ _SEGMENT_BYTES: Final = 2**20  # the smallest that Kafka 4 allows (KIP-1030)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogKinds:
-    """Such topics, and what must be read from any replica of them.
+    """Topics of every kind, and what has to be read from any replica of them.
 
-    `committed` are the numbers of the records in `transactions` that were not aborted; `last_values` is what every key
-    of `compacted` came to. Where the level has no transactions there is no such topic.
+    `committed` are the numbers of the records in `transactions` that were not aborted; `last_values` has the last value
+    of every key in `compacted`. On a level without transactions there is no such topic.
     """
 
     topics: tuple[str, ...]
@@ -43,7 +43,7 @@ class LogKinds:
     last_values: Mapping[bytes, bytes]
 
     def check_records(self, cluster: Cluster) -> None:
-        """Read the topics whose records mean something from their present leaders. Raises LabError."""
+        """Read the topics whose records are known from their present leaders, and compare. Raises LabError."""
         servers = cluster.bootstrap_servers
         if "transactions" in self.topics:
             numbers = read_numbers(servers, "transactions", _PARTITIONS, committed=True)
@@ -60,7 +60,7 @@ class LogKinds:
 
 
 def create_log_kinds(cluster: Cluster, level: str, replicas: Sequence[int], topic_bytes: int) -> LogKinds:
-    """Create and fill a topic of each kind that the level has, about `topic_bytes` each, and have one cleaned.
+    """Create and fill a topic of each kind that the level has, of about `topic_bytes` each, and have one compacted.
 
     The cluster's brokers need PROPERTIES.
     """
@@ -74,7 +74,8 @@ def create_log_kinds(cluster: Cluster, level: str, replicas: Sequence[int], topi
     sizes = dict.fromkeys(_PARTITIONS, topic_bytes // len(_PARTITIONS))
     for codec in codecs:
         fill(servers, codec, sizes, message_bytes=_MESSAGE_BYTES, compression=codec, batch_bytes=_BATCH_BYTES)
-    fill(servers, "large", sizes, message_bytes=LARGE_BATCH_BYTES)  # a batch each, also where a level keeps none
+    # one batch each, also on levels that keep single messages
+    fill(servers, "large", sizes, message_bytes=LARGE_BATCH_BYTES)
     committed = in_own_loop(_transactions(servers, topic_bytes)) if transactions else frozenset()
     last_values = in_own_loop(_keyed(servers))
     cluster.wait_for("a cleaned log", lambda: _is_cleaned(cluster, replicas[0]), 60)
@@ -82,7 +83,7 @@ def create_log_kinds(cluster: Cluster, level: str, replicas: Sequence[int], topi
 
 
 async def _transactions(servers: Sequence[str], total: int) -> frozenset[int]:
-    """Send transactions, abort every third of them, and return the numbers of the records in the others."""
+    """Send transactions, and abort every third one. Returns the numbers of the records in the others."""
     committed: set[int] = set()
     each = total // _TRANSACTIONS // _MESSAGE_BYTES
     async with AIOKafkaProducer(bootstrap_servers=list(servers), transactional_id="lab", linger_ms=5) as producer:
@@ -93,7 +94,7 @@ async def _transactions(servers: Sequence[str], total: int) -> frozenset[int]:
                 value = numbered(number, _MESSAGE_BYTES)
                 await producer.send("transactions", value, partition=number % len(_PARTITIONS))
             if transaction % 3 == 2:
-                await producer.flush()  # else nothing of it might have been sent
+                await producer.flush()  # otherwise nothing of it might have been sent
                 await producer.abort_transaction()
             else:
                 await producer.commit_transaction()
@@ -102,12 +103,12 @@ async def _transactions(servers: Sequence[str], total: int) -> frozenset[int]:
 
 
 def _compacted_records() -> int:
-    """How many records make two whole segments of each partition, and a part of a third."""
+    """Return how many records fill two segments of each partition and a part of a third."""
     return len(_PARTITIONS) * 5 * _SEGMENT_BYTES // 2 // _MESSAGE_BYTES
 
 
 async def _keyed(servers: Sequence[str]) -> dict[bytes, bytes]:
-    """Write every key again and again, and return what each came to."""
+    """Write every key several times. Returns the last value of each."""
     source = random.Random(2)  # noqa: S311 - the same bytes in every run
     last: dict[bytes, bytes] = {}
     async with AIOKafkaProducer(bootstrap_servers=list(servers), acks="all", linger_ms=5) as producer:
@@ -120,9 +121,9 @@ async def _keyed(servers: Sequence[str]) -> dict[bytes, bytes]:
 
 
 def _is_cleaned(cluster: Cluster, broker_id: int) -> bool:
-    """Return whether a broker's cleaner has come to the active segment of every partition: it has no more to do then.
+    """Return whether a broker's cleaner has reached the active segment of every partition, and so is done.
 
-    Its checkpoint file holds a line for each partition: topic, partition, and the offset up to which it has cleaned.
+    Its checkpoint file has a line for each partition: topic, partition, and the offset up to which it has cleaned.
     """
     checkpoint = cluster.brokers[broker_id].data / "cleaner-offset-checkpoint"
     cleaned = set(checkpoint.read_text().splitlines()) if checkpoint.exists() else set()

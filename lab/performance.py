@@ -110,7 +110,7 @@ def parse_consumed(said: str) -> Consumed:
         row = [cell.strip() for cell in line.split(",")]
         if "fetch.MB.sec" in row:
             heading = row
-        elif heading and len(row) == len(heading):  # log lines may stand in between
+        elif heading and len(row) == len(heading):  # log lines may come in between
             cells = dict(zip(heading, row, strict=True))
             return Consumed(
                 mib=float(cells["data.consumed.in.MB"]),

@@ -28,7 +28,7 @@ def prepare(version: str) -> None:
     with kind(version, brokers=1, jvm_flags=[f"-XX:ArchiveClassesAtExit={made}"]) as cluster:
         cluster.create_topic("classes", {0: [1]})
         fill(cluster.bootstrap_servers, "classes", {0: 100_000})
-        cluster.stop_broker(1)  # the archive is written by an orderly end
+        cluster.stop_broker(1)  # the JVM writes the archive when it ends in order
     if made.is_file():
         made.replace(archive)
     print(f"Kafka {version}: a broker starts, takes records and stops.", file=sys.stderr)

@@ -57,9 +57,9 @@ class Supervisor:
             print(order, argument, file=self._reaper.stdin, flush=True)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Kill every process, and remove the folder; after a failure keep its logs, and show where they are and why.
+        """Kill every process and remove the folder. After a failure, keep the logs, and show where they are and why.
 
-        Ctrl-C and sys.exit are no failures. May be called again.
+        Ctrl-C and sys.exit are no failures. May be called more than once.
         """
         if self._reaper.poll() is not None:
             return

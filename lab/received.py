@@ -1,4 +1,4 @@
-"""What a follower received, read from the sizes of its segment files: no one between the brokers can fake it."""
+"""The bytes that a follower received, by the sizes of its segment files, which nothing on the way can fake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import TracebackType
 from lab.errors import LabError
 from lab.segments import ReplicaSize
 
-INTERVAL_SECONDS = 0.02  # windows are seen narrower by up to this: a longer one would hide what is above a quota
+INTERVAL_SECONDS = 0.02  # a window is seen too narrow by up to this; a longer interval would hide bytes above a quota
 
 _ROUNDING_SECONDS = 1e-9
 
@@ -148,7 +148,8 @@ class ReceivedBytes:
         due = self._clock()
         while True:
             begun, ended, _ = self._samples[-1]
-            due = max(due + self._interval, ended + (ended - begun))  # thousands of replicas: half of the time at most
+            # with thousands of replicas, reading takes half of the time at most
+            due = max(due + self._interval, ended + (ended - begun))
             if self._stop.wait(due - self._clock()):
                 return
             try:

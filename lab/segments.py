@@ -40,9 +40,9 @@ def replica_size(data: Path, topic: str, partition: int) -> int:
 
 
 class ReplicaSize:
-    """The bytes in a replica's segments, to be read again and again: files are listed anew only when some came or went.
+    """The bytes in a replica's segments, for repeated reading: files are listed again only when some came or went.
 
-    A segment may go while it is looked at (retention, deletion): it then counts as 0.
+    A segment that is deleted while it is being read counts as 0.
     """
 
     __slots__ = ("_changed", "_files", "_folder")

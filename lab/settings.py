@@ -1,6 +1,6 @@
-"""Where everything of a lab is, and the files that say so: broker properties, hosts files, sidecars' TOML.
+"""The layout of a lab, and the files that describe it: broker properties, hosts files, sidecars' TOML.
 
-Pure text.
+Only text is made here; nothing is written.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 from lab.network import LOOPBACK, egress_address
 
 Throttle = Mapping[str, Any]
-"""A throttle table, as PUT /v1/throttle takes it: rates by Kafka's names, and `topics`."""
+"""A throttle table as for PUT /v1/throttle: rates by Kafka's names, and `topics`."""
 
 
 class Route(Flag):
     """Which of a broker's replication traffic goes through its own sidecar."""
 
     NONE = 0
-    INGRESS = 1  # leader side: what other brokers (and, in ZooKeeper mode, clients) ask of it
-    EGRESS = 2  # follower side: what its fetchers ask of others
+    INGRESS = 1  # leader side: requests of other brokers (in ZooKeeper mode also of clients)
+    EGRESS = 2  # follower side: fetches from other brokers
     BOTH = 3  # with BOTH everywhere, replication takes two hops
-    CONTROLLER = 4  # what it asks of KRaft's controller: without its sidecar it is then cut off from all others
+    CONTROLLER = 4  # requests to KRaft's controller: without its sidecar the broker is then cut off from all others
 
 
-_CONTROLLER = "controller"  # KRaft's, as a host's name
+_CONTROLLER = "controller"  # the host name of KRaft's controller
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """The ports of one broker and its sidecar, all on 127.0.0.1 but for the egress listeners."""
+    """The ports of one broker and its sidecar, all on 127.0.0.1 except for the egress listeners."""
 
     broker_id: int
     route: Route
@@ -70,11 +70,11 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class SidecarOptions:
-    """What every sidecar of a lab is told beside its routes.
+    """What every sidecar of a lab is configured with, besides its routes.
 
-    `throttle` is a table for all, or one a broker (keys are broker ids); None is no throttle. `tables` are further
-    tables of the configuration, e.g. {"fetch": {"response_max_bytes": 1_000_000}}; `poll_isr` adds [cluster] with its
-    own broker.
+    - `throttle`: one table for all, or one for each broker id; None is no throttle.
+    - `tables`: further tables of the configuration, such as {"fetch": {"response_max_bytes": 1_000_000}}.
+    - `poll_isr`: adds [cluster], with the sidecar's own broker.
     """
 
     policy: str | None = None

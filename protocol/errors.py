@@ -1,7 +1,7 @@
-"""What can be wrong with a peer's bytes.
+"""Errors in a peer's bytes.
 
-Each error carries its facts as fields, `kind` is its label on `weir_protocol_errors_total`, and `str()` is one
-sentence. The stream that raised one cannot be read any further: its connection is to be closed.
+Each error has its facts as fields; `kind` is its label on `weir_protocol_errors_total`, and `str()` is one sentence.
+The stream that raised it cannot be read any further, so its connection has to be closed.
 """
 
 from typing import ClassVar, Literal
@@ -14,7 +14,7 @@ class ProtocolError(Exception):
 
 
 class InvalidFrameSize(ProtocolError):
-    """A frame's size field cannot be one: the client's fault in a request, the broker's in a response."""
+    """A frame's size field has an impossible value: the client's fault in a request, the broker's in a response."""
 
     kind = "invalid_frame_size"
 
@@ -27,7 +27,7 @@ class InvalidFrameSize(ProtocolError):
 
 
 class FrameTooLarge(ProtocolError):
-    """A frame that has to be collected, or grown, is larger than its limit (both in bytes, size field excluded)."""
+    """A frame that has to be kept, or made larger, is above its limit. Both are in bytes, without the size field."""
 
     kind = "frame_too_large"
 
@@ -43,7 +43,7 @@ class FrameTooLarge(ProtocolError):
 class MalformedFrame(ProtocolError):
     """A frame's inner lengths and counts do not add up to its size.
 
-    `offset` is where, in bytes from the end of the frame's size field.
+    `offset` is the place of the error, in bytes after the frame's size field.
     """
 
     kind = "malformed_frame"
@@ -58,7 +58,10 @@ class MalformedFrame(ProtocolError):
 
 
 class TooMany(ProtocolError):
-    """A request lists more topics or partitions than are decoded (`what`). It is no fault: it can pass as it is."""
+    """A request lists more topics or partitions (`what`) than are decoded.
+
+    It is not malformed, and can pass as it is.
+    """
 
     kind = "too_many"
 
@@ -73,7 +76,10 @@ class TooMany(ProtocolError):
 
 
 class UnsupportedVersion(ProtocolError):
-    """A request was to be decoded in a version that is not known here: the caller's fault, it can ask first."""
+    """A request was to be decoded in a version that weir does not know.
+
+    The caller is at fault, as it can ask before.
+    """
 
     kind = "unsupported_version"
 
@@ -100,7 +106,7 @@ class UnexpectedResponse(ProtocolError):
 
 
 class CorrelationMismatch(ProtocolError):
-    """The broker answered another request than the first one that waits: responses come in request order."""
+    """The broker answered another request than the oldest one that waits: responses come in the order of requests."""
 
     kind = "correlation_mismatch"
 

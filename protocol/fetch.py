@@ -1,4 +1,4 @@
-"""Fetch v0 to v18: what other packages use of requests, of made-up responses, and of what was seen of a response."""
+"""What other packages use of Fetch v0 to v18: requests, made-up responses, and what was seen of a response."""
 
 from protocol.fetch_request import (
     CONSUMER,

@@ -1,7 +1,7 @@
 """Fetch requests v0 to v18, from a frame to a message and back, byte for byte.
 
-Partition entries stay packed as they came: a topic of a hundred partitions is one slice, never a hundred objects. What
-differs from version to version is a row of FETCH_VERSIONS.
+Partition entries stay packed as they came: a topic of a hundred partitions is one slice, not a hundred objects. The
+differences between versions are rows of FETCH_VERSIONS.
 """
 
 import struct
@@ -29,7 +29,7 @@ from protocol.steps import Steps, at_once
 from protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
 
 CONSUMER: Final = -1
-"""The replica_id of who is no replica."""
+"""The replica_id of a client that is no replica."""
 
 _REPLICA_STATE_TAG: Final = 1
 _REPLICA_STATE: Final = struct.Struct(">iq")
@@ -38,7 +38,7 @@ _STATE_TAGS_SIZE: Final = len(_STATE_TAGS_HEAD) + _REPLICA_STATE.size + 1
 
 
 class ForgottenTopic(NamedTuple):
-    """Partitions that an incremental fetch takes out of its session; `name` and `tags` as in RequestTopic."""
+    """Partitions that an incremental fetch removes from its session; `name` and `tags` as in RequestTopic."""
 
     name: bytes
     partitions: tuple[int, ...]
@@ -49,11 +49,12 @@ class ForgottenTopic(NamedTuple):
 class FetchRequest:
     """A Fetch request. `max_wait_ms` is in milliseconds, `min_bytes` and `max_bytes` in bytes.
 
-    A field that the version lacks has the default that Kafka gives it, and is not written: `max_bytes` (v3+) is
-    MAX_INT32, `isolation_level` (v4+) 0, `session_id` and `session_epoch` (v7+) 0 and -1, `rack_id` (v11+) empty.
+    A field that the version does not have has Kafka's default, and is not written: `max_bytes` (v3+) is MAX_INT32,
+    `isolation_level` (v4+) 0, `session_id` and `session_epoch` (v7+) 0 and -1, `rack_id` (v11+) empty.
 
-    `tags` is the request's own tag buffer as on the wire (v12+), b"" where it is empty. From v15 on the replica id is
-    in there: `replica_id` was read from it, CONSUMER where it is absent, and encoding writes the tags, not the field.
+    `tags` is the request's own tag buffer as on the wire (v12+), b"" where it is empty. From v15 on the replica id is a
+    tag in it: `replica_id` was read from there (CONSUMER where it is missing), and encoding writes `tags` but not
+    `replica_id`.
     """
 
     header: RequestHeader
@@ -80,7 +81,10 @@ class FetchRequest:
         session_epoch: int | None = None,
         forgotten: tuple[ForgottenTopic, ...] | None = None,
     ) -> "FetchRequest":
-        """The same request but for what is given; `dataclasses.replace` costs several times as much."""
+        """Return this request with the given fields replaced.
+
+        `dataclasses.replace` would take several times as long.
+        """
         return FetchRequest(
             self.header,
             self.replica_id,
@@ -98,15 +102,15 @@ class FetchRequest:
 
 
 def decode_fetch_request(frame: bytes) -> FetchRequest:
-    """Decode a whole Fetch request at once, as `fetch_request_steps` does in steps."""
+    """Decode a whole Fetch request in one go; see `fetch_request_steps`."""
     return at_once(fetch_request_steps(frame))
 
 
 def fetch_request_steps(frame: bytes) -> Steps[FetchRequest]:
-    """Decode a whole Fetch request, `frame` being everything behind its 4-byte size.
+    """Decode a whole Fetch request in steps. `frame` is everything after its 4-byte size.
 
     Raises MalformedFrame when lengths and counts do not add up to the frame, TooMany when it lists more topics or
-    partitions than are decoded at once, UnsupportedVersion when the version is not in FETCH_VERSIONS.
+    partitions than are decoded, and UnsupportedVersion when the version is not in FETCH_VERSIONS.
     """
     header, at = decode_request_header(frame)
     row = fetch_version(header.api_version)
@@ -140,10 +144,10 @@ def fetch_request_steps(frame: bytes) -> Steps[FetchRequest]:
 
 
 def check_replica_fetch(request: FetchRequest) -> FetchRequest:
-    """A replica's request as a broker takes it: a wait, or bytes to wait for, below 0 are 0.
+    """Return a replica's request as a broker understands it: a negative max_wait_ms or min_bytes counts as 0.
 
-    `replica.fetch.wait.max.ms` and `replica.fetch.min.bytes` may be set so. Sizes may not, and no broker reads up to
-    one that is negative: raises MalformedFrame for such a max_bytes.
+    `replica.fetch.wait.max.ms` and `replica.fetch.min.bytes` may be set to negative values. Sizes may not, and no
+    broker returns anything for a negative one: raises MalformedFrame for a negative max_bytes.
     """
     if request.max_bytes < 0:
         behind_header = len(encode_request_header(request.header)) + len(request.header.tags)
@@ -154,20 +158,20 @@ def check_replica_fetch(request: FetchRequest) -> FetchRequest:
 
 
 def encode_fetch_request(request: FetchRequest) -> bytes:
-    """Encode a request at once, as `encoding_steps` does in steps."""
+    """Encode a request in one go; see `encoding_steps`."""
     return at_once(encoding_steps(request))
 
 
 def encoding_steps(request: FetchRequest) -> Steps[bytes]:
-    """The request's whole frame with its 4-byte size prefix, in the version that its header names.
+    """Encode a request in steps: the whole frame with its 4-byte size, in the version that its header names.
 
-    Raises ValueError when its topics are of another version, and struct.error when a field does not hold its value.
+    Raises ValueError when its topics are of another version, and struct.error when a field cannot hold its value.
     """
     header = request.header
     row = fetch_version(header.api_version)
     encoding = COMPACT if row.is_flexible else CLASSIC
     parts = [
-        b"",  # the frame's size, when it is known
+        b"",  # the frame's size, filled in at the end
         encode_request_header(header),
         encoding.tags(header.tags),
         row.request_head.layout.pack(*[getattr(request, name) for name in row.request_head.names]),
@@ -186,21 +190,22 @@ def encoding_steps(request: FetchRequest) -> Steps[bytes]:
 
 
 def replica_state_tags(replica_id: int, replica_epoch: int) -> bytes:
-    """The tag buffer of a replica's request from v15 on."""
-    state = _REPLICA_STATE.pack(replica_id, replica_epoch) + b"\x00"  # it ends with a tag buffer of its own
+    """Return the tag buffer of a replica's request of v15 or later."""
+    # the tag's struct ends with a tag buffer of its own
+    state = _REPLICA_STATE.pack(replica_id, replica_epoch) + b"\x00"
     return b"\x01" + encode_unsigned_varint(_REPLICA_STATE_TAG) + encode_unsigned_varint(len(state)) + state
 
 
 def read_replica_id(frame: bytes) -> int:
-    """Read who sent a request at once, as `replica_id_steps` does in steps."""
+    """Read the sender of a request in one go; see `replica_id_steps`."""
     return at_once(replica_id_steps(frame))
 
 
 def replica_id_steps(frame: bytes) -> Steps[int]:
-    """Who sent the request of v15 to v18 that is `frame`, without its 4-byte size; CONSUMER where no replica is named.
+    """Read the sender of a request of v15 to v18, in steps; CONSUMER where it names no replica.
 
-    Partitions are stepped over. Raises MalformedFrame when lengths and counts do not add up as far as the replica id;
-    what stands behind it is not looked at. Raises TooMany as `decode_fetch_request`.
+    `frame` has no 4-byte size. Partitions are skipped. Raises MalformedFrame when lengths and counts up to the replica
+    id do not add up (what follows it is not read), and TooMany as `decode_fetch_request` does.
     """
     header, at = decode_request_header(frame)
     row = fetch_version(header.api_version)
@@ -212,9 +217,10 @@ def replica_id_steps(frame: bytes) -> Steps[int]:
 
 
 def replica_id_at_end(frame: bytes | bytearray | memoryview, end: int) -> int | None:
-    """Who sent a request of v15 to v18 that ends at `end`, if it ends as a replica's does; decoding tells for certain.
+    """Guess the sender of a request of v15 to v18 that ends at `end`; None unless it ends like a replica's.
 
-    A replica's request ends with the tag buffer that `replica_state_tags` makes, and no consumer's does by chance.
+    A replica's request ends with the tag buffer of `replica_state_tags`, and hardly any consumer's does. Only decoding
+    tells for certain.
     """
     tags = bytes(frame[max(0, end - _STATE_TAGS_SIZE) : end])
     if len(tags) < _STATE_TAGS_SIZE or not tags.startswith(_STATE_TAGS_HEAD) or not tags.endswith(NO_TAGS):
@@ -224,7 +230,7 @@ def replica_id_at_end(frame: bytes | bytearray | memoryview, end: int) -> int | 
 
 
 def _replica_id(frame: bytes, at: int) -> int:
-    """What the request's tag buffer at `at` says of its sender."""
+    """Read the sender from the request's tag buffer at `at`."""
     count, at = read_tag_count(frame, at)
     for _ in range(count):
         tag, at = read_unsigned_varint(frame, at)

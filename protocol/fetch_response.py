@@ -1,4 +1,4 @@
-"""Made-up Fetch responses v0 to v18: entries without records for partitions that the broker was not asked about."""
+"""Made-up Fetch responses v0 to v18: entries without records, for partitions that the broker was not asked for."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -10,22 +10,22 @@ from protocol.primitives import CLASSIC, COMPACT, NO_TAGS
 from protocol.request_topics import write_name
 
 _NO_ERROR: Final = 0
-_NO_LOG_START_OFFSET: Final = -1  # legal, and followers then keep theirs
-_NO_TRANSACTIONS: Final = -1  # null: what brokers send to replicas
+_NO_LOG_START_OFFSET: Final = -1  # legal; followers then keep the one that they have
+_NO_TRANSACTIONS: Final = -1  # null, which is what brokers send to replicas
 _NO_REPLICA: Final = -1
 
 
 class ResponseTopic(NamedTuple):
-    """One made-up topic of a response: `entries` are as `made_up_entries` gives them, `name` is as in RequestTopic."""
+    """One made-up topic of a response. `entries` come from `made_up_entries`; `name` is as in RequestTopic."""
 
     name: bytes
     entries: bytes
 
 
 def made_up_entries(version: int, high_watermarks: Iterable[tuple[int, int]]) -> bytes:
-    """Partitions of a response, each (partition, high watermark), with no error and empty records.
+    """Encode a response's partitions, each (partition, high watermark), without an error or records.
 
-    The last stable offset is the high watermark too, and the log start offset is -1.
+    The last stable offset equals the high watermark, and the log start offset is -1.
     """
     row = fetch_version(version)
     pack, fields = row.response_partition.layout.pack, len(row.response_partition.names)
@@ -39,9 +39,9 @@ def made_up_entries(version: int, high_watermarks: Iterable[tuple[int, int]]) ->
 
 
 def encode_response_topics(version: int, topics: Sequence[ResponseTopic]) -> bytes:
-    """Made-up topics as they stand in a response's topics array, the array's count left out.
+    """Encode made-up topics as in a response's topics array, without the array's count.
 
-    Raises ValueError when an entry announces records: a follower would take the next topic's bytes for them.
+    Raises ValueError when an entry announces records, as a follower would take the next topic's bytes for these;
     UnsupportedVersion for a version not in FETCH_VERSIONS.
     """
     parts: list[bytes] = []
@@ -58,16 +58,16 @@ def encode_fetch_response(
     error_code: int = 0,
     session_id: int = 0,
 ) -> bytes:
-    """A whole made-up Fetch response with its 4-byte size prefix.
+    """Encode a whole made-up Fetch response with its 4-byte size.
 
-    v0 has no room for `throttle_time_ms`, and what is below v7 none for `error_code` and `session_id`. Raises
+    v0 has no field for `throttle_time_ms`, and versions below v7 have none for `error_code` and `session_id`. Raises
     ValueError when an entry announces records, UnsupportedVersion for a version not in FETCH_VERSIONS.
     """
     row = fetch_version(version)
     encoding = COMPACT if row.is_flexible else CLASSIC
     head = {"throttle_time_ms": throttle_time_ms, "error_code": error_code, "session_id": session_id}
     parts = [
-        b"",  # the frame's size, when it is known
+        b"",  # the frame's size, filled in at the end
         SIZE.pack(correlation_id),
         encoding.tags(b""),
         row.response_head.layout.pack(*[head[name] for name in row.response_head.names]),
@@ -81,7 +81,7 @@ def encode_fetch_response(
 
 @lru_cache
 def _behind_fixed_fields(api_version: int) -> bytes:
-    """What follows the fixed fields of every made-up partition."""
+    """Return what follows the fixed fields in every made-up partition."""
     row = fetch_version(api_version)
     encoding = COMPACT if row.is_flexible else CLASSIC
     parts: list[bytes] = []
@@ -89,7 +89,7 @@ def _behind_fixed_fields(api_version: int) -> bytes:
         parts.append(encoding.count(_NO_TRANSACTIONS))
     if row.has_preferred_read_replica:
         parts.append(SIZE.pack(_NO_REPLICA))
-    parts.append(encoding.count(0))  # bytes of records: empty, not null
+    parts.append(encoding.count(0))  # the size of the records: empty, not null
     parts.append(encoding.tags(b""))
     return b"".join(parts)
 
@@ -102,7 +102,7 @@ def _all_end_with(rest: bytes, entries: bytes, stride: int) -> bool:
 def _write_topics(parts: list[bytes], row: FetchVersion, topics: Sequence[ResponseTopic]) -> None:
     rest = _behind_fixed_fields(row.api_version)
     stride = row.response_partition.layout.size + len(rest)
-    # All topics at once: one by one, 1,000 topics take 0.6 ms.
+    # all topics at once: one by one, 1,000 topics take 0.6 ms
     if not _all_end_with(rest, b"".join([topic.entries for topic in topics]), stride):
         name = next(topic.name for topic in topics if not _all_end_with(rest, topic.entries, stride))
         raise ValueError(f"A made-up response has no records, but the entries of topic {name!r} announce some.")

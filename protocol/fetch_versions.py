@@ -1,7 +1,7 @@
-"""What each version of Fetch looks like on the wire: Kafka's FetchRequest.json and FetchResponse.json as a table.
+"""The wire layout of each version of Fetch: Kafka's FetchRequest.json and FetchResponse.json as a table.
 
-Each row of FETCH_VERSIONS is the row before it but for what that version changed. From v12 on the encoding is flexible:
-strings and arrays are compact, and tag buffers follow the header, every partition, every topic, and the last field.
+Each row of FETCH_VERSIONS is the row before it with that version's changes. From v12 on the encoding is flexible:
+strings and arrays are compact, and a tag buffer follows the header, every partition, every topic, and the last field.
 """
 
 import struct
@@ -15,19 +15,19 @@ from protocol.header import FETCH, SIZE
 MAX_INT32: Final = 2**31 - 1
 
 NO_LEADER_EPOCH: Final = -1
-"""What Kafka takes a leader epoch for where a version has none."""
+"""The leader epoch that Kafka assumes in a version without the field."""
 
 DECODED_VERSIONS: Final = range(0, 19)
-"""Those that a sidecar takes into its hands."""
+"""The versions that weir decodes."""
 
 TOPIC_ID_SIZE: Final = 16
 
 ABORTED_TRANSACTION_SIZE: Final = 16
-"""Bytes of an aborted transaction in a response, its tag buffer left out: producer_id and first_offset."""
+"""Bytes of an aborted transaction in a response without its tag buffer: producer_id and first_offset."""
 
 
 class Fields(NamedTuple):
-    """Fixed fields that stand one behind the other; `codes` are struct's, one for each of `names`."""
+    """Fixed fields, one after the other. `codes` are codes of `struct`, one for each of `names`."""
 
     names: tuple[str, ...]
     codes: tuple[str, ...]
@@ -63,10 +63,10 @@ _THROTTLED: Final = ("throttle_time_ms", "i")
 class FetchVersion:
     """One version of Fetch.
 
-    `request_head` and `response_head` are the fixed fields between the header and the topics array; a requested
-    partition is `request_partition` (and a tag buffer). A fetched one is `response_partition`, then the array of
-    aborted transactions where the version has it, then preferred_read_replica where it has that, then the records
-    behind their size (then a tag buffer).
+    - `request_head` and `response_head` are the fixed fields between the header and the topics array.
+    - A partition of a request is `request_partition` (and a tag buffer).
+    - A partition of a response is `response_partition`; where the version has them, the array of aborted transactions
+      and preferred_read_replica; then the records after their size (and a tag buffer).
     """
 
     api_version: int
@@ -80,19 +80,19 @@ class FetchVersion:
     has_rack_id: bool = False
     has_preferred_read_replica: bool = False
     names_topics_by_id: bool = False
-    """16 bytes stand where the name stood."""
+    """Topics go by id: 16 bytes in place of the name."""
     has_replica_state: bool = False
-    """The replica id is not among the head's fields, but in a tag behind the last field."""
+    """The replica id is not a field of the head, but a tag after the last field."""
     _requested: dict[int, struct.Struct] = field(init=False, default_factory=dict, repr=False, compare=False)
     _with_epoch: dict[int, struct.Struct] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property
     def partition_size(self) -> int:
-        """Bytes of a requested partition, its tag buffer left out."""
+        """Bytes of a requested partition without its tag buffer."""
         return self.request_partition.layout.size
 
     def requested(self, stride: int) -> struct.Struct:
-        """Reads (partition, fetch_offset, partition_max_bytes) from each `stride` bytes, all other fields left out."""
+        """Return a struct that reads (partition, fetch_offset, partition_max_bytes) from entries of `stride` bytes."""
         layout = self._requested.get(stride)
         if layout is None:
             names = ("partition", "fetch_offset", "partition_max_bytes")
@@ -100,9 +100,9 @@ class FetchVersion:
         return layout
 
     def changes(self, entries: bytes, stride: int) -> Iterable[tuple[int, int, int, int]]:
-        """(partition, current_leader_epoch, fetch_offset, partition_max_bytes) of entries of `stride` bytes each.
+        """Return (partition, current_leader_epoch, fetch_offset, partition_max_bytes) of `stride`-byte entries.
 
-        The leader epoch is NO_LEADER_EPOCH in versions that have none.
+        The leader epoch is NO_LEADER_EPOCH in versions without the field.
         """
         if "current_leader_epoch" not in self.request_partition.names:
             return [
@@ -116,12 +116,12 @@ class FetchVersion:
         return layout.iter_unpack(entries)
 
     def with_max_bytes(self, entry: bytes, max_bytes: int) -> bytes:
-        """One requested partition with another partition_max_bytes: the last of the fixed fields in every version."""
+        """Return one requested partition with another partition_max_bytes, the last fixed field in every version."""
         end = self.partition_size
         return entry[: end - SIZE.size] + SIZE.pack(max_bytes) + entry[end:]
 
     def with_no_bytes(self, entries: bytes, stride: int) -> bytes:
-        """The same partitions with a partition_max_bytes of 0 each, without a loop over them."""
+        """Return the same partitions with partition_max_bytes 0, without a loop over them."""
         zeroed = bytearray(entries)
         end = self.partition_size
         zeros = bytes(len(entries) // stride)
@@ -146,8 +146,9 @@ _V0: Final = FetchVersion(
     response_partition=_fields(*_FETCHED),
 )
 _V1: Final = replace(_V0, api_version=1, response_head=_fields(_THROTTLED))  # KIP-13
-_V2: Final = replace(_V1, api_version=2)  # KIP-32: only what is inside the records changed
-_V3: Final = replace(_V2, api_version=3, request_head=_fields(_REPLICA_ID, *_LIMITED))  # KIP-74: their order counts
+_V2: Final = replace(_V1, api_version=2)  # KIP-32: changed only what is inside the records
+# KIP-74: the order of partitions counts
+_V3: Final = replace(_V2, api_version=3, request_head=_fields(_REPLICA_ID, *_LIMITED))
 _V4: Final = replace(  # KIP-98
     _V3,
     api_version=4,
@@ -169,7 +170,7 @@ _V7: Final = replace(  # KIP-227: sessions
     response_head=_fields(_THROTTLED, _ERROR_CODE, ("session_id", "i")),
     has_forgotten_topics=True,
 )
-_V8: Final = replace(_V7, api_version=8)  # KIP-219: throttle_time_ms is for the client to wait
+_V8: Final = replace(_V7, api_version=8)  # KIP-219: the client waits for throttle_time_ms
 _V9: Final = replace(  # KIP-320
     _V8,
     api_version=9,
@@ -197,11 +198,11 @@ FETCH_VERSIONS: Final[Mapping[int, FetchVersion]] = {
         *(_V10, _V11, _V12, _V13, _V14, _V15, _V16, _V17, _V18),
     )
 }
-"""Every version of Fetch whose layout is known, by number."""
+"""Every version of Fetch with a known layout, by number."""
 
 
 def fetch_version(api_version: int) -> FetchVersion:
-    """The row of FETCH_VERSIONS; raises UnsupportedVersion where there is none."""
+    """Return the row of FETCH_VERSIONS; UnsupportedVersion where there is none."""
     row = FETCH_VERSIONS.get(api_version)
     if row is None:
         raise UnsupportedVersion(FETCH, api_version)

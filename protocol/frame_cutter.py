@@ -1,4 +1,4 @@
-"""Where frames end in what arrives, so that a stream can be given a few of them at a time."""
+"""Finds where frames end in the bytes that arrive, so that a stream can be given a few frames at a time."""
 
 from typing import Final
 
@@ -8,24 +8,24 @@ _PREFIX: Final = SIZE.size
 
 
 class FrameCutter:
-    """One direction of a connection, from its first byte on.
+    """The frames of one direction of a connection, from its first byte on.
 
-    It reads sizes and nothing else: what is wrong with a frame is for the stream to say that is given its bytes.
+    It reads sizes only. The stream that gets the bytes finds what is wrong with a frame.
     """
 
     __slots__ = ("_left", "_prefix")
 
     def __init__(self) -> None:
-        self._left = 0  # bytes of the frame still to come, behind its size
-        self._prefix = b""  # the first bytes of a size that did not come whole
+        self._left = 0  # bytes of the frame under way, after its size, that are still to come
+        self._prefix = b""  # the first bytes of a size that has not arrived whole
 
     def skip(self, size: int) -> None:
-        """Take `size` bytes that are known to end no later than the frame under way."""
+        """Pass `size` bytes that are known to end no later than the frame under way."""
         self._left -= size
 
     @property
     def place(self) -> tuple[int, bytes]:
-        """Where in a frame the next byte stands. Set it to one that it had, to take bytes again from there."""
+        """The position of the next byte within its frame. Set it to an earlier value to take bytes again from there."""
         return self._left, self._prefix
 
     @place.setter
@@ -33,9 +33,9 @@ class FrameCutter:
         self._left, self._prefix = place
 
     def cut(self, view: memoryview, most: int) -> tuple[int, int]:
-        """Take at most `most` frames of `view`; return the offset behind them, and how many frames were begun or ended.
+        """Take at most `most` frames of `view`. Returns the offset after them, and how many frames began or ended.
 
-        Where `view` has no more than that, the offset is its end.
+        Where `view` has fewer frames, the offset is its end.
         """
         size = len(view)
         at = frames = 0
@@ -51,7 +51,7 @@ class FrameCutter:
         return at, frames
 
     def _read_size(self, view: memoryview, at: int) -> int:
-        """Read the size that begins at `at`, or what is there of it; returns the offset behind."""
+        """Read the size at `at`, or as much of it as has arrived. Returns the offset after it."""
         if self._prefix or len(view) - at < _PREFIX:
             end = at + _PREFIX - len(self._prefix)
             self._prefix += bytes(view[at:end])

@@ -1,6 +1,6 @@
-"""Kafka connections as frames: what passes, what waits for an answer, and what has to be decoded.
+"""A Kafka connection as frames: what passes, what waits for a response, and what has to be decoded.
 
-Requests become events (RequestStream), responses are matched with those that wait (ResponseStream).
+RequestStream turns requests into events; ResponseStream matches responses with the requests that wait.
 """
 
 from protocol.request_stream import (

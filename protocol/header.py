@@ -1,7 +1,7 @@
-"""Request headers (Kafka's RequestHeader.json, version 1: a nullable client id follows the fixed part).
+"""Request headers (Kafka's RequestHeader.json, version 1: a nullable client id after the fixed part).
 
-Fetch v0 to v11 use this header; v12 and above add a tag buffer. Response headers up to there are the correlation id
-alone, so they have no type of their own.
+Fetch v0 to v11 use this header; v12 and later add a tag buffer. The response headers of v0 to v11 are only the
+correlation id, so they have no type here.
 """
 
 import struct
@@ -10,24 +10,24 @@ from typing import Final
 
 from protocol.errors import MalformedFrame
 
-# Kafka's ApiKeys.java; only those that are treated apart from the rest.
+# Kafka's ApiKeys.java, only those that are treated differently from the rest.
 PRODUCE: Final = 0
 FETCH: Final = 1
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 
 SIZE: Final = struct.Struct(">i")
-"""A frame's size in bytes, itself left out; also every array's count."""
+"""A frame's size in bytes, without these four; also the count of an array."""
 
 FIXED_HEADER: Final = struct.Struct(">hhi")
-"""What every request begins with behind its size: api_key, api_version, correlation_id."""
+"""What every request begins with after its size: api_key, api_version, correlation_id."""
 
 _CLIENT_ID: Final = struct.Struct(">hhih")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """Who asks for what. `client_id` is UTF-8 as on the wire, None when it is null there."""
+    """What a request's header says. `client_id` is UTF-8 as on the wire, None where it is null."""
 
     api_key: int
     api_version: int
@@ -37,9 +37,9 @@ class RequestHeader:
 
 
 def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
-    """Read the header at the start of `frame` (without its size prefix).
+    """Read the header at the start of `frame`, which has no size prefix.
 
-    Returns the header and the offset of the first byte behind it. Raises MalformedFrame when the frame ends within it.
+    Returns the header and the offset after it. Raises MalformedFrame when the frame ends within the header.
     """
     if len(frame) < _CLIENT_ID.size:
         raise MalformedFrame("the frame ends within the request header", len(frame))
@@ -56,7 +56,7 @@ def decode_request_header(frame: bytes) -> tuple[RequestHeader, int]:
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
-    """The header's bytes, without a size prefix."""
+    """Return the header's bytes, without a size prefix."""
     client_id = header.client_id
     if client_id is None:
         return _CLIENT_ID.pack(header.api_key, header.api_version, header.correlation_id, -1)

@@ -1,6 +1,6 @@
-"""ApiVersions v0 and Metadata, as far as a view of the cluster needs them: v1 to v5, and v10 to v12 with topic ids.
+"""ApiVersions v0 and Metadata, as far as the view of the cluster needs them: v1 to v5, and v10 to v12 with topic ids.
 
-Frames that are encoded here carry their size prefix; those that are decoded do not. Topic ids are KIP-516's.
+Encoded frames have their size prefix; frames to decode have not. Topic ids are KIP-516's.
 """
 
 import struct
@@ -16,7 +16,7 @@ METADATA: Final = 3
 
 FIRST_METADATA: Final = 1
 FIRST_METADATA_WITHOUT_CREATION: Final = 4
-"""Before it, naming a topic that is not there may create it."""
+"""In earlier versions a request that names a missing topic may create it."""
 LAST_CLASSIC_METADATA: Final = 5
 FIRST_METADATA_WITH_IDS: Final = 10
 FIRST_METADATA_BY_ID: Final = 12
@@ -26,11 +26,11 @@ ID_SIZE: Final = 16
 NO_ERROR: Final = 0
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 REPLICA_NOT_AVAILABLE: Final = 9
-"""A broker with a replica is down: the partition is described all the same."""
+"""A broker with a replica is down. The partition is described all the same."""
 UNKNOWN_TOPIC_ID: Final = 100
 
 NO_ID: Final = bytes(ID_SIZE)
-"""What stands where a topic has no id (Uuid.ZERO_UUID)."""
+"""Stands for a topic without an id (Uuid.ZERO_UUID)."""
 
 _API: Final = struct.Struct(">hhh")  # api_key, min_version, max_version
 _NO_AUTHORIZED_OPERATIONS_OF_CLUSTER_AND_TOPICS: Final = b"\x00\x00"
@@ -46,7 +46,7 @@ _NO_CLASSIC_STRING: Final = b"\xff\xff"
 
 
 class MetadataTopic(NamedTuple):
-    """A topic of a Metadata response; `name` is UTF-8, None where there is none, and NO_ID stands for no id."""
+    """A topic of a Metadata response. `name` is UTF-8, None where it is missing; the id is NO_ID where it is."""
 
     error_code: int
     name: bytes | None
@@ -54,10 +54,10 @@ class MetadataTopic(NamedTuple):
 
 
 class MetadataPartition(NamedTuple):
-    """A partition of the topic before it in a Metadata response, with the ids of brokers.
+    """A partition, in a Metadata response, of the topic that came before it. Brokers are given by id.
 
-    `replicas` are all of them: in a reassignment (KIP-455) those that are added and those that are removed too.
-    `leader` is -1 where there is none.
+    `replicas` are all of them: during a reassignment (KIP-455) also those being added and removed. `leader` is -1 where
+    there is none.
     """
 
     error_code: int
@@ -68,7 +68,7 @@ class MetadataPartition(NamedTuple):
 
 
 class MetadataBroker(NamedTuple):
-    """A broker of a Metadata response, and where it listens for whoever asked; strings are UTF-8."""
+    """A broker of a Metadata response, with its address on the listener that was asked; strings are UTF-8."""
 
     broker_id: int
     host: bytes
@@ -77,23 +77,23 @@ class MetadataBroker(NamedTuple):
 
 
 class MetadataHead(NamedTuple):
-    """What a Metadata response says before its topics; `controller` is -1 where none is known."""
+    """The part of a Metadata response before its topics; `controller` is -1 where none is known."""
 
     brokers: tuple[MetadataBroker, ...]
     controller: int
 
 
 def encode_api_versions_request(correlation_id: int, client_id: bytes) -> bytes:
-    """An ApiVersions v0 request, which every broker answers."""
+    """Encode an ApiVersions v0 request, which every broker answers."""
     return _framed(encode_request_header(RequestHeader(API_VERSIONS, 0, correlation_id, client_id)))
 
 
 def decode_api_versions(frame: bytes, correlation_id: int) -> dict[int, tuple[int, int]]:
-    """Read an ApiVersions v0 response: the oldest and the newest version by api_key.
+    """Read an ApiVersions v0 response: the oldest and newest version by api_key.
 
     Raises MalformedFrame and CorrelationMismatch.
     """
-    at = _after_correlation_id(frame, correlation_id) + 2  # error_code: v0 is refused by no broker
+    at = _after_correlation_id(frame, correlation_id) + 2  # error_code: no broker refuses v0
     count, at = CLASSIC.read_count(frame, at, _API.size)
     apis = (_API.unpack_from(frame, at + index * _API.size) for index in range(count))
     return {api_key: (oldest, newest) for api_key, oldest, newest in apis}
@@ -106,16 +106,16 @@ def encode_metadata_request(
     names: Collection[bytes] | None,
     topic_ids: Collection[bytes] = (),
 ) -> bytes:
-    """A Metadata request for topics by name (UTF-8) and, from v12 on, by id. None as `names` asks for all topics.
+    """Encode a Metadata request for topics by name (UTF-8; None: all topics) and, from v12 on, by id.
 
-    It creates no topic; before FIRST_METADATA_WITHOUT_CREATION a broker may do so all the same.
+    It does not create topics. But before FIRST_METADATA_WITHOUT_CREATION a broker may do so all the same.
     """
     header = encode_request_header(RequestHeader(METADATA, version, correlation_id, client_id))
     if version <= LAST_CLASSIC_METADATA:
         listed = map(CLASSIC.string, names or ())
         topics = _NO_CLASSIC_ARRAY if names is None else CLASSIC.count(len(names)) + b"".join(listed)
         return _framed(header + topics + (b"\x00" if version >= FIRST_METADATA_WITHOUT_CREATION else b""))
-    # MetadataRequest.json. v8 to v10 ask with one flag more, for the cluster's authorized operations.
+    # MetadataRequest.json. v8 to v10 have a further flag, for the cluster's authorized operations.
     flags = _NO_AUTHORIZED_OPERATIONS_OF_CLUSTER_AND_TOPICS if version <= 10 else b"\x00"
     if names is None:
         topics = b"\x00"
@@ -123,14 +123,14 @@ def encode_metadata_request(
         by_name = (NO_ID + COMPACT.string(name) + NO_TAGS for name in names)
         by_id = (topic_id + b"\x00" + NO_TAGS for topic_id in topic_ids)
         topics = COMPACT.count(len(names) + len(topic_ids)) + b"".join((*by_name, *by_id))
-    # Behind the topics: allow_auto_topic_creation, which is false.
+    # After the topics: allow_auto_topic_creation, which is false.
     return _framed(header + NO_TAGS + topics + b"\x00" + flags + NO_TAGS)
 
 
 def decode_metadata(frame: bytes, version: int, correlation_id: int) -> Iterator[MetadataTopic]:
-    """Read a Metadata response (v10 to v12) topic by topic, as an answer may be large.
+    """Read a Metadata response (v10 to v12) topic by topic, as it may be large.
 
-    Raises MalformedFrame and CorrelationMismatch, the first where it comes to it: perhaps after some topics.
+    Raises CorrelationMismatch, and MalformedFrame as late as the fault is reached, perhaps after some topics.
     """
     _, topics = decode_cluster(frame, version, correlation_id, ())
     return (topic for topic in topics if isinstance(topic, MetadataTopic))
@@ -214,7 +214,7 @@ def _read_nullable_string(frame: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _read_classic_head(frame: bytes, version: int, correlation_id: int) -> tuple[MetadataHead, int, int]:
-    """As `_read_head`, of v1 to v5: throttle_time_ms is there from v3 on, cluster_id from v2 on."""
+    """Do as `_read_head` for v1 to v5: throttle_time_ms exists from v3 on, cluster_id from v2 on."""
     at = _after_correlation_id(frame, correlation_id) + (4 if version >= 3 else 0)
     count, at = CLASSIC.read_count(frame, at, 4 + 2 + 4 + 2)
     brokers = []
@@ -236,7 +236,7 @@ def _read_classic_nullable_string(frame: bytes, at: int) -> tuple[bytes | None, 
 
 
 def _read_head(frame: bytes, correlation_id: int) -> tuple[MetadataHead, int, int]:
-    """Return the head, how many topics there are, and where the first of these begins."""
+    """Return the head, the number of topics, and the offset of the first one."""
     at = _after_tags(frame, _after_correlation_id(frame, correlation_id)) + 4  # throttle_time_ms
     count, at = COMPACT.read_count(frame, at, _SMALLEST_BROKER)
     brokers = []
@@ -261,7 +261,7 @@ def _read_partition_head(frame: bytes, at: int, size: int) -> tuple[int, int, in
 
 
 def _read_topic(frame: bytes, at: int) -> tuple[MetadataTopic, int]:
-    """Read what stands before the topic's partitions."""
+    """Read the part of a topic before its partitions."""
     error_code = int.from_bytes(frame[at : at + 2], signed=True)
     name, at = _read_nullable_string(frame, at + 2)
     return MetadataTopic(error_code, name, frame[at : at + ID_SIZE]), at + ID_SIZE + 1  # is_internal
@@ -289,7 +289,7 @@ def _after_partitions(frame: bytes, at: int) -> int:
     for _ in range(count):
         at += _PARTITION_HEAD
         for _array in range(3):
-            if at < end and frame[at] < 0x80:  # nearly always: 10,000 partitions are read at once
+            if at < end and frame[at] < 0x80:  # nearly always: 10,000 partitions are read in one go
                 count_and_one, at = frame[at], at + 1
             else:
                 count_and_one, at = read_unsigned_varint(frame, at)

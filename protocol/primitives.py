@@ -1,7 +1,7 @@
-"""Counts, strings and tag buffers inside a whole frame, in Kafka's two encodings.
+"""Counts, strings and tag buffers within a whole frame, in Kafka's two encodings.
 
-The classic one has int16 lengths and int32 counts, and no tag buffers; the compact one (KIP-482) has unsigned varints
-of the length or count and one. What is read raises MalformedFrame where the frame ends too soon.
+The classic encoding has int16 lengths, int32 counts and no tag buffers. The compact one (KIP-482) has unsigned varints
+of the length or count plus one. Reading raises MalformedFrame where the frame ends too early.
 """
 
 import struct
@@ -18,25 +18,25 @@ LONGEST_STRING: Final = 2**15 - 1
 
 
 class Encoding(Protocol):
-    """One of the two encodings. Tags are b"" where there are none, else the whole buffer as on the wire."""
+    """One of the two encodings. Tags are the whole buffer as on the wire, b"" where there are none."""
 
     def read_count(self, frame: bytes, at: int, smallest: int) -> tuple[int, int]:
-        """The count of an array whose elements take `smallest` bytes at least, and the offset behind it."""
+        """Read the count of an array with elements of at least `smallest` bytes. Returns it and the offset after it."""
 
     def read_string(self, frame: bytes, at: int) -> tuple[bytes, int]:
-        """A string that may not be null, and the offset behind it."""
+        """Read a string that may not be null. Returns it and the offset after it."""
 
     def read_tags(self, frame: bytes, at: int) -> tuple[bytes, int]:
-        """A tag buffer where the encoding has one, and the offset behind it."""
+        """Read a tag buffer, if the encoding has them. Returns it and the offset after it."""
 
     def count(self, value: int) -> bytes:
-        """An array's count."""
+        """Encode an array's count."""
 
     def string(self, value: bytes) -> bytes:
-        """A string with its length."""
+        """Encode a string with its length."""
 
     def tags(self, value: bytes) -> bytes:
-        """A tag buffer where the encoding has one."""
+        """Encode a tag buffer, if the encoding has them."""
 
 
 class _Classic:
@@ -69,7 +69,7 @@ class _Classic:
 
 class _Compact:
     def read_count(self, frame: bytes, at: int, smallest: int) -> tuple[int, int]:
-        # One byte, and room for all: nearly always, and topics are many.
+        # one byte, and enough room for all: nearly always so, and there are many topics
         if at < len(frame) and 0 < frame[at] < 0x80 and (frame[at] - 1) * smallest < len(frame) - at:
             return frame[at] - 1, at + 1
         count_and_one, end = read_unsigned_varint(frame, at)

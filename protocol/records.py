@@ -1,8 +1,8 @@
-"""Stepping over records by their lengths alone.
+"""Walks over records by their lengths alone.
 
-Magic 0, 1 and 2 begin alike (Kafka's LegacyRecord.java, DefaultRecordBatch.java): an i64 offset and an i32 size of
-what follows. Nothing behind those 12 bytes is looked at, so every magic and every codec is stepped over alike. For
-magic 0 and 1 a "batch" is one entry of the message set: a message, or the wrapper of a compressed set.
+Magic 0, 1 and 2 begin alike (Kafka's LegacyRecord.java, DefaultRecordBatch.java): an i64 offset, and an i32 size of
+what follows. Nothing after these 12 bytes is read, so every magic and every codec is treated alike. For magic 0 and 1 a
+"batch" is one entry of the message set: a message, or the wrapper of a compressed set.
 """
 
 import struct
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 BATCH_HEAD_SIZE: Final = 12
-"""Bytes of a batch's offset and size, Kafka's Records.LOG_OVERHEAD."""
+"""Bytes of a batch's offset and size; Kafka's Records.LOG_OVERHEAD."""
 
 SMALLEST_BATCH: Final = 14
-"""The least size that Kafka's log input streams accept: LegacyRecord.RECORD_OVERHEAD_V0."""
+"""The least size that Kafka's log input streams accept; LegacyRecord.RECORD_OVERHEAD_V0."""
 
 _SIZE_AT: Final = 8
 _SIZE: Final = struct.Struct(">i")
@@ -21,10 +21,10 @@ _SIZE: Final = struct.Struct(">i")
 
 @dataclass(slots=True)
 class RecordsSeen:
-    """The records of one partition in one response; every figure but `batches` is in bytes.
+    """The records of one partition in one response. All figures except `batches` are in bytes.
 
     `complete_bytes` + `cut_bytes` = `size`. A cut tail is a batch that did not fit into partition_max_bytes: brokers
-    send it all the same and followers throw it away.
+    send it all the same, and followers throw it away.
     """
 
     partition: int
@@ -32,28 +32,28 @@ class RecordsSeen:
     """On the wire."""
     complete_bytes: int = 0
     batches: int = 0
-    """Whole ones."""
+    """The number of whole batches."""
     cut_bytes: int = 0
     smallest: int = 0
     largest: int = 0
-    """Of the whole batches; 0 when there is none."""
+    """The size of the largest whole batch; 0 without any."""
     next_batch_size: int = 0
-    """Whole size of the batch that was cut, 0 when none was or its first 12 bytes were not all there."""
+    """The whole size of the batch that was cut; 0 if none was, or if its first 12 bytes did not arrive whole."""
 
 
 class RecordWalker:
-    """Fills a RecordsSeen from record bytes as they pass, in chunks of any size; keeps 11 of them at most.
+    """Fills a RecordsSeen from record bytes as they pass, in chunks of any size. It keeps at most 11 of the bytes.
 
-    A size that no batch can have ends the walk: what is left counts as cut, for a follower keeps nothing of it either.
+    A size that no batch can have ends the walk. The rest counts as cut, since a follower does not keep it either.
     """
 
     __slots__ = ("_head", "_next", "_passed", "seen")
 
     def __init__(self, seen: RecordsSeen) -> None:
         self.seen = seen
-        self._passed = 0  # record bytes that went by
+        self._passed = 0  # record bytes that have passed
         self._next = 0  # where the next batch begins, counted from the first record byte
-        self._head = b""  # what a chunk held of the next batch's first 12 bytes
+        self._head = b""  # the part of the next batch's first 12 bytes that the last chunk had
 
     def receive(self, view: memoryview, start: int, end: int) -> None:
         """Take the partition's next record bytes, `view[start:end]`."""
@@ -74,10 +74,10 @@ class RecordWalker:
 
 
 def walk_records(partition: int, view: memoryview, start: int, size: int) -> RecordsSeen:
-    """What a RecordWalker finds in the records `view[start : start + size]`, all of them there."""
+    """Return what a RecordWalker finds in the records `view[start : start + size]`, which are there as a whole."""
     if size >= BATCH_HEAD_SIZE + SMALLEST_BATCH:
         (only,) = _SIZE.unpack_from(view, start + _SIZE_AT)
-        if only + BATCH_HEAD_SIZE == size:  # one whole batch: what an in-sync replica mostly gets
+        if only + BATCH_HEAD_SIZE == size:  # one whole batch, which is what a replica in sync mostly gets
             return RecordsSeen(partition, size, size, 1, 0, size, size)
     seen = RecordsSeen(partition, size)
     _step(seen, view, 0, start, size)
@@ -85,9 +85,9 @@ def walk_records(partition: int, view: memoryview, start: int, size: int) -> Rec
 
 
 def _step(seen: RecordsSeen, view: memoryview, at: int, shift: int, passed: int) -> int:
-    """Step from the batch at record byte `at` over those whose first 12 bytes are among the first `passed` bytes.
+    """Walk from the batch at record byte `at` over those whose first 12 bytes are among the first `passed` bytes.
 
-    Record byte n is at `view[n + shift]`. Returns where the next batch begins, the records' end after a cut one.
+    Record byte n is at `view[n + shift]`. Returns where the next batch begins; after a cut one, the end of the records.
     """
     records_end = seen.size
     start = at

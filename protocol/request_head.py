@@ -1,9 +1,11 @@
-"""The first bytes of a request: as many as it takes to know how the request has to be treated.
+"""The first bytes of a request: as many as are needed to know how to treat it.
 
-Two layouts are known here beyond the fixed header. A Produce request says by its `acks` whether an answer will come
-(ProduceRequest.json: in front of it stand the client id, from v9 on the header's tags, from v3 on the transactional
-id). A Fetch request says by its `replica_id` whether a replica sent it (FetchRequest.json: behind the client id up to
-v14, from v12 on with the header's tags between; a tag at the very end from v15 on).
+Two layouts are known beyond the fixed header (strings and tags in front of a field are skipped):
+
+- Produce: its `acks` says whether a response will come (ProduceRequest.json). Before it are the client id, the header's
+  tags (v9+), and the transactional id (v3+).
+- Fetch: its `replica_id` says whether a replica sent it (FetchRequest.json). Up to v14 it follows the client id and,
+  from v12 on, the header's tags. From v15 on it is a tag at the very end.
 """
 
 import struct
@@ -14,7 +16,7 @@ from protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
 from protocol.varint import after_tags, read_unsigned_varint
 
 Head: TypeAlias = bytes | bytearray | memoryview
-"""A frame from its size prefix on, possibly cut off."""
+"""A frame from its size prefix on; it may be cut off."""
 
 API_KEY_END: Final = SIZE.size + 2
 FIXED_HEAD: Final = SIZE.size + FIXED_HEADER.size
@@ -27,7 +29,7 @@ _FIRST_FLEXIBLE_FETCH: Final = 12
 _LAST_FETCH_WITH_LEADING_REPLICA_ID: Final = 14
 
 _LARGEST_HEAD: Final = 2**17
-"""Bytes; two strings of 32,767 bytes each fit in. More is not held back for any request."""
+"""Bytes: two strings of 32,767 bytes each fit in. No request's head is held back beyond that."""
 
 _FIXED: Final = struct.Struct(">ihhi")
 _INT16: Final = struct.Struct(">h")
@@ -35,23 +37,23 @@ _NO_ACKS: Final = 0
 
 
 class RequestHead(NamedTuple):
-    """What a request's first bytes say. `frame_size` is in bytes, its own 4 included."""
+    """What a request's first bytes say. `frame_size` is in bytes, with its own 4."""
 
     frame_size: int
     api_key: int
     api_version: int
     correlation_id: int
     expects_response: bool = True
-    """False for a Produce request with acks=0 only."""
+    """False only for a Produce request with acks=0."""
     replica_id: int | None = None
-    """In Fetch requests: who asks, -1 for a consumer. Above v14 the head does not tell."""
+    """The sender of a Fetch request, -1 for a consumer. Unknown above v14, where it is not in the head."""
 
 
 def read_request_head(head: Head) -> RequestHead | int:
-    """Read the start of a request; where it is too short, how many bytes of it have to be there to go on.
+    """Read the start of a request. If it is too short, returns how many bytes have to be there to go on.
 
-    Raises InvalidFrameSize, and MalformedFrame when the frame ends before the fields that are needed. A version that is
-    not known yet may have another layout: there the broker is left to judge.
+    Raises InvalidFrameSize, and MalformedFrame when the frame ends before the fields needed. An unknown version may
+    have another layout; it is left to the broker.
     """
     have = len(head)
     if have < FIXED_HEAD:
@@ -69,7 +71,7 @@ def read_request_head(head: Head) -> RequestHead | int:
             end = _end_of_replica_id(head, api_version)
         else:
             return RequestHead(frame_size, api_key, api_version, correlation_id)
-    except MalformedFrame as error:  # its offset counts the size prefix
+    except MalformedFrame as error:  # its offset includes the size prefix
         raise MalformedFrame(error.reason, error.offset - SIZE.size) from None
 
     if end > frame_size or end > _LARGEST_HEAD:
@@ -90,8 +92,8 @@ def _check_size(size: int) -> None:
         raise InvalidFrameSize(size)
 
 
-# Each of these returns the offset behind a field as far as it is known; one beyond the end of `head` means what it does
-# in protocol/varint.py.
+# Each of these returns the offset after a field, as far as that is known. An offset beyond the end of `head` means what
+# it means in protocol/varint.py.
 
 
 def _end_of_acks(head: Head, api_version: int) -> int:

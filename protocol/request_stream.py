@@ -1,7 +1,7 @@
 """The stream of requests: which pass, which the broker will answer, and which Fetch requests are collected.
 
-Only a request's first bytes are held back until it is known what it is; it then streams at any size. A Fetch request
-of v15 or above says only at its end who sent it, so it is collected whole before it is known what it is.
+Only the first bytes of a request are held back, until it is known what it is; the rest is streamed, however long. A
+Fetch request of v15 or later names its sender only at its end, so it is collected whole before that is known.
 """
 
 import struct
@@ -19,15 +19,15 @@ from protocol.response_scanner import Buffer
 from protocol.steps import Steps, T, at_once
 
 DEFAULT_FETCH_SIZE_LIMIT: Final = 16 * 2**20
-"""Bytes of a Fetch request that is collected: 200,000 partitions of v18 have room in it, one in each topic."""
+"""The largest Fetch request that is collected, in bytes: 200,000 partitions of v18 fit in, with one in each topic."""
 
 LARGEST_API_KEY: Final = 200
-"""No Kafka release has a key above 100: a first frame with a larger one is not Kafka's protocol."""
+"""Kafka has no API key above 100, so a first frame with a key above this is not Kafka's protocol."""
 
 _SHORT_HEAD: Final = 1024
-"""Bytes that nearly every request's head fits into: client ids and transactional ids are short."""
+"""Bytes that nearly every request's head fits into, as client ids and transactional ids are short."""
 
-_SHORT_FRAME: Final = 2**14  # bytes: reading a Fetch request of this size is nothing to be done in steps
+_SHORT_FRAME: Final = 2**14  # bytes: a Fetch request of this size is read in one go
 
 _SIZE_AND_KEY: Final = struct.Struct(">ih")
 _TLS_HANDSHAKE: Final = b"\x16\x03"  # TLSPlaintext: ContentType handshake, major version 3 (RFC 8446, 5.1)
@@ -50,7 +50,7 @@ class Pass(NamedTuple):
 
 
 class Expect(NamedTuple):
-    """The broker will answer the request whose bytes follow: every one but a Produce with acks=0."""
+    """The broker will answer the request whose bytes follow: any request but a Produce with acks=0."""
 
     api_key: int
     api_version: int
@@ -58,9 +58,9 @@ class Expect(NamedTuple):
 
 
 class RequestBegins(NamedTuple):
-    """A request for which `RequestStream.may_hold` said yes; nothing of it was passed yet.
+    """A request for which `RequestStream.may_hold` returned True, and of which nothing has passed yet.
 
-    The caller that does not want it to pass now stops here. When it goes on, the request passes.
+    A caller that wants to hold it stops here. If the caller goes on, the request passes.
     """
 
     head: RequestHead
@@ -68,9 +68,9 @@ class RequestBegins(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFetch:
-    """A whole Fetch request of a replica, without its size prefix; it was not passed.
+    """A whole Fetch request of a replica, without its size prefix. It did not pass.
 
-    `header.client_id` is not read here: always None. `request` is what the frame says, or why it says nothing; None
+    `header.client_id` is always None, as it is not read. `request` is the decoded request, or the error in it; None
     where nobody has decoded it yet.
     """
 
@@ -80,16 +80,16 @@ class ReplicaFetch:
 
 
 class PartDecoded(NamedTuple):
-    """A part of a large Fetch request is decoded. The caller may stop here, and go on when others had their turn."""
+    """A part of a large Fetch request is decoded. The caller may stop here, and go on after others had their turn."""
 
 
 class Undecoded(NamedTuple):
-    """A Fetch request that is a replica's, or may be one, passes.
+    """A Fetch request passes that is a replica's, or may be one. The reason is one of these:
 
-    `fetch_version`: its version is not one that is decoded. `fetch_too_large`: it is above the limit. Where
-    `replica_id` is None it is not known, and the request may be a consumer's. The other reasons are of v15 or above:
-    `fetch_malformed`, its lengths do not add up to where the replica id would stand; `too_many_topics` and
-    `too_many_partitions`, it lists more than is decoded.
+    - `fetch_version`: its version is not decoded.
+    - `fetch_too_large`: it is above the limit. If `replica_id` is None, it may also be a consumer's.
+    - `fetch_malformed` (v15+): its lengths do not add up before the replica id.
+    - `too_many_topics`, `too_many_partitions` (v15+): it lists more than is decoded.
     """
 
     reason: UndecodedReason
@@ -98,7 +98,7 @@ class Undecoded(NamedTuple):
 
 
 class BecameOpaque(NamedTuple):
-    """From here on every byte passes, in this direction at once and in the other when all answers due have come."""
+    """From here on every byte passes: in this direction at once, in the other one after all pending responses."""
 
     reason: OpaqueReason
 
@@ -107,21 +107,21 @@ RequestEvent: TypeAlias = Pass | Expect | RequestBegins | PartDecoded | ReplicaF
 
 
 def decodes_replicas(replica_id: int, api_version: int) -> bool:
-    """Whether to collect a Fetch request: a replica's (consumers have replica_id -1), in a version that is decoded."""
+    """Return whether to collect a Fetch request: from a replica (not -1), in a version that is decoded."""
     return replica_id >= 0 and api_version in DECODED_VERSIONS
 
 
 class RequestStream(FrameStream):
-    """One connection's requests, from follower or client to broker.
+    """One connection's requests, from follower or client to broker. Feed `receive`, and carry its events out in order.
 
-    Feed `receive` with what arrives and carry its events out in order.
-    `decode_fetch(replica_id, api_version)` chooses the Fetch requests that become a ReplicaFetch; it may be replaced at
-    any time. `fetch_size_limit` is in bytes, the size prefix left out, and counts only for requests that are collected.
-    `may_hold(head)` chooses, among all others, the requests that the caller is asked about before they pass.
+    - `decode_fetch(replica_id, api_version)` chooses the Fetch requests that become a ReplicaFetch. It may be replaced
+      at any time.
+    - `fetch_size_limit` is in bytes without the size prefix, and applies only to requests that are collected.
+    - `may_hold(head)` chooses, among all other requests, those that the caller is asked about before they pass.
 
-    A malformed request is refused only where it is certain that it was to be decoded, and a ReplicaFetch may turn out
-    malformed when it is. A request of v15 or above that does not let itself be read up to its replica id passes: it may
-    be a consumer's, and the broker is left to judge. One above the limit passes in any version.
+    A malformed request is refused only if it certainly had to be decoded; a ReplicaFetch may turn out malformed when it
+    is decoded. A request of v15 or later that cannot be read up to its replica id passes: it may be a consumer's, and
+    the broker judges it. A request above the limit passes in any version.
     """
 
     __slots__ = (
@@ -148,10 +148,10 @@ class RequestStream(FrameStream):
         self.consumed = 0
         """Bytes of the view that were taken when the last event was given out at which the caller may stop."""
         self._first = True
-        self._waiting: Iterator[RequestEvent] | None = None  # what is to be given out of a request, if not all was
-        self._needed = 0  # bytes to hold back before the request's head can be read any further
-        self._collecting: RequestHead | None = None  # the request that is collected
-        self._frame = bytearray()  # what was collected of it, size prefix included
+        self._waiting: Iterator[RequestEvent] | None = None  # the events of a request that were not given out yet
+        self._needed = 0  # bytes to hold back before more of the request's head can be read
+        self._collecting: RequestHead | None = None  # the request that is being collected
+        self._frame = bytearray()  # what was collected of it, with the size prefix
 
     @property
     def missing(self) -> int:
@@ -160,17 +160,17 @@ class RequestStream(FrameStream):
 
     @property
     def passing(self) -> int:
-        """Bytes of the current request that are still to come and will all pass."""
+        """Bytes of the current request that are still to come, and that will all pass."""
         return self._left if self._collecting is None else 0
 
     @property
     def collected(self) -> int:
-        """Bytes kept of a request that is being collected, or whose head is long."""
+        """Bytes kept of a request that is being collected, or that has a long head."""
         held = len(self._head)
         return len(self._frame) + (held if held > _SHORT_HEAD else 0)
 
     def skip(self, size: int) -> bool:
-        """Whether the next `size` bytes pass without an event. If so they count as received: the fast path."""
+        """Return whether the next `size` bytes pass without an event; if so, they count as received (the fast path)."""
         if self.opaque:
             return True
         if size <= self._left and self._collecting is None and self._waiting is None:
@@ -179,16 +179,16 @@ class RequestStream(FrameStream):
         return False
 
     def receive(self, view: memoryview) -> Iterator[RequestEvent]:
-        """Take the next bytes received; the events' buffers are slices of `view` wherever possible.
+        """Take the next bytes received. The events' buffers are slices of `view` where possible.
 
         The caller may stop after a ReplicaFetch, PartDecoded or RequestBegins, and give `view[consumed:]` later, even
-        if that is empty; else it takes every event. Raises InvalidFrameSize and MalformedFrame, after the events of
-        all that came before that request.
+        if that is empty. Otherwise it has to take every event. Raises InvalidFrameSize and MalformedFrame, after the
+        events of everything before that request.
         """
         if self._waiting is not None:
             yield from self._go_on()
         size = len(view)
-        start = at = 0  # view[start:at] is to pass and was not given out yet
+        start = at = 0  # view[start:at] passes, and is not given out yet
         try:
             while at < size:
                 if self.opaque:
@@ -234,21 +234,22 @@ class RequestStream(FrameStream):
             yield Pass(view[start:at])
 
     def drop(self) -> None:
-        """Forget the request at which the caller stopped: it is as if it had never come."""
+        """Forget the request at which the caller stopped, as if it had never come."""
         self._waiting = self._collecting = None
         self._head, self._frame, self._left = bytearray(), bytearray(), 0
 
     def _go_on(self) -> Iterator[RequestEvent]:
-        """Give out what is to be known of a request. Where the caller stops, the rest waits for the next time."""
+        """Give out the events of a request. If the caller stops, the rest waits for the next call."""
         assert self._waiting is not None  # noqa: S101
         for event in self._waiting:  # noqa: UP028 - "yield from" would end it with the caller
             yield event
         self._waiting = None
 
     def _complete_head(self, view: memoryview, at: int) -> int:
-        """Add to the bytes held back until they say what the request is; returns the offset behind what was taken."""
+        """Add to the bytes held back until they tell what the request is. Returns the offset after those taken."""
         wanted = self._needed
-        if len(self._head) >= SIZE.size:  # a few bytes more, or each of its fields could have all read anew
+        # a few bytes more: otherwise each field could cause everything to be read anew
+        if len(self._head) >= SIZE.size:
             wanted = max(wanted, min(SIZE.size + SIZE.unpack_from(self._head)[0], _SHORT_HEAD))
         at = self._hold(view, at, wanted)
         if len(self._head) >= self._needed:
@@ -260,7 +261,7 @@ class RequestStream(FrameStream):
         return at
 
     def _begin_held(self, head: RequestHead | OpaqueReason) -> Iterator[RequestEvent]:
-        """Give out a request whose first bytes were held back."""
+        """Give out the events of a request whose first bytes were held back."""
         held = self._head
         yield from self._begin(head, held)
         self._head = bytearray()
@@ -287,7 +288,7 @@ class RequestStream(FrameStream):
         return read_request_head(head)
 
     def _begin(self, head: RequestHead | OpaqueReason, frame: Head) -> Iterator[RequestEvent]:
-        """Give out what has to be known before the request's first byte passes; `frame` is what is there of it."""
+        """Give out what has to be known before a request's first byte passes; `frame` is what is there of it."""
         self._first = False
         if isinstance(head, str):
             self.opaque = True
@@ -332,7 +333,7 @@ class RequestStream(FrameStream):
         if expects_response:
             yield Expect(api_key, api_version, correlation_id)
         if api_key == SASL_HANDSHAKE and api_version == 0:
-            # Tokens without any header follow, for as long as the mechanism likes (KIP-152 ended that with v1).
+            # Tokens without a header follow, for as long as the mechanism needs (KIP-152 ended that with v1).
             self.opaque = True
             yield BecameOpaque("sasl")
 
@@ -354,7 +355,7 @@ class RequestStream(FrameStream):
         if is_wanted and (head.replica_id is None or len(frame) > _SHORT_FRAME):
             request = yield from _in_parts(_decoded(frame))
         if head.replica_id is None and (replica_id is None or isinstance(request, ProtocolError)):
-            # What is wrong may stand behind the sender, or only look like one.
+            # The fault may come after the sender, or be none at all in a layout that weir reads wrongly.
             replica_id, reason = yield from _in_parts(_sender_of(frame))
             is_wanted = replica_id is not None and self.decode_fetch(replica_id, head.api_version)
             if is_wanted and request is None:
@@ -370,7 +371,7 @@ class RequestStream(FrameStream):
 
 
 def _in_parts(steps: Steps[T]) -> Generator[RequestEvent, None, T]:
-    """Say after each step that there is more to be done."""
+    """Give out a PartDecoded after each step."""
     while True:
         try:
             next(steps)
@@ -388,7 +389,7 @@ def _decoded(frame: bytes) -> Steps[FetchRequest | ProtocolError]:
 
 
 def _sender_of(frame: bytes) -> Steps[tuple[int | None, UndecodedReason | None]]:
-    """Who sent a whole Fetch request of v15 or above, given without its size; else why that is not read."""
+    """Read the sender of a whole Fetch request (v15+, without its size); or the reason why it cannot be read."""
     try:
         return (yield from replica_id_steps(frame)), None
     except TooMany as error:

@@ -1,4 +1,4 @@
-"""The topics array of a Fetch request, with its partitions left packed."""
+"""The topics array of a Fetch request; the partitions stay packed."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -10,32 +10,33 @@ from protocol.steps import Steps
 from protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
 
 SMALLEST_TOPIC: Final = STRING_LENGTH.size + COUNT.size
-"""Bytes of a topic with an empty name and no partitions: no count can be larger than what is left divided by this."""
+"""Bytes of a topic with an empty name and no partitions. No count can be above the bytes left divided by this."""
 
 MOST_TOPICS: Final = 50_000
-"""Of a request that is decoded: this many take tenths of a second of work, in steps or not."""
+"""The most topics of a request that is decoded: these take tenths of a second, in steps or in one go."""
 
 MOST_PARTITIONS: Final = 200_000
-"""The same; Kafka recommends no more in a whole cluster."""
+"""The most partitions of a request that is decoded. Kafka recommends no more in a whole cluster."""
 
-_STEP_TOPICS: Final = 500  # taken in one step: about a millisecond
-_STEP_PARTITIONS: Final = 5_000  # that are unlike, taken in one step
-_SMALLEST_COMPACT_TOPIC: Final = 3  # an empty name's length, a count, and a tag buffer: one byte each
+_STEP_TOPICS: Final = 500  # in one step of about 1 ms
+_STEP_PARTITIONS: Final = 5_000  # that look different, in one step
+_SMALLEST_COMPACT_TOPIC: Final = 3  # one byte each for an empty name's length, a count, and a tag buffer
 _SMALLEST_TAGS: Final = len(NO_TAGS)
-_MOST_PATTERNS: Final = 1_000  # learned of one request: where each topic looks different, steps cost less
-_SHORT_TAGS: Final = 64  # bytes: topics are only compared with each other as long as there is little to compare
-_FEW_PARTITIONS: Final = 8  # of a topic: with more, to look at each topic costs less than to compare many
+# learnt from one request: where every topic looks different, learning costs more than it saves
+_MOST_PATTERNS: Final = 1_000
+_SHORT_TAGS: Final = 64  # bytes: topics with longer tags are not compared, as it would cost more than it saves
+_FEW_PARTITIONS: Final = 8  # of a topic: from there on, looking at each topic costs less than comparing many
 
 
 class RequestTopic(NamedTuple):
     """One topic of a request, or some neighbouring partitions of one.
 
-    `name` is UTF-8 as on the wire, from v13 on the topic's id (16 bytes). `entries` are its partitions back to back as
-    on the wire, tag buffers included, all of `stride` bytes.
+    `name` is UTF-8 as on the wire; from v13 on it is the topic's id (16 bytes). `entries` are the partitions, one after
+    the other as on the wire with their tag buffers, each of `stride` bytes.
 
-    Where the tags of a topic's partitions differ in length (v12+), the topic comes as neighbours of one name. All but
-    the last have `tags` of b"", and are written as one topic again; the last has the topic's tag buffer. Topics of a
-    version without tags are always written one by one.
+    A topic whose partitions have tags of different lengths (v12+) comes as several neighbours with one name. All but
+    the last have `tags` of b""; the last has the topic's tag buffer. They are written as one topic again. Below v12,
+    every RequestTopic is written as a topic of its own.
     """
 
     name: bytes
@@ -45,7 +46,7 @@ class RequestTopic(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    """What partitions of one stride look like: `columns` are (offset, value) of the bytes that make up tag lengths."""
+    """What partitions of one stride look like: `columns` has (offset, value) of each byte of a tag length."""
 
     stride: int
     columns: tuple[tuple[int, int], ...]
@@ -60,14 +61,14 @@ def check_counts(topics: int, partitions: int = 0) -> None:
 
 
 def smallest_topic(row: FetchVersion) -> int:
-    """Bytes that a topic takes at least."""
+    """Return the least bytes that a topic takes."""
     if row.names_topics_by_id:
         return TOPIC_ID_SIZE + 2
     return _SMALLEST_COMPACT_TOPIC if row.is_flexible else SMALLEST_TOPIC
 
 
 def read_name(frame: bytes, at: int, row: FetchVersion) -> tuple[bytes, int]:
-    """A topic's name, or its id where the version has ids, and the offset behind it."""
+    """Read a topic's name, or its id in versions with ids. Returns it and the offset after it."""
     if not row.names_topics_by_id:
         return (COMPACT if row.is_flexible else CLASSIC).read_string(frame, at)
     end = at + TOPIC_ID_SIZE
@@ -77,14 +78,14 @@ def read_name(frame: bytes, at: int, row: FetchVersion) -> tuple[bytes, int]:
 
 
 def write_name(name: bytes, row: FetchVersion) -> bytes:
-    """A topic's name or id as it stands on the wire."""
+    """Encode a topic's name or id."""
     if row.names_topics_by_id:
         return name
     return (COMPACT if row.is_flexible else CLASSIC).string(name)
 
 
 def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> Steps[tuple[list[RequestTopic], int]]:
-    """The topics array at `position` of a version below v12, and the offset behind it. Raises as `check_counts`."""
+    """Read the topics array at `position`, below v12. Returns it and the offset after it; raises as `check_counts`."""
     size = len(frame)
     stride = row.partition_size
     if position + COUNT.size > size:
@@ -96,8 +97,8 @@ def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> Steps
     check_counts(count)
     total = 0
     topics: list[RequestTopic] = []
-    string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from  # two look-ups less for each topic
-    make = tuple.__new__  # at half of what the class's own constructor costs
+    string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from  # saves two look-ups for each topic
+    make = tuple.__new__  # takes half as long as the class's own constructor
     while count > len(topics):
         for _ in range(min(count - len(topics), _STEP_TOPICS)):
             name_start = position + 2
@@ -122,7 +123,7 @@ def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> Steps
 
 
 def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> Steps[None]:
-    """Append the topics array of a version below v12. Raises ValueError when a topic's entries are of another."""
+    """Append the topics array of a version below v12. ValueError when a topic's entries are of another version."""
     size = row.partition_size
     string_length, entry_count = STRING_LENGTH.pack, COUNT.pack
     parts.append(entry_count(len(topics)))
@@ -136,7 +137,7 @@ def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
 
 
 def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[tuple[list[RequestTopic], int]]:
-    """The topics array at `at` of v12 or above, and the offset behind it. Raises as `check_counts`."""
+    """Read the topics array at `at`, from v12 on. Returns it and the offset after it; raises as `check_counts`."""
     count, at = COMPACT.read_count(frame, at, smallest_topic(row))
     check_counts(count)
     total = 0
@@ -154,7 +155,7 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[tuple
             total += partitions
             if total > MOST_PARTITIONS:
                 check_counts(count, total)
-            # Topics are mostly alike: what the last one looked like comes first.
+            # topics are mostly alike, so the last topic's pattern is tried first
             if not _matches(frame, at, partitions, pattern):
                 is_alike = False
                 if patterns_left:
@@ -175,9 +176,9 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[tuple
 
 
 def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[int]:
-    """The offset behind the topics array at `at` of v13 or above, without decoding it.
+    """Return the offset after the topics array at `at`, from v13 on, without decoding it.
 
-    Raises MalformedFrame where it does not fit into the frame, and as `check_counts`.
+    Raises MalformedFrame where the array does not fit into the frame, and as `check_counts`.
     """
     left, at = COMPACT.read_count(frame, at, smallest_topic(row))
     check_counts(left)
@@ -209,7 +210,7 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[i
         is_small = is_alike and partitions <= _FEW_PARTITIONS and at - behind <= _SHORT_TAGS
         if is_small and patterns_left and left and next_count == frame[count_at:first]:
             patterns_left -= 1
-            # Many small topics are mostly alike: those behind are passed several at once.
+            # Many small topics are mostly alike: several of those that follow are skipped at once.
             lengths = [*range(count_at, first), *range(behind, at)]
             for entry in range(first, behind, pattern.stride):
                 lengths += [entry + offset for offset, _ in pattern.columns]
@@ -226,9 +227,9 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[i
 
 
 def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> Steps[None]:
-    """Append the topics array of v12 or above, with what belongs together in one topic again.
+    """Append the topics array of v12 and later, with neighbours of one topic joined again.
 
-    Raises ValueError when a topic's entries are of a version below v12, or its name is no id where there are ids.
+    Raises ValueError when a topic's entries are of a version below v12, or its name is no id where ids are needed.
     """
     fixed = row.partition_size
     for index, (name, entries, stride, _) in enumerate(topics):
@@ -241,7 +242,7 @@ def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
         if not (index + 1) % _STEP_PARTITIONS:
             yield
     count_at = len(parts)
-    parts.append(b"")  # the count of topics, when it is known
+    parts.append(b"")  # the count of topics, filled in at the end
     by_id = row.names_topics_by_id
     count = index = 0
     while index < len(topics):
@@ -266,7 +267,7 @@ def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
 
 
 def _matches(frame: bytes, at: int, partitions: int, pattern: _Pattern) -> bool:
-    """Whether `partitions` partitions that look like `pattern` stand at `at`: seen column by column, without a loop."""
+    """Return whether `partitions` partitions at `at` look like `pattern`; compared column by column, without a loop."""
     if not partitions:
         return at <= len(frame)
     stride = pattern.stride
@@ -280,7 +281,7 @@ def _matches(frame: bytes, at: int, partitions: int, pattern: _Pattern) -> bool:
 
 
 def _pattern_of(frame: bytes, at: int, fixed: int) -> _Pattern:
-    """What the partition at `at` looks like."""
+    """Return what the partition at `at` looks like."""
     offsets: list[int] = []
 
     def read(start: int) -> tuple[int, int]:
@@ -303,7 +304,7 @@ def _pattern_of(frame: bytes, at: int, fixed: int) -> _Pattern:
 def _read_unlike_partitions(
     frame: bytes, at: int, partitions: int, fixed: int, name: bytes, topics: list[RequestTopic]
 ) -> Steps[int]:
-    """Partitions one by one, those neighbours together that have one stride; returns the offset behind them."""
+    """Read partitions one by one, and join neighbours of one stride. Returns the offset after them."""
     start, stride, size = at, 0, len(frame)
     for taken in range(0, partitions, _STEP_PARTITIONS):
         if taken:

@@ -1,9 +1,9 @@
-"""The topics of a Fetch response, seen while their bytes pass.
+"""Reads the topics of a Fetch response while their bytes pass.
 
-`ResponseBody` knows the structure of every version, unit by unit and byte by byte: a topic's head, a partition, a
-topic's end. That is slow, so its subclasses take in whole runs of what is usual and lies in one chunk, and stop in
-front of everything else: what a chunk cuts off, what is rare, and whatever is wrong. Errors come from here alone, so
-they are the same for all chunkings.
+`ResponseBody` knows the structure of every version, unit by unit and byte by byte: the head of a topic, a partition,
+the end of a topic. This is slow. So its subclasses read whole runs of usual units within one chunk, and stop at
+everything else: a unit that the chunk cuts off, rare fields, and errors. Errors are raised only here, so they do not
+depend on how a response is cut into chunks.
 """
 
 import struct
@@ -18,28 +18,30 @@ from protocol.records import RecordsSeen, RecordWalker
 from protocol.varint import LONGEST_VARINT
 
 RESPONSE_ENTRY: Final = struct.Struct(">ihqi")
-"""What is kept of a partition: partition, error_code, high_watermark, size of its records in bytes (-1 where null)."""
+"""What is kept of a partition: partition, error_code, high_watermark, bytes of its records (-1: null)."""
 
 HEAD_SIZE: Final = RESPONSE_ENTRY.size - SIZE.size
-"""Bytes of the first three, with which a partition begins in every version."""
+"""Bytes of the first three of these, with which a partition begins in every version."""
 
 _LONGEST_NAME: Final = 255
-"""Bytes that a topic's name has in Kafka at most (249 today), for leaders that are not trusted with more."""
+"""The most bytes that a topic's name may have (Kafka's limit is 249); a leader that sends a longer one is not trusted.
+"""
 
 _NO_BOUND: Final = 2**63
-_NULL: Final = -1  # records that are null, which takes no bytes
+_NULL: Final = -1  # null records take no bytes
 _DIVERGING_EPOCH_TAG: Final = 0
 
 Structure: TypeAlias = Generator[int, bytes, None]
-"""Reads one unit: yields n > 0 to be sent the next n bytes, and n < 0 to have -n bytes passed over."""
+"""Reads one unit. It yields n > 0 to be sent the next n bytes, and n < 0 to have -n bytes skipped."""
 
 
 class ScannedTopic(NamedTuple):
     """One topic of a response.
 
-    `name` is its name, from v13 on its id. `headers` are its partitions as RESPONSE_ENTRY, back to back in wire order
-    (size -1 where records are null); `records` has what was seen of each partition that had any, in the same order.
-    `diverging` are the partitions with a diverging epoch (v12+): the follower will truncate them.
+    - `name`: its name, from v13 on its id.
+    - `headers`: its partitions as RESPONSE_ENTRY, one after the other in wire order (size -1: null records).
+    - `records`: what was seen of each partition with records, in the same order.
+    - `diverging`: the partitions with a diverging epoch (v12+), which the follower will truncate.
     """
 
     name: bytes
@@ -49,12 +51,10 @@ class ScannedTopic(NamedTuple):
 
 
 class ResponseBody:
-    """What follows a response's head: `count` topics in the `left` last bytes of a frame of `frame_size` bytes.
+    """What follows a response's head: `count` topics in the last `left` bytes of a frame of `frame_size` bytes.
 
-    It is refused when it has more than `most_partitions`, where that is not None.
-
-    `topics` is complete when `left` is 0. `behind_topics` is how many bytes of the frame follow the topics array: -1
-    until that is known.
+    It raises MalformedFrame when there are more than `most_partitions` (None is no bound). `topics` is complete when
+    `left` is 0. `behind_topics` is how many bytes of the frame follow the topics array; -1 until that is known.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class ResponseBody:
         self._smallest = smallest_partition(row)
         self._allowed = _NO_BOUND if most_partitions is None else most_partitions  # partitions that may still come
         self._longest_name = LONGEST_STRING if most_partitions is None else _LONGEST_NAME
-        # The topic being walked:
+        # the topic being read
         self._in_topic = False
         self._name = b""
         self._is_walked = False
@@ -110,15 +110,15 @@ class ResponseBody:
         self._seen_headers: list[bytes] = []
         self._records: list[RecordsSeen] = []
         self._diverging: list[int] = []
-        # The unit being read:
+        # the unit being read
         self._structure: Structure | None = None
-        self._wanted = 0  # bytes that it waits for
-        self._held = bytearray()  # the first of them
-        self._skip = 0  # bytes that it lets pass
-        self._walker: RecordWalker | None = None  # sees them, where they are records
+        self._wanted = 0  # bytes that the unit waits for
+        self._held = bytearray()  # the first of these bytes
+        self._skip = 0  # bytes that the unit skips
+        self._walker: RecordWalker | None = None  # sees the skipped bytes, if they are records
 
     def walk(self, view: memoryview, at: int, end: int) -> None:
-        """Walk `view[at:end]`, which is all of this frame and begins where the last chunk ended."""
+        """Read `view[at:end]`, which is of this frame only, and begins where the last chunk ended."""
         while at < end:
             if self._skip:
                 at = self._pass_over(view, at, end)
@@ -141,13 +141,13 @@ class ResponseBody:
                 raise MalformedFrame(f"{self.left} bytes follow the last topic", self._frame_size - self.left)
 
     def finish(self) -> None:
-        """The frame's last byte was walked; raises MalformedFrame where more is announced."""
+        """Note that the frame's last byte was read. MalformedFrame where more is announced."""
         if self._topics_left:
             raise MalformedFrame(f"the frame ends with {self._topics_left} topics to come", self._frame_size)
         if self._row.is_flexible and self.behind_topics <= 0:
             raise MalformedFrame("the frame ends without the response's tags", self._frame_size)
 
-    # Runs, for the subclasses to read. Each takes what it can of `view[at:end]`, and returns where it stopped.
+    # Runs, for subclasses to read. Each takes what it can of `view[at:end]`, and returns where it stopped.
 
     def _read_topics(self, view: memoryview, at: int, end: int) -> int:
         raise NotImplementedError
@@ -158,7 +158,7 @@ class ResponseBody:
     # Bytes for the unit being read
 
     def _begin(self, structure: Structure) -> None:
-        """Read a unit from here on; nothing of it was taken yet."""
+        """Begin to read a unit, of which nothing was taken yet."""
         self._structure = structure
         self._go_on(None)
 
@@ -251,7 +251,7 @@ class ResponseBody:
         yield from self._records_of(partition, max(size, 0))
 
     def _records_of(self, partition: int, size: int) -> Structure:
-        """A partition's records, and what follows them."""
+        """Read a partition's records, and what follows them."""
         if size:
             seen = RecordsSeen(partition, size, complete_bytes=0 if self._is_walked else size)
             self._records.append(seen)
@@ -274,7 +274,7 @@ class ResponseBody:
         yield from self._tags()
 
     def _tags(self) -> Generator[int, bytes, bool]:
-        """A tag buffer, its tags' bytes passed over; tells whether a diverging epoch is among them."""
+        """Read a tag buffer, skipping the tags' contents. Returns whether a diverging epoch is among them."""
         is_diverging = False
         for _ in range((yield from self._varint())):
             is_diverging |= (yield from self._varint()) == _DIVERGING_EPOCH_TAG
@@ -284,7 +284,7 @@ class ResponseBody:
         return is_diverging
 
     def _count(self) -> Generator[int, bytes, int]:
-        """An array's count, or the size of records; -1 where it is null."""
+        """Read an array's count or the size of records; -1 where it is null."""
         if self._row.is_flexible:
             return (yield from self._varint()) - 1
         return int(COUNT.unpack((yield COUNT.size))[0])
@@ -312,19 +312,19 @@ class ResponseBody:
 
     def _leave_topic(self) -> None:
         headers = b"".join(self._seen_headers)
-        # By tuple.__new__: at half of what the class's own constructor costs.
+        # takes half as long as the class's own constructor
         self.topics.append(tuple.__new__(ScannedTopic, (self._name, headers, self._records, tuple(self._diverging))))
         self._in_topic = False
         if not self._topics_left:
             self.behind_topics = self.left
 
     def _malformed(self, reason: str, left: int | None = None) -> MalformedFrame:
-        """An error where `left` bytes of the frame were to come: here by default."""
+        """Return an error at the place where `left` bytes of the frame are still to come; by default here."""
         return MalformedFrame(reason, self._frame_size - (self.left if left is None else left))
 
 
 def smallest_partition(row: FetchVersion) -> int:
-    """Bytes that a partition of a response takes at least: its size without transactions, records and tags."""
+    """Return the least bytes that a partition of a response takes: without transactions, records and tags."""
     count = 1 if row.is_flexible else COUNT.size
     return (
         row.response_partition.layout.size

@@ -1,8 +1,8 @@
-"""Runs of topics and partitions of a response, taken in without a look at each.
+"""Reads runs of topics and partitions of a response without looking at each of them.
 
-What is usual is a partition without records, transactions and tags: all of those have one size, so a run of them is
-seen column by column. Runs grow while they hold and shrink to single steps where records appear: neither a lone active
-partition among thousands nor thousands of active ones are slow.
+Usual partitions have no records, transactions or tags. All of these have one size, so a run of them is compared column
+by column. Runs grow while they fit, and shrink to single steps where records appear. So neither one active partition
+among thousands nor thousands of active ones are slow.
 """
 
 import struct
@@ -17,12 +17,12 @@ from protocol.records import RecordsSeen, walk_records
 from protocol.request_topics import SMALLEST_TOPIC
 from protocol.response_body import HEAD_SIZE, RESPONSE_ENTRY, ResponseBody, ScannedTopic, smallest_partition
 
-_FIRST_RUN: Final = 4  # partitions looked at in one go at first
-_GROWTH: Final = 4  # how much a run grows that held, and shrinks that did not
-_NULL: Final = -1  # records that are null
+_FIRST_RUN: Final = 4  # partitions in the first run
+_GROWTH: Final = 4  # the factor by which a run that fits grows, and one that does not shrinks
+_NULL: Final = -1  # the size of records that are null
 _EMPTY_SIZE: Final = SIZE.pack(0)
 _NULL_SIZE: Final = SIZE.pack(_NULL)
-_LIKE_NO_RECORDS: Final = b"\x00\xff"  # what the bytes of a size of 0 or -1 are
+_LIKE_NO_RECORDS: Final = b"\x00\xff"  # the values of the bytes in a size of 0 or -1
 _COMPACT_NULL_OR_EMPTY: Final = b"\x00\x01"
 _ONE_BYTE: Final = 0x80  # what is below takes one byte as a varint
 _LONGEST_COMPACT_SIZE: Final = 5
@@ -30,19 +30,19 @@ _LONGEST_COMPACT_SIZE: Final = 5
 
 @lru_cache
 def _partition_and_size(api_version: int) -> struct.Struct:
-    """Reads the id and the size of records of a partition below v12 that has no transactions."""
+    """Return a struct that reads the id and the records' size of a partition below v12 without transactions."""
     stride = smallest_partition(fetch_version(api_version))
     return struct.Struct(f">i{stride - 2 * SIZE.size}xi")
 
 
 @lru_cache
 def _heads(stride: int) -> struct.Struct:
-    """Reads what ScannedTopic keeps of a partition but for the size of its records."""
+    """Return a struct that reads what ScannedTopic keeps of a partition, without the size of its records."""
     return struct.Struct(f">{HEAD_SIZE}s{stride - HEAD_SIZE}x")
 
 
 class ClassicBody(ResponseBody):
-    """Below v12: fixed lengths and counts."""
+    """Versions below v12: lengths and counts of fixed size."""
 
     __slots__ = ("_stride", "_transactions_at")
 
@@ -150,9 +150,9 @@ class ClassicBody(ResponseBody):
         return at
 
     def _count_idle(self, headers: bytes, count: int) -> int:
-        """How many of `count` headers come before the first that announces records.
+        """Return how many of `count` headers come before the first one that announces records.
 
-        0 also where the two low bytes of a size look like none. What stands behind records is no header at all.
+        It is 0 also where the two low bytes of a size look as if there were none. What follows records is no header.
         """
         if self._is_idle(headers, count):
             return count
@@ -163,7 +163,7 @@ class ClassicBody(ResponseBody):
         return idle if self._is_idle(headers[: idle * stride], idle) else 0
 
     def _is_idle(self, headers: bytes, count: int) -> bool:
-        """Whether `count` headers stand back to back, with neither records nor transactions between them."""
+        """Return whether `count` headers follow each other without records or transactions in between."""
         stride = self._stride
         if self._transactions_at and not _all_null_or_empty(headers, count, self._transactions_at, stride):
             return False
@@ -180,7 +180,7 @@ class ClassicBody(ResponseBody):
 
 
 class CompactBody(ResponseBody):
-    """From v12 on: varints, and tag buffers behind every partition and every topic."""
+    """Versions from v12 on: varints, and a tag buffer after every partition and every topic."""
 
     __slots__ = ("_fixed",)
 
@@ -223,7 +223,7 @@ class CompactBody(ResponseBody):
             if not 0 <= partitions <= allowed or stop > frame_end:
                 break
             name = view[name_start:name_end].tobytes()
-            # The bytes are those of idle partitions where the last one's size is; most topics with records fail here.
+            # Idle partitions have such bytes at the last one's size; most topics with records fail here.
             if stop < end and not view[stop] and view[stop - 2] <= 1:
                 headers = view[entries:stop].tobytes()
                 if self._count_idle(headers, partitions) == partitions:
@@ -245,7 +245,7 @@ class CompactBody(ResponseBody):
 
     def _read_partitions(self, view: memoryview, at: int, end: int) -> int:
         stride, fixed, headers, records = self._smallest, self._fixed, self._seen_headers, self._records
-        size_at = stride - 2  # behind it the records, if any, and a tag buffer
+        size_at = stride - 2  # after it come the records, if there are any, and a tag buffer
         is_walked = self._is_walked
         frame_end = at + self.left
         partitions_left = self._partitions_left
@@ -266,7 +266,7 @@ class CompactBody(ResponseBody):
                 if at + stride + _LONGEST_COMPACT_SIZE > end:
                     break
             if view[at + fixed] not in _COMPACT_NULL_OR_EMPTY:
-                break  # transactions
+                break  # it has transactions
             behind = at + size_at + 1
             size = view[behind - 1]
             if size >= _ONE_BYTE:
@@ -311,7 +311,7 @@ class CompactBody(ResponseBody):
         return at
 
     def _count_idle(self, headers: bytes, count: int) -> int:
-        """How many of `count` partitions come before the first with transactions, records or tags."""
+        """Return how many of `count` partitions come before the first with transactions, records or tags."""
         stride = self._smallest
         return count - max(
             len(headers[self._fixed :: stride].lstrip(_COMPACT_NULL_OR_EMPTY)),
@@ -328,9 +328,9 @@ class CompactBody(ResponseBody):
 
 
 def _all_null_or_empty(headers: bytes, count: int, at: int, stride: int) -> bool:
-    """Whether the int32s at `at` of `count` headers are all 0 or all -1, or a mixture of both.
+    """Return whether each of the int32s at `at` of `count` headers is 0 or -1.
 
-    Seen column by column: one is neither when its four bytes differ or are not 0x00 or 0xff.
+    They are compared column by column: each has four equal bytes, 0x00 or 0xff.
     """
     low = headers[at + 3 :: stride]
     return (
@@ -342,9 +342,10 @@ def _all_null_or_empty(headers: bytes, count: int, at: int, stride: int) -> bool
 
 
 def _with_sizes(headers: bytes, stride: int, empty: int, sizes: bytes, empty_size: int) -> bytes:
-    """RESPONSE_ENTRY for each of the headers, none of which has records.
+    """Return a RESPONSE_ENTRY for each of the headers, none of which has records.
 
-    `sizes` has a byte for each: `empty_size` where the records are empty, which `empty` of them are, else null.
+    `sizes` has one byte for each header: `empty_size` where its records are empty (`empty` of them), else they are
+    null.
     """
     heads = [head for (head,) in _heads(stride).iter_unpack(headers)]
     if empty in (0, len(heads)):

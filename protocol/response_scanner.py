@@ -1,11 +1,11 @@
-"""Walking a Fetch response while its bytes pass from socket to socket.
+"""Scans a Fetch response while its bytes pass from socket to socket.
 
-A response may have gigabytes; what is kept of it are the partition headers (18 bytes each), never a record byte. The
-response may grow on its way: topics that the broker was not asked for are appended, and the frame's size and the
-topics array's count, which come first, are patched before anything is sent.
+A response may have gigabytes. Only the partition headers are kept (18 bytes each), never a record byte. Topics that the
+broker was not asked for may be appended; the frame's size and the topics array's count come first, so both are changed
+before anything is sent.
 
-The layout is Kafka's FetchResponse.json: [size, correlation_id, fixed fields of the version, count of topics], then
-the topics (see response_body). From v12 on a tag buffer follows the correlation id, and another the topics.
+The layout is that of Kafka's FetchResponse.json: [size, correlation_id, fixed fields of the version, count of topics],
+then the topics (see response_body). From v12 on one tag buffer follows the correlation id, and another one the topics.
 """
 
 from collections.abc import Callable, Container
@@ -24,13 +24,13 @@ from protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_va
 __all__ = ["Buffer", "FetchResponseScanner", "RecordsSeen", "ResponseHead", "ScannedTopic"]
 
 Buffer: TypeAlias = bytes | memoryview
-"""Bytes to send; a memoryview is a slice of what was received and only lives until the next receive."""
+"""Bytes to send. A memoryview is a slice of what was received, and is valid only until the next receive."""
 
-_LONGEST_HEAD: Final = 4096  # bytes, header tags included: brokers send none
+_LONGEST_HEAD: Final = 4096  # bytes with the header's tags, of which brokers send none
 
 
 class ResponseHead(NamedTuple):
-    """A response's fields in front of its topics; 0 where the version lacks them (v1+, v7+, v7+)."""
+    """A response's fields before its topics. They exist from v1, v7 and v7 on, and are 0 in earlier versions."""
 
     throttle_time_ms: int = 0
     error_code: int = 0
@@ -38,20 +38,23 @@ class ResponseHead(NamedTuple):
 
 
 class FetchResponseScanner:
-    """Scans one Fetch response in chunks of any size.
+    """Scans one Fetch response, in chunks of any size. Feed `receive` from the size prefix on until `done`.
 
-    Feed `receive` from the frame's size prefix on until `done`; after an error the scanner is of no use any more.
-    `appended` are `appended_topics` topics as encode_response_topics made them; they go out behind the broker's own,
-    unless the head that goes out has an error: then a follower looks at nothing else. An answer without topics that has
-    a throttle_time_ms stays empty: it is legal for a full fetch (KIP-219), with some of its partitions it is not.
-    `walk` names the topics whose records are stepped through batch by batch; for the records of others RecordsSeen has
-    complete_bytes = size and no batches.
-    `most_partitions` and `most_topics` are how many were asked for, each of them counted as often as it comes. A
-    response with more is malformed: what is kept of one is bounded by its request. None is no bound.
-    `head_patch` is called once with the broker's head; what it returns goes out, as far as the version has the fields.
+    After an error it can't be used any more. Its arguments:
 
-    `topics` is complete when `done`. `frame_size` is the frame's size field as received and `head` the broker's; both
-    are there from the first buffers on.
+    - `appended`: `appended_topics` topics, as encode_response_topics makes them, to be sent after the broker's own.
+      They are not sent if the head that goes out has an error, as followers then read nothing else. An answer without
+      topics that has a throttle_time_ms stays empty: an empty answer is legal for a full fetch (KIP-219), an answer
+      with only some of the partitions is not.
+    - `walk`: topics whose records are walked batch by batch. For all others RecordsSeen has complete_bytes = size, and
+      no batches.
+    - `most_partitions`, `most_topics`: how many were asked for. A response with more is malformed (repeated ones count
+      each time), so what is kept of it is bounded by its request. None is no bound.
+    - `head_patch`: called once with the broker's head. It returns the head to send, as far as the version has the
+      fields.
+
+    `topics` is complete when `done`. `frame_size` is the size field as received, and `head` the broker's head; both
+    exist as soon as there are buffers to send.
     """
 
     __slots__ = (
@@ -97,16 +100,17 @@ class FetchResponseScanner:
         self._most_partitions = most_partitions
         self._most_topics = most_topics
         self._patch = head_patch
-        self._held = bytearray()  # the frame's start, held back until it can be patched
-        self._needed = SIZE.size  # bytes of it without which nothing more can be read
-        self._body: ResponseBody | None = None  # when the head was read
+        self._held = bytearray()  # the frame's start, held back until it can be changed
+        self._needed = SIZE.size  # bytes of it that are needed to read on
+        self._body: ResponseBody | None = None  # None until the head is read
 
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
         """Take the next bytes received.
 
-        Returns what to send in their place, in order, and how many bytes of `view` belonged to this response. Raises
-        InvalidFrameSize, CorrelationMismatch, MalformedFrame, or FrameTooLarge where the appended topics do not fit
-        into a frame any more; nothing of `view` may be sent then.
+        Returns what to send for them, and how many bytes of `view` were of this response.
+
+        Raises InvalidFrameSize, CorrelationMismatch, MalformedFrame, or FrameTooLarge where the appended topics no
+        longer fit into a frame. Then nothing of `view` may be sent.
         """
         if self.done:
             return [], 0
@@ -142,9 +146,9 @@ class FetchResponseScanner:
         return buffers, end
 
     def _read_head(self, view: memoryview) -> tuple[bytes, bytes] | None:
-        """The frame's start up to the count of topics, as received and to be sent; None until all of it was received.
+        """Read the frame's start up to the count of topics. Returns it as received and as to be sent.
 
-        From then on there is a body.
+        None until all of it has come. From then on there is a body.
         """
         row = self._row
         self._held += view[: _LONGEST_HEAD - len(self._held)]
@@ -198,7 +202,7 @@ class FetchResponseScanner:
 
 
 def _read_count(frame: bytes, at: int, is_flexible: bool) -> tuple[int, int]:
-    """The count of topics and the offset behind it; an offset beyond `frame` where it is cut off."""
+    """Read the count of topics. Returns it and the offset after it; an offset beyond `frame` if it is cut off."""
     if is_flexible:
         count_and_one, end = read_unsigned_varint(frame, at)
         return count_and_one - 1, end

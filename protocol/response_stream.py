@@ -1,7 +1,9 @@
-"""The stream of responses: each matched with its request, passed or observed, and our own put between.
+"""The stream of responses: each is matched with its request, and passed or observed.
 
-Responses come in request order on every connection, so all that is needed to read them is the queue of requests that
-wait for one. They stream at any size.
+Answers of weir's own come between.
+
+Responses come in the order of requests on every connection. So only the queue of waiting requests is needed to read
+them. They are streamed, however long.
 """
 
 import struct
@@ -19,17 +21,17 @@ _SMALLEST_RESPONSE: Final = SIZE.size  # the correlation id
 
 
 class ResponseObserver(Protocol):
-    """Sees one response while its bytes pass, and may change them. A FetchResponseScanner is one."""
+    """Sees one response while its bytes pass, and may change them. FetchResponseScanner is one."""
 
     @property
     def done(self) -> bool:
         """Whether the response's last byte was received."""
 
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
-        """Take the next bytes received, the first time from the frame's size prefix on.
+        """Take the next bytes received; the first call begins with the frame's size prefix.
 
-        Returns what to send in their place, in order, and how many bytes of `view` belonged to this response. Raises
-        ProtocolError where the response cannot be trusted: the connection is then closed.
+        Returns what to send for them, in order, and how many bytes of `view` were of this response. Raises
+        ProtocolError where the response cannot be trusted; the connection then has to be closed.
         """
 
 
@@ -37,8 +39,8 @@ class ResponseObserver(Protocol):
 class Pending:
     """A request that waits for its response.
 
-    `observer` sees the broker's response as it passes; `answer`, a whole frame, is sent in place of one: the broker
-    does not know of that request. With neither the broker's response passes as it is.
+    `observer` sees the broker's response as it passes. `answer`, a whole frame, is sent instead of one; the broker does
+    not know such a request. With neither, the broker's response passes as it is.
     """
 
     correlation_id: int
@@ -49,8 +51,8 @@ class Pending:
 class ResponseStream(FrameStream):
     """One connection's responses, from broker to follower or client.
 
-    `expect` every request in order, then feed `receive` with what arrives. `completed` has the observers of responses
-    that were received whole; the caller takes them out.
+    `expect` every request in order, and feed `receive` with the bytes that arrive. `completed` gets the observers of
+    responses that were received whole; the caller takes them out.
     """
 
     __slots__ = ("_becoming_opaque", "_observer", "completed", "pending")
@@ -58,38 +60,44 @@ class ResponseStream(FrameStream):
     def __init__(self) -> None:
         super().__init__()
         self.pending: deque[Pending] = deque()
-        """Requests whose responses have not been passed on whole, oldest first."""
+        """Requests whose responses have not passed whole, the oldest first."""
         self.completed: list[ResponseObserver] = []
         self._becoming_opaque = False
-        self._observer: ResponseObserver | None = None  # of a response that is being received
+        self._observer: ResponseObserver | None = None  # of the response that is being received
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the last byte received was a response's last one."""
+        """Whether the last byte received was the last one of a response."""
         return not self._left and self._observer is None and not self._head
 
     @property
     def observing(self) -> bool:
-        """Whether a response is being observed."""
+        """Whether a response is being observed now."""
         return self._observer is not None
 
     def expect(self, pending: Pending) -> None:
-        """Put a request that is being forwarded, or an answer of our own, at the end of those that wait."""
+        """Add a request that is being forwarded, or an answer of weir's own, to the end of the queue."""
         self.pending.append(pending)
 
     def ready_answers(self) -> list[Buffer]:
-        """Take the answers of our own whose turn it is: a response under way is still the first that is pending."""
+        """Take out weir's own answers whose turn it is.
+
+        While a response is being received, it is still first in the queue.
+        """
         answers: list[Buffer] = []
         self._take_answers(answers)
         return answers
 
     def become_opaque(self) -> None:
-        """Let everything pass once all responses that requests wait for have come."""
+        """Let everything pass after all pending responses have come."""
         self._becoming_opaque = True
         self.opaque = not self.pending and self.at_boundary
 
     def skip(self, size: int) -> bool:
-        """Whether the next `size` bytes pass and end no response. If so they count as received: the fast path."""
+        """Return whether the next `size` bytes pass and end no response.
+
+        If so, they count as received (the fast path).
+        """
         if self.opaque:
             return True
         if size < self._left:
@@ -98,13 +106,13 @@ class ResponseStream(FrameStream):
         return False
 
     def receive(self, view: memoryview, out: list[Buffer]) -> None:
-        """Take the next bytes received; put what to send into `out`, as slices of `view` wherever possible.
+        """Take the next bytes received. What to send goes into `out`, as slices of `view` where possible.
 
-        Raises InvalidFrameSize, UnexpectedResponse, CorrelationMismatch, and what the observers raise; `out` then has
-        all that came before that response.
+        Raises InvalidFrameSize, UnexpectedResponse, CorrelationMismatch, and what observers raise. `out` then has
+        everything before that response.
         """
         size = len(view)
-        start = at = 0  # view[start:at] is to pass and is not in `out` yet
+        start = at = 0  # view[start:at] passes, and is not in `out` yet
         try:
             while at < size:
                 if self.opaque:
@@ -134,7 +142,7 @@ class ResponseStream(FrameStream):
                 out.append(view[start:at])
 
     def _complete_head(self, view: memoryview, at: int, out: list[Buffer]) -> int:
-        """Add to the 8 bytes that name the request answered; returns the offset behind what was taken."""
+        """Add to the first 8 bytes, which name the request. Returns the offset after those taken."""
         at = self._hold(view, at, _SIZE_AND_CORRELATION.size)
         held = self._head
         if len(held) < _SIZE_AND_CORRELATION.size:
@@ -153,7 +161,7 @@ class ResponseStream(FrameStream):
         return at
 
     def _begin(self, size: int, correlation_id: int) -> None:
-        """Match a response, of which nothing was taken yet, with the request that waits for it."""
+        """Match a response, of which nothing was taken yet, with its request."""
         _check_size(size)
         if not self.pending:
             raise UnexpectedResponse(correlation_id)
@@ -165,7 +173,7 @@ class ResponseStream(FrameStream):
             self._left = SIZE.size + size
 
     def _observe(self, observer: ResponseObserver, view: memoryview, out: list[Buffer]) -> int:
-        """Let the observer take the next bytes; returns how many of them it took."""
+        """Let the observer take the next bytes. Returns how many it took."""
         buffers, taken = observer.receive(view)
         out += buffers
         if observer.done:
@@ -175,7 +183,7 @@ class ResponseStream(FrameStream):
         return taken
 
     def _finish(self, out: list[Buffer]) -> None:
-        """The first pending response has passed whole."""
+        """Note that the first pending response has passed whole."""
         self.pending.popleft()
         self._take_answers(out)
 

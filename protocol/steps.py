@@ -1,6 +1,6 @@
-"""Work in steps: what could take long pauses now and then, so that others can be served in between.
+"""Work in steps: long work pauses from time to time, so that other work can be done in between.
 
-A step is a generator's `yield`; its result is what it returns.
+Each `yield` of the generator ends a step; the generator returns the result.
 """
 
 from collections.abc import Generator
@@ -12,7 +12,7 @@ Steps: TypeAlias = Generator[None, None, T]
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Take all steps, and return what comes of them."""
+    """Run all steps, and return the result."""
     while True:
         try:
             next(steps)

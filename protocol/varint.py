@@ -1,7 +1,7 @@
-"""Unsigned varints and tag buffers (KIP-482): what Kafka's flexible versions are made of.
+"""Unsigned varints and tag buffers (KIP-482), which Kafka's flexible versions are made of.
 
-Both are read from bytes that may end too soon. An offset beyond their end then says how many bytes are needed to know
-more; reading on from there yields a larger one, so no caller has to look in between.
+Both are read from bytes that may end too early. The offset returned is then beyond the end, and says how many bytes are
+needed to read on. Reading on from such an offset gives an even larger one, so callers need not check in between.
 """
 
 from typing import Final
@@ -9,16 +9,17 @@ from typing import Final
 from protocol.errors import MalformedFrame
 
 LONGEST_VARINT: Final = 5
-"""Bytes of an unsigned 32-bit one."""
+"""The bytes of the longest unsigned 32-bit varint."""
 
 MOST_TAGS: Final = 8
-"""Of one buffer that is read as a whole. Kafka writes two at most; with any number, reading could take seconds."""
+"""The most tags in one buffer that is read as a whole. Kafka writes at most two; with any number, reading could take
+seconds."""
 
 
 def read_unsigned_varint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """The value and the offset behind it; 0 and an offset beyond `data` where it is cut off.
+    """Read a varint. Returns it and the offset after it; 0 and an offset beyond `data` if it is cut off.
 
-    Raises MalformedFrame where it does not end within 5 bytes, at an offset within `data`.
+    Raises MalformedFrame where it does not end within 5 bytes.
     """
     if at < len(data) and data[at] < 0x80:  # nearly always
         return data[at], at + 1
@@ -34,7 +35,7 @@ def read_unsigned_varint(data: bytes | bytearray | memoryview, at: int) -> tuple
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """The value's bytes, as few as there can be."""
+    """Encode a value in as few bytes as possible."""
     if value < 0x80:
         return _SHORT[value]
     encoded = bytearray()
@@ -46,7 +47,7 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def after_tags(data: bytes | bytearray | memoryview, at: int) -> int:
-    """The offset behind a tag buffer: a count, then for each tag its number, its size in bytes, and those bytes.
+    """Return the offset after a tag buffer: a count, then for each tag its number, its size in bytes, and its bytes.
 
     Raises MalformedFrame where there are more than MOST_TAGS.
     """
@@ -63,7 +64,7 @@ def after_tags(data: bytes | bytearray | memoryview, at: int) -> int:
 
 
 def read_tag_count(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """The count of tags with which a buffer begins, and the offset behind it, as `read_unsigned_varint`.
+    """Read the count of tags at a buffer's begin. Returns it and the offset after it, as `read_unsigned_varint`.
 
     Raises MalformedFrame where there are more than MOST_TAGS.
     """

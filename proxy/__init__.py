@@ -1,1 +1,4 @@
-"""The data path's sockets: listeners, links, configuration, admin HTTP and metrics."""
+"""The sidecar's sockets and its event loop: listeners and links, configuration, cluster view, admin HTTP, export.
+
+Decisions about fetches belong in `quota`, and layouts of Kafka's messages in `protocol`.
+"""

@@ -1,4 +1,4 @@
-"""The event loop and the process's limits."""
+"""The choice of the event loop, and the process's limit of open files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import resource
 from typing import Literal
 
 EVENT_LOOP: Literal["asyncio", "uvloop"] = "asyncio"
-"""Which loop runs the sidecar. The bench decides (docs/performance.md); WEIR_EVENT_LOOP lets it compare the two."""
+"""Which loop runs the sidecar, as decided by the bench (docs/performance.md). WEIR_EVENT_LOOP overrides it to compare.
+"""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop of the kind chosen; asyncio's own where uvloop is not installed."""
+    """Return a new event loop of the chosen kind; asyncio's own where uvloop is not installed."""
     if os.environ.get("WEIR_EVENT_LOOP", EVENT_LOOP) == "uvloop":
         try:
             import uvloop
@@ -24,7 +25,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit of open files to the hard one: each connection takes two. Return the limit now in force."""
+    """Raise the soft limit of open files to the hard one, as each link takes two. Returns the limit now in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:

@@ -1,4 +1,4 @@
-"""Structured logs: one line an event, `key=value` or JSON, on stderr; repeated faults are counted, not repeated."""
+"""Structured logs on stderr: one line per event, as `key=value` or JSON. Repeated faults are only counted."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from typing import TextIO
 from proxy.log_writer import WriterHandler
 
 FAULT_INTERVAL_SECONDS = 10.0
-"""The same fault of the same peer is logged at most once in this time, with a count of those suppressed."""
+"""The same fault of the same peer is logged at most once in this time, with a count of the suppressed ones."""
 
 _KINDS_REMEMBERED = 1024
-_KIND_LENGTH = 60  # of a library's message: what comes behind it differs from line to line
+_KIND_LENGTH = 60  # of a library's message: what follows differs from line to line
 _BARE = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
 _FIELDS = "weir_fields"
 _SUPPRESSED = "weir_suppressed"
 
 
 class _RepeatLimit:
-    """Lets one line of a kind through in FAULT_INTERVAL_SECONDS. `clock` gives monotonic seconds."""
+    """Lets one line per kind through in FAULT_INTERVAL_SECONDS. `clock` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._logged: dict[tuple[str, object], tuple[float, int]] = {}  # (logged at, suppressed since)
+        # by kind: when a line was last logged, and how many were suppressed since
+        self._logged: dict[tuple[str, object], tuple[float, int]] = {}
 
     def admit(self, kind: tuple[str, object]) -> int | None:
-        """Return how many lines of this kind were suppressed since the last one; None: this one is, too."""
+        """Return how many lines of this kind were suppressed since the last one; None to suppress this one too."""
         now = self._clock()
         logged_at, suppressed = self._logged.get(kind, (None, 0))
         if logged_at is not None and now - logged_at < FAULT_INTERVAL_SECONDS:
@@ -44,15 +45,15 @@ class _RepeatLimit:
 
     def _forget(self, now: float) -> None:
         old = [kind for kind, (at, _) in self._logged.items() if now - at >= FAULT_INTERVAL_SECONDS]
-        # With none old enough the one that was first logged goes: memory stays bounded in any flood of peers.
+        # If none is old enough, the one logged first goes: memory stays bounded however many peers there are.
         for kind in old or [min(self._logged, key=lambda kind: self._logged[kind][0])]:
             del self._logged[kind]
 
 
 class EventLog:
-    """Writes events of one part of the sidecar through the standard library's logging.
+    """Writes the events of one part of the sidecar through the standard library's logging.
 
-    `clock` gives monotonic seconds; it is read for faults only.
+    `clock` gives monotonic seconds, and is read for faults only.
     """
 
     def __init__(self, name: str = "weir", clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,7 +65,7 @@ class EventLog:
         self._write(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """Log an event that an operator should know of; see `fault` for one that may come in floods."""
+        """Log an event that an operator should know of. For one that may come in floods, see `fault`."""
         self._write(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: object) -> None:
@@ -72,9 +73,9 @@ class EventLog:
         self._write(logging.ERROR, event, fields)
 
     def fault(self, event: str, peer: object, **fields: object) -> None:
-        """Log what went wrong with `peer` as a warning, at most once in FAULT_INTERVAL_SECONDS an event and peer.
+        """Log a fault of `peer` as a warning, at most once in FAULT_INTERVAL_SECONDS for each event and peer.
 
-        The next line carries `suppressed`, the number of those in between.
+        The next line has `suppressed`, the number of faults in between.
         """
         suppressed = self._faults.admit((event, peer))
         if suppressed is not None:
@@ -87,9 +88,9 @@ class EventLog:
 
 
 class LibraryLimit(logging.Filter):
-    """Lets through all of our own lines, and those of libraries once in FAULT_INTERVAL_SECONDS a kind.
+    """Lets through weir's own lines, and those of libraries once in FAULT_INTERVAL_SECONDS for each kind.
 
-    A client that sends garbage, or a process out of descriptors, makes them write a line each time.
+    A client that sends garbage, or a process without descriptors, makes libraries write a line each time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -122,9 +123,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(*, as_json: bool = False, level: str = "info", stream: TextIO | None = None) -> None:
-    """Send this process's logs, libraries' included, to `stream` in one form; without one to stderr, by a thread.
+    """Send the logs of this process, libraries' included, to `stream` in one form.
 
-    May be called again, for another form or level.
+    Without a stream they go to stderr, written by a thread.
+
+    It may be called again for another form or level.
     """
     root = logging.getLogger()
     writers: list[logging.Handler] = [handler for handler in root.handlers if isinstance(handler, WriterHandler)]
@@ -134,14 +137,14 @@ def configure_logging(*, as_json: bool = False, level: str = "info", stream: Tex
     root.handlers[0].setFormatter(JsonFormatter() if as_json else KeyValueFormatter())
     root.handlers[0].filters[:] = [LibraryLimit()]
     root.setLevel(level.upper())
-    # Both write a line or more for what is said once, and rate-limited, by the event log.
+    # Both write one line or more for faults that the event log has once, and rate-limited.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
 
 
 def os_error_reason(error: OSError) -> str:
     """Return the system's words for an error; asyncio's own ("Connect call failed") say less."""
-    # A failed resolution of a name has a number of its own, below 0.
+    # a failed resolution of a name has a number below 0, of its own
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
 
 

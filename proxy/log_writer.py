@@ -1,4 +1,4 @@
-"""Writes log lines from a thread of its own: a stderr that nobody reads may not hold up the event loop."""
+"""Writes log lines from a thread, so that a stderr that nobody reads cannot hold up the event loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from typing import Final, TextIO
 
 MAX_LINES: Final = 1000
-"""Lines that may wait to be written; further ones are dropped."""
+"""The most lines that wait to be written; further ones are dropped."""
 
 _END_SECONDS: Final = 1.0
 
@@ -30,7 +30,7 @@ class WriterHandler(logging.Handler):
         self._writing.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record's line, or count it where too many wait."""
+        """Queue a record's line, or count it where too many lines wait."""
         line = self.format(record)
         try:
             self._lines.put_nowait(line)
@@ -38,7 +38,7 @@ class WriterHandler(logging.Handler):
             self._dropped += 1
 
     def close(self) -> None:
-        """Write what waits, within a second: logging does so at the end of the process."""
+        """Write the waiting lines within a second. logging calls this at the end of the process."""
         super().close()
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=_END_SECONDS)
@@ -52,7 +52,7 @@ class WriterHandler(logging.Handler):
         self._tell_dropped()
 
     def _put(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody is there to be told
+        with contextlib.suppress(OSError, ValueError):  # nobody is left to be told
             self._stream.write(f"{line}\n")
             self._stream.flush()
 
@@ -61,7 +61,7 @@ class WriterHandler(logging.Handler):
             self._put(self._dropped_line())
 
     def _dropped_line(self) -> str:
-        self.acquire()  # `emit` is called with it
+        self.acquire()  # `emit` is called with this lock held
         try:
             dropped, self._dropped = self._dropped, 0
         finally:

@@ -16,14 +16,15 @@ from proxy.sidecar import ListenError, Sidecar
 __all__ = ["ListenError", "run_sidecar"]
 
 _NEW_OBJECTS_BEFORE_COLLECTION = 10_000
-"""The data path makes almost no cycles, and while they are looked for it stands still."""
+"""Python looks for reference cycles after this many new objects. The data path makes hardly any, and stands still
+meanwhile."""
 
 
 def run_sidecar(config: Config, path: Path, version: str) -> int:
-    """Serve `config` until SIGTERM or SIGINT, then drain; return the exit status.
+    """Serve `config` until SIGTERM or SIGINT, then drain. Returns the exit status.
 
-    0 when it drained, within its time or by closing what was left then; 1 when a second signal cut it short. SIGHUP
-    loads `path` again. Raises ListenError when an address cannot be listened on.
+    It is 0 if the sidecar drained, or closed what was left at the end of its time; 1 if a second signal cut that short.
+    SIGHUP loads `path` again. Raises ListenError when an address cannot be listened on.
     """
     configure_logging(as_json=config.log.json, level=config.log.level)
     raise_descriptor_limit()
@@ -43,7 +44,7 @@ async def _serve(config: Config, path: Path, version: str) -> int:
     try:
         await sidecar.start()
         reloading = asyncio.create_task(_reload_when_asked(sidecar, path, hang_up))
-        gc.freeze()  # what is there now stays: collections need not look at it
+        gc.freeze()  # what exists now stays, so collections need not look at it
         await end.wait()
         drained = await _drained(sidecar, again)
         sidecar.log.info("stopped", drained=drained)
@@ -68,7 +69,7 @@ async def _reload_when_asked(sidecar: Sidecar, path: Path, asked: asyncio.Event)
         await asked.wait()
         asked.clear()
         try:
-            # In a thread: a disk may be slow, and so may be the resolution of a host's name.
+            # in a thread, as a disk or the resolution of a host name may be slow
             sidecar.reload(await asyncio.to_thread(load_config, path))
         except Exception as error:  # noqa: BLE001 - a bug that one file meets may not end all later reloads
             sidecar.reload_refused(error)

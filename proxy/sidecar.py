@@ -39,13 +39,13 @@ from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 
 RELOADABLE = ("throttle", "quota", "fetch", "limits", "log")
-"""The tables that `reload` puts in force; the others need a restart."""
+"""The tables of the file that `reload` puts in force; the others need a restart."""
 
-_MOST_NAMED = 10  # parts of the throttle in one log line
+_MOST_NAMED = 10  # the most parts of the throttle that one log line names
 
 
 class ListenError(Exception):
-    """An address that could not be listened on. `field` is its path in the configuration, `reason` says why."""
+    """An address cannot be listened on. `field` is its path in the configuration, `reason` says why."""
 
     def __init__(self, field: str, address: Address, reason: str) -> None:
         super().__init__(field, address, reason)
@@ -58,7 +58,7 @@ class ListenError(Exception):
 
 
 class Sidecar:
-    """Serves `config` from `start` to `drain`. `version` is shown; `clock` gives monotonic seconds."""
+    """Serves `config` from `start` to `drain`. `version` is for display; `clock` gives monotonic seconds."""
 
     def __init__(self, config: Config, version: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
@@ -103,7 +103,7 @@ class Sidecar:
         self._state = "starting"
 
     async def start(self) -> None:
-        """Listen everywhere, or nowhere: ListenError names the address that cannot be had."""
+        """Listen on every address or on none; ListenError names the address that is not available."""
         try:
             for index, ingress in enumerate(self.config.ingress):
                 sources = ReplicaSources(ingress.replicas_from, self._clock)
@@ -126,9 +126,9 @@ class Sidecar:
         self._state = "serving"
 
     async def drain(self) -> None:
-        """Stop accepting, and close each connection when nothing is in flight on it, all within `limits.drain_seconds`.
+        """Stop accepting, and close each connection when nothing is in flight on it, within `limits.drain_seconds`.
 
-        The admin server answers until `close`, so that readiness shows why no connection is taken.
+        The admin server goes on until `close`, so that readiness shows why no connection is accepted.
         """
         self._state = "draining"
         seconds = self.config.limits.drain_seconds
@@ -136,7 +136,7 @@ class Sidecar:
         await asyncio.gather(*(listener.drain(seconds) for listener in self.listeners))
 
     async def close(self) -> None:
-        """Close everything at once; may be called in any state, and again."""
+        """Close everything at once. May be called in any state, and more than once."""
         self._state = "closed"
         if self._expiry is not None:
             self._expiry.cancel()
@@ -144,11 +144,11 @@ class Sidecar:
         for listener in self.listeners:
             listener.abort()
         if self._exporter is not None:
-            await self._exporter.close()  # behind the connections: the last sample has all that they moved
+            await self._exporter.close()  # after the connections: the last sample then has everything that they moved
         await self._admin.stop()
 
     def reload(self, config: Config) -> None:
-        """Put in force what `config` changes and what needs no restart; one log line says what does need one."""
+        """Put the changes in `config` in force that need no restart. One log line names those that need one."""
         old, tables = self.config, [field.name for field in msgspec.structs.fields(Config)]
         changed = [name for name in tables if getattr(old, name) != getattr(config, name)]
         kept = {name: getattr(old, name) for name in tables if name not in RELOADABLE}
@@ -156,7 +156,7 @@ class Sidecar:
         if "log" in changed:
             configure_logging(as_json=config.log.json, level=config.log.level)
         self._apply_limits()
-        # The file is in force again as it stands, what HTTP set included: one rule, whatever changed.
+        # The file's table replaces everything, also what HTTP has set: one rule, whatever has changed.
         undone = self.throttle.load(config.throttle)
         if undone:
             more = f" and {len(undone) - _MOST_NAMED} more" if len(undone) > _MOST_NAMED else ""
@@ -171,7 +171,7 @@ class Sidecar:
         )
 
     def reload_refused(self, error: Exception) -> None:
-        """Count and log a file that is not put in force; what is no ConfigError is a bug."""
+        """Count and log a file that is not put in force. An error that is no ConfigError is a bug."""
         self.process.reloads["refused"] += 1
         if isinstance(error, ConfigError):
             self.log.error("config_refused", error=error, effect="nothing changes")
@@ -181,7 +181,7 @@ class Sidecar:
     # What the admin server shows
 
     async def not_ready(self) -> list[str]:
-        """Return why this sidecar is not ready, one sentence each; empty when it is."""
+        """Return the reasons why this sidecar is not ready, one sentence each; empty when it is ready."""
         if self._state != "serving":
             return [f"the sidecar is {self._state}"]
         return await self._probe.failures()
@@ -229,7 +229,7 @@ class Sidecar:
         self._await_expiry()
 
     def _await_expiry(self) -> None:
-        """Put what is below in force when the next part of the throttle expires."""
+        """When the next entry of the throttle expires, put the layer below it in force."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None

@@ -1,4 +1,4 @@
-"""What people and Prometheus ask a sidecar: health, metrics, status, and the throttle over HTTP.
+"""What people and Prometheus get from a sidecar: health, metrics, status, and the throttle over HTTP.
 
-Reads the plain integers that the data path counts; changes nothing but the throttle.
+It reads the plain integers that the data path counts. Nothing but the throttle may be changed from here.
 """

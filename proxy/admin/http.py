@@ -1,6 +1,6 @@
 """The admin HTTP server: health, readiness, metrics, the throttle and the status.
 
-It has no authentication of its own: it listens on loopback unless it is told otherwise.
+It has no authentication, so by default it listens on loopback.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from proxy.log import EventLog
 from proxy.throttle.table import LayeredThrottle
 
 MAX_BODY_BYTES = 2 << 20
-"""A table of 20,000 partitions, four replicas each with ids of four digits, is about 1.1 MB."""
+"""A table of 20,000 partitions with four replicas each, whose ids have four digits, takes about 1.1 MB."""
 
-_BACKLOG = 8  # connections accepted at a time: out of descriptors, asyncio writes a line for each that it cannot
+# connections accepted at a time: without descriptors, asyncio logs a line for each that it fails to accept
+_BACKLOG = 8
 
 MAX_CONNECTIONS = 100
-"""Beyond that the oldest are closed: they are descriptors that the brokers' connections need."""
+"""With more connections the oldest are closed: the brokers' connections need the descriptors."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Administered(Protocol):
-    """What the admin server shows and changes."""
+    """What the admin server shows and changes; a Sidecar is one."""
 
     throttle: LayeredThrottle
 
     async def not_ready(self) -> list[str]:
-        """Return why this sidecar is not ready, one sentence each; empty when it is."""
+        """Return the reasons why this sidecar is not ready, one sentence each; empty when it is ready."""
 
     async def status(self) -> dict[str, Any]:
         """Return the state as plain JSON values."""
@@ -67,7 +68,10 @@ class AdminServer:
         self._listening: asyncio.Server | None = None
 
     async def start(self, address: Address) -> Address:
-        """Listen on `address`; return the address bound (port 0 becomes a real one). OSError when it cannot be had."""
+        """Listen on `address`.
+
+        Returns the bound address, in which port 0 became a real one; OSError when it is not available.
+        """
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         server: Any = self._runner.server
@@ -78,7 +82,7 @@ class AdminServer:
         return Address(host, port)
 
     async def stop(self) -> None:
-        """Close the listener; requests being answered have a second to end."""
+        """Close the listener. Requests that are being answered have a second to end."""
         if self._listening is not None:
             self._listening.close()
         await self._runner.cleanup()
@@ -111,7 +115,7 @@ class AdminServer:
         throttle = self._administered.throttle
         try:
             body = await request.read()
-        except web.RequestPayloadError as error:  # compressed otherwise than Content-Encoding says
+        except web.RequestPayloadError as error:  # the body is not compressed as Content-Encoding says
             raise ConfigError("body", f"cannot be read: {error}") from error
         if request.method == "DELETE":
             throttle.clear()
@@ -133,11 +137,11 @@ class AdminServer:
 
 
 def _new_connection(server: web.Server) -> asyncio.BaseProtocol:
-    """Make room first: aiohttp lets a client stay that never asks anything."""
-    connections = server.connections  # the oldest first
+    """Make room before a connection is accepted: aiohttp keeps clients that never send a request."""
+    connections = server.connections  # oldest first
     for oldest in connections[: max(0, len(connections) + 1 - MAX_CONNECTIONS)]:
         if oldest.transport is not None:
-            oldest.transport.abort()  # it may take nothing that is sent to it either
+            oldest.transport.abort()  # aborted, as it may take nothing that is sent either
     return server()
 
 

@@ -1,7 +1,7 @@
 """Prometheus metrics over the plain integers that the data path counts, rendered in slices.
 
-Nothing of prometheus-client stands on the data path: families are read from the counters when they are scraped. At
-20,000 partitions a scrape is tens of thousands of lines, so it is made slice by slice, and the event loop runs between.
+The data path does not use prometheus-client: families are read from the counters at each scrape. With 20,000 partitions
+a scrape is tens of thousands of lines, so it is made in slices, between which the event loop runs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 
 SAMPLES_PER_SLICE = 100
-"""About 1 ms of work: other connections wait for no more than that."""
+"""About 1 ms of work, for which other connections have to wait."""
 
-# Shown from the start, at 0: a rate needs the sample before the first event.
+# Shown as 0 from the start: Prometheus's rate() needs a sample before the first event.
 KNOWN_PASSTHROUGH = (
     *("fetch_version", "fetch_too_large", "fetch_malformed", "too_many_topics", "too_many_partitions"),
     "not_a_replica",
@@ -42,7 +42,7 @@ KNOWN_UPSTREAM_FAILURES = ("refused", "unreachable", "timeout")
 
 
 class Family(NamedTuple):
-    """One metric: its samples are read lazily, as pairs of label values and value."""
+    """One metric. Its samples, pairs of label values and a value, are read lazily."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -53,7 +53,7 @@ class Family(NamedTuple):
 
 @dataclass(slots=True)
 class SideSource:
-    """What is counted on one side."""
+    """The counters of one side."""
 
     throttle: Throttle
     relay: RelayStats
@@ -61,7 +61,7 @@ class SideSource:
 
 @dataclass(slots=True)
 class ProcessStats:
-    """What is counted for the whole process. `reloads` is by result: `ok` or `refused`."""
+    """The counters of the whole process. `reloads` is by result: `ok` or `refused`."""
 
     version: str
     topic_names: TopicNames
@@ -70,7 +70,7 @@ class ProcessStats:
 
 
 def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Family]:
-    """Yield every family of the sidecar."""
+    """Yield every metric family of the sidecar."""
     yield from _rate_families(sides)
     yield from _partition_families(sides)
     yield from _relay_families(sides)
@@ -229,7 +229,7 @@ def _partition_families(sides: Sequence[SideSource]) -> Iterator[Family]:
             ((side.throttle.side, _text(topic), str(partition)), sizes[partition])
             for side in sides
             for topic, sizes in list(side.throttle.stats.partition_bytes.items())
-            for partition in list(sizes)  # of keys alone: 20,000 new pairs would take 3 ms
+            for partition in list(sizes)  # only the keys: 20,000 new pairs would take 3 ms
         ),
     )
     yield Family(
@@ -350,7 +350,7 @@ def _text(topic: bytes) -> str:
 
 
 class _Slice(Collector):
-    """What an encoder of prometheus-client takes: something to collect."""
+    """The form in which an encoder of prometheus-client takes a metric: as a collector."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -360,14 +360,14 @@ class _Slice(Collector):
 
 
 def content_type(accept: str) -> str:
-    """Return the content type of the format that an Accept header asks for: OpenMetrics or Prometheus text."""
+    """Return the content type for an Accept header: OpenMetrics or Prometheus text."""
     return choose_encoder(accept)[1]
 
 
 async def render(shown: Iterable[Family], accept: str = "") -> AsyncIterator[bytes]:
-    """Yield the exposition in slices of SAMPLES_PER_SLICE samples, letting the event loop run after each.
+    """Yield the exposition in slices of SAMPLES_PER_SLICE samples; the event loop runs after each slice.
 
-    The process's own metrics (memory, CPU, descriptors) follow. Slices put together are one valid exposition.
+    Metrics of the process (memory, CPU, descriptors) come last. The slices together are one valid exposition.
     """
     encode, chosen = choose_encoder(accept)
     for family in shown:

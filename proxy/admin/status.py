@@ -1,4 +1,4 @@
-"""What `GET /v1/status` shows: rates, quotas, links, partitions left out and lag."""
+"""The content of `GET /v1/status`: rates, quotas, links, partitions left out, and lag."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORST_SHOWN = 20
 
 
 async def side_status(side: SideSource) -> dict[str, Any]:
-    """Return one side's state as plain JSON values; rates are bytes/s, sizes bytes. The event loop runs in between."""
+    """Return one side's state as plain JSON values, in bytes and bytes/s. The event loop runs in between."""
     throttle, relay = side.throttle, side.relay
     settings, stats = throttle.settings, throttle.stats
     now = throttle.clock()

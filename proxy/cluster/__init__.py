@@ -1,5 +1,6 @@
-"""The one view of the cluster: what brokers are asked for, how often, what they told, and who takes it.
+"""The one view of the cluster: what brokers are asked, how often, what they answered, and who gets the answers.
 
-Here: a client, its channels to a broker, what it polls, and what passes answers on. Not here: decisions about fetches
-(quota/), and what a listener makes of addresses (proxy.replica_sources). To ask for something more, write a `Poll`.
+A client, its channels to a broker, the polls and their subscribers live here. Decisions about fetches belong in
+`quota`, judging clients by their addresses in `proxy.relay.replica_sources`. To ask the cluster for something else,
+write another `Poll`.
 """

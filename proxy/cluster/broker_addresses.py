@@ -1,4 +1,4 @@
-"""Resolves the names of the cluster's brokers, beside all else that the event loop does."""
+"""Resolves the host names of the cluster's brokers without holding up the event loop."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _MOST_BROKERS: Final = 10_000
 
 
 class BrokerAddresses:
-    """Tells `learned` of every broker's addresses whenever the cluster was asked for its brokers.
+    """Calls `learned` with every broker's addresses, each time the cluster was asked for its brokers.
 
-    A broker that is down is missing in the cluster's answers, and a name's server may be, too: what was known stays.
+    A broker that is down is missing in the cluster's answers, and a name server may be down too. So addresses that were
+    known stay.
     """
 
     def __init__(self, learned: Callable[[Addresses], None]) -> None:
@@ -27,12 +28,12 @@ class BrokerAddresses:
         self._resolving: asyncio.Task[None] | None = None
 
     def offer(self, brokers: Mapping[int, str]) -> None:
-        """Take the brokers' hosts by id; while the last ones are being resolved, these are left for the next time."""
+        """Take the brokers' hosts by id. Ignored while earlier ones are still being resolved."""
         if self._resolving is None or self._resolving.done():
             self._resolving = asyncio.create_task(self._resolve(brokers))
 
     async def close(self) -> None:
-        """Resolve no more."""
+        """Stop resolving."""
         if self._resolving is not None:
             self._resolving.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""A connection on which one broker is asked, and the one that needs no library."""
+"""Connections on which a broker is asked: the interface, and the implementation that needs no library."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ CLIENT_ID = b"weir"
 
 
 class NoTopicIds(Exception):
-    """The broker's Metadata has no topic ids: it is older than Kafka 2.8."""
+    """The broker's Metadata has no topic ids, as it is older than Kafka 2.8."""
 
 
 class Answer(NamedTuple):
-    """A whole response without its size, and the correlation id that it has to have."""
+    """A whole response without its size, and the correlation id that it must have."""
 
     frame: bytes
     correlation_id: int
 
 
 class Channel(Protocol):
-    """Asks one question at a time. After an exception it is of no use any more: close it.
+    """Sends one request at a time. After an exception it can't be used any more, and has to be closed.
 
-    It raises OSError, EOFError and ProtocolError. How long an answer may take is for the caller to limit.
+    It raises OSError, EOFError and ProtocolError. It has no time-out of its own: set one around it.
     """
 
     metadata_version: int
-    """The version of Metadata to ask in."""
+    """The version in which to send Metadata requests."""
     moved: int
     """Bytes sent and received so far."""
 
     @property
     def closed(self) -> bool:
-        """Whether either end has closed it."""
+        """Whether either end has closed the connection."""
 
     def close(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
 
     async def ask(self, question: Callable[[int], bytes]) -> Answer:
-        """Send the request that `question` makes for a correlation id, with its size; return the answer."""
+        """Send the request that `question` makes for a correlation id, size included. Returns the response."""
 
 
 async def agreed_metadata_version(channel: Channel) -> int | None:
-    """Ask which version of Metadata to ask this broker in; None: there is none."""
+    """Ask the broker for its versions, and return the one to use for Metadata; None where there is none."""
     answer = await channel.ask(lambda correlation_id: encode_api_versions_request(correlation_id, CLIENT_ID))
     return metadata_version(*decode_api_versions(*answer).get(METADATA, (0, -1)))
 
 
 def metadata_version(oldest: int, newest: int) -> int | None:
-    """Return the version of Metadata to ask a broker in, one with topic ids where possible; None: there is none."""
+    """Return the version to use for Metadata, if possible one with topic ids; None where there is none."""
     if newest >= FIRST_METADATA_WITH_IDS and oldest <= LAST_METADATA:
         return min(newest, LAST_METADATA)
     version = min(newest, LAST_CLASSIC_METADATA)
@@ -72,10 +72,10 @@ def metadata_version(oldest: int, newest: int) -> int | None:
 
 
 class PlainChannel:
-    """A `Channel` of a plaintext connection without authentication, to a broker that has topic ids.
+    """A `Channel` over plaintext, without authentication, to a broker that has topic ids.
 
-    It asks on the listener that replicas use. Older brokers are not asked there: below Metadata v4 asking may create a
-    topic.
+    It uses the listener of the replicas. Older brokers are not asked over it: below Metadata v4 a request may create
+    topics.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -87,7 +87,7 @@ class PlainChannel:
 
     @classmethod
     async def open(cls, address: Address) -> PlainChannel:
-        """Connect, and agree on a version; raises NoTopicIds too."""
+        """Connect, and agree on a version. Raises NoTopicIds too."""
         channel = cls(*await asyncio.open_connection(sock=await connect(address)))
         try:
             await channel._negotiate()
@@ -98,15 +98,15 @@ class PlainChannel:
 
     @property
     def closed(self) -> bool:
-        """Whether either end has closed it."""
+        """Whether either end has closed the connection."""
         return self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         self._writer.transport.abort()
 
     async def ask(self, question: Callable[[int], bytes]) -> Answer:
-        """Send the request that `question` makes for a correlation id; return the answer."""
+        """Send the request that `question` makes for a correlation id. Returns the response."""
         self._correlation_id += 1
         request = question(self._correlation_id)
         self._writer.write(request)

@@ -1,6 +1,6 @@
 """Asks the cluster, one server after the other until one answers, and keeps the view of it.
 
-Nothing on the data path waits for it.
+Nothing on the data path waits for this.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ QUESTION_TIMEOUT_SECONDS = 5.0
 
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 10.0
-MAX_IDLE_RETRY_SECONDS = 60.0  # while nothing is urgent: perhaps the servers speak TLS, and none ever will answer
-_SHORTEST_PAUSE_SECONDS = 0.05  # between questions that nobody woke it for
+MAX_IDLE_RETRY_SECONDS = 60.0  # while nothing is urgent: the servers may speak TLS, and then none will ever answer
+_SHORTEST_PAUSE_SECONDS = 0.05  # between rounds that nobody asked for with `wake`
 
 
 class Poll(Protocol):
-    """Something that is asked again and again."""
+    """Something that the cluster is asked for again and again."""
 
     what: str
-    """Names it in metrics and in the log."""
+    """Its name in metrics and in the log."""
 
     def due_at(self, client: ClusterClient) -> float:
-        """When to ask next (clock seconds); -inf: with this round, inf: not by itself."""
+        """Return when to ask next (clock seconds); -inf: in this round, inf: not by itself."""
 
     async def ask(self, client: ClusterClient) -> None:
-        """Ask, put what was told into `client.view`, and pass it on; raises ConnectionError when nobody answers."""
+        """Ask, put the answer into `client.view`, and pass it on. Raises ConnectionError when no server answers."""
 
     def not_told(self, client: ClusterClient) -> None:
-        """Take that nobody answered."""
+        """Note that no server answered."""
 
     def is_urgent(self) -> bool:
-        """Whether somebody waits for an answer: then it is asked for more often where nobody answers."""
+        """Whether somebody waits for an answer. Then failed servers are asked again sooner."""
 
 
 class Events(NamedTuple):
-    """How the log names that no server answers, and that one does again; and what follows from the former."""
+    """Names of log events: no server answers, one answers again. And what follows from the first one."""
 
     not_asked: str
     recovered: str
@@ -58,10 +58,10 @@ class Events(NamedTuple):
 
 
 class ClusterClient:
-    """Asks `servers` what `polls` want to know, in their order. `clock` gives monotonic seconds.
+    """Asks `servers` for what `polls` want to know, in their order. `clock` gives monotonic seconds.
 
-    `open_channel` connects to a server. Where nobody answers it is asked again after a while, which grows up to
-    `longest_retry` seconds. `before_round` is called each time before it is asked.
+    `open_channel` connects to a server. After a round that nobody answered it waits; the waits grow up to
+    `longest_retry` seconds. `before_round` is called before each round.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ClusterClient:
         self.stats = PollStats() if stats is None else stats
         self.clock = clock
         self.has_topic_ids = True
-        """Whether the server that was asked last had them."""
+        """Whether the server that answered last has topic ids."""
         self._servers = deque(servers)
         self._open_channel = open_channel
         self._polls = polls
@@ -89,8 +89,8 @@ class ClusterClient:
         self._longest_retry = longest_retry
         self._before_round = before_round
         self._channel: Channel | None = None
-        self._retry_seconds = 0.0  # 0 unless the last question failed
-        self._failing = False  # until one is answered; there may be nothing to ask for long
+        self._retry_seconds = 0.0  # 0 unless the last round failed
+        self._failing = False  # until a request is answered; there may be nothing to ask for long
         self._answered = False
         self._wake = asyncio.Event()
         for poll in polls:
@@ -103,11 +103,11 @@ class ClusterClient:
 
     @property
     def servers(self) -> str:
-        """All servers, as the log shows them."""
+        """All servers, as shown in the log."""
         return ",".join(sorted(map(str, self._servers)))
 
     def wake(self) -> None:
-        """Look at once what is due."""
+        """Look now for polls that are due."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -121,7 +121,7 @@ class ClusterClient:
             self.disconnect()
 
     async def round(self) -> None:
-        """Ask once for what is due; what fails is logged, and asked again."""
+        """Ask once for all that is due. What fails is logged, and asked for again later."""
         self._before_round()
         self._answered = False
         failure: ConnectionError | None = None
@@ -156,16 +156,16 @@ class ClusterClient:
             self.log.info(self._events.recovered, peer=self.server)
 
     async def tell(self, what: str, told: Awaitable[None]) -> None:
-        """Let somebody take what was told: a bug there keeps it from nobody else."""
+        """Pass an answer on. A bug in whoever takes it keeps it from nobody else."""
         try:
             await told
         except Exception as error:  # noqa: BLE001 - see above
             self._not_taken(what, error)
 
     async def question(self, what: str, ask: Callable[[Channel], Awaitable[_Answer]]) -> _Answer:
-        """Ask one server after the other: the one that answered comes first next time.
+        """Ask one server after the other; the one that answers is asked first next time.
 
-        Raises ConnectionError, which names every server, or NoTopicIds when one could only say that.
+        Raises ConnectionError, which names every server, or NoTopicIds where that is all that a server could say.
         """
         failures = []
         without_ids = False
@@ -197,7 +197,7 @@ class ClusterClient:
         raise ConnectionError("; ".join(failures))
 
     def disconnect(self) -> None:
-        """Close the connection; the next question opens another one."""
+        """Close the connection. The next request opens another one."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -220,7 +220,7 @@ class ClusterClient:
 
     async def _pause(self) -> None:
         if self._retry_seconds:
-            await asyncio.sleep(min(self._retry_seconds, MAX_RETRY_SECONDS))  # whatever is missed meanwhile
+            await asyncio.sleep(min(self._retry_seconds, MAX_RETRY_SECONDS))  # however often it is woken meanwhile
             seconds = self._retry_seconds - MAX_RETRY_SECONDS
             if seconds <= 0 or any(poll.is_urgent() for poll in self._polls):
                 return

@@ -1,4 +1,4 @@
-"""Who is in sync, as the cluster says: the ISR of throttled topics."""
+"""The replicas that are in sync by the cluster's word: the ISR of throttled topics."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from proxy.cluster.view import ClusterView
 
 InSyncReplicas = Mapping[tuple[bytes, int], frozenset[int]]
 
-_PARTITIONS_PER_SLICE = 1000  # taken in about 0.5 ms
+_PARTITIONS_PER_SLICE = 1000  # taken in within about 0.5 ms
 
 
 class InSyncTopics:
-    """A subscriber that hands `publish` the ISR of the topics that `topics()` names.
+    """A subscriber that passes the ISR of the topics named by `topics()` to `publish`.
 
-    `publish` gets {(topic, partition): ids of the brokers in sync}; an empty mapping when nothing is known: the fetch
-    offsets alone then tell who is in sync.
+    `publish` gets {(topic, partition): ids of the brokers in sync}. The mapping is empty when nothing is known; then
+    only fetch offsets tell who is in sync.
     """
 
     with_partitions = True
@@ -25,17 +25,17 @@ class InSyncTopics:
         self._topics = topics
         self._publish = publish
         self.known: InSyncReplicas = {}
-        """What was published last."""
+        """The mapping that was published last."""
         self.asked: list[bytes] = []
         """The names (UTF-8) of the topics that were asked for last."""
 
     async def topics(self) -> Collection[bytes]:
-        """Return the names of the topics."""
+        """Return the names of the throttled topics."""
         self.asked = [topic.encode() for topic in self._topics()]
         return self.asked
 
     async def told(self, view: ClusterView) -> None:
-        """Publish what is known of them; a partition with an error is not."""
+        """Publish the ISR of these topics. A partition with an error is left out."""
         in_sync: dict[tuple[bytes, int], frozenset[int]] = {}
         read = 0
         for name in self.asked:
@@ -49,7 +49,7 @@ class InSyncTopics:
         self._put(in_sync)
 
     def not_told(self) -> None:
-        """Forget all: a stale ISR would exempt a replica that has fallen out of it since."""
+        """Forget everything: with an old ISR, a replica that has left it since would pass unthrottled."""
         self._put({})
 
     def _put(self, in_sync: InSyncReplicas) -> None:

@@ -1,6 +1,6 @@
-"""A channel over a connection of aiokafka, which is what `[cluster]` is asked on.
+"""A channel over aiokafka's connections, which `[cluster]` uses.
 
-Imported only where `[cluster]` is configured: aiokafka costs memory.
+Import it only where `[cluster]` is configured, as aiokafka costs memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KafkaChannel:
 
     @classmethod
     async def open(cls, address: Address) -> KafkaChannel:
-        """Connect, and agree on a version; raises OSError."""
+        """Connect, and agree on a version. Raises OSError."""
         channel = cls(
             await _answered(
                 create_conn(
@@ -62,7 +62,7 @@ class KafkaChannel:
         self._connection.close()
 
     async def ask(self, question: Callable[[int], bytes]) -> Answer:
-        """Send the request that `question` makes for a correlation id; return the answer."""
+        """Send the request that `question` makes for a correlation id. Returns the response."""
         sent = _Request(question)
         frame = await _answered(self._connection.send(sent))
         self.moved += sent.size + SIZE.size + len(frame)
@@ -71,9 +71,9 @@ class KafkaChannel:
         return Answer(frame, sent.correlation_id)
 
     async def send(self, request: Any) -> Any:
-        """Send a request of aiokafka; return its response.
+        """Send one of aiokafka's own requests. Returns its response.
 
-        Raises IncompatibleBrokerVersion where the broker has no version of it that aiokafka knows.
+        Raises IncompatibleBrokerVersion where broker and aiokafka have no version in common.
         """
         counted = _Counted(request)
         response = await _answered(self._connection.send(counted))
@@ -82,19 +82,19 @@ class KafkaChannel:
 
 
 async def _answered(answer: Awaitable[Any]) -> Any:
-    """Await what aiokafka returns; whatever it raises on a malformed answer becomes an OSError."""
+    """Await a result of aiokafka. Whatever it raises for a malformed response becomes an OSError."""
     try:
         return await answer
     except (IncompatibleBrokerVersion, TimeoutError):
         raise
     except OSError as error:
         raise ConnectionError(os_error_reason(error) or str(error) or type(error).__name__) from error
-    except Exception as error:  # almost anything
+    except Exception as error:  # almost anything can come
         raise ConnectionError(str(error) or type(error).__name__) from error
 
 
 class _Encoded(NamedTuple):
-    """What aiokafka's connection takes for a header."""
+    """What aiokafka's connection takes for a header: bytes that are encoded already."""
 
     encoded: bytes
 
@@ -107,9 +107,11 @@ class _Header(NamedTuple):
 
 
 class _Request:
-    """A request of ours, in the shape in which aiokafka's connection takes one: it would decode an answer in one go.
+    """A request of weir's own, in the shape that aiokafka's connection takes.
 
-    20,000 partitions would take it more than 100 ms, and every connection of this sidecar would wait.
+    It keeps aiokafka from decoding the response.
+
+    Decoding 20,000 partitions in one go would take more than 100 ms, and every connection of this sidecar would wait.
     """
 
     def __init__(self, question: Callable[[int], bytes]) -> None:
@@ -127,7 +129,7 @@ class _Request:
         return _Encoded(request[SIZE.size :])
 
     def encode(self) -> bytes:
-        return b""  # all of it stands in the header
+        return b""  # everything is in the header
 
     def parse_response_header(self, answer: BytesIO) -> _Header:
         return _Header(int.from_bytes(answer.getbuffer()[: SIZE.size]))
@@ -137,7 +139,7 @@ class _Request:
 
 
 class _Counted:
-    """A request of aiokafka's whose bytes, and those of its answer, are counted in `size`."""
+    """A request of aiokafka's own; counts its bytes and those of its response in `size`."""
 
     def __init__(self, request: Any) -> None:
         self.size = 0

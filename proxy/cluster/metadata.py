@@ -1,4 +1,4 @@
-"""The questions that are asked with Metadata, over a channel."""
+"""The requests that are sent as Metadata, over a channel."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from proxy.cluster.channel import CLIENT_ID, Channel, NoTopicIds
 from proxy.cluster.view import Broker, Topic
 from quota.removed_replicas import Replicas
 
-_TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms; other connections wait for no more than that
+_TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms, for which other connections have to wait
 _ROWS_PER_SLICE = 100  # the same
 
 
 class Described(NamedTuple):
-    """What a broker told: `topics` by name (UTF-8), those without that it could not tell of."""
+    """What a broker answered: `topics` by name (UTF-8). Topics that it could not tell of are missing."""
 
     brokers: dict[int, Broker]
     controller: int
@@ -37,12 +37,12 @@ class Described(NamedTuple):
 
 
 async def names_of_ids(channel: Channel, topic_ids: Collection[bytes]) -> dict[bytes, bytes]:
-    """Return the names (UTF-8) by topic id of those that the broker knows; raises NoTopicIds too."""
+    """Return names (UTF-8) by topic id, of those ids that the broker knows. Raises NoTopicIds too."""
     version = channel.metadata_version
     if version < FIRST_METADATA_WITH_IDS:
         raise NoTopicIds
     by_id = version >= FIRST_METADATA_BY_ID
-    # None asks for all topics: the versions between cannot be asked for one by its id.
+    # None asks for all topics: versions 10 and 11 have ids, but cannot be asked for a topic by id.
     answer = await channel.ask(
         lambda correlation_id: encode_metadata_request(
             version, correlation_id, CLIENT_ID, () if by_id else None, topic_ids if by_id else ()
@@ -60,7 +60,8 @@ async def names_of_ids(channel: Channel, topic_ids: Collection[bytes]) -> dict[b
 async def describe(channel: Channel, names: Collection[bytes], with_partitions: Collection[bytes]) -> Described:
     """Ask for topics by name (UTF-8), and read the partitions of those in `with_partitions`."""
     version = channel.metadata_version
-    may_create = version < FIRST_METADATA_WITHOUT_CREATION  # then all topics are asked for
+    # a request that names topics may create them, so all topics are asked for
+    may_create = version < FIRST_METADATA_WITHOUT_CREATION
     answer = await channel.ask(
         lambda correlation_id: encode_metadata_request(
             version, correlation_id, CLIENT_ID, None if may_create else names
@@ -93,8 +94,8 @@ async def describe(channel: Channel, names: Collection[bytes], with_partitions: 
     topics |= dict.fromkeys(unseen, Topic(NO_ID, {}))
     gone |= unseen
     for name, topic in topics.items():
-        # A topic without partitions is none. In ZooKeeper mode a broker that starts knows neither brokers nor topics,
-        # before the controller tells it.
+        # A topic never has no partitions. But in ZooKeeper mode a starting broker knows neither brokers nor topics
+        # until the controller tells it.
         if not head.brokers or (not topic.partitions and name not in gone):
             topics[name] = topic._replace(partitions=None)
     return Described(_brokers(head), head.controller, topics)

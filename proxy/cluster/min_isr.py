@@ -1,6 +1,6 @@
-"""`min.insync.replicas` of throttled topics, and which partitions have fewer replicas in sync.
+"""`min.insync.replicas` of throttled topics, and the partitions that have fewer replicas in sync.
 
-Imported only where `[cluster]` is configured: aiokafka costs memory.
+Import it only where `[cluster]` is configured, as aiokafka costs memory.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _MIN_ISR = "min.insync.replicas"
 
 
 class ConfigRefused(Exception):
-    """The cluster does not tell the configuration of some topics; `str()` says why."""
+    """The cluster refuses the configuration of some topics; `str()` says why."""
 
 
 class MinIsrPoll:
-    """Asks with DescribeConfigs for a topic's own value, or the broker's default, and counts those in sync.
+    """Asks with DescribeConfigs for a topic's own value or the broker's default, and compares it with the ISR.
 
-    It asks when other topics are named, and every REFRESH_SECONDS; what it could not learn, after RETRY_SECONDS again,
-    and what was known then stays. `publish` gets the partitions with fewer than that in sync after each poll of topics,
-    as far as they are known.
+    It asks when other topics are throttled, and every REFRESH_SECONDS. What it could not learn is asked again after
+    RETRY_SECONDS; until then the old value stays. After each poll of topics, `publish` gets the partitions that are
+    known to have fewer replicas in sync.
     """
 
     what = "configs"
@@ -48,19 +48,19 @@ class MinIsrPoll:
         self._publish = publish
         self._asked: frozenset[bytes] = frozenset()
         self._ask_at = -inf
-        self._seen: object = None  # the ISR that was counted last
+        self._seen: object = None  # the ISR that was compared last
         self._refused = ""
 
     def due_at(self, client: ClusterClient) -> float:
-        """With each poll of topics: it is behind that."""
+        """Return -inf: it follows each poll of topics."""
         return inf if self._in_sync.known is self._seen else -inf
 
     def is_urgent(self) -> bool:
-        """Nobody waits for it."""
+        """Return False: nobody waits for it."""
         return False
 
     async def ask(self, client: ClusterClient) -> None:
-        """Ask if it is time to, and publish."""
+        """Ask where it is time to, then publish."""
         self._seen = in_sync = self._in_sync.known
         topics = frozenset(self._in_sync.asked)
         if topics and (topics != self._asked or client.clock() >= self._ask_at):
@@ -70,7 +70,7 @@ class MinIsrPoll:
         self._publish(frozenset(key for key, isr in in_sync.items() if len(isr) < least.get(key[0], 0)))
 
     def not_told(self, client: ClusterClient) -> None:
-        """Nothing is known of who is in sync."""
+        """Note that it is not known who is in sync."""
         self._seen = self._in_sync.known
         self._publish(frozenset())
 

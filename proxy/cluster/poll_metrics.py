@@ -1,4 +1,4 @@
-"""The metrics of what is asked of the cluster."""
+"""The metrics of the polls of the cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from proxy.cluster.poll_stats import PollStats
 
 
 def poll_families(polled: PollStats, now: float) -> Iterator[Family]:
-    """Yield every family of the polls; `now` is clock seconds."""
+    """Yield every metric family of the polls; `now` is in clock seconds."""
     yield Family(
         "weir_cluster_polls",
         "counter",

@@ -1,4 +1,4 @@
-"""What the polls of the cluster cost."""
+"""What the polls of the cluster cost, as counters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class PollStats:
-    """By what is polled: `polls` also by result, `ok` or `failed`; `seconds` of the last one; `bytes` of all of them.
+    """Counters by what is polled: `polls` also by result (`ok`, `failed`), `seconds` of the last one, `bytes` of all.
 
-    `told_at` is when the view was last known to be true (clock seconds), None before the first time.
+    `told_at` is when the view was last confirmed (clock seconds); None before the first time.
     """
 
     polls: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -19,13 +19,13 @@ class PollStats:
     told_at: float | None = None
 
     def known(self, what: str) -> None:
-        """Show `what` from the start: a rate needs the sample before the first event."""
+        """Show `what` as 0 from the start: Prometheus's rate() needs a sample before the first event."""
         for result in ("ok", "failed"):
             self.polls[what, result] += 0
         self.bytes[what] += 0
 
     def count(self, what: str, result: str, seconds: float, size: int) -> None:
-        """Take one poll: its result, how long it took, and the bytes that were sent and received for it."""
+        """Count one poll: its result, its seconds, and the bytes sent and received for it."""
         self.polls[what, result] += 1
         self.seconds[what] = seconds
         self.bytes[what] += size

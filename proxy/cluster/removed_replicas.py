@@ -1,4 +1,4 @@
-"""Asks by the way whether replicas that are silent are assigned at all (quota.unassigned)."""
+"""Asks the cluster whether silent replicas are still assigned (see `quota.removed_replicas`)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from quota.removed_replicas import Assignment, RemovedReplicas
 
 
 class RemovedReplicasPoll:
-    """A subscriber that forgets the lag of replicas that follow no more."""
+    """A subscriber that forgets the lag of replicas that no longer follow."""
 
     with_partitions = True
 
     def __init__(self, unassigned: RemovedReplicas, log: EventLog) -> None:
         self._unassigned = unassigned
         self._log = log
-        self._untold: dict[tuple[str, str], int] = {}  # by event and side: how often, when it was logged last
+        self._untold: dict[tuple[str, str], int] = {}  # by event and side: the count when it was logged last
 
     async def topics(self) -> Collection[bytes]:
-        """Return the topics of replicas that look as if they were gone."""
+        """Return the topics of replicas that look as if they were removed."""
         for _ in self._unassigned.look():
             await asyncio.sleep(0)
         return self._unassigned.topics
 
     async def told(self, view: ClusterView) -> None:
-        """Forget what is not assigned any more."""
+        """Forget replicas that are no longer assigned."""
         told: dict[bytes, Assignment] = {}
         for name in self._unassigned.topics:
             topic = view.topics.get(name)
@@ -41,10 +41,10 @@ class RemovedReplicasPoll:
             self._log.info("replicas_not_assigned", partitions=forgotten, effect="their lag is forgotten")
 
     def not_told(self) -> None:
-        """What lags goes on lagging: nobody said otherwise."""
+        """Do nothing: a replica goes on lagging until the cluster says that it is removed."""
 
     def log_untold(self) -> None:
-        """Say so where there was no room for lag, or where ids are no brokers'."""
+        """Log where there was no room for lag, and where ids belong to no brokers."""
         for throttle in self._unassigned.throttles:
             for event, count, effect in (
                 ("lag_evicted", throttle.lag.evicted, "the lag of some replicas is not told"),

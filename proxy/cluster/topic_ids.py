@@ -1,7 +1,7 @@
-"""Learns the names of topic ids: throttled topics in advance, others when they are seen.
+"""Learns the names of topic ids: of throttled topics in advance, of others when their ids are first seen.
 
-Nothing on the data path waits for it: after a moment (quota.topic_names.AWAIT_SECONDS) an id without a name is not
-throttled until its name is known.
+Nothing on the data path waits for it. After quota.topic_names.AWAIT_SECONDS an id without a name is not throttled until
+its name is known.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from proxy.cluster.view import ClusterView
 from quota.topic_names import TopicNames, printed_id
 
 IDS_PER_QUESTION = 1000
-_MOST_SHOWN = 5  # ids in one log line
+_MOST_SHOWN = 5  # the most ids in one log line
 
 
 class ThrottledTopics:
-    """A subscriber that puts the ids of throttled topics into `names`; `changed` is called when there were new ones."""
+    """A subscriber that puts the ids of throttled topics into `names`, and calls `changed` when some were new."""
 
     with_partitions = False
 
@@ -39,18 +39,18 @@ class ThrottledTopics:
         return self._asked
 
     async def told(self, view: ClusterView) -> None:
-        """Learn the ids of those that were asked for, and are there."""
+        """Learn the ids of the throttled topics that exist."""
         found = {view.topics[name].topic_id: name for name in self._asked if name in view.topics}
         found.pop(NO_ID, None)
         if self._names.learn(found):
             self._changed()
 
     def not_told(self) -> None:
-        """Names that are known stay."""
+        """Do nothing: known names stay."""
 
 
 class TopicIdPoll:
-    """Asks for the names of the ids that `names` wants, as soon as it does."""
+    """Asks for the names of the ids that `names` wants, as soon as it wants one."""
 
     what = "topic_ids"
 
@@ -60,15 +60,15 @@ class TopicIdPoll:
         self._topics = topics
 
     def due_at(self, client: ClusterClient) -> float:
-        """When the next id is to be asked for (clock seconds)."""
+        """Return when the next id has to be asked for (clock seconds)."""
         return self._names.next_wanted_at()
 
     def is_urgent(self) -> bool:
-        """Whether fetches have an id without a name."""
+        """Whether fetches have ids without a name."""
         return bool(self._names.unknown_count)
 
     async def ask(self, client: ClusterClient) -> None:
-        """Ask for the ids that are wanted now; those that the cluster does not know are asked for later again."""
+        """Ask for the ids wanted now. Those that the cluster does not know are asked for again later."""
         wanted = self._names.wanted()
         for start in range(0, len(wanted), IDS_PER_QUESTION):
             topic_ids = wanted[start : start + IDS_PER_QUESTION]
@@ -87,7 +87,7 @@ class TopicIdPoll:
                 self._changed()
 
     def not_told(self, client: ClusterClient) -> None:
-        """Nobody said that an id is unknown: each is asked for again."""
+        """Do nothing: nobody said that an id is unknown, so each is asked for again."""
 
     def _unknown(self, client: ClusterClient, topic_ids: Collection[bytes], reason: str) -> None:
         if topic_ids:

@@ -1,4 +1,4 @@
-"""The poll of topics: their ids, and of some of them the replicas of each partition. It shows the brokers, too."""
+"""The poll of topics: their ids, and the replicas of some topics' partitions. Its answers also list the brokers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from proxy.cluster.metadata import describe
 from proxy.cluster.view import ClusterView, Topic
 
 TOPICS_PER_QUESTION = 1000
-DEFAULT_POLL_SECONDS = 5.0  # as [cluster] poll_seconds
+DEFAULT_POLL_SECONDS = 5.0  # the default of [cluster] poll_seconds
 
 
 class Subscriber(Protocol):
-    """Somebody who takes what a poll of topics told."""
+    """Someone who takes the answers of a poll of topics."""
 
     with_partitions: bool
-    """Whether the replicas of its topics are asked for, not only their ids."""
+    """Whether the replicas of its topics are asked for, or only their ids."""
 
     async def topics(self) -> Collection[bytes]:
-        """Return the names (UTF-8) of the topics that it wants to know of now."""
+        """Return the names (UTF-8) of the topics that it wants to know about now."""
 
     async def told(self, view: ClusterView) -> None:
-        """Take what was told of them. Also called where it wants none, or none was asked for."""
+        """Take the answer. Also called where it wanted no topic, or none was asked for."""
 
     def not_told(self) -> None:
-        """Take that nobody answered."""
+        """Note that no server answered."""
 
 
 class TopicPoll:
     """Asks for the topics of all `subscribers` every `poll_seconds`. `clock` gives monotonic seconds.
 
-    With `needs_topic_ids`, brokers without them are asked again only when one is known to have them.
+    With `needs_topic_ids`, a cluster without topic ids is asked again only when a broker is known to have them.
     """
 
     what = "topics"
@@ -55,19 +55,19 @@ class TopicPoll:
         self._at = clock()
 
     def due_now(self) -> None:
-        """Let it be asked in the next round."""
+        """Make it due in the next round."""
         self._at = self._clock()
 
     def due_at(self, client: ClusterClient) -> float:
-        """When to ask next (clock seconds)."""
+        """Return when to ask next (clock seconds)."""
         return self._at if client.has_topic_ids or not self._needs_topic_ids else math.inf
 
     def is_urgent(self) -> bool:
-        """Nobody waits for it."""
+        """Return False: nobody waits for it."""
         return False
 
     async def ask(self, client: ClusterClient) -> None:
-        """Ask for what subscribers want, and tell them."""
+        """Ask for what the subscribers want, and tell them."""
         self._at = self._clock() + self._poll_seconds
         wanted: set[bytes] = set()
         with_partitions: set[bytes] = set()
@@ -84,7 +84,7 @@ class TopicPoll:
                 brokers, controller = told.brokers or brokers, told.controller
                 topics |= told.topics
         except NoTopicIds:
-            client.has_topic_ids = False  # asked again when an id is seen: then some broker has them
+            client.has_topic_ids = False  # asked again when an id is seen, as some broker then has ids
             return
         client.view = replace(client.view, brokers=brokers, controller=controller, topics=topics)
         client.stats.told_at = self._clock()
@@ -92,7 +92,7 @@ class TopicPoll:
             await client.tell(self.what, subscriber.told(client.view))
 
     def not_told(self, client: ClusterClient) -> None:
-        """Forget the topics, and say so; what is known of brokers stays."""
+        """Forget the topics, and tell the subscribers. What is known of brokers stays."""
         self._at = self._clock()
         client.view = replace(client.view, topics={})
         for subscriber in self._subscribers:
@@ -100,7 +100,7 @@ class TopicPoll:
 
 
 class BrokerHosts:
-    """Passes the brokers' hosts by id on to `offer`, as often as they are told."""
+    """Passes the brokers' hosts by id to `offer`, each time an answer lists them."""
 
     with_partitions = False
 
@@ -109,18 +109,18 @@ class BrokerHosts:
         self._offered: object = None
 
     async def topics(self) -> Collection[bytes]:
-        """None: brokers are told along with any topic."""
+        """Return no topic: every answer lists the brokers."""
         return ()
 
     async def told(self, view: ClusterView) -> None:
-        """Offer them, unless they are those of an earlier answer."""
+        """Offer the brokers, unless they are from an earlier answer."""
         brokers: object = view.brokers
         if view.brokers and brokers is not self._offered:
             self._offered = brokers
             self._offer({broker_id: broker.host for broker_id, broker in view.brokers.items()})
 
     def not_told(self) -> None:
-        """What is known of brokers stays."""
+        """Do nothing: known brokers stay."""
 
 
 def _shares(names: list[bytes]) -> Iterator[list[bytes]]:

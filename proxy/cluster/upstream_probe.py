@@ -1,4 +1,4 @@
-"""Asks upstreams whether they answer, for readiness: an ApiVersions round trip, or a TLS greeting on a TLS listener."""
+"""Checks for readiness whether upstreams answer: to ApiVersions, or to a TLS greeting where the listener has TLS."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _READ_BYTES = 65536
 
 
 class UpstreamProbe:
-    """Probes addresses, all at once, at most once in CACHE_SECONDS. `clock` gives monotonic seconds.
+    """Checks all addresses at once, at most once in CACHE_SECONDS. `clock` gives monotonic seconds.
 
-    A connection of the client's own would not do: it is asked whether the upstream takes new ones.
+    It always opens new connections, since it has to find out whether the upstream accepts any.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class UpstreamProbe:
         self._addresses = tuple(dict.fromkeys(addresses))
         self._clock = clock
         self._tls: set[Address] = set()
-        self._moved: dict[Address, int] = {}  # bytes of the probe under way, those of TLS aside
+        self._moved: dict[Address, int] = {}  # bytes of the check under way, without those of TLS
         self._probed_at = float("-inf")
         self._failures: list[str] = []
         self._lock = asyncio.Lock()
@@ -77,7 +77,7 @@ class UpstreamProbe:
         if address not in self._tls:
             if await self._answers_api_versions(address):
                 return True
-            # A TLS listener hangs up on plaintext.
+            # a TLS listener closes the connection on plaintext
             if not await _answers_tls(address):
                 return False
             self._tls.add(address)
@@ -102,7 +102,7 @@ class UpstreamProbe:
 
 async def _answers_tls(address: Address) -> bool:
     context = ssl.create_default_context()
-    # Whether something answers is asked here, not who: no data is sent.
+    # No data is sent, so it does not matter who answers.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
@@ -110,6 +110,6 @@ async def _answers_tls(address: Address) -> bool:
     except (ssl.SSLEOFError, ConnectionResetError):
         return False
     except ssl.SSLError:
-        return True  # it refuses this client, in TLS
+        return True  # it refuses this client, but in TLS
     writer.transport.abort()
     return True

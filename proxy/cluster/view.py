@@ -18,10 +18,10 @@ class Broker(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic by its id, NO_ID where it has none.
+    """A topic with its id, which is NO_ID where it has none.
 
-    `partitions` has its partitions' replicas, None where the broker has an error for one. It is empty where the topic
-    does not exist, and None where nobody asked for them or the broker could not tell.
+    `partitions` has the replicas of each partition, None where the broker reports an error for one. It is empty where
+    the topic does not exist, and None where nobody asked for partitions or the broker could not tell.
     """
 
     topic_id: bytes
@@ -30,9 +30,9 @@ class Topic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """`topics` has those that the last poll asked for and was told, by name (UTF-8); the rest is what was told last.
+    """What the cluster answered last. `topics`, by name (UTF-8), has only those of the last poll.
 
-    `min_in_sync` is `min.insync.replicas` by topic; `controller` a broker's id, -1 where none is known.
+    `min_in_sync` is `min.insync.replicas` by topic; `controller` is a broker's id, -1 where none is known.
     """
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a sidecar watches of the cluster: the client, its polls, and who takes what they tell."""
+"""What a sidecar watches of the cluster: puts the client, its polls and their subscribers together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVENTS = Events(
 
 
 class Consumers(NamedTuple):
-    """What a sidecar does with what is known of the cluster."""
+    """The callbacks of a sidecar that take what is known of the cluster."""
 
     throttled_topics: Callable[[], Collection[str]]
     names_changed: Callable[[], None]
@@ -45,10 +45,11 @@ class Consumers(NamedTuple):
 
 
 class ClusterWatch:
-    """Polls from `start` to `close`. `clock` gives monotonic seconds.
+    """Polls the cluster from `start` to `close`. `clock` gives monotonic seconds.
 
-    With `[cluster]` its servers are asked, over aiokafka's connections, and everyone is told. Without it the brokers of
-    the routes are asked, and only for the names of topic ids and for replicas that lag: the ISR is nobody's then.
+    With `[cluster]`, its servers are asked over aiokafka's connections, and all consumers are told. Without it, the
+    brokers of the routes are asked, and only for the names of topic ids and for replicas that lag; nobody then gets an
+    ISR.
     """
 
     def __init__(
@@ -69,7 +70,8 @@ class ClusterWatch:
         poll_seconds, longest_retry = DEFAULT_POLL_SECONDS, MAX_IDLE_RETRY_SECONDS
         self._addresses = BrokerAddresses(consumers.broker_addresses)
         if config.cluster is not None:
-            from proxy.cluster.kafka_channel import KafkaChannel  # aiokafka costs memory that most sidecars can save
+            # imported here: aiokafka costs memory that most sidecars can save
+            from proxy.cluster.kafka_channel import KafkaChannel
             from proxy.cluster.min_isr import MinIsrPoll
 
             in_sync = InSyncTopics(topics, consumers.in_sync)
@@ -82,7 +84,8 @@ class ClusterWatch:
         self.client = ClusterClient(
             metadata_servers(config),
             open_channel,
-            [TopicIdPoll(names, changed, self._topics), self._topics, *behind],  # ids first: they are being fetched
+            # ids first, as fetches use them already
+            [TopicIdPoll(names, changed, self._topics), self._topics, *behind],
             log,
             EVENTS_WITHOUT_CLUSTER if config.cluster is None else EVENTS,
             stats,
@@ -94,16 +97,16 @@ class ClusterWatch:
         self._polling: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Poll from now on."""
+        """Begin to poll."""
         self._polling = asyncio.create_task(self.client.run())
 
     def throttle_changed(self) -> None:
-        """Poll now: other topics are throttled."""
+        """Poll now, as other topics are throttled."""
         self._topics.due_now()
         self.client.wake()
 
     async def close(self) -> None:
-        """Poll no more."""
+        """Stop polling."""
         if self._polling is not None:
             self._polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -112,7 +115,7 @@ class ClusterWatch:
 
 
 def metadata_servers(config: Config) -> tuple[Address, ...]:
-    """Return whom to ask: the cluster's bootstrap servers, else the broker beside this sidecar, else its peers."""
+    """Return the servers to ask: bootstrap servers, else the broker beside this sidecar, else its peers."""
     servers: Iterable[Address]
     if config.cluster is not None:
         servers = config.cluster.bootstrap_servers

@@ -1,4 +1,4 @@
 """The configuration file: its tables, how they are read, and what is wrong with them in one sentence.
 
-Nothing here opens a socket: what a name leads to is looked up, and no more.
+No connection may be opened in here; host names are resolved only where a route may loop.
 """

@@ -10,21 +10,21 @@ _HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_IPV4_MAPPED_BITS = 96  # of an IPv6 address that means an IPv4 one
+_IPV4_MAPPED_BITS = 96  # the bits of an IPv6 address that say that it stands for an IPv4 one
 
-_LONGEST_LABEL = 63  # RFC 1035; resolving a longer one, or an empty one, raises no OSError but a UnicodeError
+_LONGEST_LABEL = 63  # RFC 1035; resolving a longer or an empty one raises UnicodeError instead of OSError
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host (a name, an IPv4 address or an IPv6 address without brackets) and a TCP port."""
+    """A host (a name, an IPv4 address, or an IPv6 address without brackets) and a TCP port."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read `host:port`; ValueError with a sentence when it is something else. Port 0 means any free port."""
+        """Read `host:port`; ValueError with a sentence for any other text. Port 0 means any free port."""
         match = _HOST_AND_PORT.fullmatch(text)
         if match is None:
             raise ValueError(f"must be host:port, not {text!r}")
@@ -43,7 +43,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it; a name other than localhost is taken for one that others reach."""
+        """Whether only this machine can reach it. A name other than localhost counts as one that others can reach."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -55,13 +55,13 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network of IP addresses, or a single one; an IPv4 address in IPv6's form is that IPv4 address."""
+    """A network of IP addresses, or a single address. An IPv4 address in IPv6 form counts as that IPv4 address."""
 
     network: ipaddress.IPv4Network | ipaddress.IPv6Network
 
     @classmethod
     def parse(cls, text: str) -> Network:
-        """Read `10.0.0.0/8` or `10.0.0.1`; ValueError with a sentence when it is something else."""
+        """Read `10.0.0.0/8` or `10.0.0.1`; ValueError with a sentence for any other text."""
         try:
             interface = ipaddress.ip_interface(text)
         except ValueError:
@@ -83,7 +83,7 @@ class Network:
 
 
 def numeric_address(host: str) -> IPAddress | None:
-    """Read an IP address, an IPv4 one also in IPv6's form; None where `host` is a name."""
+    """Read an IP address, also an IPv4 one in IPv6 form; None where `host` is a name."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

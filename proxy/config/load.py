@@ -13,9 +13,9 @@ from quota.settings import SideName, ThrottleSettings
 
 
 def load_config(path: Path) -> Config:
-    """Read and check a configuration file; ConfigError (with `file`) says what is wrong with it.
+    """Read and check a configuration file; ConfigError, with `file`, says what is wrong with it.
 
-    Host names are resolved only where a route may loop; call it outside an event loop.
+    Host names are resolved where a route may loop, so call it outside an event loop.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ def parse_config(text: str) -> Config:
         raise ConfigError("", f"is not TOML: {error}") from error
     except RecursionError:
         raise ConfigError("", "is nested too deeply") from None
-    except ValueError as error:  # an integer of thousands of digits
+    except ValueError as error:  # raised for an integer of thousands of digits
         raise ConfigError("", f"is not TOML: {error}") from error
     config = read_table(Config, plain)
     check_routes(config)

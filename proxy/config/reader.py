@@ -20,11 +20,11 @@ _SHOWN_VALUE_LENGTH = 60
 _LEAST_SHARED_PART = 3
 
 struct_fields = functools.cache(msgspec.structs.fields)
-"""The fields of a struct type; msgspec evaluates annotations anew at each call."""
+"""The fields of a struct type. Cached, as msgspec evaluates the annotations at each call."""
 
 
 class ConfigError(Exception):
-    """A setting that cannot be used: `field` is its path, `reason` the sentence, `file` where it stands, if in one."""
+    """A setting cannot be used. `field` is its path, `reason` a sentence, `file` the file that it is in, if any."""
 
     def __init__(self, field: str, reason: str, file: str | None = None) -> None:
         super().__init__(field, reason, file)
@@ -36,7 +36,7 @@ class ConfigError(Exception):
         return ": ".join(part for part in (self.file, self.field, self.reason) if part)
 
     def sentence(self) -> str:
-        """Return the whole with its full stop, or the question that it ends with."""
+        """Return the whole sentence, with its full stop unless it ends with a question."""
         text = str(self)
         return text if text.endswith("?") else f"{text}."
 
@@ -44,9 +44,9 @@ class ConfigError(Exception):
 def read_table(table_type: type[Table], value: object, path: str = "") -> Table:
     """Read one table; ConfigError names the first wrong field by its path below `path`.
 
-    The types of the struct's fields may be structs, `tuple[T, ...]`, `dict[str, T]`, `T | None` (absent), types with
-    a `parse(text)` class method that raises ValueError with a sentence, and what msgspec converts, whose
-    `Meta(description=...)` completes "must be ...".
+    A field's type may be a struct, `tuple[T, ...]`, `dict[str, T]`, `T | None` (absent), a type with a class method
+    `parse(text)` that raises ValueError with a sentence, or any type that msgspec converts. The latter's
+    `Meta(description=...)` completes the sentence "must be ...".
     """
     if not isinstance(value, Mapping):
         raise ConfigError(path, f"must be a table, not {shown(value)}")
@@ -64,13 +64,13 @@ def read_table(table_type: type[Table], value: object, path: str = "") -> Table:
 
 
 def join(path: str, key: str) -> str:
-    """Return the path of `key` in the table at `path`, on one line whatever the key holds."""
+    """Return the path of `key` in the table at `path`; one line, whatever the key is."""
     shown_key = key if key.isprintable() else repr(key)
     return f"{path}.{shown_key}" if path else shown_key
 
 
 def shown(value: object) -> str:
-    """Show a value in a sentence: as TOML writes it, cut to a line's length."""
+    """Show a value in a sentence: as in TOML, cut to one line's length."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
@@ -81,13 +81,13 @@ def shown(value: object) -> str:
         return "null"
     try:
         text = repr(value)
-    except ValueError:  # more digits than Python prints
+    except ValueError:  # raised for more digits than Python prints
         return "a number of thousands of digits"
     return text if len(text) <= _SHOWN_VALUE_LENGTH else f"{text[:_SHOWN_VALUE_LENGTH]}..."
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word nearest to `word`, by spelling or by a shared part; None when none is like it."""
+    """Return the known word most like `word`, by spelling or by a shared part; None where none is like it."""
     candidates = list(known)
     close = difflib.get_close_matches(word.casefold(), candidates, n=1, cutoff=0.5)
     if close:
@@ -119,7 +119,7 @@ def _read(expected: Any, value: object, path: str) -> Any:
 
 def _read_list(item: Any, value: object, path: str) -> tuple[Any, ...]:
     if isinstance(value, str) and hasattr(item, "parse"):
-        return tuple(_parse(item, part.strip(), path) for part in value.split(","))  # Kafka writes its lists so
+        return tuple(_parse(item, part.strip(), path) for part in value.split(","))  # Kafka's own way to write lists
     if not isinstance(value, list):
         raise ConfigError(path, f"must be a list, not {shown(value)}")
     return tuple(_read(item, element, f"{path}[{index}]") for index, element in enumerate(value))
@@ -160,7 +160,7 @@ def _described(expected: Any) -> str:
 
 def _unknown_key(key: object, value: object, known: Iterable[str], path: str) -> ConfigError:
     word = str(key)
-    # An unquoted dotted key arrives as tables within tables: put its parts together again.
+    # An unquoted key with dots arrives as nested tables: put its parts together again.
     dotted = word
     while isinstance(value, Mapping) and value:
         if path and all(inner in known for inner in value):

@@ -13,7 +13,7 @@ from proxy.config.tables import Config
 def check_routes(config: Config) -> None:
     """Refuse routes that loop, clash or serve nothing; ConfigError names the field.
 
-    A host's name is resolved only when its port is that of one of our listeners: else it cannot loop.
+    A host name is resolved only if its port is that of one of weir's listeners; otherwise it cannot loop.
     """
     if not config.ingress and not config.egress:
         raise ConfigError("ingress", "is missing, and so is egress: the sidecar would have nothing to do")
@@ -57,12 +57,12 @@ def _upstreams(config: Config) -> list[tuple[str, Address]]:
 
 
 def _overlap(host: str, listening_host: str) -> bool:
-    """Whether a connection to `host` may arrive at a listener bound to `listening_host` (ports alike)."""
+    """Whether a connection to `host` may arrive at a listener bound to `listening_host`, if their ports are equal."""
     if host.casefold() == listening_host.casefold() or _is_wildcard(host):
         return True
     addresses = _addresses(host)
     if any(address.is_unspecified for address in addresses):
-        return True  # another way to write 0.0.0.0, as "0": it connects to this machine
+        return True  # another way to write 0.0.0.0, such as "0": it connects to this machine
     if _is_wildcard(listening_host):
         return any(_is_local(address) for address in addresses)
     return not addresses.isdisjoint(_addresses(listening_host))
@@ -79,13 +79,13 @@ def _addresses(host: str) -> set[IPAddress]:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        return set()  # a name that is not known yet cannot be shown to loop
+        return set()  # a name that cannot be resolved yet is not known to loop
     resolved = (numeric_address(str(sockaddr[0])) for *_, sockaddr in found)
     return {address for address in resolved if address is not None}
 
 
 def _is_local(address: IPAddress) -> bool:
-    """Whether this machine has the address: the kernel binds a socket to no other."""
+    """Whether this machine has the address: the kernel binds a socket to no other one."""
     if address.is_loopback:
         return True
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6

@@ -1,4 +1,4 @@
-"""The sidecar's configuration file (TOML): its tables, their defaults and limits, and how it is loaded."""
+"""The tables of the sidecar's configuration file (TOML), with their defaults and limits."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ TopicName = Annotated[
 
 
 class Ingress(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener on the leader's side: everything that reaches the broker passes here.
+    """A listener on the leader's side, through which everything reaches the broker.
 
-    A Fetch with a replica id is a replica's when it comes from `replicas_from`; None: by what the cluster tells.
+    A Fetch with a replica id counts as a replica's if it comes from `replicas_from`; None: the cluster's metadata
+    decides.
     """
 
     listen: Address
@@ -70,7 +71,7 @@ class Ingress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Egress(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener on the follower's side: this broker's fetches from broker `peer` pass here."""
+    """A listener on the follower's side, through which this broker fetches from broker `peer`."""
 
     peer: BrokerId
     listen: Address
@@ -84,14 +85,14 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the cluster's metadata is asked for, and how often."""
+    """Where to ask for the cluster's metadata, and how often."""
 
     bootstrap_servers: tuple[Address, ...]
     poll_seconds: PositiveSeconds = 5.0
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """How rates are enforced and measured, in the meaning of Kafka's properties of these names."""
+    """How rates are enforced and measured; the names mean what Kafka's properties of these names mean."""
 
     policy: Literal["strict", "kip73"] = "strict"
     order: Literal["urgent-first", "round-robin"] = "urgent-first"
@@ -101,10 +102,11 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetch(msgspec.Struct, frozen=True, kw_only=True):
-    """`response_max_bytes` is KIP-74's: the most bytes that one replica fetch may return; None: as the follower asks.
+    """Bounds on fetches and their sessions.
 
-    `session_cache_slots` is how many fetch sessions each side keeps for followers, as Kafka's
-    max.incremental.fetch.session.cache.slots.
+    - `response_max_bytes`: KIP-74's bound on what one replica fetch returns; None leaves it to the follower.
+    - `session_cache_slots`: how many fetch sessions each side keeps for followers, as Kafka's
+      max.incremental.fetch.session.cache.slots.
     """
 
     response_max_bytes: PositiveInt | None = None
@@ -120,7 +122,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KafkaExport(msgspec.Struct, frozen=True, kw_only=True):
-    """The topic that samples go to. `max_buffer_bytes` bounds those that it has not taken yet."""
+    """The topic that samples are sent to. `max_buffer_bytes` bounds the samples that it has not accepted yet."""
 
     bootstrap_servers: tuple[Address, ...]
     topic: TopicName
@@ -130,8 +132,8 @@ class KafkaExport(msgspec.Struct, frozen=True, kw_only=True):
 class Export(msgspec.Struct, frozen=True, kw_only=True):
     """Where samples go, and how often one is taken.
 
-    A file in `directory` is finished after `rotate_seconds`, or when it has `rotate_bytes`; the oldest are dropped so
-    that all together have at most `max_disk_bytes`.
+    A file in `directory` is finished after `rotate_seconds`, or when it has `rotate_bytes`. The oldest files are
+    dropped so that all together have at most `max_disk_bytes`.
     """
 
     interval_seconds: SampleSeconds = 10.0
@@ -150,14 +152,14 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicThrottle(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic's throttled replicas on each side; None and an empty list both mean none."""
+    """One topic's throttled replicas on each side. None and an empty list both mean no replica."""
 
     leader_replicas: ThrottledReplicas | None = field(default=None, name="leader.replication.throttled.replicas")
     follower_replicas: ThrottledReplicas | None = field(default=None, name="follower.replication.throttled.replicas")
 
 
 class ThrottleTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The `[throttle]` table, one schema for the file and for HTTP. Rates are bytes/s; None: no quota."""
+    """The `[throttle]` table, the same for the file and for HTTP. Rates are bytes/s; None is no quota."""
 
     leader_rate: BytesPerSecond | None = field(default=None, name="leader.replication.throttled.rate")
     follower_rate: BytesPerSecond | None = field(default=None, name="follower.replication.throttled.rate")

@@ -1,4 +1,4 @@
-"""Samples on their way out: cut off every interval, made into lines, and handed to files or a Kafka topic.
+"""Export of samples: they are cut off every interval, made into lines, and handed to files or a Kafka topic.
 
-Never waited for by the data path: a sink that is slow or full loses samples, and says so in its counters.
+The data path may never wait for it: a sink that is slow or full loses samples, and counts them.
 """

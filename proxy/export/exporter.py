@@ -1,6 +1,6 @@
-"""Takes a sample every interval and hands it to the sinks, which never make the data path wait.
+"""Takes a sample every interval, and hands it to sinks that never make the data path wait.
 
-What was counted is cut off in one step; its lines are made and encoded in slices, and the event loop runs in between.
+The counts are cut off in one step. Their lines are made and encoded in slices, between which the event loop runs.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from samples.schema import IntervalLine, Line, encode_lines, kind_of
 Item = TypeVar("Item")
 
 LINES_PER_SLICE = 100
-"""About 0.3 ms of work and 50 KB: other connections wait for no more than that."""
+"""About 0.3 ms of work and 50 KB; other connections have to wait for it."""
 
 CLOSE_SECONDS = 5.0
-"""How long the sinks may take to get the last samples out."""
+"""How long the sinks have to write the last samples."""
 
 
 class Exporter:
     """Takes samples of `throttles` from `start` to `close`.
 
-    `clock` gives monotonic seconds, the throttles' own; `utc` the time of day in seconds since 1970.
+    `clock` gives monotonic seconds and is also the throttles' clock; `utc` gives the time of day in seconds since 1970.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Exporter:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to count, and take a sample at each interval's end."""
+        """Begin to count, and take a sample at the end of each interval."""
         self._began_at = self._clock()
         for throttle in self._throttles:
             throttle.cut_interval(self._began_at)
         self._running = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Take the last sample, of the interval that has not ended, and have everything written."""
+        """Take a last sample, of the interval that has not ended, and have everything written."""
         if self._running is None:
             return
         self._running.cancel()
@@ -85,7 +85,7 @@ class Exporter:
     async def take(self) -> None:
         """Take one sample now."""
         async with self._taking:
-            # No await until both sides are cut: a sample has one interval.
+            # no await until both sides are cut off: a sample has one interval
             now, utc = self._clock(), self._utc()
             cut = [(throttle, counts) for throttle in self._throttles if (counts := throttle.cut_interval(now))]
             self._sequence += 1
@@ -105,10 +105,10 @@ class Exporter:
     async def _run(self) -> None:
         due = self._began_at
         while True:
-            # A sample that came late does not move those behind it.
+            # a late sample does not shift the later ones
             due = max(due + self._interval_seconds, self._clock())
             await asyncio.sleep(due - self._clock())
-            # Not ended by a close that comes meanwhile: what was cut off would be lost.
+            # shielded from a close that comes meanwhile: counts that were cut off would be lost
             await asyncio.shield(self._take_safely())
 
     async def _take_safely(self) -> None:
@@ -151,7 +151,7 @@ class Exporter:
 
 
 def new_start_id(utc_seconds: float) -> str:
-    """An id for one start of a process: later ones sort after it, and no other process has the same."""
+    """Return an id for one start of a process. Later ones sort after it; no other process has the same."""
     return f"{datetime.fromtimestamp(utc_seconds, UTC):%Y%m%dT%H%M%SZ}-{os.urandom(4).hex()}"
 
 
@@ -164,7 +164,7 @@ def new_exporter(
     log: EventLog,
     clock: Callable[[], float],
 ) -> Exporter:
-    """An Exporter to the sinks that `config` names."""
+    """Return an Exporter to the sinks that `config` names."""
     start_id = new_start_id(time.time())
     sinks: list[SampleSink] = []
     if config.directory is not None:
@@ -175,7 +175,7 @@ def new_exporter(
         )
         sinks.append(FileSink(folder, stats, log))
     if config.kafka is not None:
-        from proxy.export.kafka import KafkaSink  # aiokafka costs memory that most sidecars can save
+        from proxy.export.kafka import KafkaSink  # imported here: aiokafka costs memory that most sidecars can save
 
         sinks.append(KafkaSink(config.kafka, broker_id, stats, log))
     return Exporter(config.interval_seconds, broker_id, version, throttles, sinks, log, start_id, clock)

@@ -1,8 +1,8 @@
-"""Samples in files: gzip of JSON lines in date= and hour= folders (UTC), for batch jobs to read.
+"""Writes samples into files for batch jobs: gzipped JSON lines in date= and hour= folders (UTC).
 
-A file is written under a name that begins with a dot, which jobs skip; when it is finished it is synced and renamed.
-Each sample is a gzip member of its own, so what a killed process leaves is whole up to its last sample: the next start
-finishes it. All blocking work is done in one thread, which cannot keep the process from ending.
+A file that is being written has a name that begins with a dot, which jobs skip. When it is finished, it is synced and
+renamed. Each sample is a gzip member of its own, so a file left by a killed process is whole up to its last sample; the
+next start finishes it. All blocking work is done in one thread, which cannot keep the process from ending.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from proxy.export.stats import ExportStats
 from proxy.log import EventLog, innermost_frame, os_error_reason
 
 MOST_WAITING: Final = 3
-"""Samples that the thread has not written yet; when a disk hangs, further ones are dropped."""
+"""The most samples that wait for the thread. While a disk hangs, further ones are dropped."""
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
-_COMPRESSION_LEVEL: Final = 4  # of sample lines 6 makes files 6 % smaller and takes 1.6 x the time
+_COMPRESSION_LEVEL: Final = 4  # level 6 makes files of sample lines 6 % smaller, but takes 1.6 times as long
 _PIECE: Final = 1 << 16
 
 
 class FinishedFile(NamedTuple):
-    """A file that jobs may read; `samples` is how many it holds."""
+    """A file that jobs may read; `samples` is the number of samples in it."""
 
     path: Path
     size: int
@@ -43,9 +43,10 @@ class FinishedFile(NamedTuple):
 
 
 class Folder:
-    """One broker's files in `directory`; those of others in the same directory are left alone.
+    """One broker's files in `directory`. Files of other brokers in it are left alone.
 
-    Not for an event loop: everything here may block. `clock` gives monotonic seconds, for `rotate_seconds`.
+    Everything here may block, so it must not run in an event loop. `clock` gives monotonic seconds, for
+    `rotate_seconds`.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Folder:
     ) -> None:
         self.directory = Path(directory)
         self.dropped = 0
-        """Samples in files that were dropped so that those that remain keep to the bound."""
+        """Samples in files that were dropped to keep the rest within the bound."""
         self._prefix = f"broker-{broker_id}-"
         self._name = f"{self._prefix}{start_id}"
         self._max_disk_bytes = max_disk_bytes
@@ -74,15 +75,15 @@ class Folder:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """The bytes of all files."""
         return self._finished_bytes + (0 if self._open is None else self._open.size)
 
     def recover(self) -> None:
-        """Finish what processes that are gone left open, as far as that goes, and learn which files there are."""
+        """Finish the files that ended processes left open, as far as possible, and find all finished ones."""
         if not self._has_leftovers:
             return
         for path in sorted(self.directory.glob(f"date=*/hour=*/.{self._prefix}*.tmp")):
-            with contextlib.suppress(OSError):  # what cannot be finished may not stop what can be written
+            with contextlib.suppress(OSError):  # a file that cannot be finished must not keep others from being written
                 _finish_leftover(path)
         finished = [_finished(path) for path in self.directory.glob(f"date=*/hour=*/{self._prefix}*.jsonl.gz")]
         self._finished = deque(sorted(file for file in finished if file is not None))
@@ -91,7 +92,7 @@ class Folder:
         self._make_room(0)
 
     def write(self, sample: Sample) -> None:
-        """Append a sample. Raises OSError; then nothing of it is in the file."""
+        """Append a sample. Raises OSError; nothing of the sample is then in the file."""
         self.recover()
         member = _compressed(sample)
         folder = self.directory / f"date={sample.ended_at:%Y-%m-%d}" / f"hour={sample.ended_at:%H}"
@@ -113,7 +114,7 @@ class Folder:
             raise error.cause from error
 
     def finish(self) -> None:
-        """Let jobs read what was written. Raises OSError; then it is tried again with the next sample."""
+        """Finish the open file, so that jobs read it. Raises OSError; it is tried again with the next sample."""
         if self._open is None:
             return
         try:
@@ -127,22 +128,22 @@ class Folder:
             self._finished_bytes += finished.size
 
     def _abandon(self) -> None:
-        """Close the open file as it is: `recover` finishes it."""
+        """Close the open file as it is; `recover` finishes it."""
         if self._open is not None:
             self._open.close()
         self._open = None
         self._has_leftovers = True
 
     def _make_room(self, size: int) -> None:
-        """Drop the oldest files so that `size` bytes more keep to the bound."""
+        """Drop the oldest files until `size` more bytes are within the bound."""
         while self._finished and self.size + size > self._max_disk_bytes:
             oldest = self._finished[0]
-            with contextlib.suppress(FileNotFoundError):  # whoever collects samples took it away
+            with contextlib.suppress(FileNotFoundError):  # someone who collects samples has removed it
                 oldest.path.unlink()
                 self.dropped += oldest.samples
             self._finished.popleft()
             self._finished_bytes -= oldest.size
-            with contextlib.suppress(OSError):  # others are in it
+            with contextlib.suppress(OSError):  # other files are in the folder
                 oldest.path.parent.rmdir()
                 oldest.path.parent.parent.rmdir()
         if self.size + size > self._max_disk_bytes:
@@ -150,7 +151,7 @@ class Folder:
 
 
 class _Damaged(Exception):
-    """A file that a failed write left with a part of a sample at its end."""
+    """A file has a part of a sample at its end, after a failed write."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(cause)
@@ -158,7 +159,7 @@ class _Damaged(Exception):
 
 
 class _OpenFile:
-    """A file that is being written. The lock tells other processes that its writer lives."""
+    """A file that is being written. Its lock shows other processes that the writer lives."""
 
     def __init__(self, path: Path, now: float) -> None:
         self.path = path
@@ -173,7 +174,7 @@ class _OpenFile:
             raise
 
     def append(self, member: bytes) -> None:
-        """Write one sample. Raises OSError when it was not, _Damaged when a part of it was and stays."""
+        """Write one sample. Raises OSError if nothing of it is in the file, _Damaged if a part of it is and stays."""
         left = memoryview(member)
         try:
             while left:
@@ -189,13 +190,13 @@ class _OpenFile:
         self._samples += 1
 
     def finish(self) -> FinishedFile | None:
-        """Sync and rename; None where nothing was written, and so nothing stays."""
+        """Sync and rename the file. None where nothing was written; the file is then removed."""
         finished = _finish(self.path, self._descriptor, self.size, self._samples)
         self.close()
         return finished
 
     def close(self) -> None:
-        """Close it as it is."""
+        """Close the file as it is."""
         os.close(self._descriptor)
 
 
@@ -206,7 +207,7 @@ def _finish(path: Path, descriptor: int, size: int, samples: int) -> FinishedFil
     os.fsync(descriptor)
     target = path.with_name(f"{path.name.removeprefix('.').removesuffix('.tmp')}-{samples}.jsonl.gz")
     path.rename(target)
-    for folder in path.parents[:3]:  # the names are to last too: hour, date, and the directory itself
+    for folder in path.parents[:3]:  # the names have to be on disk too: of the hour, the date, and the directory itself
         entry = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(entry)
@@ -216,10 +217,10 @@ def _finish(path: Path, descriptor: int, size: int, samples: int) -> FinishedFil
 
 
 def _finish_leftover(path: Path) -> None:
-    """Cut a file of a process that is gone behind its last whole sample, and finish it; leave it while it is locked."""
+    """Cut an ended process's file after its last whole sample and finish it; leave a locked file as it is."""
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process lives
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the process that writes it lives
         ends = list(_member_ends(descriptor))
         size = ends[-1] if ends else 0
         os.ftruncate(descriptor, size)
@@ -229,7 +230,7 @@ def _finish_leftover(path: Path) -> None:
 
 
 def _member_ends(descriptor: int) -> Iterator[int]:
-    """Where each whole gzip member of a file ends, in bytes from its begin; what is behind the last is not whole."""
+    """Yield where each whole gzip member of a file ends, in bytes from the file's begin."""
     read = 0
     left = b""
     member = zlib.decompressobj(_GZIP)
@@ -247,7 +248,7 @@ def _member_ends(descriptor: int) -> Iterator[int]:
 
 
 def _finished(path: Path) -> FinishedFile | None:
-    """A file as its name tells; None for one that was not written here, or is gone."""
+    """Return a file by what its name tells; None for one that was not written here, or is gone."""
     samples = re.search(r"-(\d+)\.jsonl\.gz$", path.name)
     with contextlib.suppress(FileNotFoundError):
         return FinishedFile(path, path.stat().st_size, int(samples[1])) if samples else None
@@ -255,13 +256,13 @@ def _finished(path: Path) -> FinishedFile | None:
 
 
 def _compressed(sample: Sample) -> bytes:
-    """One gzip member. zlib lets other threads run while it works on a chunk."""
+    """Return one gzip member. While zlib works on a chunk, other threads run."""
     compressor = zlib.compressobj(_COMPRESSION_LEVEL, zlib.DEFLATED, _GZIP)
     return b"".join([*(compressor.compress(chunk) for chunk in sample.chunks), compressor.flush()])
 
 
 class FileSink:
-    """Writes samples to a Folder in a thread of its own. To be made in the event loop that it is used in."""
+    """Writes samples to a Folder in a thread. Has to be made in the event loop that it is used in."""
 
     def __init__(self, folder: Folder, stats: ExportStats, log: EventLog) -> None:
         self._folder = folder
@@ -275,7 +276,7 @@ class FileSink:
         threading.Thread(target=self._run, name="samples", daemon=True).start()
 
     def offer(self, sample: Sample) -> None:
-        """Have a sample written, or drop it where the disk has not taken those before."""
+        """Have a sample written, or drop it while the disk has not taken earlier ones."""
         if self._waiting >= MOST_WAITING:
             self._stats.dropped["file", "busy"] += 1
             self._log.fault("samples_busy", str(self._folder.directory), effect="the sample is lost")
@@ -287,7 +288,7 @@ class FileSink:
         self._stats.dropped["file", "failed"] += 1
 
     async def close(self, seconds: float) -> None:
-        """Have everything written and the open file finished, in at most `seconds`."""
+        """Have everything written and the open file finished, within `seconds`."""
         self._queue.put(None)
         try:
             async with asyncio.timeout(seconds):
@@ -333,5 +334,5 @@ class FileSink:
             self._post(self._report, error, "files of samples stay unfinished until the next try")
 
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits for news
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits for news
             self._loop.call_soon_threadsafe(call, *arguments)

@@ -1,6 +1,6 @@
-"""Samples in a Kafka topic: the same JSON lines as in files, some of them in each message, with the broker's id as key.
+"""Sends samples to a Kafka topic: the same JSON lines as in files, some per message, keyed by the broker's id.
 
-Imported only where `[export.kafka]` is configured: aiokafka costs memory.
+Import it only where `[export.kafka]` is configured, as aiokafka costs memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _STOP_SECONDS: Final = 1.0
 
 
 class KafkaSink:
-    """Sends samples with an idempotent producer. To be made in the event loop that it is used in.
+    """Sends samples with an idempotent producer. Has to be made in the event loop that it is used in.
 
-    What the topic does not take is kept and sent again, by another producer; then a line may be there twice. At most
-    `max_buffer_bytes` are kept: beyond that the oldest sample goes.
+    Samples that the topic does not accept are kept and sent again by another producer, so a line may be there twice. At
+    most `max_buffer_bytes` are kept; beyond that the oldest sample is dropped.
     """
 
     def __init__(self, config: KafkaExport, broker_id: int, stats: ExportStats, log: EventLog) -> None:
@@ -46,7 +46,7 @@ class KafkaSink:
         self._running = asyncio.create_task(self._run())
 
     def offer(self, sample: Sample) -> None:
-        """Have a sample sent, and drop the oldest where they are too many."""
+        """Have a sample sent, and drop the oldest ones beyond the bound."""
         self._buffer.append(sample)
         self._size += sample.size
         while self._size > self._config.max_buffer_bytes:
@@ -58,8 +58,8 @@ class KafkaSink:
         self._stats.dropped["kafka", "failed"] += 1
 
     async def close(self, seconds: float) -> None:
-        """Have everything sent, in at most `seconds`."""
-        with contextlib.suppress(TimeoutError):  # nothing to wait for where all were dropped
+        """Have everything sent, within `seconds`."""
+        with contextlib.suppress(TimeoutError):  # nothing is left to wait for where all were dropped
             async with asyncio.timeout(seconds):
                 while self._buffer and not self._running.done():
                     await self._empty.wait()
@@ -106,7 +106,7 @@ class KafkaSink:
         )
 
     async def _send_all(self, producer: Any) -> None:
-        """Send samples, oldest first, as they come. Raises what the producer raises."""
+        """Send samples as they come, the oldest first. Raises what the producer raises."""
         while True:
             while self._buffer:
                 sample = self._buffer[0]
@@ -129,7 +129,7 @@ class KafkaSink:
 
     def _sent(self, sample: Sample, *, refused: bool = False) -> None:
         if not self._buffer or self._buffer[0] is not sample:
-            return  # dropped meanwhile, and counted so
+            return  # dropped and counted meanwhile
         if refused:
             self._drop("refused")
         else:
@@ -138,12 +138,12 @@ class KafkaSink:
 
 
 async def _stop(producer: Any) -> None:
-    """Stop a producer for good; its own `stop` waits for brokers that may be gone."""
+    """Stop a producer for good; its own `stop` would wait for brokers that may be gone."""
     try:
         async with asyncio.timeout(_STOP_SECONDS):
             await producer.stop()
     except TimeoutError:
-        # Its sender waits for the answers that are due, for up to the request timeout, unless it is cancelled twice.
+        # its sender waits for pending responses, up to the request time-out, unless it is cancelled twice
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_SECONDS):
                 await producer._sender.close()

@@ -1,4 +1,4 @@
-"""One sample as it is written, and what samples are written to."""
+"""A sample as it is written, and the interface of what it is written to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from samples.lines import SampleKey
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample as it is written: `chunks` are JSON lines, some whole lines each. `ended_at` is UTC."""
+    """One sample as it is written. Each of `chunks` is some whole JSON lines; `ended_at` is UTC."""
 
     key: SampleKey
     ended_at: datetime
@@ -20,7 +20,7 @@ class Sample:
 
     @property
     def size(self) -> int:
-        """Bytes of all lines."""
+        """The bytes of all lines."""
         return sum(map(len, self.chunks))
 
 
@@ -28,10 +28,10 @@ class SampleSink(Protocol):
     """Something that samples are written to."""
 
     def offer(self, sample: Sample) -> None:
-        """Take a sample over, or drop and count it; at once, whatever state the sink is in."""
+        """Take over a sample, or drop and count it. Returns at once, in whatever state the sink is."""
 
     def count_failed(self) -> None:
-        """Count a sample as dropped that could not be made, or that `offer` raised on."""
+        """Count as dropped a sample that could not be made, or for which `offer` raised."""
 
     async def close(self, seconds: float) -> None:
-        """Write what was taken, in at most `seconds`; count what was not written as dropped."""
+        """Write what was taken over, within `seconds`. What was not written counts as dropped."""

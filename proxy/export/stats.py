@@ -1,4 +1,4 @@
-"""What becomes of samples, as plain integers: the metrics collector reads them when it is scraped."""
+"""What becomes of samples, as plain integers, which the metrics collector reads at each scrape."""
 
 from __future__ import annotations
 
@@ -12,24 +12,28 @@ DROP_REASONS: dict[Sink, tuple[str, ...]] = {
     "file": ("failed", "write_failed", "busy", "disk_bound", "closed"),
     "kafka": ("failed", "buffer_full", "refused", "closed"),
 }
-"""All that there are, shown from the start at 0: a rate needs the sample before the first event.
+"""All reasons for dropping a sample. Shown as 0 from the start: Prometheus's rate() needs a sample before the first
+event.
 
-`failed`: it could not be made or taken over, for a bug. `write_failed`: the file system refused it (full, no
-permission). `busy`: it still has not taken the ones before.
-`disk_bound`: written long ago, and dropped for newer ones. `buffer_full`: dropped for newer ones before the topic took
-it. `refused`: the brokers will never take it. `closed`: not out when the sidecar ended.
+- `failed`: it could not be made or taken over, which is a bug.
+- `write_failed`: the file system refused it (full, no permission).
+- `busy`: the sink has not taken earlier ones yet.
+- `disk_bound`: it was written long ago, and made room for newer ones.
+- `buffer_full`: it made room for newer ones before the topic accepted it.
+- `refused`: the brokers will never accept it.
+- `closed`: it was not written when the sidecar ended.
 """
 
 
 @dataclass(slots=True)
 class ExportStats:
-    """Counts of samples (one an interval) by sink."""
+    """Counts of samples (one per interval) by sink."""
 
     written: Counter[Sink] = field(default_factory=Counter)
     dropped: Counter[tuple[Sink, str]] = field(default_factory=Counter)
 
     def add_sink(self, sink: Sink) -> None:
-        """Show a sink from now on."""
+        """Show a sink's counts from now on."""
         self.written[sink] += 0
         for reason in DROP_REASONS[sink]:
             self.dropped[sink, reason] += 0

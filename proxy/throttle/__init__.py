@@ -1,4 +1,4 @@
-"""The `[throttle]` table in force: what the file says, and what HTTP changed.
+"""The `[throttle]` table in force, made of what the file says and what HTTP changed.
 
-The merge itself is `quota.layers`; here it is read, kept and handed to both sides.
+It is read, kept and handed to both sides here. The merge of its layers is pure, and belongs in `quota.layers`.
 """

@@ -1,6 +1,6 @@
-"""The layers of the `[throttle]` table, what the file says and what HTTP changed, and the table that they make.
+"""The layers of the `[throttle]` table (what the file says, what HTTP changed), and the table that they make.
 
-There may be thousands of topics: what HTTP sends is read in slices, and connections are served in between.
+There may be thousands of topics. So what HTTP sends is read in slices, between which connections are served.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ SOURCES_KEY = "sources"
 LAYERS_KEY = "layers"
 
 TOPICS_PER_SLICE = 10
-"""Read in about 1 ms where each has two lists of ten replicas."""
+"""Topics read in about 1 ms, if each has two lists of ten replicas."""
 
 _TOPICS = "topics"
 _PARTS_PER_SLICE = 200  # shown in about 1 ms
 
 _Shown = TypeVar("_Shown", Entry, Part)
 
-_ALL = "*"  # how the path of a removal of everything is shown
+_ALL = "*"  # shows the path of a removal of everything
 
 
 class LayeredThrottle:
-    """The throttle's layers. Every change is whole or not at all: ConfigError leaves everything as it was.
+    """The throttle's layers. Each change takes place whole or not at all: ConfigError leaves everything as it was.
 
-    `apply` is called with each new table, at once; it must not fail on a table that was read without error. `clock`
+    `apply` is called at once with each new table, and must not fail on a table that was read without error. `clock`
     gives monotonic seconds.
     """
 
@@ -61,7 +61,7 @@ class LayeredThrottle:
         self.table = _table_of(self.effective)
 
     def load(self, table: ThrottleTable) -> list[str]:
-        """Put the file's table in force; return the paths of the parts that undo what HTTP had set or removed."""
+        """Put the file's table in force. Returns the paths of parts in which it undoes what HTTP had set or removed."""
         now = self._clock()
         before = merge(self._layers.values(), now).values()
         without_http = merge((layer for source, layer in self._layers.items() if source != "http"), now).values()
@@ -86,16 +86,16 @@ class LayeredThrottle:
         self._put({**self._layers, "http": Layer("http", {EVERYTHING: Entry(None)})})
 
     def expire(self) -> None:
-        """Drop what has expired, and put in force what is below it."""
+        """Drop expired entries, and put those below them in force."""
         now = self._clock()
         self._put({source: _without_expired(layer, now) for source, layer in self._layers.items()})
 
     def next_expiry(self) -> float:
-        """Return when the next part expires (clock seconds); inf when none does."""
+        """Return when the next entry expires (clock seconds); inf where none does."""
         return next_expiry(self._layers.values(), self._clock())
 
     async def as_plain(self) -> dict[str, Any]:
-        """Return what GET shows: the table, `sources` by the path of each part, and the `layers`, the lowest first."""
+        """Return what GET shows: the table, `sources` by the path of each part, and `layers`, the lowest first."""
         now, effective = self._clock(), self.effective
         layers = [layer for layer in self._layers.values() if layer.entries]
         plain: dict[str, Any] = {_TOPICS: {}}
@@ -110,7 +110,7 @@ class LayeredThrottle:
         return {**plain, SOURCES_KEY: sources, LAYERS_KEY: shown_layers}
 
     def _put(self, layers: dict[Source, Layer]) -> None:
-        # No await here: a change is whole before anyone sees it.
+        # no await from here on, so that nobody sees half of the change
         self._layers = layers
         self.effective = merge(layers.values(), self._clock())
         self.table = _table_of(self.effective)
@@ -118,7 +118,7 @@ class LayeredThrottle:
 
 
 def plain_table(table: ThrottleTable) -> dict[str, Any]:
-    """Return the table as JSON holds it: Kafka's names, absent parts left out, `topics` always there."""
+    """Return the table as in JSON: with Kafka's names, without absent parts, always with `topics`."""
     plain: dict[str, Any] = {_TOPICS: {}}
     for path, value in _settings(table):
         _put_at(plain, path, _plain(value))
@@ -132,7 +132,7 @@ def _put_at(plain: dict[str, Any], path: Path, value: int | str) -> None:
 
 
 async def _in_slices(parts: Mapping[Path, _Shown]) -> AsyncIterator[tuple[Path, _Shown]]:
-    """Yield what `parts` has, letting the event loop run in between."""
+    """Yield the items of `parts`; the event loop runs in between."""
     for number, part in enumerate(parts.items(), start=1):
         yield part
         if number % _PARTS_PER_SLICE == 0:
@@ -140,7 +140,7 @@ async def _in_slices(parts: Mapping[Path, _Shown]) -> AsyncIterator[tuple[Path, 
 
 
 def _settings(table: ThrottleTable) -> Iterator[tuple[Path, Value]]:
-    """Yield what the table sets, with its path; empty lists and topics throttle nothing, and are left out."""
+    """Yield the table's settings with their paths. Empty lists and topics throttle nothing, and are left out."""
     for field in struct_fields(ThrottleTable):
         value = getattr(table, field.name)
         if field.name != _TOPICS and value is not None:
@@ -153,7 +153,7 @@ def _settings(table: ThrottleTable) -> Iterator[tuple[Path, Value]]:
 
 
 def _table_of(effective: EffectiveThrottle) -> ThrottleTable:
-    """Return the table that has these parts."""
+    """Return the table made of these parts."""
     names = {field.encode_name: field.name for kind in (ThrottleTable, TopicThrottle) for field in struct_fields(kind)}
     rates: dict[str, Any] = {}
     topics: dict[str, dict[str, Any]] = {}
@@ -189,10 +189,10 @@ def _shown(path: Path) -> str:
 
 
 async def _read(body: object, lease: Lease) -> dict[Path, Entry]:
-    """Read what a merge patch sets and removes, a slice of its topics at a time."""
+    """Read what a merge patch sets and removes, some topics at a time."""
     if not isinstance(body, Mapping):
         raise ConfigError("body", f"must be a JSON object, not {shown(body)}")
-    # What GET shows may be sent back as it is.
+    # so that what GET shows may be sent back as it is
     plain = {key: value for key, value in body.items() if key not in (SOURCES_KEY, LAYERS_KEY)}
     topics = plain.pop(_TOPICS, {})
     if topics is not None and not isinstance(topics, Mapping):
@@ -209,12 +209,12 @@ async def _read(body: object, lease: Lease) -> dict[Path, Entry]:
 
 def _changes(plain: Mapping[str, Any], lease: Lease) -> dict[Path, Entry]:
     settings = dict(_settings(read_table(ThrottleTable, _without_nulls(plain))))
-    # What is null, or a list of no replica, is not among the settings: it removes.
+    # null, or a list without replicas, is not among the settings: it removes
     return {path: Entry(settings.get(path), lease) for path in _paths(plain)}
 
 
 def _paths(plain: Mapping[str, Any], above: Path = ()) -> Iterator[Path]:
-    """Yield the path of every value that is not itself a table."""
+    """Yield the path of every value that is not a table."""
     for key, value in plain.items():
         if isinstance(value, Mapping):
             yield from _paths(value, (*above, key))
