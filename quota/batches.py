@@ -20,7 +20,7 @@ _MANY_BATCHES = 50  # with a cap of this many batches about half of one is waste
 _SOME_BATCHES = 4
 _FORGIVEN_MISSES = 3
 _BARREN_BEFORE_FIRST = 2
-_PROBE_BYTES = 64 * 1024  # the first cap after a grant that brought nothing
+_NEXT_CAP_BYTES = 64 * 1024  # the first cap after a grant that brought nothing
 REMEMBERED_SECONDS: Final = 60.0
 """How long the largest batch of a topic is remembered: at least this, and at most twice as long."""
 
@@ -140,7 +140,7 @@ class BatchSizes:
         known = self if self.seen >= _FEW else others
         batch = self.next_size or known.largest
         if self.barren:
-            return max(1, min(asked, int(left), max(batch, _PROBE_BYTES) << min(self.barren, 16))), False
+            return max(1, min(asked, int(left), max(batch, _NEXT_CAP_BYTES) << min(self.barren, 16))), False
         if not batch:
             return 1, False
         room = int(min(left, asked))

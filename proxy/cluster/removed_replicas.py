@@ -15,26 +15,26 @@ class RemovedReplicasPoll:
 
     with_partitions = True
 
-    def __init__(self, unassigned: RemovedReplicas, log: EventLog) -> None:
-        self._unassigned = unassigned
+    def __init__(self, removed: RemovedReplicas, log: EventLog) -> None:
+        self._removed = removed
         self._log = log
         self._untold: dict[tuple[str, str], int] = {}  # by event and side: the count when it was logged last
 
     async def topics(self) -> Collection[bytes]:
         """Return the topics of replicas that look as if they were removed."""
-        for _ in self._unassigned.look():
+        for _ in self._removed.look():
             await asyncio.sleep(0)
-        return self._unassigned.topics
+        return self._removed.topics
 
     async def told(self, view: ClusterView) -> None:
         """Forget replicas that are no longer assigned."""
         told: dict[bytes, Assignment] = {}
-        for name in self._unassigned.topics:
+        for name in self._removed.topics:
             topic = view.topics.get(name)
             if topic is not None and topic.partitions is not None:
                 told[name] = topic.partitions
         forgotten = 0
-        for count in self._unassigned.take(told):
+        for count in self._removed.take(told):
             forgotten += count
             await asyncio.sleep(0)
         if forgotten:
@@ -45,7 +45,7 @@ class RemovedReplicasPoll:
 
     def log_untold(self) -> None:
         """Log where there was no room for lag, and where ids belong to no brokers."""
-        for throttle in self._unassigned.throttles:
+        for throttle in self._removed.throttles:
             for event, count, effect in (
                 ("lag_evicted", throttle.lag.evicted, "the lag of some replicas is not told"),
                 ("replica_ids_refused", throttle.brokers.refused, "what fetches with them has no series of its own"),

@@ -56,13 +56,13 @@ class ClusterWatch:
         self,
         config: Config,
         names: TopicNames,
-        unassigned: RemovedReplicas,
+        removed_replicas: RemovedReplicas,
         consumers: Consumers,
         log: EventLog,
         stats: PollStats,
         clock: Callable[[], float],
     ) -> None:
-        removed = RemovedReplicasPoll(unassigned, log)
+        removed = RemovedReplicasPoll(removed_replicas, log)
         topics, changed = consumers.throttled_topics, consumers.names_changed
         subscribers: list[Subscriber] = [ThrottledTopics(names, topics, changed), removed]
         behind: list[Poll] = []

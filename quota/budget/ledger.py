@@ -104,12 +104,12 @@ class StrictLedger:
             return float("inf")
         if missing <= 0:
             return now
-        sent_bytes, unstoppable_bytes = self._sent_bytes, self._exempt_bytes
-        enough = self._taken(sent_bytes, unstoppable_bytes) - missing
+        sent_bytes, exempt_bytes = self._sent_bytes, self._exempt_bytes
+        enough = self._taken(sent_bytes, exempt_bytes) - missing
         for time, sent, exempt in self._sent:
             sent_bytes -= int(sent)
-            unstoppable_bytes -= int(exempt)
-            if self._taken(sent_bytes, unstoppable_bytes) <= enough:
+            exempt_bytes -= int(exempt)
+            if self._taken(sent_bytes, exempt_bytes) <= enough:
                 return time + WINDOW_SECONDS
         return now + _UNKNOWN_WAIT_SECONDS
 

@@ -4,7 +4,8 @@ An offset probe is a fetch of 0 bytes: it asks a leader for offsets and errors a
 answer. No quota can stop that batch, so the links of a side take turns. One probe is under way at a time, and the next
 goes when the batch that the last one brought is paid for.
 
-Example: at 1 MB/s and with batches of 1 MB, twenty links that connect at once send their probes over twenty seconds.
+Example: at 1 MB/s and with batches of 1 MB, twenty links that connect at once send one probe a second. Those that are
+left after 15 s may not wait any longer to know who is in sync: they follow 0.1 s apart.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PROBE_SECONDS: Final = 10.0
 """How long a partition goes without a true answer at most, as its follower would miss errors otherwise.
 
 This holds where the batches that probes bring can be paid for. At rate 0 nothing can, and the whole side sends one
-probe in this time.
+probe in this time, but for those that tell who is in sync.
 """
 
 URGENT_SECONDS: Final = 1.0

@@ -43,7 +43,7 @@ class SideName:
         self.clock = MovedClock()
         self.throttle = Throttle(side, 1, self.clock, settings)
         self.throttle.brokers.learn([FOLLOWER, 3])
-        self.unassigned = RemovedReplicas([self.throttle], most_topics)
+        self.removed = RemovedReplicas([self.throttle], most_topics)
 
     def fetched(self, *partitions: tuple[bytes, int], replica: int = FOLLOWER, behind: int = 0) -> ReplicaLink:
         """A connection that has fetched these partitions, and is open still."""
@@ -59,15 +59,15 @@ class SideName:
 
     def topics(self) -> list[bytes]:
         """The topics to ask for now."""
-        for _ in self.unassigned.look():
+        for _ in self.removed.look():
             pass
-        return self.unassigned.topics
+        return self.removed.topics
 
     def poll(self, **assignments: Assignment) -> int:
         """Ask once and answer; returns how many partitions are forgotten."""
         asked = {name.decode() for name in self.topics()}
         answered = {name.encode(): assignment for name, assignment in assignments.items() if name in asked}
-        return sum(self.unassigned.take(answered))
+        return sum(self.removed.take(answered))
 
     def polled_for(self, seconds: float, **assignments: Assignment) -> int:
         """Poll as often as a sidecar does for so long."""
@@ -236,7 +236,7 @@ def test_replica_that_fetches_while_the_answer_is_on_its_way_is_kept() -> None:
     side.clock.move(10)
     assert side.topics() == [b"orders"]
     side.closed((b"orders", 0))
-    assert sum(side.unassigned.take({b"orders": MOVED_AWAY})) == 0
+    assert sum(side.removed.take({b"orders": MOVED_AWAY})) == 0
     assert len(side.rows) == 1
 
 
@@ -247,7 +247,7 @@ def test_replica_that_fetches_while_the_answer_is_taken_is_kept() -> None:
     side.polled_for(15, a=DELETED, b=DELETED)
     side.clock.move(10)
     side.topics()
-    taking = side.unassigned.take({b"a": DELETED, b"b": DELETED})
+    taking = side.removed.take({b"a": DELETED, b"b": DELETED})
     assert next(taking) == 1
     side.closed((b"b", 0))
     assert sum(taking) == 0
