@@ -1,6 +1,6 @@
 """Real Kafka clusters on loopback, with a weir sidecar for each broker: for the demo, the tests and the benches.
 
-`make setup` fetches Kafka's jars once (`lab.prepare`). No package but `cli`, for the demo, imports the lab. An example:
+`make setup` fetches Kafka's jars once (`lab.prepare`). Of the packages only `cli` may use the lab, for its demo. An example:
 
     from lab.modes import KraftCluster, ZooKeeperCluster
     from lab.produce import fill
@@ -38,8 +38,8 @@ What to know:
 - Route.CONTROLLER, in KRaft mode and beside BOTH: kill_sidecar then cuts a broker off from all others, while clients
   (and `lab.produce.append_to`, which does not look up the leader) still reach it.
 - Every method blocks. From asyncio use `async with` for the cluster and `asyncio.to_thread` for its methods; `fill`
-  and `read_numbers` run a loop of their own in a thread. In pytest a module-scoped fixture that yields a cluster is the usual
-  form; mark its tests `integration`.
+  and `read_numbers` run a loop of their own in a thread. In pytest the usual form is a module-scoped fixture that
+  yields a cluster; mark its tests `integration`.
 - Faults: kill_broker, stop_broker, start_broker; kill_sidecar, start_sidecar, `sidecars[1].stop()` (drains),
   `sidecars[1].send(signal.SIGHUP)`. In ZooKeeper mode a killed broker may only come back after its session (7 s);
   start_broker waits for that.
