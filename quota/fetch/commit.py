@@ -2,8 +2,8 @@
 
 Only here does a fetch reserve bytes, take a place in a quota's line, change its sessions and get counted.
 
-Bytes are reserved before anything else, through accounts that the end of the link closes. So an exception at any later
-point leaves nothing reserved.
+Bytes are reserved through accounts that the end of the link closes. So an exception at any point leaves nothing
+reserved.
 """
 
 from __future__ import annotations
