@@ -1,6 +1,6 @@
 """Real Kafka clusters on loopback, with a weir sidecar for each broker: for the demo, the tests and the benches.
 
-`make setup` fetches Kafka's jars once (`lab.prepare`). Of the packages only `cli` may use the lab, for its demo. Example:
+`make setup` fetches Kafka's jars once (`lab.prepare`). Of the packages only `cli` may use the lab, for its demo. Use:
 
     from lab.modes import KraftCluster, ZooKeeperCluster
     from lab.produce import fill
