@@ -1,6 +1,6 @@
 """Real Kafka clusters on loopback, with a weir sidecar for each broker: for the demo, the tests and the benches.
 
-Kafka's jars come once by `make setup` (`lab.prepare`). Then
+`make setup` fetches Kafka's jars once (`lab.prepare`). Of the packages only `cli` may use the lab, for its demo. Use:
 
     from lab.modes import KraftCluster, ZooKeeperCluster
     from lab.produce import fill
@@ -25,27 +25,27 @@ Kafka's jars come once by `make setup` (`lab.prepare`). Then
 
 What to know:
 - `lab.modes.MODES` names every level that the jars can run, with the Fetch version its replicas use:
-  `MODES["zookeeper-2.8"].cluster(sidecars=True)` fetches with v12. CORNERS are three of them that differ most.
+  `MODES["zookeeper-2.8"].cluster(sidecars=True)` fetches with v12. CORNERS are the three modes that differ most.
 - A cluster starts in 2 s (ZooKeeper) or 3 s (KRaft) on two idle cores. It ends at once, on exceptions and Ctrl-C too;
   when this program is killed, its reaper ends the brokers. After an exception the logs stay, and their folder is
   printed.
-- Keep broker 1 as the one that data moves *from*: in KRaft mode it holds the controller. A move to `[1, 2]` keeps
+- Move data *from* broker 1: in KRaft mode it is also the controller. A move to `[1, 2]` keeps
   broker 1's replica for `compare_segments`; a move to `[2]` deletes it.
 - Routes: `sidecars=True` is Route.BOTH for every broker (two hops: the follower's egress, then the leader's ingress);
-  `routes=Route.INGRESS` or `routes={1: Route.INGRESS, 2: Route.EGRESS}` says otherwise. A broker without a route has
+  Others are set by `routes=Route.INGRESS` or `routes={1: Route.INGRESS, 2: Route.EGRESS}`. A broker without a route has
   no sidecar. KRaft brokers have a listener for clients alone; in ZooKeeper mode there is one listener, so clients
   pass the ingress too.
 - Route.CONTROLLER, in KRaft mode and beside BOTH: kill_sidecar then cuts a broker off from all others, while clients
-  (and `lab.produce.append_to`, which asks nobody who leads) still reach it.
+  (and `lab.produce.append_to`, which does not look up the leader) still reach it.
 - Every method blocks. From asyncio use `async with` for the cluster and `asyncio.to_thread` for its methods; `fill`
-  and `read_numbers` have a loop of their own. In pytest a module-scoped fixture that yields a cluster is the usual
-  form; mark its tests `integration`.
+  and `read_numbers` run a loop of their own in a thread. In pytest the usual form is a module-scoped fixture that
+  yields a cluster; mark its tests `integration`.
 - Faults: kill_broker, stop_broker, start_broker; kill_sidecar, start_sidecar, `sidecars[1].stop()` (drains),
-  `sidecars[1].send(signal.SIGHUP)`. In ZooKeeper mode a killed broker may only come back when its session is over (7
-  s): start_broker waits for that.
-- Beside a move: `lab.produce.LiveProducer` (a steady rate; what was acked and how long it took), `LiveConsumer` (what
-  came of that, and how long it took from end to end), `read_numbers` (reads all of it back), and Kafka's own tools in
+  `sidecars[1].send(signal.SIGHUP)`. In ZooKeeper mode a killed broker may only come back after its session (7 s);
+  start_broker waits for that.
+- Beside a move: `lab.produce.LiveProducer` (a steady rate, with what was acked and its latencies), `LiveConsumer` (the
+  records that arrived, with end-to-end latencies), `read_numbers` (reads all of them back), and Kafka's own tools in
   `lab.performance`.
 - `lab.log_kinds` makes topics of every kind: each codec, transactions, compaction, batches larger than a fetch.
-- `cluster.admin` (control.cluster_admin) knows partitions, ISR, moves, configs and Kafka's own throttle.
+- `cluster.admin` (control.cluster_admin) reads and changes partitions, ISR, moves, configs and Kafka's own throttle.
 """

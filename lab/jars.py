@@ -1,6 +1,6 @@
 """Kafka's jars: fetched once with a package client, and checked against a committed list.
 
-`jars-<version>.sha256` lists every jar as `<SHA-256> <path in Maven's repository layout>`: what to fetch, and what has
+`jars-<version>.sha256` lists every jar as `<SHA-256>  <path in Maven's repository layout>`: what to fetch, and what has
 to arrive. `sha256sum -c` can read it too. Dependencies are not resolved, so no jar outside the list is fetched, and the
 bytes are the same whether Maven or Ivy (which comes with PySpark) has fetched them.
 """

@@ -132,10 +132,11 @@ class BatchSizes:
     def cap_for(self, left: float, asked: int, others: BatchSizes, *, wastes_some: bool = False) -> tuple[int, bool]:
         """Return the partition_max_bytes (> 0, <= `asked`) for at most `left` bytes, and whether a batch is sure.
 
-        - A cap above `left` means that not even one batch fits. - A cap that is not sure brings exactly one whole batch
-          where this is the first partition with data, and perhaps nothing elsewhere. - `others` is what the topic's
-          other partitions showed; it is used while nothing is known of this one. - `wastes_some` says that answers take
-          long. A cut batch then costs less than an answer with a single batch.
+        - A cap above `left` means that not even one batch fits.
+        - A cap that is not sure brings exactly one whole batch where this is the first partition with data, and perhaps
+          nothing elsewhere.
+        - `others` is what the topic's other partitions showed; it is used while nothing is known of this one.
+        - `wastes_some` says that answers take long. A cut batch then costs less than an answer with a single batch.
         """
         known = self if self.seen >= _FEW else others
         batch = self.next_size or known.largest

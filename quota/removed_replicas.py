@@ -51,7 +51,7 @@ class RemovedReplicas:
         self.topics: list[bytes] = []
         """Names (UTF-8) of the topics to ask about, as `look` has found them."""
         self._most_topics = most_topics
-        self._asked: dict[TopicLag, Throttle] = {}  # the replicas' topics behind `topics`
+        self._asked: dict[TopicLag, Throttle] = {}  # the replicas' topics from which `topics` was made
         self._turn: list[tuple[Throttle, TopicLag]] = []  # still to be looked at, the next one last
         # By partition: since when (clock seconds) answers leave the replica out. Only of overdue replicas.
         self._left_out: dict[TopicLag, dict[int, float]] = {}

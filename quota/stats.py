@@ -30,7 +30,7 @@ class ThrottleStats:
     full_fetches_received: int = 0
     """From v7 on: followers' fetches that list every partition. In the steady state there are none."""
     full_fetches_sent: int = 0
-    """The same, of the fetches that weir sends to leaders."""
+    """Fetches that weir sends to leaders and that list every partition."""
     sessions_evicted: int = 0
     """Followers' fetch sessions that gave way to another one (KIP-227)."""
     interval: IntervalCounts | None = None

@@ -30,7 +30,7 @@ class Ask:
     is_urgent: bool
     """Whether one of the link's partitions is below its min ISR."""
     is_live: bool
-    """Whether records of partitions in sync pass on the link too; each of them waits behind every grant."""
+    """Whether records of partitions in sync pass on the link too; each of them comes after a grant's bytes."""
     answer_seconds: float
     """How long the link's last answer with granted bytes took (seconds)."""
 

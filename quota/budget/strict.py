@@ -14,7 +14,7 @@ SHARE_SECONDS: Final = 0.12
 """Seconds of quota that one fetch is granted: few enough to pace evenly, enough to waste little on cut batches."""
 
 SHARE_BESIDE_LIVE_SECONDS: Final = 0.012
-"""The same on a link with live traffic, where a record in sync has to wait for each share to pass."""
+"""Seconds of quota for one fetch on a link with live traffic, where a record in sync waits for each share to pass."""
 
 LARGEST_SHARE_SECONDS: Final = 0.15
 """The most that a fetch which comes a little late is granted, in seconds of quota."""

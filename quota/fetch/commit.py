@@ -2,8 +2,8 @@
 
 Only here does a fetch reserve bytes, take a place in a quota's line, change its sessions and get counted.
 
-Bytes are reserved before anything else, through accounts that the end of the link closes. So an exception at any later
-point leaves nothing reserved.
+Bytes are reserved through accounts that the end of the link closes. So an exception at any point leaves nothing
+reserved.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def commit(
 
 
 def _unknown_since(state: LinkState, view: FetchView) -> float | None:
-    """The time (clock seconds) since which partitions wait for their high watermark; None where every one is known."""
+    """The time (clock seconds) since which an offset probe waits that tells who is in sync; None where none waits."""
     if not view.unknown_count:
         return None
     return view.now if state.unknown_since is None else state.unknown_since

@@ -33,7 +33,7 @@ class LinkState:
         """The time since which some partitions had no true answer, as they were left out; None where all had one."""
         self.probed_at = -math.inf
         self.unknown_since: float | None = None
-        """The time since which partitions wait for their high watermark; None where every one is known."""
+        """The time since which an offset probe waits that tells who is in sync; None where none waits."""
         self.crowded_until = -math.inf
         """Up to this time answers are expected to be full of what is not granted."""
         self.answer_seconds = 0.0
