@@ -58,7 +58,7 @@ async def test_resolver_gives_a_broker_that_does_not_answer_up_and_keeps_what_it
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "QUESTION_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(client, "QUESTION_TIMEOUT_SECONDS", 0.5)
     await resolving.asked_at(0)
     naming_broker.silent = True
     resolving.names.name_of(PAYMENTS)
