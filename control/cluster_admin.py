@@ -14,11 +14,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaConnectionError, KafkaError, UnknownBrokerIdError
 
 from control.errors import ControlError
+from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
-LEADER_RATE = "leader.replication.throttled.rate"
-FOLLOWER_RATE = "follower.replication.throttled.rate"
-LEADER_REPLICAS = "leader.replication.throttled.replicas"
-FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 DISK_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 _THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS, DISK_RATE)
 # Kafka's defaults, which DescribeConfigs returns where nothing is set: Long.MAX_VALUE for rates, an empty list for

@@ -10,6 +10,7 @@ from msgspec import Meta, field
 from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from proxy.config.address import Address, Network
 from proxy.config.reader import ConfigError
+from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from quota.settings import SideName
 from quota.throttled_replicas import ThrottledReplicas
 
@@ -154,15 +155,15 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
 class TopicThrottle(msgspec.Struct, frozen=True, kw_only=True):
     """One topic's throttled replicas on each side. None and an empty list both mean no replica."""
 
-    leader_replicas: ThrottledReplicas | None = field(default=None, name="leader.replication.throttled.replicas")
-    follower_replicas: ThrottledReplicas | None = field(default=None, name="follower.replication.throttled.replicas")
+    leader_replicas: ThrottledReplicas | None = field(default=None, name=LEADER_REPLICAS)
+    follower_replicas: ThrottledReplicas | None = field(default=None, name=FOLLOWER_REPLICAS)
 
 
 class ThrottleTable(msgspec.Struct, frozen=True, kw_only=True):
     """The `[throttle]` table, the same for the file and for HTTP. Rates are bytes/s; None is no quota."""
 
-    leader_rate: BytesPerSecond | None = field(default=None, name="leader.replication.throttled.rate")
-    follower_rate: BytesPerSecond | None = field(default=None, name="follower.replication.throttled.rate")
+    leader_rate: BytesPerSecond | None = field(default=None, name=LEADER_RATE)
+    follower_rate: BytesPerSecond | None = field(default=None, name=FOLLOWER_RATE)
     topics: dict[TopicName, TopicThrottle] = field(default_factory=dict)
 
 
