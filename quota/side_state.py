@@ -262,8 +262,8 @@ class SideState:
         for holder in self.holders:
             holder.release_if_stuck()
 
-    def let_go(self, holder: Holder) -> None:
-        """Forget a closed link and all that it holds."""
+    def drop(self, holder: Holder) -> None:
+        """Forget a link that is closed, or could not be, and all that it holds."""
         try:
             holder.accounts.close()
         finally:

@@ -38,15 +38,11 @@ class Throttle(SideState):
         self.holders.add(link)
         return link
 
-    def let_go(self, holder: Holder) -> None:
+    def drop(self, holder: Holder) -> None:
         try:
-            super().let_go(holder)
+            super().drop(holder)
         finally:
             self.links = {link for link in self.links if link is not holder}
-
-    def drop(self, link: ReplicaLink) -> None:
-        """Forget a link that could not be closed, and all that it holds."""
-        self.let_go(link)
 
     @property
     def open_sessions(self) -> int:

@@ -146,7 +146,7 @@ class ReplicaLink:
             self.abandon()
             self.partitions.close()
         finally:
-            self.throttle.let_go(self)
+            self.throttle.drop(self)
 
     def _take_in(self, request: FetchRequest, now: float) -> Steps[Answer | None]:
         """Take a request in. Returns the answer to it where it does not fit its session, else None."""

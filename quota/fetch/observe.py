@@ -56,7 +56,6 @@ def observe(
         behind_count=partitions.behind_count,
         unknown_count=partitions.unknown_count,
         is_incremental=sessions.is_incremental,
-        in_session=sessions.in_session,
         is_throttling=is_throttling,
         must_wait=must_wait,
         probe_times=partial(_probe_times, state, link, now, must_wait=must_wait),

@@ -90,7 +90,6 @@ class FetchView:
     behind_count: int
     unknown_count: int
     is_incremental: bool
-    in_session: bool
     is_throttling: bool
     """Whether any quota has a rate."""
     must_wait: bool
