@@ -245,11 +245,14 @@ class ClusterAdmin:
     def _connect(self) -> KafkaAdminClient:
         with _refused(f"Connecting to {', '.join(self._bootstrap_servers)}"):
             return KafkaAdminClient(
-                bootstrap_servers=self._bootstrap_servers,
-                client_id="weir",
-                request_timeout_ms=self._timeout_ms,
-                bootstrap_timeout_ms=self._timeout_ms,
-                **{"reconnect_backoff_max_ms": 1000, **self._client_options},
+                **{
+                    "client_id": "weir",
+                    "request_timeout_ms": self._timeout_ms,
+                    "reconnect_backoff_max_ms": 1000,
+                    **self._client_options,
+                    "bootstrap_servers": self._bootstrap_servers,
+                    "bootstrap_timeout_ms": self._timeout_ms,
+                }
             )
 
     def _ask(self, action: str, ask: Callable[[KafkaAdminClient], Any]) -> Any:
