@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -70,7 +70,7 @@ class ClusterAdmin:
         self._sleep = sleep
         self._client = self._connect()
 
-    def __enter__(self) -> ClusterAdmin:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

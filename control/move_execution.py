@@ -68,6 +68,12 @@ class Execution:
             for partition, brokers in current.items()
         }
 
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the plan was begun before, and is not over: then the cluster does not tell where all of it was."""
+        journal = self._throttling.journal
+        return bool(self._seen.moving) or (journal is not None and not journal.ended)
+
     def check(self) -> None:
         """Refuse what cannot be done, and, unless forced, what would hurt."""
         self._check_that_all_exist()
