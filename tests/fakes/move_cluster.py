@@ -72,6 +72,9 @@ class FakeCluster(MoveAdmin):
         self._request("brokers")
         return sorted(self.alive)
 
+    def racks(self) -> dict[int, str | None]:
+        return dict.fromkeys(self.brokers())
+
     def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
         return self.existing_partitions({p.topic for p in self.replicas} if topics is None else topics)
 
