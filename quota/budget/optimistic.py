@@ -48,8 +48,5 @@ class Kip73Quota(Quota):
             return Offer(self, budget.retry_at(now))
         return Offer(self, now, budget.one_window)
 
-    def needed(self, part: Part) -> float:
-        return 0.0
-
     def judge(self, offer: Offer, part: Part) -> Verdict:
         return Verdict(True, offer.ready)

@@ -64,7 +64,7 @@ class Part:
     reserved: int
     """What may come: the first partition with data returns a whole batch, however large."""
     batch: int
-    """The largest batch in it. A batch cannot be split, so it may go beyond the window."""
+    """The largest batch that is expected in it. A batch cannot be split, so it may go beyond the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +123,11 @@ class Quota(ABC):
         """Return what one fetch may have. Changes nothing."""
 
     @abstractmethod
-    def needed(self, part: Part) -> float:
-        """Return the bytes that a link with this part has to wait for in line."""
-
-    @abstractmethod
     def judge(self, offer: Offer, part: Part) -> Verdict:
         """Return whether `part` of a fetch may be granted. Changes nothing."""
 
-    def wait(self, ask: Ask, offer: Offer, needed: float, now: float) -> None:
-        """Keep the link's place in the line, for `needed` bytes."""
+    def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
+        """Keep the link's place in the line, for `part`."""
 
     def served(self, ask: Ask, part: Part) -> None:
         """Note that the link was granted `part`."""

@@ -170,6 +170,7 @@ class Settlement:
         for topic, replica, seen, _, _ in arrivals:
             if replica is not None:
                 self._barren.discard(replica)
+                replica.barren_grants = replica.barren_turns = 0
                 replica.served_number = self._number
                 replica.batches.learn(seen)
                 replica.arrived = seen.complete_bytes
@@ -182,20 +183,24 @@ class Settlement:
         - No partition has records: an earlier hop, or Kafka's own throttle, kept all of them. Nothing is learnt.
         - Other partitions filled the answer: there was no room left.
         - Else the cap was below one batch, and such a cap returns a batch only in the first partition with data. The
-          next grants go in front of other partitions; one that brings nothing there has nothing to give.
+          next grants go in front of other partitions. One that brings nothing there has nothing to give, or a later hop
+          has put a grant of its own in front of it: the next cap is larger.
         """
-        size = self._throttled + self._unthrottled
+        state, fetch, size = self._state, self._fetch, self._throttled + self._unthrottled
         if not size:
             for replica in self._barren:
-                self._state.partitions.queue.brought_nothing(replica)
-        if not size or self._fetch.grants_are_first:
+                state.partitions.queue.brought_nothing(replica)
             return
+        crowded_until = self._now + CROWDED_SECONDS
+        room = fetch.max_bytes - size
+        if state.crowded_until > self._now and room < state.partitions.most_max_bytes:
+            state.crowded_until = crowded_until  # others would still fill it
         for replica in self._barren:
-            is_full = self._fetch.max_bytes - size < replica.max_bytes
-            if not is_full:
+            is_full = room < replica.max_bytes
+            if not is_full or fetch.grants_are_first:
                 replica.batches.miss()
-            if is_full or replica.batches.has_to_be_first:
-                self._state.crowded_until = self._now + CROWDED_SECONDS
+            if not fetch.grants_are_first and (is_full or replica.batches.has_to_be_first):
+                state.crowded_until = crowded_until
                 replica.granted_offset = UNKNOWN_OFFSET
 
     # Liveness

@@ -61,6 +61,7 @@ def test_links_share_one_quota_fairly(round_trips: tuple[float, ...]) -> None:
     asked_at: list[float] = [clock.now] * len(links)
     next_at = list(asked_at)
     answers: list[Forward | None] = [None] * len(links)
+    is_held = [False] * len(links)
     end = clock.now + seconds
     while (now := min(next_at)) < end:
         index = next_at.index(now)
@@ -73,7 +74,10 @@ def test_links_share_one_quota_fairly(round_trips: tuple[float, ...]) -> None:
             follower.take(topics, now)
             answers[index] = None
             requests[index], asked_at[index] = follower.request(), now
+            woken = throttle.next_in_line() or ()
+            next_at = [now if is_held[i] and links[i] in woken else at for i, at in enumerate(next_at)]
         decision = link.plan(requests[index], now - asked_at[index])
+        is_held[index] = isinstance(decision, Hold)
         if isinstance(decision, Hold):
             next_at[index] = max(decision.until, now + 0.0005)
             continue
