@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from proxy.admin.fleet import Fleet
+from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.admin.metrics import ProcessStats, SideSource, families, render
 from proxy.admin.status import side_status
@@ -81,6 +83,7 @@ class Sidecar:
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock)
         self.listeners: list[Listener] = []
+        self.history = History(self.sides, clock)
         self._admin = AdminServer(self, self.log)
         self.admin_address: Address | None = None
         self._probe = UpstreamProbe([route.upstream for route in config.ingress], clock, self.polls)
@@ -99,6 +102,7 @@ class Sidecar:
             self.polls,
             clock,
         )
+        self.fleet = Fleet(config, lambda: self._cluster.client.view.brokers, self.status, clock)
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -122,6 +126,7 @@ class Sidecar:
             effect = "it has no authentication: whoever reaches it can change the throttle"
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self._cluster.start()
+        self.history.start()
         self._start_export()
         self._state = "serving"
 
@@ -138,6 +143,7 @@ class Sidecar:
     async def close(self) -> None:
         """Close everything at once. May be called in any state, and more than once."""
         self._state = "closed"
+        self.history.close()
         if self._expiry is not None:
             self._expiry.cancel()
         await self._cluster.close()
@@ -189,6 +195,8 @@ class Sidecar:
     async def status(self) -> dict[str, Any]:
         """Return the state as plain JSON values."""
         not_ready = await self.not_ready()
+        now = self._clock()
+        trends = [history.trend(now) for history in self.history.sides]
         return {
             "version": self.process.version,
             "broker_id": self.config.broker_id,
@@ -199,7 +207,11 @@ class Sidecar:
             "admin": str(self.admin_address),
             "topic_ids_unknown": self.process.topic_names.unknown_count,
             "routes": [_route_status(listener) for listener in self.listeners],
-            "sides": {side.throttle.side: await side_status(side) for side in self.sides},
+            "fleet": self.fleet.is_known,
+            "sides": {
+                side.throttle.side: await side_status(side, trend)
+                for side, trend in zip(self.sides, trends, strict=True)
+            },
         }
 
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
