@@ -35,6 +35,7 @@ from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.throttle.table import LayeredThrottle
+from quota.layers import Layer
 from quota.removed_replicas import RemovedReplicas
 from quota.settings import SideName
 from quota.throttle import Throttle
@@ -97,6 +98,7 @@ class Sidecar:
                 in_sync=self._apply_in_sync_replicas,
                 under_min_isr=self._apply_under_min_isr,
                 broker_addresses=self._learn_broker_addresses,
+                kafka_throttle=self._follow_throttle,
             ),
             self.log,
             self.polls,
@@ -240,6 +242,10 @@ class Sidecar:
         self._cluster.throttle_changed()
         self._await_expiry()
 
+    def _follow_throttle(self, layer: Layer) -> None:
+        self.throttle.follow(layer)
+        self.log.info("throttle_changed", by="kafka", **self.throttle.summary())
+
     def _await_expiry(self) -> None:
         """When the next entry of the throttle expires, put the layer below it in force."""
         if self._expiry is not None:
@@ -247,7 +253,13 @@ class Sidecar:
             self._expiry = None
         seconds = self.throttle.next_expiry() - self._clock()
         if seconds != math.inf:
-            self._expiry = asyncio.get_running_loop().call_later(seconds, self.throttle.expire)
+            self._expiry = asyncio.get_running_loop().call_later(max(0.0, seconds), self._expire_leases)
+
+    def _expire_leases(self) -> None:
+        for lease in self.throttle.expire():
+            self.process.throttles_expired += 1
+            effect = "the file's throttle and Kafka's are in force again where it was"
+            self.log.info("throttle_expired", owner=lease.owner or "nobody", reason=lease.reason, effect=effect)
 
     def _apply_in_sync_replicas(self, in_sync: InSyncReplicas) -> None:
         for side in self.sides:

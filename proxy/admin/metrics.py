@@ -65,6 +65,7 @@ class ProcessStats:
 
     version: str
     topic_names: TopicNames
+    throttles_expired: int = 0
     reloads: Counter[str] = field(default_factory=Counter)
     export: ExportStats = field(default_factory=ExportStats)
 
@@ -77,6 +78,13 @@ def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Fam
     yield Family("weir_build_info", "gauge", "The running version.", ("version",), [((process.version,), 1)])
     yield _counted(
         "weir_config_reloads", "Reloads of the file, by result.", "result", process.reloads, ("ok", "refused")
+    )
+    yield Family(
+        "weir_throttle_expired",
+        "counter",
+        "Changes of the throttle over HTTP whose lease has ended.",
+        (),
+        [((), process.throttles_expired)],
     )
     yield _counted("weir_samples_written", "Samples written, by sink.", "sink", dict(process.export.written.items()))
     yield Family(

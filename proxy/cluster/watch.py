@@ -19,6 +19,7 @@ from proxy.config.address import Address
 from proxy.config.tables import Config
 from proxy.log import EventLog
 from proxy.relay.replica_sources import Addresses
+from quota.layers import Layer
 from quota.removed_replicas import RemovedReplicas
 from quota.topic_names import TopicNames
 
@@ -42,6 +43,7 @@ class Consumers(NamedTuple):
     in_sync: Callable[[InSyncReplicas], None]
     under_min_isr: Callable[[frozenset[tuple[bytes, int]]], None]
     broker_addresses: Callable[[Addresses], None]
+    kafka_throttle: Callable[[Layer], None]
 
 
 class ClusterWatch:
@@ -95,10 +97,25 @@ class ClusterWatch:
         )
         names.on_miss = self.client.wake
         self._polling: asyncio.Task[None] | None = None
+        self._follower = None
+        if config.cluster is not None and config.cluster.follow_throttles:
+            from proxy.cluster.follow import ThrottleFollower
+
+            self._follower = ThrottleFollower(
+                config.broker_id,
+                config.cluster.followed_part,
+                lambda: self.client.view,
+                consumers.kafka_throttle,
+                log,
+                stats,
+                clock,
+            )
 
     def start(self) -> None:
         """Begin to poll."""
         self._polling = asyncio.create_task(self.client.run())
+        if self._follower is not None:
+            self._follower.start()
 
     def throttle_changed(self) -> None:
         """Poll now, as other topics are throttled."""
@@ -111,6 +128,8 @@ class ClusterWatch:
             self._polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._polling
+        if self._follower is not None:
+            await self._follower.close()
         await self._addresses.close()
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "Fetch",
     "Ingress",
     "KafkaExport",
+    "LeaseTable",
     "Limits",
     "Log",
     "Quota",
@@ -48,6 +49,11 @@ PositiveSeconds = Annotated[float, Meta(ge=0.1, le=86400, description="a number 
 SampleSeconds = Annotated[float, Meta(ge=1, le=600, description="a number of seconds from 1 to 600")]
 RotationSeconds = Annotated[float, Meta(ge=1, le=3600, description="a number of seconds from 1 to 3600")]
 PositiveBytes = Annotated[int, Meta(ge=1, le=_INT64_MAX, description="an integer of bytes greater than 0")]
+LeaseSeconds = Annotated[
+    float, Meta(gt=0, le=31_536_000, description="a number of seconds greater than 0, at most 365 days")
+]
+LeaseText = Annotated[str, Meta(max_length=200, description="a text of at most 200 characters")]
+PartOfRate = Annotated[float, Meta(gt=0, le=1, description="a number greater than 0, at most 1")]
 FilePath = Annotated[str, Meta(min_length=1, description="a path")]
 # org.apache.kafka.common.internals.Topic: the characters and the length of a topic's name.
 TopicName = Annotated[
@@ -90,10 +96,16 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to ask for the cluster's metadata, and how often."""
+    """Where to ask for the cluster's metadata, and how often.
+
+    - `follow_throttles`: whether Kafka's own throttle, from its dynamic configurations, is in force here too.
+    - `followed_part`: the part of Kafka's rates that is then kept to.
+    """
 
     bootstrap_servers: tuple[Address, ...]
     poll_seconds: PositiveSeconds = 5.0
+    follow_throttles: bool = False
+    followed_part: PartOfRate = 0.98
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +181,14 @@ class ThrottleTable(msgspec.Struct, frozen=True, kw_only=True):
     leader_rate: BytesPerSecond | None = field(default=None, name=LEADER_RATE)
     follower_rate: BytesPerSecond | None = field(default=None, name=FOLLOWER_RATE)
     topics: dict[TopicName, TopicThrottle] = field(default_factory=dict)
+
+
+class LeaseTable(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a change over HTTP holds (seconds), who made it, and why."""
+
+    seconds: LeaseSeconds
+    owner: LeaseText = ""
+    reason: LeaseText = ""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from proxy.config.reader import ConfigError, read_table, shown, struct_fields
-from proxy.config.tables import ThrottleTable, TopicThrottle
+from proxy.config.tables import LeaseTable, ThrottleTable, TopicThrottle
 from quota.layers import (
     EVERYTHING,
     FOREVER,
@@ -32,6 +32,7 @@ from quota.throttled_replicas import ThrottledReplicas
 
 SOURCES_KEY = "sources"
 LAYERS_KEY = "layers"
+LEASE_KEY = "lease"
 
 TOPICS_PER_SLICE = 10
 """Topics read in about 1 ms, if each has two lists of ten replicas."""
@@ -70,14 +71,19 @@ class LayeredThrottle:
         by_http = (path for path in {**before, **without_http} if before.get(path) != without_http.get(path))
         return sorted(_shown(path) for path in by_http if before.get(path) != after.get(path))
 
-    async def replace(self, body: object, lease: Lease = FOREVER) -> None:
+    def follow(self, layer: Layer) -> None:
+        """Put what Kafka's own configurations ask for in force, below what was set over HTTP."""
+        self._put({**self._layers, layer.source: layer})
+
+    async def replace(self, body: object) -> None:
         """Put `body` in force in place of the whole table (PUT)."""
-        settings = {path: entry for path, entry in (await _read(body, lease)).items() if entry.value is not None}
+        changes, lease = await self._read(body)
+        settings = {path: entry for path, entry in changes.items() if entry.value is not None}
         self._put({**self._layers, "http": Layer("http", {EVERYTHING: Entry(None, lease), **settings})})
 
-    async def merge(self, body: object, lease: Lease = FOREVER) -> None:
+    async def merge(self, body: object) -> None:
         """Merge `body` into the table; null removes (PATCH, RFC 7396)."""
-        changes = await _read(body, lease)
+        changes, _ = await self._read(body)
         below = [path for source, layer in self._layers.items() if source != "http" for path in layer.entries]
         self._put({**self._layers, "http": self._layers["http"].patched(changes, below)})
 
@@ -85,14 +91,27 @@ class LayeredThrottle:
         """Throttle nothing (DELETE)."""
         self._put({**self._layers, "http": Layer("http", {EVERYTHING: Entry(None)})})
 
-    def expire(self) -> None:
-        """Drop expired entries, and put those below them in force."""
+    def expire(self) -> list[Lease]:
+        """Drop expired entries, and put those below them in force. Returns the leases that have ended."""
         now = self._clock()
+        ended = {
+            entry.lease
+            for layer in self._layers.values()
+            for entry in layer.entries.values()
+            if entry.lease.expires_at <= now
+        }
         self._put({source: _without_expired(layer, now) for source, layer in self._layers.items()})
+        return sorted(ended)
 
     def next_expiry(self) -> float:
         """Return when the next entry expires (clock seconds); inf where none does."""
         return next_expiry(self._layers.values(), self._clock())
+
+    def summary(self) -> dict[str, object]:
+        """Return what the log tells of the table in force."""
+        rates = {"leader_rate": self.table.leader_rate, "follower_rate": self.table.follower_rate}
+        shown_rates = {name: "none" if rate is None else rate for name, rate in rates.items()}
+        return {**shown_rates, "topics": len(self.table.topics)}
 
     async def as_plain(self) -> dict[str, Any]:
         """Return what GET shows: the table, `sources` by the path of each part, and `layers`, the lowest first."""
@@ -108,6 +127,15 @@ class LayeredThrottle:
             parts = [_plain_entry(path, entry, now) async for path, entry in _in_slices(layer.entries)]
             shown_layers.append({"source": layer.source, "parts": parts})
         return {**plain, SOURCES_KEY: sources, LAYERS_KEY: shown_layers}
+
+    async def _read(self, body: object) -> tuple[dict[Path, Entry], Lease]:
+        if not isinstance(body, Mapping):
+            raise ConfigError("body", f"must be a JSON object, not {shown(body)}")
+        lease = FOREVER
+        if (wanted := body.get(LEASE_KEY)) is not None:
+            asked = read_table(LeaseTable, wanted, LEASE_KEY)
+            lease = Lease(self._clock() + asked.seconds, asked.owner, asked.reason)
+        return await _read(body, lease), lease
 
     def _put(self, layers: dict[Source, Layer]) -> None:
         # no await from here on, so that nobody sees half of the change
@@ -188,12 +216,10 @@ def _shown(path: Path) -> str:
     return ".".join(path) or _ALL
 
 
-async def _read(body: object, lease: Lease) -> dict[Path, Entry]:
+async def _read(body: Mapping[str, Any], lease: Lease) -> dict[Path, Entry]:
     """Read what a merge patch sets and removes, some topics at a time."""
-    if not isinstance(body, Mapping):
-        raise ConfigError("body", f"must be a JSON object, not {shown(body)}")
-    # so that what GET shows may be sent back as it is
-    plain = {key: value for key, value in body.items() if key not in (SOURCES_KEY, LAYERS_KEY)}
+    # sources and layers, so that what GET shows may be sent back as it is
+    plain = {key: value for key, value in body.items() if key not in (SOURCES_KEY, LAYERS_KEY, LEASE_KEY)}
     topics = plain.pop(_TOPICS, {})
     if topics is not None and not isinstance(topics, Mapping):
         raise ConfigError(_TOPICS, f"must be a table, not {shown(topics)}")

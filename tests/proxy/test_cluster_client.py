@@ -57,6 +57,7 @@ class Watched:
                 in_sync=lambda found: self.told.append(("in sync", found)),
                 under_min_isr=lambda found: self.told.append(("under min ISR", found)),
                 broker_addresses=lambda found: self.told.append(("addresses", found)),
+                kafka_throttle=lambda layer: self.told.append(("throttle", layer)),
             ),
             EventLog(clock=self.clock),
             self.stats,

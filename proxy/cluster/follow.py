@@ -1,0 +1,198 @@
+"""Follows Kafka's own throttle: reads it each second, and says what of it is in force here.
+
+Three things are read: the rates of this sidecar's broker, which only that broker tells; what is being reassigned,
+which in ZooKeeper mode only the controller tells; and the topics' lists of throttled replicas. A change of the rates or
+of what is reassigned has all lists read at once. Otherwise the lists that are known and those of moving topics are read
+each second, and the others LISTS_PER_ROUND at a time.
+
+Import it only where `[cluster]` is configured, as aiokafka costs memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from protocol.errors import ProtocolError
+from proxy.cluster import kafka_throttle
+from proxy.cluster.kafka_channel import KafkaChannel
+from proxy.cluster.kafka_throttle import NotSupported
+from proxy.cluster.poll_stats import PollStats
+from proxy.cluster.view import ClusterView
+from proxy.config.address import Address
+from proxy.log import EventLog, innermost_frame, os_error_reason
+from quota.followed_throttle import FollowedThrottle, Moves
+from quota.layers import Layer
+
+ROUND_SECONDS: Final = 1.0
+LISTS_PER_ROUND: Final = 500
+TOPICS_SECONDS: Final = 10.0
+"""How often all topics' names are asked for."""
+LISTS_PER_QUESTION: Final = 100
+QUESTION_TIMEOUT_SECONDS: Final = 5.0
+
+WHAT: Final = "throttles"
+"""What these questions are called in the metrics."""
+
+_FAILURES: Final = (OSError, EOFError, ProtocolError)  # TimeoutError is an OSError
+
+_Answer = TypeVar("_Answer")
+
+
+class ThrottleFollower:
+    """Follows the throttle of broker `broker_id` from `start` to `close`. `clock` gives monotonic seconds.
+
+    `view` returns what is known of the cluster, and `put` gets the layer of the throttle whenever it changed. While the
+    cluster does not answer, what was read last stays in force.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        part: float,
+        view: Callable[[], ClusterView],
+        put: Callable[[Layer], None],
+        log: EventLog,
+        stats: PollStats,
+        clock: Callable[[], float],
+        open_channel: Callable[[Address], Awaitable[KafkaChannel]] = KafkaChannel.open,
+    ) -> None:
+        self._broker_id = broker_id
+        self._followed = FollowedThrottle(part)
+        self._view = view
+        self._put = put
+        self._log = log
+        self._stats = stats
+        self._clock = clock
+        self._open_channel = open_channel
+        self._channels: dict[Address, KafkaChannel] = {}
+        self._layer = Layer("kafka")
+        self._topics_at = -math.inf
+        self._topics: set[str] = set()
+        self._turn: deque[str] = deque()  # topics whose lists are read next
+        self._wrong: dict[str, str] = {}
+        self._has_said_no_moves = False
+        self._task: asyncio.Task[None] | None = None
+        stats.known(WHAT)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop following. What is in force stays."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._disconnect()
+
+    async def round(self) -> None:
+        """Read once, and put what has changed in force. What fails is logged, and read again in the next round."""
+        begin, before = self._clock(), self._moved()
+        try:
+            await self._read()
+        except _FAILURES as error:
+            self._disconnect()
+            reason = os_error_reason(error) if isinstance(error, OSError) else ""
+            self._failed(reason or str(error) or type(error).__name__, begin, before)
+        except NotSupported as error:
+            self._failed(f"the broker has no version of {error} that is known here", begin, before)
+        except Exception as error:  # noqa: BLE001 - a bug may not end it for good
+            self._disconnect()
+            self._failed(f"{error!r} at {innermost_frame(error)}", begin, before)
+        else:
+            self._stats.count(WHAT, "ok", self._clock() - begin, self._moved() - before)
+            self._stats.throttles_told_at = self._clock()
+        layer = self._followed.layer()
+        if layer != self._layer:
+            self._layer = layer
+            self._put(layer)
+
+    async def _run(self) -> None:
+        while True:
+            begin = self._clock()
+            await self.round()
+            await asyncio.sleep(max(ROUND_SECONDS - (self._clock() - begin), ROUND_SECONDS / 2))
+
+    async def _read(self) -> None:
+        broker = await self._channel(self._broker_id)
+        followed, now = self._followed, self._clock
+        is_new = followed.take_rates(await self._ask(kafka_throttle.rates_of(broker, self._broker_id)), now())
+        failure: Exception | None = None
+        try:
+            is_new = followed.take_moves(await self._moves(broker), now()) or is_new
+        except _FAILURES as error:  # the controller may be away, and the broker not
+            failure = error
+        if is_new or now() - self._topics_at >= TOPICS_SECONDS:
+            self._topics = await self._ask(kafka_throttle.topics_of(broker))
+            self._topics_at = now()
+            followed.forget_topics(self._topics)
+        if is_new:
+            self._turn = deque(sorted(self._topics))
+        due = sorted({*followed.topics, *self._next(len(self._topics) if is_new else LISTS_PER_ROUND)})
+        wrong: dict[str, str] = {}
+        for start in range(0, len(due), LISTS_PER_QUESTION):
+            some = due[start : start + LISTS_PER_QUESTION]
+            lists, wrong_lists = await self._ask(kafka_throttle.lists_of(broker, some))
+            followed.take_lists(lists)
+            wrong |= wrong_lists
+        self._tell_wrong(wrong)
+        if failure is not None:
+            raise failure
+
+    async def _moves(self, broker: KafkaChannel) -> Moves:
+        view = self._view()
+        channel = await self._channel(view.controller) if view.controller in view.brokers else broker
+        try:
+            return await self._ask(kafka_throttle.moves_of(channel))
+        except NotSupported:
+            if not self._has_said_no_moves:
+                self._has_said_no_moves = True
+                effect = "a removed list or rate is followed at once, also in the middle of a move"
+                self._log.info("reassignments_not_listed", reason="the brokers are older than Kafka 2.4", effect=effect)
+            return {}
+
+    def _next(self, count: int) -> set[str]:
+        """Return the topics whose turn it is: all of them come up one after the other."""
+        if not self._turn:
+            self._turn = deque(sorted(self._topics))
+        return {self._turn.popleft() for _ in range(min(count, len(self._turn)))}
+
+    async def _channel(self, broker_id: int) -> KafkaChannel:
+        broker = self._view().brokers.get(broker_id)
+        if broker is None:
+            raise ConnectionError(f"broker {broker_id} is not among the brokers that the cluster names")
+        address = Address(broker.host, broker.port)
+        channel = self._channels.get(address)
+        if channel is None or channel.closed:
+            channel = self._channels[address] = await self._ask(self._open_channel(address))
+        return channel
+
+    async def _ask(self, answer: Awaitable[_Answer]) -> _Answer:
+        async with asyncio.timeout(QUESTION_TIMEOUT_SECONDS):
+            return await answer
+
+    def _failed(self, reason: str, begin: float, before: int) -> None:
+        self._stats.count(WHAT, "failed", self._clock() - begin, max(0, self._moved() - before))
+        effect = "the throttle that was read last stays in force"
+        self._log.fault("kafka_throttle_not_read", peer=self._broker_id, error=reason, effect=effect)
+
+    def _tell_wrong(self, wrong: dict[str, str]) -> None:
+        for topic, reason in wrong.items():
+            if self._wrong.get(topic) != reason:
+                effect = "its lists that were read last stay in force"
+                self._log.fault("kafka_throttle_list_refused", peer=topic, error=reason, effect=effect)
+        self._wrong = wrong
+
+    def _moved(self) -> int:
+        return sum(channel.moved for channel in self._channels.values())
+
+    def _disconnect(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels = {}

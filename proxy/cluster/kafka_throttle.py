@@ -1,0 +1,111 @@
+"""The requests that read Kafka's own throttle: a broker's rates, the topics' lists, and what is being reassigned.
+
+Import it only where `[cluster]` is configured, as aiokafka costs memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from aiokafka.errors import IncompatibleBrokerVersion, UnknownTopicOrPartitionError, for_code
+from aiokafka.protocol.admin import DescribeConfigsRequest, ListPartitionReassignmentsRequest
+
+from protocol.metadata import decode_metadata, encode_metadata_request
+from proxy.cluster.channel import CLIENT_ID
+from proxy.cluster.kafka_channel import KafkaChannel
+from quota.followed_throttle import LISTS, RATES, Lists, Move
+from quota.throttled_replicas import InvalidThrottledReplicas, ThrottledReplicas
+
+_TOPIC, _BROKER = 2, 4  # ConfigResource.Type
+_EVERY_BROKER = ""  # the name of the resource that holds the cluster's defaults
+_TIMEOUT_MS = 5_000
+_TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms, for which other connections have to wait
+
+
+class NotSupported(Exception):
+    """The broker has no version of a request that is known here; `str()` names the request."""
+
+
+class Refused(ConnectionError):
+    """The broker answers with an error; `str()` says which."""
+
+
+async def rates_of(channel: KafkaChannel, broker_id: int) -> dict[str, int]:
+    """Return the rates (bytes/s) of the broker that is asked, by name: its own, else the cluster's default."""
+    resources = [(_BROKER, name, RATES) for name in (str(broker_id), _EVERY_BROKER)]
+    rates: dict[str, int] = {}
+    for error_code, _, _, name, entries in await _configs(channel, resources):
+        _check(error_code, f"broker {name}" if name else "all brokers")
+        for key, value, *_ in entries:
+            if key in RATES and value:
+                rates.setdefault(key, int(value))  # the broker's own entry comes first
+    return rates
+
+
+async def lists_of(channel: KafkaChannel, topics: Sequence[str]) -> tuple[dict[str, Lists], dict[str, str]]:
+    """Return the topics' lists, and by topic what is wrong with those that cannot be read.
+
+    A topic that does not exist has no list.
+    """
+    found: dict[str, Lists] = {}
+    wrong: dict[str, str] = {}
+    for error_code, _, _, topic, entries in await _configs(channel, [(_TOPIC, topic, LISTS) for topic in topics]):
+        if error_code not in (0, UnknownTopicOrPartitionError.errno):
+            wrong[topic] = for_code(error_code).__name__
+            continue
+        try:
+            lists = {key: ThrottledReplicas.parse(_text_of_list(value)) for key, value, *_ in entries if key in LISTS}
+        except InvalidThrottledReplicas as error:
+            wrong[topic] = str(error)
+        else:
+            found[topic] = lists
+    return found, wrong
+
+
+async def moves_of(channel: KafkaChannel) -> dict[str, dict[int, Move]]:
+    """Return what is being reassigned. In ZooKeeper mode only the controller answers."""
+    try:
+        told = await channel.send(ListPartitionReassignmentsRequest(_TIMEOUT_MS, None, {}))
+    except (IncompatibleBrokerVersion, NotImplementedError) as error:
+        raise NotSupported("ListPartitionReassignments") from error
+    _check(told.error_code, "ListPartitionReassignments")
+    return {
+        topic: {partition: Move(frozenset(replicas), frozenset(adding)) for partition, replicas, adding, *_ in rows}
+        for topic, rows, _ in told.topics
+    }
+
+
+async def topics_of(channel: KafkaChannel) -> set[str]:
+    """Return the names of all topics."""
+    version = channel.metadata_version
+    answer = await channel.ask(lambda correlation_id: encode_metadata_request(version, correlation_id, CLIENT_ID, None))
+    names: set[str] = set()
+    for number, topic in enumerate(decode_metadata(answer.frame, version, answer.correlation_id), start=1):
+        if topic.name:
+            names.add(topic.name.decode("utf-8", "replace"))
+        if number % _TOPICS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return names
+
+
+async def _configs(channel: KafkaChannel, resources: Sequence[tuple[int, str, Sequence[str]]]) -> Any:
+    """Return (error_code, message, type, name, [(key, value, ...)]) for each (type, name, keys), in that order."""
+    try:
+        answer = await channel.send(
+            DescribeConfigsRequest([(kind, name, list(keys)) for kind, name, keys in resources])
+        )
+    except (IncompatibleBrokerVersion, NotImplementedError) as error:
+        raise NotSupported("DescribeConfigs") from error
+    return answer.resources
+
+
+def _text_of_list(value: str | None) -> str:
+    """Return a list's text. Some versions of Kafka show an empty list as `[]`."""
+    return "" if value is None or value == "[]" else value
+
+
+def _check(error_code: int, what: str) -> None:
+    if error_code:
+        raise Refused(f"{what}: {for_code(error_code).__name__}")
