@@ -16,7 +16,7 @@ from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.admin.metrics import ProcessStats, SideSource, families, render
-from proxy.admin.status import side_status
+from proxy.admin.status import rate_settings, side_status
 from proxy.cluster.in_sync import InSyncReplicas
 from proxy.cluster.poll_metrics import poll_families
 from proxy.cluster.poll_stats import PollStats
@@ -104,7 +104,7 @@ class Sidecar:
             self.polls,
             clock,
         )
-        self.fleet = Fleet(config, lambda: self._cluster.client.view.brokers, self.status, clock)
+        self.fleet = Fleet(config, self._broker_hosts, self.status, clock)
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -210,6 +210,7 @@ class Sidecar:
             "topic_ids_unknown": self.process.topic_names.unknown_count,
             "routes": [_route_status(listener) for listener in self.listeners],
             "fleet": self.fleet.is_known,
+            "settings": rate_settings(self.throttle.effective, now),
             "sides": {
                 side.throttle.side: await side_status(side, trend)
                 for side, trend in zip(self.sides, trends, strict=True)
@@ -300,6 +301,9 @@ class Sidecar:
     def _throttled_topics(self) -> set[str]:
         in_force = (side.throttle.settings for side in self.sides)
         return {topic for settings in in_force if settings.rate is not None for topic in settings.replicas}
+
+    def _broker_hosts(self) -> dict[int, str]:
+        return {broker_id: broker.host for broker_id, broker in self._cluster.client.view.brokers.items()}
 
     def _connections(self) -> int:
         return sum(side.relay.connections for side in self.sides)

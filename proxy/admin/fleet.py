@@ -11,7 +11,6 @@ import aiohttp
 import msgspec
 
 from proxy.admin.held_up import Culprit
-from proxy.cluster.view import Broker
 from proxy.config.address import Address
 from proxy.config.tables import Config
 from proxy.log import os_error_reason
@@ -71,20 +70,20 @@ Row = dict[str, Any]
 class Fleet:
     """Asks the sidecars of `[admin] fleet`, or else those at the hosts of `[cluster]`'s brokers; keeps no connection.
 
-    `brokers` tells the cluster's brokers by id, `own` this sidecar's status; `clock` gives monotonic seconds.
+    `hosts` tells the brokers' hosts by id, `own` this sidecar's status; `clock` gives monotonic seconds.
     """
 
     def __init__(
         self,
         config: Config,
-        brokers: Callable[[], Mapping[int, Broker]],
+        hosts: Callable[[], Mapping[int, str]],
         own: Callable[[], Awaitable[Mapping[str, Any]]],
         clock: Callable[[], float],
     ) -> None:
         self._named = config.admin.fleet
         self._port = config.admin.listen.port
         self._broker_id = config.broker_id
-        self._brokers = brokers
+        self._hosts = hosts
         self._own = own
         self._clock = clock
         self._asking = asyncio.Lock()
@@ -112,9 +111,7 @@ class Fleet:
 
     async def _targets(self) -> list[Target]:
         if self._named is None:
-            return [
-                Target(Address(broker.host, self._port), broker_id) for broker_id, broker in self._brokers().items()
-            ]
+            return [Target(Address(host, self._port), broker_id) for broker_id, host in self._hosts().items()]
         found = await asyncio.gather(*[_addresses(address) for address in self._named])
         return [Target(address) for address in dict.fromkeys(address for some in found for address in some)]
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 from proxy.admin.held_up import Facts, held_up_by
 from proxy.admin.history import Trend
 from proxy.admin.metrics import SideSource
+from proxy.config.reader import struct_fields
+from proxy.config.tables import ThrottleTable
 from quota.fetch.link import ReplicaLink
+from quota.layers import EffectiveThrottle
+from quota.throttled_replicas import ThrottledReplicas
 
 _ROWS_PER_SLICE = 500
 _WORST_SHOWN = 20
@@ -56,6 +61,21 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
         "lag": lag,
         "held_up_by": held_up_by(facts)._asdict(),
     }
+
+
+def rate_settings(effective: EffectiveThrottle, now: float) -> dict[str, dict[str, Any]]:
+    """Return the settings in force that are no topic's, each with its layer and what is left of its lease."""
+    found = {}
+    for field in struct_fields(ThrottleTable):
+        part = effective.parts.get((field.encode_name,))
+        if part is not None and not isinstance(part.value, ThrottledReplicas):
+            lease = part.lease
+            left = (
+                {} if lease.expires_at == math.inf else {"ends_in_seconds": round(max(0.0, lease.expires_at - now), 1)}
+            )
+            said = {name: text for name, text in (("owner", lease.owner), ("reason", lease.reason)) if text}
+            found[field.encode_name] = {"value": part.value, "source": part.source, **left, **said}
+    return found
 
 
 def _link_status(link: ReplicaLink, now: float) -> dict[str, Any]:

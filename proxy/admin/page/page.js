@@ -114,7 +114,7 @@ function panelOf(name) {
   return panel;
 }
 
-function showSide(name, side, throttle) {
+function showSide(name, side, settings) {
   const panel = panelOf(name);
   const section = panel.section;
   const { lag, held_up_by: held } = side;
@@ -124,11 +124,11 @@ function showSide(name, side, throttle) {
   say(one(".rate", section), rate(used));
   say(one(".used", section), quota ? `${(100 * used / quota).toFixed(0)} % of the quota` : "of throttled replicas");
   say(one(".limit", section), limit(quota));
-  say(one(".source", section), quotaNote(name, quota, side, throttle));
+  say(one(".source", section), quotaNote(quota, side, settings[`${name}.replication.throttled.rate`]));
   say(one(".behind", section), count(lag.partitions_behind));
   say(one(".messages", section), lag.partitions_behind ? `partitions, ${counted(lag.messages, "message")}` : "partitions");
   const left = lag.time_left_seconds;
-  const text = left !== null ? duration(left) : lag.partitions_behind ? (lag.stands_still ? "stands still" : "not known") : "–";
+  const text = left !== null ? duration(left) : lag.partitions_behind ? (lag.stands_still ? "stands still" : "not known") : "-";
   say(one(".left", section), text, `left ${text.length > 9 ? "long" : ""} ${lag.stands_still ? "bad" : ""}`);
   say(one(".falls", section), fallNote(lag));
   showLate(section, lag);
@@ -136,12 +136,11 @@ function showSide(name, side, throttle) {
   drawChart(panel);
 }
 
-function quotaNote(name, quota, side, throttle) {
+function quotaNote(quota, side, setting) {
   if (quota === null) return "nothing is throttled";
   if (!side.throttled_topics.length) return "no topic is listed";
-  const path = `${name}.replication.throttled.rate`;
-  const from = throttle && throttle.sources[path];
-  return from ? `from ${from}` : "";
+  if (!setting) return "";
+  return `from ${setting.source}${setting.ends_in_seconds === undefined ? "" : `, ${duration(setting.ends_in_seconds)} left`}`;
 }
 
 function fallNote(lag) {
@@ -190,7 +189,7 @@ function showLinks(section, side) {
   one(".links h3", section).textContent = section.id === "leader" ? "Brokers that fetch here" : "Brokers fetched from";
   one(".links tbody", section).replaceChildren(...[...peers].map(([peer, { links, behind, waits }]) => make("tr", {},
     make("th", { scope: "row" }, String(peer)), number(count(links)), number(count(behind)),
-    number(waits === null ? "–" : waits < 1 ? "less than 1 s" : duration(waits)))));
+    number(waits === null ? "-" : waits < 1 ? "less than 1 s" : duration(waits)))));
 }
 
 // The chart
@@ -348,8 +347,8 @@ function settingRow(source, part, inForce, passed) {
   const topic = /^topics\.(.+)\.((?:leader|follower)\..+)$/.exec(part.part);
   const name = part.part === "*" ? "everything below" : topic ? `${topic[1]}: ${topic[2]}` : part.part;
   const value = part.removed ? "removed" : typeof part.value === "number" && part.part.endsWith("rate") ? limit(part.value) : cut(String(part.value), 80);
-  const ends = part.expires_in_seconds === undefined ? "–" : duration(Math.max(0, part.expires_in_seconds - passed));
-  const why = [part.owner, part.reason].filter(Boolean).join(": ") || "–";
+  const ends = part.expires_in_seconds === undefined ? "-" : duration(Math.max(0, part.expires_in_seconds - passed));
+  const why = [part.owner, part.reason].filter(Boolean).join(": ") || "-";
   return make("tr", { class: inForce || part.removed ? "" : "over" }, make("th", { class: "name", scope: "row" }, ...foldable(name)),
     cell(value, "name"), cell(source), cell(inForce || part.removed ? "yes" : "no"), cell(ends), cell(why, "name"));
 }
@@ -365,7 +364,7 @@ function showPasses(status) {
   one("#passes tbody").replaceChildren(...passed.map(([side, reason, times]) => {
     const since = times - (opening.get(`${side} ${reason}`) || 0);
     return make("tr", {}, make("th", { scope: "row", class: "name" }, PASSES[reason] || reason), cell(side),
-      number(count(times)), number(since ? `+${count(since)}` : "–", since ? "bad" : ""));
+      number(count(times)), number(since ? `+${count(since)}` : "-", since ? "bad" : ""));
   }));
   say(one("#passes .more"), passed.length ? "" : "Nothing has passed undecoded since the start.");
 }
@@ -390,12 +389,12 @@ function fleetRows(sidecar) {
   const state = make("span", { class: `tag ${sidecar.ready ? "good" : "bad"}` }, sidecar.ready ? "ready" : "not ready");
   return Object.entries(sidecar.sides).map(([name, side], row) => {
     const { lag } = side;
-    const left = lag.time_left_seconds !== null ? duration(lag.time_left_seconds) : lag.stands_still ? "stands still" : "–";
+    const left = lag.time_left_seconds !== null ? duration(lag.time_left_seconds) : lag.stands_still ? "stands still" : "-";
     return make("tr", {},
       row ? cell("") : make("th", { scope: "row" }, link), row ? cell("") : make("td", {}, state), cell(name),
       number(rate(side.throttled_rate_bytes_per_second)), number(limit(side.quota_bytes_per_second)),
       number(count(lag.partitions_behind)), number(left, lag.stands_still ? "bad" : ""),
-      cell(side.held_up_by && side.held_up_by.by !== "nobody" ? side.held_up_by.sentence : "–", "wide"),
+      cell(side.held_up_by && side.held_up_by.by !== "nobody" ? side.held_up_by.sentence : "-", "wide"),
       cell(row ? "" : sidecar.version));
   });
 }
@@ -470,7 +469,7 @@ function show({ status, history }) {
   showHead(status);
   shown.forEach(panelOf);
   takeHistory(history);
-  for (const name of shown) showSide(name, status.sides[name], memory.throttle);
+  for (const name of shown) showSide(name, status.sides[name], status.settings);
   showThrottle();
   showPasses(status);
 }

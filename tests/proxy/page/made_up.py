@@ -16,7 +16,6 @@ from proxy.config.address import Address
 from proxy.config.tables import ThrottleTable
 from proxy.log import EventLog
 from proxy.throttle.table import LayeredThrottle
-from quota.layers import Lease
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 
 MB = 1_000_000
@@ -93,6 +92,7 @@ def status(**sides: Any) -> dict[str, Any]:
         "uptime_seconds": 93_784.0,
         "topic_ids_unknown": 0,
         "fleet": True,
+        "settings": {LEADER_RATE: {"value": 5 * MB, "source": "http", "ends_in_seconds": 4325.0}},
         "routes": [{"side": "leader"}, {"side": "follower"}],
         "sides": {"leader": MOVING, "follower": side(), **sides},
     }
@@ -169,7 +169,8 @@ class MadeUp:
 
     async def set_throttle(self) -> None:
         await self.throttle.merge({LEADER_RATE: 5 * MB, "topics": {"orders": {LEADER_REPLICAS: "*"}}})
-        await self.throttle.merge({FOLLOWER_RATE: 20 * MB}, Lease(4325.0, "ann", "new disks"))
+        lease = {"seconds": 4325, "owner": "ann", "reason": "new disks"}
+        await self.throttle.merge({FOLLOWER_RATE: 20 * MB, "lease": lease})
 
     async def not_ready(self) -> list[str]:
         return []
