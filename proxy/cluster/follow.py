@@ -14,15 +14,14 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from protocol.errors import ProtocolError
 from proxy.cluster import kafka_throttle
 from proxy.cluster.kafka_channel import KafkaChannel
-from proxy.cluster.kafka_throttle import NotSupported
+from proxy.cluster.kafka_throttle import ClusterTold, NotSupported
 from proxy.cluster.poll_stats import PollStats
-from proxy.cluster.view import ClusterView
 from proxy.config.address import Address
 from proxy.log import EventLog, innermost_frame, os_error_reason
 from quota.followed_throttle import FollowedThrottle, Moves
@@ -46,7 +45,7 @@ _Answer = TypeVar("_Answer")
 class ThrottleFollower:
     """Follows the throttle of broker `broker_id` from `start` to `close`. `clock` gives monotonic seconds.
 
-    `view` returns what is known of the cluster, and `put` gets the layer of the throttle whenever it changed. While the
+    `servers` are asked where the brokers are, and `put` gets the layer of the throttle whenever it changed. While the
     cluster does not answer, what was read last stays in force.
     """
 
@@ -54,7 +53,7 @@ class ThrottleFollower:
         self,
         broker_id: int,
         part: float,
-        view: Callable[[], ClusterView],
+        servers: Sequence[Address],
         put: Callable[[Layer], None],
         log: EventLog,
         stats: PollStats,
@@ -63,7 +62,9 @@ class ThrottleFollower:
     ) -> None:
         self._broker_id = broker_id
         self._followed = FollowedThrottle(part)
-        self._view = view
+        self._servers = deque(servers)
+        self._cluster = ClusterTold({}, -1, set())
+        self._told_at = -math.inf
         self._put = put
         self._log = log
         self._stats = stats
@@ -71,8 +72,6 @@ class ThrottleFollower:
         self._open_channel = open_channel
         self._channels: dict[Address, KafkaChannel] = {}
         self._layer = Layer("kafka")
-        self._topics_at = -math.inf
-        self._topics: set[str] = set()
         self._turn: deque[str] = deque()  # topics whose lists are read next
         self._wrong: dict[str, str] = {}
         self._has_said_no_moves = False
@@ -98,8 +97,7 @@ class ThrottleFollower:
             await self._read()
         except _FAILURES as error:
             self._disconnect()
-            reason = os_error_reason(error) if isinstance(error, OSError) else ""
-            self._failed(reason or str(error) or type(error).__name__, begin, before)
+            self._failed(_reason(error), begin, before)
         except NotSupported as error:
             self._failed(f"the broker has no version of {error} that is known here", begin, before)
         except Exception as error:  # noqa: BLE001 - a bug may not end it for good
@@ -120,22 +118,22 @@ class ThrottleFollower:
             await asyncio.sleep(max(ROUND_SECONDS - (self._clock() - begin), ROUND_SECONDS / 2))
 
     async def _read(self) -> None:
-        broker = await self._channel(self._broker_id)
         followed, now = self._followed, self._clock
+        if now() - self._told_at >= TOPICS_SECONDS:
+            await self._look_around()
+        broker = await self._channel_to(self._broker_id)
         is_new = followed.take_rates(await self._ask(kafka_throttle.rates_of(broker, self._broker_id)), now())
         failure: Exception | None = None
         try:
             is_new = followed.take_moves(await self._moves(broker), now()) or is_new
         except _FAILURES as error:  # the controller may be away, and the broker not
             failure = error
-        if is_new or now() - self._topics_at >= TOPICS_SECONDS:
-            self._topics = await self._ask(kafka_throttle.topics_of(broker))
-            self._topics_at = now()
-            followed.forget_topics(self._topics)
         if is_new:
-            self._turn = deque(sorted(self._topics))
-        due = sorted({*followed.topics, *self._next(len(self._topics) if is_new else LISTS_PER_ROUND)})
+            await self._look_around()
+            self._turn = deque(sorted(self._cluster.topics))
+        count = len(self._turn) if is_new else LISTS_PER_ROUND
         wrong: dict[str, str] = {}
+        due = sorted({*followed.topics, *self._next(count)})
         for start in range(0, len(due), LISTS_PER_QUESTION):
             some = due[start : start + LISTS_PER_QUESTION]
             lists, wrong_lists = await self._ask(kafka_throttle.lists_of(broker, some))
@@ -145,9 +143,25 @@ class ThrottleFollower:
         if failure is not None:
             raise failure
 
+    async def _look_around(self) -> None:
+        """Ask where the brokers are, and which topics there are: one server after the other, until one answers."""
+        failures = []
+        for _ in range(len(self._servers)):
+            try:
+                channel = await self._channel(self._servers[0])
+                self._cluster = await self._ask(kafka_throttle.cluster_of(channel))
+            except _FAILURES as error:
+                failures.append(f"{self._servers[0]}: {_reason(error)}")
+                self._servers.rotate(-1)
+                continue
+            self._told_at = self._clock()
+            self._followed.forget_topics(self._cluster.topics)
+            return
+        raise ConnectionError("; ".join(failures))
+
     async def _moves(self, broker: KafkaChannel) -> Moves:
-        view = self._view()
-        channel = await self._channel(view.controller) if view.controller in view.brokers else broker
+        controller = self._cluster.controller
+        channel = await self._channel_to(controller) if controller in self._cluster.brokers else broker
         try:
             return await self._ask(kafka_throttle.moves_of(channel))
         except NotSupported:
@@ -160,14 +174,16 @@ class ThrottleFollower:
     def _next(self, count: int) -> set[str]:
         """Return the topics whose turn it is: all of them come up one after the other."""
         if not self._turn:
-            self._turn = deque(sorted(self._topics))
+            self._turn = deque(sorted(self._cluster.topics))
         return {self._turn.popleft() for _ in range(min(count, len(self._turn)))}
 
-    async def _channel(self, broker_id: int) -> KafkaChannel:
-        broker = self._view().brokers.get(broker_id)
-        if broker is None:
+    async def _channel_to(self, broker_id: int) -> KafkaChannel:
+        address = self._cluster.brokers.get(broker_id)
+        if address is None:
             raise ConnectionError(f"broker {broker_id} is not among the brokers that the cluster names")
-        address = Address(broker.host, broker.port)
+        return await self._channel(address)
+
+    async def _channel(self, address: Address) -> KafkaChannel:
         channel = self._channels.get(address)
         if channel is None or channel.closed:
             channel = self._channels[address] = await self._ask(self._open_channel(address))
@@ -196,3 +212,11 @@ class ThrottleFollower:
         for channel in self._channels.values():
             channel.close()
         self._channels = {}
+        self._told_at = -math.inf  # a broker may have moved, and another one be the controller
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {QUESTION_TIMEOUT_SECONDS:g} s"
+    reason = os_error_reason(error) if isinstance(error, OSError) else ""
+    return reason or str(error) or type(error).__name__

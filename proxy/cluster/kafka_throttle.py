@@ -6,15 +6,16 @@ Import it only where `[cluster]` is configured, as aiokafka costs memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from aiokafka.errors import IncompatibleBrokerVersion, UnknownTopicOrPartitionError, for_code
 from aiokafka.protocol.admin import DescribeConfigsRequest, ListPartitionReassignmentsRequest
 
-from protocol.metadata import decode_metadata, encode_metadata_request
+from protocol.metadata import MetadataTopic, decode_cluster, encode_metadata_request
 from proxy.cluster.channel import CLIENT_ID
 from proxy.cluster.kafka_channel import KafkaChannel
+from proxy.config.address import Address
 from quota.followed_throttle import LISTS, RATES, Lists, Move
 from quota.throttled_replicas import InvalidThrottledReplicas, ThrottledReplicas
 
@@ -22,6 +23,14 @@ _TOPIC, _BROKER = 2, 4  # ConfigResource.Type
 _EVERY_BROKER = ""  # the name of the resource that holds the cluster's defaults
 _TIMEOUT_MS = 5_000
 _TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms, for which other connections have to wait
+
+
+class ClusterTold(NamedTuple):
+    """Where the brokers listen for clients, by id; the controller's id, -1 where none is known; all topics' names."""
+
+    brokers: Mapping[int, Address]
+    controller: int
+    topics: set[str]
 
 
 class NotSupported(Exception):
@@ -77,17 +86,21 @@ async def moves_of(channel: KafkaChannel) -> dict[str, dict[int, Move]]:
     }
 
 
-async def topics_of(channel: KafkaChannel) -> set[str]:
-    """Return the names of all topics."""
+async def cluster_of(channel: KafkaChannel) -> ClusterTold:
+    """Ask for the brokers, the controller, and the names of all topics."""
     version = channel.metadata_version
     answer = await channel.ask(lambda correlation_id: encode_metadata_request(version, correlation_id, CLIENT_ID, None))
+    head, topics = decode_cluster(answer.frame, version, answer.correlation_id, ())
     names: set[str] = set()
-    for number, topic in enumerate(decode_metadata(answer.frame, version, answer.correlation_id), start=1):
-        if topic.name:
+    for number, topic in enumerate(topics, start=1):
+        if isinstance(topic, MetadataTopic) and topic.name:
             names.add(topic.name.decode("utf-8", "replace"))
         if number % _TOPICS_PER_SLICE == 0:
             await asyncio.sleep(0)
-    return names
+    addresses = {
+        broker.broker_id: Address(broker.host.decode("utf-8", "replace"), broker.port) for broker in head.brokers
+    }
+    return ClusterTold(addresses, head.controller, names)
 
 
 async def _configs(channel: KafkaChannel, resources: Sequence[tuple[int, str, Sequence[str]]]) -> Any:

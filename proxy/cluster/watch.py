@@ -104,7 +104,7 @@ class ClusterWatch:
             self._follower = ThrottleFollower(
                 config.broker_id,
                 config.cluster.followed_part,
-                lambda: self.client.view,
+                config.cluster.bootstrap_servers,
                 consumers.kafka_throttle,
                 log,
                 stats,
