@@ -45,7 +45,7 @@ def held_up_by(facts: Facts) -> HeldUp:
     behind, are = _partitions(facts.partitions_behind), "is" if facts.partitions_behind == 1 else "are"
     if facts.quota is None:
         return HeldUp("elsewhere", f"{behind} {are} behind, and no quota is in force here.")
-    used = f"{show_rate(round(facts.rate))} of {show_rate(facts.quota)}"
+    used = f"{show_rate(float(f'{facts.rate:.3g}'))} of {show_rate(facts.quota)}"
     if facts.waiting or facts.rate >= MOSTLY_USED * facts.quota:
         whose = f" of {_brokers(facts.waiting).lower()}" if facts.waiting else ""
         return HeldUp("quota", f"The quota holds {behind}{whose} back: {used} used.")

@@ -144,7 +144,7 @@ function quotaNote(quota, side, setting) {
 }
 
 function fallNote(lag) {
-  if (!lag.partitions_behind) return `for ${duration(lag.none_for_seconds)}`;
+  if (!lag.partitions_behind) return `nothing behind for ${duration(lag.none_for_seconds)}`;
   if (lag.falls_per_second === null) return "too early to tell";
   const speed = `${count(Math.abs(lag.falls_per_second))} messages/s`;
   return lag.falls_per_second > 0 ? `falls by ${speed}` : `grows by ${speed}`;
