@@ -21,7 +21,7 @@ FRESH_SECONDS: Final = 2.0
 ANSWER_SECONDS: Final = 3.0
 MOST_SIDECARS: Final = 1000
 _MOST_BYTES: Final = 4 << 20  # of an answer
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 64
 
 
 class Target(NamedTuple):

@@ -3,7 +3,8 @@
 // put into the page as text, never as markup.
 const SHORTEST_PAUSE = 2000; // ms
 const WORK_PART = 20; // a pause is at least so many times as long as the answers took
-const ANSWER_WITHIN = 8000; // ms
+const ANSWER_WITHIN = 8000, FLEET_WITHIN = 60000; // ms
+const LONGEST_FLEET_PAUSE = 30000; // ms
 const CHART_SECONDS = 600;
 const GAP_SECONDS = 5;
 const TREND_SECONDS = 60, SHORTEST_TREND_SECONDS = 10;
@@ -401,9 +402,9 @@ function fleetRows(sidecar) {
 
 // Asking
 
-async function ask(path) {
+async function ask(path, within = ANSWER_WITHIN) {
   const end = new AbortController();
-  const timer = setTimeout(() => end.abort(), ANSWER_WITHIN);
+  const timer = setTimeout(() => end.abort(), within);
   try {
     const response = await fetch(path, { signal: end.signal, cache: "no-store" });
     if (!response.ok) throw new Error(`${path} was answered with ${response.status}`);
@@ -426,7 +427,7 @@ function takeHistory({ now, sides }) {
 
 const newestSample = () => Math.max(0, ...[...panels.values()].map(({ samples }) => (samples.length ? samples[samples.length - 1].at : 0)));
 
-let answeredAt = performance.now(), uptime = 0, round = 0, timer = null;
+let answeredAt = performance.now(), uptime = 0, round = 0, timer = null, fleetDue = 0;
 
 async function look() {
   const begun = performance.now();
@@ -451,7 +452,7 @@ async function askAll() {
       memory.throttle = await ask("v1/throttle");
       memory.throttleAt = performance.now();
     }
-    if (status.fleet && round % 3 === 0) ask("v1/fleet").then(({ sidecars }) => showFleet(sidecars), () => {});
+    if (status.fleet && performance.now() >= fleetDue) askFleet();
     round += 1;
     answeredAt = performance.now();
     return { status, history };
@@ -459,6 +460,20 @@ async function askAll() {
     document.body.classList.add("lost");
     trouble(`No answer from the sidecar for ${duration((performance.now() - answeredAt) / 1000)}: these figures are old.`);
     return null;
+  }
+}
+
+// Not waited for: sidecars that are down take seconds each.
+async function askFleet() {
+  const begun = performance.now();
+  fleetDue = Infinity;
+  try {
+    showFleet((await ask("v1/fleet", FLEET_WITHIN)).sidecars);
+  } catch (error) {
+    say(one("#fleet .note"), "No answer on the other sidecars: these figures are old.");
+  } finally {
+    const now = performance.now();
+    fleetDue = now + Math.min(LONGEST_FLEET_PAUSE, Math.max(2 * SHORTEST_PAUSE, WORK_PART * (now - begun)));
   }
 }
 

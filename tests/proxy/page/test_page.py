@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -235,6 +236,17 @@ def test_page_says_that_the_sidecar_is_gone_and_when_it_is_back(browser: Browser
     sidecar.fails = False
     browser.wait_for("document.querySelector('#trouble').hidden")
     assert browser.evaluate("document.body.className") == ""
+
+
+def test_page_has_the_colours_of_the_report() -> None:
+    """A quota is the same orange in both."""
+
+    def colours(package: str) -> list[tuple[str, str]]:
+        return re.findall(r"(--\w+): (#\w+);", resources.files(package).joinpath("page.css").read_text())
+
+    here = colours("proxy.admin.page")
+    assert len(here) > 20
+    assert set(here) <= set(colours("pipeline.page"))
 
 
 def test_page_loads_nothing_and_keeps_no_state() -> None:
