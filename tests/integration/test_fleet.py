@@ -48,8 +48,8 @@ def test_fleet_shows_a_move_and_clears_what_it_left(
         found = _told(capsys, "status", *options)
         leader = found["sidecars"][0]["status"]["sides"]["leader"]
         assert leader["held_up_by"]["by"] == "quota"
-        move = {"topic": topic, "partition": 0, "adding": [2], "removing": [], "stuck": None}
-        assert found["cluster"]["moves"][0] == move
+        move = {"topic": topic, "partition": 4, "adding": [2], "removing": [], "stuck": None}
+        assert found["cluster"]["moves"][-1] == move
         assert {(setting["name"], setting["setting"]) for setting in found["cluster"]["throttles"]} == {
             ("1", LEADER_RATE),
             (topic, LEADER_REPLICAS),

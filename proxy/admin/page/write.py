@@ -6,19 +6,16 @@ import base64
 import functools
 import hashlib
 from importlib import resources
+from typing import Final
 
-
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+_SCRIPTS: Final = ("texts.js", "chart.js", "side.js", "whole.js", "asking.js")
+"""In the page they are one script: each uses what stands in those before it, and the last one begins."""
 
 
 @functools.cache
 def page() -> bytes:
     """Return the page. Nothing of this sidecar is in it: the script asks for that."""
-    html = _asset("page.html")
-    for name, of in (("page.css", "STYLE"), ("page.js", "SCRIPT")):
-        html = html.replace(f"{{{{{of}}}}}", _asset(name))
-    return html.encode()
+    return _asset("page.html").replace("{{STYLE}}", _asset("page.css")).replace("{{SCRIPT}}", _script()).encode()
 
 
 @functools.cache
@@ -27,7 +24,7 @@ def headers() -> dict[str, str]:
 
     Should a topic's name ever be taken for markup, it could then neither run nor load anything.
     """
-    style, script = (_digest(_asset(name)) for name in ("page.css", "page.js"))
+    style, script = _digest(_asset("page.css")), _digest(_script())
     policy = (
         f"default-src 'none'; style-src '{style}'; script-src '{script}'; connect-src 'self'; img-src data:;"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -39,6 +36,14 @@ def headers() -> dict[str, str]:
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-store",
     }
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    return "\n".join(map(_asset, _SCRIPTS))
 
 
 def _digest(text: str) -> str:
