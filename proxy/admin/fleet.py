@@ -124,6 +124,8 @@ class Fleet:
                 async with limit:
                     status = msgspec.json.decode(await _answer(target.admin, session), type=_Status)
             said = msgspec.to_builtins(status)
+            if target.broker_id not in (None, status.broker_id):
+                said = {"error": f"the sidecar there is that of broker {status.broker_id}"}
         except TimeoutError:
             said = {"error": f"no answer within {ANSWER_SECONDS:g} s"}
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

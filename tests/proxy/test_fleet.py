@@ -150,6 +150,19 @@ async def test_fleet_of_a_cluster_is_at_its_brokers_and_the_own_sidecar_is_not_a
     assert other.requests[0].startswith(b"GET /v1/status HTTP/1.1\r\n")
 
 
+async def test_fleet_one_sidecar_is_not_taken_for_that_of_another_broker() -> None:
+    """Brokers that share a host: all are expected at one address, where only one of them can listen."""
+    async with running(Other(as_json({**status(), "broker_id": 2}))) as (port,):
+        cluster = Cluster(bootstrap_servers=(Address("127.0.0.1", 1),))
+        config = Config(broker_id=1, admin=Admin(listen=Address("127.0.0.1", port)), cluster=cluster)
+        fleet = Fleet(config, lambda: {2: "127.0.0.1", 3: "127.0.0.1"}, _never, MovedClock())
+        rows = await fleet.rows()
+    assert [(row["broker_id"], row.get("error")) for row in rows] == [
+        (2, None),
+        (3, "the sidecar there is that of broker 2"),
+    ]
+
+
 async def test_fleet_name_stands_for_all_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolve(host: str, port: object, **more: object) -> list[Any]:
         assert host == "sidecars.example"
