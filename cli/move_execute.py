@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def execute(
         if not mine:
             raise MoveError("another `weir move` is at work on this plan")
         with connect() as admin:
-            execution = Execution(admin, plan, file, orders)
+            execution = Execution(admin, plan, file, orders, clock=time.monotonic, sleep=time.sleep)
             execution.check()
             before = execution.before
             if execution.is_resumed:

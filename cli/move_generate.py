@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def generate(
         found = report_on(current, proposed, leaders, sizes, brokers, len(states))
         inflow = float(given) if given is not None else 0.0
         if rate is not None and given is None and found.total:
-            grown = growth(admin, moved, MEASURED_SECONDS)
+            grown = growth(admin, moved, MEASURED_SECONDS, time.monotonic, time.sleep)
             inflow = max((_into(broker, proposed, grown) for broker in wanted), default=0.0)
     seconds, never = _seconds(found, rate, inflow)
     plan = {partition: replicas for partition, replicas in proposed.items() if replicas != current[partition]}

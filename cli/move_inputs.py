@@ -47,13 +47,9 @@ def told_errors() -> Iterator[None]:
 
 def connector(bootstrap_server: str, command_config: Path | None) -> Callable[[], MoveAdmin]:
     """Return a function that connects to the cluster. CommandError where the options are wrong."""
-    try:
-        from control.client_properties import PropertiesError, read_properties
-        from control.move_admin import MoveAdmin
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"moves need a package that is not installed ({error.name}): pip install 'kafka-weir[move]'."
-        ) from error
+    from control.client_properties import PropertiesError, read_properties
+    from control.move_admin import MoveAdmin
+
     servers = [server.strip() for server in bootstrap_server.split(",")]
     for server in servers:
         host, _, port = server.rpartition(":")

@@ -37,7 +37,8 @@ def follow(
     terminal = sys.stdout.isatty()
     shown_at = -_LINE_SECONDS
     shown = ""
-    for tick in Follower(connect, plan, read_rollback(plan_file), at_once).ticks():
+    follower = Follower(connect, plan, read_rollback(plan_file), time.monotonic, time.sleep, at_once)
+    for tick in follower.ticks():
         lag = _lag(admin)
         if json_wanted:
             print(json.dumps(_as_json(tick, throttle, lag)), flush=True)

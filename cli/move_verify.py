@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,12 @@ def finish(
     from control.move_journal import JournalFile
 
     verdict = verify_plan(
-        admin, plan, JournalFile(plan_file), read_rollback(plan_file), preserve_throttles=preserve_throttles
+        admin,
+        plan,
+        JournalFile(plan_file),
+        read_rollback(plan_file),
+        preserve_throttles=preserve_throttles,
+        sleep=time.sleep,
     )
     if json_wanted:
         print(json.dumps(_verdict_as_json(verdict)))
@@ -103,6 +109,8 @@ def cancel(
             read_rollback(plan_file),
             preserve_throttles=preserve_throttles,
             timeout_seconds=timeout_ms / 1000,
+            clock=time.monotonic,
+            sleep=time.sleep,
         )
     if json_wanted:
         print(

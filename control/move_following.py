@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -47,10 +46,9 @@ class Follower:
     connect: Callable[[], MoveAdmin]
     plan: ReassignmentPlan
     before: Mapping[Partition, Brokers]
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
     at_once: int | None = None
-    poll_seconds: float = POLL_SECONDS
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
 
     def ticks(self) -> Iterator[Tick]:
         """Yield a look now and then, until nothing of the plan moves and nothing more is to begin.
@@ -79,7 +77,7 @@ class Follower:
                     yield Tick(seen, progress)
                     if seen.is_quiet and not (self.at_once is not None and seen.waiting):
                         return
-                self.sleep(self.poll_seconds)
+                self.sleep(POLL_SECONDS)
         finally:
             if admin is not None:
                 admin.close()
@@ -112,7 +110,7 @@ def verify(
     before: Mapping[Partition, Brokers],
     *,
     preserve_throttles: bool = False,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None],
 ) -> Verdict:
     """Look at a move, and put back what stood before it where it has ended. `before`: see copies_of."""
     seen = look(admin, plan)
@@ -151,8 +149,8 @@ def cancel(
     *,
     preserve_throttles: bool = False,
     timeout_seconds: float = 10.0,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
 ) -> Cancelled:
     """End the moves of a plan: its partitions stay where they were. What moves elsewhere is no move of this plan."""
     with file.locked() as mine:

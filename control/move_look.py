@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -110,8 +109,8 @@ def growth(
     admin: MoveAdmin,
     states: Mapping[Partition, PartitionState],
     seconds: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
 ) -> dict[Partition, float]:
     """Return the bytes/s by which each partition's log grows at its leader, seen over so many seconds."""
     begun, before = clock(), leader_sizes(admin, states)

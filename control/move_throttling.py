@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 
@@ -30,7 +29,7 @@ _RETRY_SECONDS = 0.5
 class MoveThrottling:
     """The throttle of one move. `sleep` (seconds) is used between tries."""
 
-    def __init__(self, admin: MoveAdmin, file: JournalFile, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, admin: MoveAdmin, file: JournalFile, sleep: Callable[[float], None]) -> None:
         self._admin = admin
         self._file = file
         self._sleep = sleep

@@ -277,7 +277,7 @@ def test_logs_are_moved_when_their_replica_is_there_and_told_where_it_is_not(fil
 
 
 def ticks(cluster: FakeCluster, what: ReassignmentPlan, at_once: int | None = None) -> Iterator[Tick]:
-    return Follower(lambda: cluster, what, {}, at_once, clock=cluster.clock, sleep=cluster.sleep).ticks()
+    return Follower(lambda: cluster, what, {}, cluster.clock, cluster.sleep, at_once).ticks()
 
 
 def test_steps_keep_as_many_moving_as_wanted(file: JournalFile) -> None:
