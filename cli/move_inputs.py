@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -50,6 +51,8 @@ def connector(bootstrap_server: str, command_config: Path | None) -> Callable[[]
     from control.client_properties import PropertiesError, read_properties
     from control.move_admin import MoveAdmin
 
+    # What the client has to say of a connection is in the error that it raises, too.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
     servers = [server.strip() for server in bootstrap_server.split(",")]
     for server in servers:
         host, _, port = server.rpartition(":")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kafka import TopicPartition
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 from kafka.errors import NoError, ReplicaNotAvailableError
 from kafka.structs import TopicPartitionReplica
@@ -67,18 +66,20 @@ class MoveAdmin(ClusterAdmin):
         }
 
     def replica_logs(
-        self, brokers: Iterable[int], partitions: Iterable[Partition] | None = None
+        self, brokers: Iterable[int], partitions: Iterable[Partition]
     ) -> dict[Replica, tuple[ReplicaLog, ...]]:
-        """Return the logs that brokers hold of partitions, None: of all. A replica without a log is left out."""
-        wanted = None if partitions is None else [TopicPartition(*partition) for partition in partitions]
+        """Return the logs that brokers hold of partitions. A replica without a log is left out."""
+        wanted: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            wanted.setdefault(topic, []).append(number)
         asked = list(brokers)
         described = self._ask("Asking for log sizes", lambda client: client.describe_log_dirs(wanted, asked))
         found: dict[Replica, tuple[ReplicaLog, ...]] = {}
         for answer in described:
             for log_dir in answer["log_dirs"]:
-                for topic in log_dir["topics"]:
-                    for entry in topic["partitions"]:
-                        replica = Replica(topic["name"], entry["partition_index"], answer["broker"])
+                for described_topic in log_dir["topics"]:
+                    for entry in described_topic["partitions"]:
+                        replica = Replica(described_topic["name"], entry["partition_index"], answer["broker"])
                         log = ReplicaLog(log_dir["log_dir"], entry["partition_size"], entry["is_future_key"])
                         found[replica] = (*found.get(replica, ()), log)
         return found

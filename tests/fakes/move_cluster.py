@@ -142,11 +142,11 @@ class FakeCluster(MoveAdmin):
         return refused
 
     def replica_logs(
-        self, brokers: Iterable[int], partitions: Iterable[Partition] | None = None
+        self, brokers: Iterable[int], partitions: Iterable[Partition]
     ) -> dict[Replica, tuple[ReplicaLog, ...]]:
         self._request("describe_log_dirs")
         self.size += self.grown_per_look
-        wanted = set(self.replicas if partitions is None else partitions)
+        wanted = set(partitions)
         found: dict[Replica, tuple[ReplicaLog, ...]] = {}
         for partition in wanted & set(self.replicas):
             for broker in set(self._all(partition)) & set(brokers):

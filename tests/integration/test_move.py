@@ -34,9 +34,11 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def move(cluster: Cluster, tmp_path: Path) -> Iterator[MoveCommands]:
     commands = MoveCommands(cluster, tmp_path)
     yield commands
+    left = commands.throttles()
+    commands.admin.clear_native_throttle(cluster.broker_ids, ())
     clear(cluster)
-    assert commands.throttles().rates == {}
     commands.admin.close()
+    assert left.rates == {}
 
 
 def test_throttled_move_is_verified_and_leaves_nothing(move: MoveCommands) -> None:
@@ -76,6 +78,7 @@ def test_what_stood_before_comes_back(move: MoveCommands) -> None:
     move.run("verify", plan)
     assert move.throttles() == before
     move.change("--entity-type", "brokers", "--entity-name", "1", "--delete-config", LEADER_RATE)
+    move.cluster.wait_for("no rate", lambda: not move.throttles().rates, 10)
 
 
 def test_moves_in_steps_begin_as_others_end_and_keep_their_throttle(move: MoveCommands) -> None:
