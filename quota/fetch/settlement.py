@@ -191,7 +191,7 @@ class Settlement:
         for replica in self._barren:
             is_full = room < replica.max_bytes
             if not is_full or fetch.grants_are_first:
-                replica.batches.miss()
+                replica.batches.miss(replica.topic.batches)
             if not fetch.grants_are_first and (is_full or replica.batches.has_to_be_first):
                 state.crowded_until = crowded_until
                 replica.granted_offset = UNKNOWN_OFFSET
