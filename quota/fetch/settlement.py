@@ -234,8 +234,7 @@ class Settlement:
             if error_code:
                 replica.last_reported = UNKNOWN_OFFSET
                 if partition in topic.unknown:
-                    # asked for, and answered with an error: nothing has to wait
-                    link.place(replica, behind=False, unknown=False)
+                    link.fail(replica)
                 # On the leader's side an error may mean that the broker does not lead the partition: no lag begins with
                 # it.
                 begins = link.side.side == "follower" and error_code not in _ERRORS_OF_NO_TOPIC
