@@ -6,23 +6,26 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 import msgspec
 
+from proxy.admin.fleet import Fleet
+from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.admin.metrics import ProcessStats, SideSource, families, render
-from proxy.admin.status import side_status
+from proxy.admin.status import rate_settings, side_status
+from proxy.cluster.followers import Followers
 from proxy.cluster.in_sync import InSyncReplicas
 from proxy.cluster.poll_metrics import poll_families
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.cluster.watch import ClusterWatch, Consumers
 from proxy.config.address import Address
-from proxy.config.load import throttle_settings
 from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
+from proxy.config.throttle import throttle_settings, wants_facts
 from proxy.export.exporter import Exporter, new_exporter
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
 from proxy.relay.buffers import BufferPool
@@ -33,6 +36,8 @@ from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.throttle.table import LayeredThrottle
+from quota.followed_throttle import Moves
+from quota.layers import Layer
 from quota.removed_replicas import RemovedReplicas
 from quota.settings import SideName
 from quota.throttle import Throttle
@@ -79,8 +84,9 @@ class Sidecar:
             self._relays[side] = Side(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
         self._apply_limits()
         self._expiry: asyncio.TimerHandle | None = None
-        self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock)
+        self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
         self.listeners: list[Listener] = []
+        self.history = History(self.sides, clock)
         self._admin = AdminServer(self, self.log)
         self.admin_address: Address | None = None
         self._probe = UpstreamProbe([route.upstream for route in config.ingress], clock, self.polls)
@@ -94,11 +100,18 @@ class Sidecar:
                 in_sync=self._apply_in_sync_replicas,
                 under_min_isr=self._apply_under_min_isr,
                 broker_addresses=self._learn_broker_addresses,
+                followers=Followers(
+                    throttle=self._follow_throttle,
+                    moves=self._apply_moves,
+                    racks=self._apply_racks,
+                    wants_facts=self._wants_facts,
+                ),
             ),
             self.log,
             self.polls,
             clock,
         )
+        self.fleet = Fleet(config, self._broker_hosts, self.status, clock)
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -122,6 +135,7 @@ class Sidecar:
             effect = "it has no authentication: whoever reaches it can change the throttle"
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self._cluster.start()
+        self.history.start()
         self._start_export()
         self._state = "serving"
 
@@ -138,6 +152,7 @@ class Sidecar:
     async def close(self) -> None:
         """Close everything at once. May be called in any state, and more than once."""
         self._state = "closed"
+        self.history.close()
         if self._expiry is not None:
             self._expiry.cancel()
         await self._cluster.close()
@@ -189,6 +204,8 @@ class Sidecar:
     async def status(self) -> dict[str, Any]:
         """Return the state as plain JSON values."""
         not_ready = await self.not_ready()
+        now = self._clock()
+        trends = [history.trend(now) for history in self.history.sides]
         return {
             "version": self.process.version,
             "broker_id": self.config.broker_id,
@@ -199,7 +216,12 @@ class Sidecar:
             "admin": str(self.admin_address),
             "topic_ids_unknown": self.process.topic_names.unknown_count,
             "routes": [_route_status(listener) for listener in self.listeners],
-            "sides": {side.throttle.side: await side_status(side) for side in self.sides},
+            "fleet": self.fleet.is_known,
+            "settings": rate_settings(self.throttle.effective, now),
+            "sides": {
+                side.throttle.side: await side_status(side, trend)
+                for side, trend in zip(self.sides, trends, strict=True)
+            },
         }
 
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
@@ -228,6 +250,27 @@ class Sidecar:
         self._cluster.throttle_changed()
         self._await_expiry()
 
+    def _follow_throttle(self, layer: Layer) -> None:
+        self.throttle.follow(layer)
+        self.log.info("throttle_changed", by="kafka", **self.throttle.summary())
+
+    def _apply_moves(self, moves: Moves) -> None:
+        adding = {
+            topic.encode(): {partition: move.adding for partition, move in partitions.items() if move.adding}
+            for topic, partitions in moves.items()
+        }
+        for side in self.sides:
+            side.throttle.set_adding_replicas(adding)
+        self._replan_held()
+
+    def _apply_racks(self, racks: Mapping[int, str | None]) -> None:
+        for side in self.sides:
+            side.throttle.set_racks(racks)
+        self._replan_held()
+
+    def _wants_facts(self) -> bool:
+        return wants_facts(self.throttle.table)
+
     def _await_expiry(self) -> None:
         """When the next entry of the throttle expires, put the layer below it in force."""
         if self._expiry is not None:
@@ -235,7 +278,13 @@ class Sidecar:
             self._expiry = None
         seconds = self.throttle.next_expiry() - self._clock()
         if seconds != math.inf:
-            self._expiry = asyncio.get_running_loop().call_later(seconds, self.throttle.expire)
+            self._expiry = asyncio.get_running_loop().call_later(max(0.0, seconds), self._expire_leases)
+
+    def _expire_leases(self) -> None:
+        for lease in self.throttle.expire():
+            self.process.throttles_expired += 1
+            effect = "the file's throttle and Kafka's are in force again where it was"
+            self.log.info("throttle_expired", owner=lease.owner or "nobody", reason=lease.reason, effect=effect)
 
     def _apply_in_sync_replicas(self, in_sync: InSyncReplicas) -> None:
         for side in self.sides:
@@ -274,8 +323,17 @@ class Sidecar:
         self.log.info("exporting", seconds=config.interval_seconds, directory=config.directory, topic=topic)
 
     def _throttled_topics(self) -> set[str]:
-        in_force = (side.throttle.settings for side in self.sides)
-        return {topic for settings in in_force if settings.rate is not None for topic in settings.replicas}
+        topics: set[str] = set()
+        for side in self.sides:
+            settings = side.throttle.settings
+            if settings.rate is not None:
+                topics.update(settings.replicas)
+            if settings.quotas:
+                topics.update(side.throttle.waiting_topics())
+        return topics
+
+    def _broker_hosts(self) -> dict[int, str]:
+        return {broker_id: broker.host for broker_id, broker in self._cluster.client.view.brokers.items()}
 
     def _connections(self) -> int:
         return sum(side.relay.connections for side in self.sides)

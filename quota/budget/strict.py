@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from quota.budget.ledger import CREDIT_SECONDS, WINDOW_SECONDS, StrictLedger
 from quota.budget.queue import CLAIM_SECONDS, BudgetQueue
 from quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
+from quota.budget.simple_rate import SimpleRate
 from quota.settings import Policy
 
 SHARE_SECONDS: Final = 0.12
@@ -45,12 +46,14 @@ class StrictQuota(Quota):
         name: str,
         ledger: StrictLedger,
         covers: Coverage,
+        measured: SimpleRate,
         line: BudgetQueue,
         clock: Callable[[], float],
         *,
         counts_in_sync: bool = True,
+        is_observed: bool = False,
     ) -> None:
-        super().__init__(name, ledger, covers, counts_in_sync=counts_in_sync)
+        super().__init__(name, ledger, covers, measured, counts_in_sync=counts_in_sync, is_observed=is_observed)
         self.line = line
         self._clock = clock
 
@@ -77,6 +80,9 @@ class StrictQuota(Quota):
         if ask.answer_seconds > SLOW_SECONDS:
             spend = max(spend, min(rate * min(ask.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
         return Offer(self, now, spend, share, ahead, turn)
+
+    def is_exceeded(self, now: float) -> bool:
+        return not self.rate or self.ledger.credit() <= 0
 
     def _needed(self, part: Part) -> float:
         """Return the credit to wait for: all that the part reserves, but at most half of what can gather.

@@ -244,6 +244,6 @@ def _forward(
     limit = side.settings.response_max_bytes
     if limit is not None:
         request = response_limit.limit_response(request, limit, state.response_rotation)
-    walk = side.walked_topics(by_id=row.names_topics_by_id)
+    walk = side.walked_topics(state.partitions.ends, by_id=row.names_topics_by_id)
     head_patch = state.sessions.head_patch(leaves_out=leaves_out)
     return Forward(request, appended, appended_topics, walk, head_patch, state.partitions.count)

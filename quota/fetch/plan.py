@@ -269,7 +269,7 @@ def _left(purse: _Purse) -> float:
 def _purses_of(replica: ReplicaPartition, purses: Mapping[Quota, _Purse]) -> list[_Purse]:
     """Return what a partition's bytes are paid from; empty where one of its quotas has nothing to spend."""
     coverage = replica.topic.coverage
-    quotas = [quota for quota, covered in coverage if quota.rate is not None and replica.partition in covered]
+    quotas = [quota for quota, covered in coverage if quota.limits and replica.partition in covered]
     return [purses[quota] for quota in quotas] if all([quota in purses for quota in quotas]) else []
 
 

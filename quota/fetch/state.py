@@ -126,6 +126,10 @@ class ReplicaPartition:
         """Whether the fetch offset has reached the high watermark last reported."""
         return UNKNOWN_OFFSET < self.high_watermark <= self.fetch_offset
 
+    def is_in_sync(self, now: float) -> bool:
+        """Whether it has caught up, or had before it went back (see `go_back`)."""
+        return self.has_caught_up or now < self.in_sync_until
+
     @property
     def stalls(self) -> bool:
         """Whether its last grant brought nothing.

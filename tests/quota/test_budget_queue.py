@@ -9,6 +9,7 @@ from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log
+from tests.fakes.lines import line_of
 
 
 def test_only_the_links_in_front_count_as_ahead() -> None:
@@ -157,7 +158,7 @@ def test_next_in_line_is_the_first_turn_and_the_first_probe_that_may_go() -> Non
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=1000))
     assert throttle.next_in_line() is None
     for link in "ab":
-        throttle.line.wait(link, 10, clock.now + 1)
+        line_of(throttle).wait(link, 10, clock.now + 1)
     assert throttle.next_in_line() == ["a"]
     throttle.offset_probes.ready_at("later", 2, clock.now + 5)
     throttle.offset_probes.ready_at("c", 3, clock.now)
