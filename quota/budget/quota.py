@@ -49,6 +49,8 @@ class Offer:
     """What the links in front wait for."""
     turn: float = 0.0
     """What one turn of the link takes: its share, or one batch where that is larger."""
+    claimed: float | None = None
+    """What the link waits for already, where its place in the line is so far back that nothing can be granted now."""
 
 
 @dataclass(frozen=True, slots=True)
