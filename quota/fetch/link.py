@@ -97,6 +97,8 @@ class ReplicaLink:
             if (refusal := (yield from self._take_in(request, self.throttle.clock()))) is not None:
                 return refusal
         yield from state.partitions.reclassify_when_due(self.throttle.clock())
+        if state.partitions.queue and self.throttle.settings.order != "round-robin":
+            yield from state.catch_up.rank_steps(state.partitions.queue, self.throttle.clock())
         now = self.throttle.clock()  # read again: the steps so far took time
         if not state.partitions.any_wait or not self.throttle.is_throttling:
             return (yield from commit_pass(state, self, request))  # `plan` would decide the same; most fetches end here
