@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from cli.errors import WRONG_USAGE, CommandError
 from cli.output import print_table
+from cli.quantities import parse_duration, show_duration
 from cli.rates import parse_rate
 from cli.sidecars import (
     AdminOption,
@@ -55,6 +57,11 @@ def set_throttle(
     follower_replicas: Annotated[
         str | None, typer.Option("--follower-replicas", metavar="LIST", help=_REPLICAS_HELP)
     ] = None,
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="How long it holds, as in 2h or 90min; else for ever.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Why; shown beside it. Needs --for.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Who; by default the user of this shell.")] = None,
     admin: AdminOption = None,
     config: ConfigOption = None,
     json_wanted: JsonOption = False,
@@ -77,6 +84,10 @@ def set_throttle(
         change["topics"] = dict.fromkeys(topic, replicas)
     if not change:
         raise CommandError("nothing to set: give a rate, or a topic with its replicas.", WRONG_USAGE)
+    if for_ is not None:
+        change["lease"] = _lease(for_, owner, reason)
+    elif reason is not None or owner is not None:
+        raise CommandError("--for is missing: a reason and an owner belong to a change that ends.", WRONG_USAGE)
     return _print(ask_all(admin_addresses(admin, config), "PATCH", _PATH, change), json_wanted)
 
 
@@ -94,6 +105,21 @@ def clear(
     else:
         replies = ask_all(addresses, "DELETE", _PATH)
     return _print(replies, json_wanted)
+
+
+def _lease(for_: str, owner: str | None, reason: str | None) -> dict[str, Any]:
+    try:
+        seconds = parse_duration(for_)
+    except ValueError as error:
+        raise CommandError(f"--for: {error}.", WRONG_USAGE) from error
+    return {"seconds": seconds, "owner": _user() if owner is None else owner, "reason": reason or ""}
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container the user may have no name
+        return ""
 
 
 def _rate(option: str, text: str) -> int | None:
@@ -140,12 +166,24 @@ def _notes(reply: Reply) -> Iterator[Row]:
 
 def _rows(reply: Reply) -> Iterator[Row]:
     table: dict[str, Any] = reply.value
-    sources: dict[str, str] = table["sources"]
+    origins = _origins(table)
     sidecar = str(reply.admin)
     for name in (LEADER_RATE, FOLLOWER_RATE):
         rate = table.get(name)
         value = _NONE if rate is None else f"{rate} bytes/s ({show_rate(rate)})"
-        yield [sidecar, name, value, sources.get(name, "")]
+        yield [sidecar, name, value, origins.get(name, "")]
     for topic, replicas in sorted(table["topics"].items()):
         for name, listed in replicas.items():
-            yield [sidecar, f"{topic}: {name}", str(listed), sources.get(f"topics.{topic}.{name}", "")]
+            yield [sidecar, f"{topic}: {name}", str(listed), origins.get(f"topics.{topic}.{name}", "")]
+
+
+def _origins(table: dict[str, Any]) -> dict[str, str]:
+    """Return where each part comes from, as in `http, 1 h left, ann: adding broker 4`."""
+    found: dict[str, str] = dict(table["sources"])
+    for layer in table.get("layers", ()):
+        for part in layer["parts"]:
+            if found.get(part["part"]) == layer["source"] and "expires_in_seconds" in part:
+                left = f"{show_duration(part['expires_in_seconds'])} left"
+                said = ": ".join(text for text in (part.get("owner"), part.get("reason")) if text)
+                found[part["part"]] = ", ".join(text for text in (layer["source"], left, said) if text)
+    return found

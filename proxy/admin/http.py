@@ -123,15 +123,8 @@ class AdminServer:
             await throttle.replace(_decoded(body))
         else:
             await throttle.merge(_decoded(body))
-        table = throttle.table
         self._log.info(
-            "throttle_changed",
-            by="http",
-            method=request.method,
-            client=request.remote,
-            leader_rate="none" if table.leader_rate is None else table.leader_rate,
-            follower_rate="none" if table.follower_rate is None else table.follower_rate,
-            topics=len(table.topics),
+            "throttle_changed", by="http", method=request.method, client=request.remote, **throttle.summary()
         )
         return _json(await throttle.as_plain())
 

@@ -22,6 +22,17 @@ async def side_status(side: SideSource) -> dict[str, Any]:
         "order": settings.order,
         "quota_bytes_per_second": settings.rate,
         "throttled_rate_bytes_per_second": round(throttle.throttled_rate.rate(), 1),
+        "mode": "observe" if settings.is_observed else "enforce",
+        "quotas": [
+            {
+                "name": quota.name,
+                "bytes_per_second": quota.rate,
+                "rate_bytes_per_second": round(quota.measured.rate(), 1),
+                "mode": "observe" if quota.is_observed else "enforce",
+                "would_leave_out": stats.would_leave_out[quota.name],
+            }
+            for quota in throttle.quotas
+        ],
         "throttled_topics": sorted(topic for topic, replicas in settings.replicas.items() if replicas),
         "connections": relay.connections,
         "held_fetches": relay.held,

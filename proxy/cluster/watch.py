@@ -10,6 +10,7 @@ from typing import NamedTuple
 from proxy.cluster.broker_addresses import BrokerAddresses
 from proxy.cluster.channel import Channel, PlainChannel
 from proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, ClusterClient, Events, Poll
+from proxy.cluster.followers import Followers
 from proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.removed_replicas import RemovedReplicasPoll
@@ -42,6 +43,7 @@ class Consumers(NamedTuple):
     in_sync: Callable[[InSyncReplicas], None]
     under_min_isr: Callable[[frozenset[tuple[bytes, int]]], None]
     broker_addresses: Callable[[Addresses], None]
+    followers: Followers
 
 
 class ClusterWatch:
@@ -95,15 +97,26 @@ class ClusterWatch:
         )
         names.on_miss = self.client.wake
         self._polling: asyncio.Task[None] | None = None
+        self._follower = None
+        if config.cluster is not None:
+            from proxy.cluster.follow import ThrottleFollower
+
+            part = config.cluster.followed_part if config.cluster.follow_throttles else None
+            servers = config.cluster.bootstrap_servers
+            self._follower = ThrottleFollower(config.broker_id, part, servers, consumers.followers, log, stats, clock)
 
     def start(self) -> None:
         """Begin to poll."""
         self._polling = asyncio.create_task(self.client.run())
+        if self._follower is not None:
+            self._follower.start()
 
     def throttle_changed(self) -> None:
         """Poll now, as other topics are throttled."""
         self._topics.due_now()
         self.client.wake()
+        if self._follower is not None:
+            self._follower.wants_changed()
 
     async def close(self) -> None:
         """Stop polling."""
@@ -111,6 +124,8 @@ class ClusterWatch:
             self._polling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._polling
+        if self._follower is not None:
+            await self._follower.close()
         await self._addresses.close()
 
 

@@ -33,7 +33,8 @@ _MOST_FINISHED = 256
 class _Claim:
     link: Hashable
     replica: Hashable
-    size: float  # bytes
+    size: float  # bytes of credit that it waits for
+    share: float  # bytes that its turn takes
     until: float  # clock seconds
     is_urgent: bool
     start: float  # where its turn begins, in bytes: the scale on which every replica gets the same
@@ -86,7 +87,7 @@ class BudgetQueue:
         own = self._claims.get(link)
         if own is None:
             start = self._start_of(link if replica is None else replica, turn)
-            place = bisect_left(self._line, _Claim(link, replica, 0, 0, is_urgent, start, self._number + 1))
+            place = bisect_left(self._line, _Claim(link, replica, 0, 0, 0, is_urgent, start, self._number + 1))
         else:
             place = bisect_left(self._line, own)
         if not (self._urgent_count or is_urgent) or self._is_floor_due():
@@ -96,10 +97,10 @@ class BudgetQueue:
             return urgent[place]
         return self._sums[place] + urgent[-1] - urgent[place if own is None else place + 1]
 
-    def claim_of(self, link: Hashable) -> float | None:
-        """Return the bytes that `link` waits for; None where it has no place."""
+    def claim_of(self, link: Hashable) -> tuple[float, float] | None:
+        """Return the bytes of credit that `link` waits for, and what its turn takes; None where it has no place."""
         claim = self._claims.get(link)
-        return None if claim is None else claim.size
+        return None if claim is None else (claim.size, claim.share)
 
     def first(self) -> Hashable | None:
         """Return the link whose turn is next; None when nobody waits."""
@@ -120,22 +121,25 @@ class BudgetQueue:
         replica: Hashable = None,
         is_urgent: bool = False,
         turn: float = math.inf,
+        share: float | None = None,
     ) -> None:
         """Keep `link`'s place, or give it one after what its replica waits for already.
 
-        The claim lapses at `until` (clock).
+        The claim lapses at `until` (clock). `share` is what its turn takes in bytes, where that is not `size`: a large
+        batch goes when there is credit for a part of it.
 
         `turn` is what one turn of the link takes now, in bytes. Shares shrink as the line grows. What a replica had in
         earlier, larger shares counts against it as one turn of `turn` bytes; counted in full, it would cost several
         rounds.
         """
         claim = self._claims.get(link)
+        share = size if share is None else share
         if claim is not None:
             if claim.size != size or claim.is_urgent != is_urgent or claim.until < self._clock():
                 self._is_summed = False
             self._summed_until = min(self._summed_until, until)
             self._urgent_count += is_urgent - claim.is_urgent
-            claim.size, claim.until, claim.is_urgent = size, until, is_urgent
+            claim.size, claim.share, claim.until, claim.is_urgent = size, share, until, is_urgent
             if claim.start > self._reached + turn and len(self._waiting[claim.replica]) == 1:
                 self._is_summed = False
                 claim.start = self._reached + turn
@@ -148,7 +152,7 @@ class BudgetQueue:
         start = self._start_of(replica, turn)
         self._number += 1
         self._is_summed = False
-        claim = self._claims[link] = _Claim(link, replica, size, until, is_urgent, start, self._number)
+        claim = self._claims[link] = _Claim(link, replica, size, share, until, is_urgent, start, self._number)
         self._waiting.setdefault(replica, []).append(claim)
         place = bisect_left(self._line, claim)
         self._line.insert(place, claim)
@@ -179,9 +183,13 @@ class BudgetQueue:
             self._owed += size * FLOOR / (1 - FLOOR)
 
     def owe(self, replica: Hashable, size: float) -> None:
-        """Note that `replica` had `size` bytes without a turn: its next turn comes later by as much."""
-        if self._line:
+        """Note that `replica` had `size` bytes without a turn: its next turns come later by as much."""
+        if self._line and size:
             self._finished[replica] = max(self._reached, self._finished.get(replica, 0.0)) + size
+            self._is_summed = False
+            for claim in self._waiting.get(replica, ()):
+                claim.start += size
+            self._rebuild()
 
     def leave(self, link: Hashable) -> None:
         """Take `link` out of the line."""
@@ -204,7 +212,7 @@ class BudgetQueue:
     def _start_of(self, replica: Hashable, turn: float) -> float:
         """Return where a replica's next turn begins: after its last one, and after all that it waits for."""
         start = min(max(self._reached, self._finished.get(replica, 0.0)), self._reached + turn)
-        return start + sum([claim.size for claim in self._waiting.get(replica, ())])
+        return start + sum([claim.share for claim in self._waiting.get(replica, ())])
 
     def _rebuild(self) -> None:
         """Make the line anew: an exception half way through a change may have left it in disorder."""

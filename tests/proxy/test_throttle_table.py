@@ -11,7 +11,7 @@ from proxy.config.load import parse_config
 from proxy.config.reader import ConfigError
 from proxy.config.tables import ThrottleTable
 from proxy.throttle.table import TOPICS_PER_SLICE, LayeredThrottle, plain_table
-from quota.layers import Lease
+from quota.layers import Entry, Layer
 from tests.fakes.clock import MovedClock
 from tests.proxy.test_config import FULL
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
@@ -232,17 +232,66 @@ async def test_throttle_layers_show_what_http_hides_of_the_file(in_force: Layere
 async def test_throttle_with_a_lease_uncovers_the_file_when_it_ends(applied: Applied) -> None:
     clock = MovedClock(0.0)
     in_force = LayeredThrottle(parse_config(FULL).throttle, applied.append, clock)
-    lease = Lease(clock() + 60.0, "ann", "a move")
-    await in_force.merge({LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: ", "}}}, lease)
+    lease = {"seconds": 60, "owner": "ann", "reason": "a move"}
+    await in_force.merge({LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: ", "}}, "lease": lease})
     clock.move(50.0)
     assert in_force.next_expiry() == clock() + 10.0
     assert {"part": LEADER_RATE, "value": 7, "expires_in_seconds": 10.0, "owner": "ann", "reason": "a move"} in (
         await layers(in_force)
     )["http"]
-    in_force.expire()
+    assert in_force.expire() == []
     assert (applied[-1].leader_rate, set((await shown(in_force))["topics"]["orders"])) == (7, {FOLLOWER_REPLICAS})  # type: ignore[index]
     clock.move(10.0)
-    in_force.expire()
+    assert [(lease.owner, lease.reason) for lease in in_force.expire()] == [("ann", "a move")]
     assert applied[-1] == parse_config(FULL).throttle
     assert await shown(in_force) == FROM_FILE
     assert set(await layers(in_force)) == {"file"}
+
+
+async def test_throttle_put_with_a_lease_hides_all_until_it_ends(applied: Applied) -> None:
+    clock = MovedClock(0.0)
+    in_force = LayeredThrottle(parse_config(FULL).throttle, applied.append, clock)
+    await in_force.replace({FOLLOWER_RATE: 1, "lease": {"seconds": 5}})
+    assert await shown(in_force) == {FOLLOWER_RATE: 1, "topics": {}}
+    clock.move(5.0)
+    in_force.expire()
+    assert await shown(in_force) == FROM_FILE
+
+
+@pytest.mark.parametrize(
+    ("lease", "field"),
+    [
+        ({"seconds": 0}, "lease.seconds"),
+        ({"seconds": "1h"}, "lease.seconds"),
+        ({"owner": "ann"}, "lease.seconds"),
+        ({"seconds": 1, "who": "ann"}, "lease.who"),
+        ({"seconds": 1, "reason": "x" * 201}, "lease.reason"),
+        (3600, "lease"),
+    ],
+)
+async def test_throttle_with_a_wrong_lease_is_refused_and_changes_nothing(
+    lease: object, field: str, in_force: LayeredThrottle, applied: Applied
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        await in_force.merge({LEADER_RATE: 7, "lease": lease})
+    assert refused.value.field == field
+    assert not applied
+
+
+def rates(applied: Applied) -> tuple[int | None, int | None]:
+    return applied[-1].leader_rate, applied[-1].follower_rate
+
+
+async def test_throttle_of_kafka_is_above_the_file_and_below_http(in_force: LayeredThrottle, applied: Applied) -> None:
+    kafka = Layer("kafka", {(LEADER_RATE,): Entry(3), (FOLLOWER_RATE,): Entry(4)})
+    await in_force.merge({LEADER_RATE: 7})
+    in_force.follow(kafka)
+    assert rates(applied) == (7, 4)
+    sources = (await in_force.as_plain())["sources"]
+    assert (sources[LEADER_RATE], sources[FOLLOWER_RATE]) == ("http", "kafka")
+    await in_force.merge({FOLLOWER_RATE: None})  # hides Kafka's too
+    assert rates(applied) == (7, None)
+    in_force.load(parse_config(FULL).throttle)  # a reload undoes what HTTP said, and Kafka's is in force
+    assert rates(applied) == (3, 4)
+    in_force.follow(Layer("kafka"))
+    assert await shown(in_force) == FROM_FILE

@@ -5,6 +5,7 @@ import pytest
 from quota.budget.ledger import CREDIT_SECONDS, StrictLedger
 from quota.budget.queue import BudgetQueue
 from quota.budget.quota import Ask
+from quota.budget.simple_rate import SimpleRate
 from quota.budget.strict import StrictQuota
 from quota.fetch import link as link_module
 from quota.fetch import plan as plan_module
@@ -14,6 +15,7 @@ from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS, EVERY_PARTITION
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import MAX_WAIT_MS, Conversation, Follower, Leader, Log
+from tests.fakes.lines import line_of
 
 MB = 1_000_000
 
@@ -52,17 +54,17 @@ def test_a_link_far_back_in_line_keeps_its_claim_without_a_new_choice_of_grants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     *_, last = three_in_line()
-    claimed = last.link.throttle.line.claim_of(last.link)
-    assert claimed
+    claimed = line_of(last.link.throttle).claim_of(last.link)
+    assert claimed is not None
     monkeypatch.setattr(plan_module, "fill", None)  # choosing grants looks at every partition
     hold_at(last)
-    assert last.link.throttle.line.claim_of(last.link) == claimed
+    assert line_of(last.link.throttle).claim_of(last.link) == claimed
 
 
 def test_the_first_in_line_is_not_put_off_by_a_clock_that_goes_on_while_it_is_planned() -> None:
     clock = TickingClock()
     ledger, line = StrictLedger(clock, MB), BudgetQueue(clock)
-    quota = StrictQuota("q", ledger, lambda *_: EVERY_PARTITION, line, clock)
+    quota = StrictQuota("q", ledger, lambda *_: EVERY_PARTITION, SimpleRate(clock), line, clock)
     line.wait("first", 10_000, clock.now + 1, turn=10_000)
     line.wait("second", 10_000, clock.now + 1, turn=10_000)
     clock.move(CREDIT_SECONDS)
@@ -78,7 +80,7 @@ def test_a_fetch_that_was_held_for_its_whole_wait_is_answered_without_another_pl
 ) -> None:
     *_, last = three_in_line()
     for number in range(5):  # they keep it waiting for longer than its max_wait_ms
-        last.link.throttle.line.wait(number, MB, last.clock.now + 5, is_urgent=True)
+        line_of(last.link.throttle).wait(number, MB, last.clock.now + 5, is_urgent=True)
     request = last.follower.request()
     decision = last.link.plan(request)
     assert isinstance(decision, Hold)

@@ -1,0 +1,252 @@
+"""Follows what throttles need of the cluster, each second: Kafka's own throttle, reassignments, and racks.
+
+Three things are read of Kafka's throttle: the rates of this sidecar's broker, which only that broker tells; what is
+being reassigned, which in ZooKeeper mode only the controller tells; and the topics' lists of throttled replicas. A
+change of the rates or of what is reassigned has all lists read at once. Otherwise the lists that are known and those of
+moving topics are read each second, and the others LISTS_PER_ROUND at a time.
+
+Import it only where `[cluster]` is configured, as aiokafka costs memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from protocol.errors import ProtocolError
+from proxy.cluster import kafka_throttle
+from proxy.cluster.followers import Followers
+from proxy.cluster.kafka_channel import KafkaChannel
+from proxy.cluster.kafka_throttle import ClusterTold, NotSupported
+from proxy.cluster.poll_stats import PollStats
+from proxy.config.address import Address
+from proxy.log import EventLog, innermost_frame, os_error_reason
+from quota.followed_throttle import FollowedThrottle, Moves
+from quota.layers import Layer
+
+ROUND_SECONDS: Final = 1.0
+LISTS_PER_ROUND: Final = 500
+TOPICS_SECONDS: Final = 10.0
+"""How often all topics' names are asked for."""
+LISTS_PER_QUESTION: Final = 100
+QUESTION_TIMEOUT_SECONDS: Final = 5.0
+
+WHAT: Final = "throttles"
+"""What these questions are called in the metrics."""
+
+_FAILURES: Final = (OSError, EOFError, ProtocolError)  # TimeoutError is an OSError
+
+_Answer = TypeVar("_Answer")
+
+
+class ThrottleFollower:
+    """Follows the cluster of broker `broker_id` from `start` to `close`. `clock` gives monotonic seconds.
+
+    `servers` are asked where the brokers are. `part` of the rates of Kafka's throttle is followed; None follows none of
+    it. While the cluster does not answer, what was read last stays in force.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        part: float | None,
+        servers: Sequence[Address],
+        followers: Followers,
+        log: EventLog,
+        stats: PollStats,
+        clock: Callable[[], float],
+        open_channel: Callable[[Address], Awaitable[KafkaChannel]] = KafkaChannel.open,
+    ) -> None:
+        self._broker_id = broker_id
+        self._follows_throttle = part is not None
+        self._followed = FollowedThrottle(1.0 if part is None else part)
+        self._servers = deque(servers)
+        self._cluster = ClusterTold({}, {}, -1, set())
+        self._told_at = -math.inf
+        self._followers = followers
+        self._log = log
+        self._stats = stats
+        self._clock = clock
+        self._open_channel = open_channel
+        self._channels: dict[Address, KafkaChannel] = {}
+        self._layer = Layer("kafka")
+        self._moves_told: Moves = {}
+        self._racks_told: Mapping[int, str | None] | None = None
+        self._turn: deque[str] = deque()  # topics whose lists are read next
+        self._wrong: dict[str, str] = {}
+        self._has_said_no_moves = False
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        if self._follows_throttle:
+            stats.known(WHAT)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._task = asyncio.create_task(self._run())
+
+    def wants_changed(self) -> None:
+        """Look again whether anybody wants to know."""
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Stop following. What is in force stays."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._disconnect()
+
+    async def round(self) -> None:
+        """Read once, and put what has changed in force. What fails is logged, and read again in the next round."""
+        begin, before = self._clock(), self._moved()
+        try:
+            await self._read()
+        except _FAILURES as error:
+            self._disconnect()
+            self._failed(_reason(error), begin, before)
+        except NotSupported as error:
+            self._failed(f"the broker has no version of {error} that is known here", begin, before)
+        except Exception as error:  # noqa: BLE001 - a bug may not end it for good
+            self._disconnect()
+            self._failed(f"{error!r} at {innermost_frame(error)}", begin, before)
+        else:
+            self._stats.count(WHAT, "ok", self._clock() - begin, self._moved() - before)
+            self._stats.throttles_told_at = self._clock()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell what has changed."""
+        told = self._followers
+        if self._followed.moves != self._moves_told:
+            self._moves_told = self._followed.moves
+            told.moves(self._moves_told)
+        if self._told_at > -math.inf and self._cluster.racks != self._racks_told:
+            self._racks_told = self._cluster.racks
+            told.racks(self._racks_told)
+        layer = self._followed.layer()
+        if layer != self._layer:
+            self._layer = layer
+            told.throttle(layer)
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            if not self._follows_throttle and not self._followers.wants_facts():
+                await self._wake.wait()
+                continue
+            begin = self._clock()
+            await self.round()
+            await asyncio.sleep(max(ROUND_SECONDS - (self._clock() - begin), ROUND_SECONDS / 2))
+
+    async def _read(self) -> None:
+        followed, now = self._followed, self._clock
+        if now() - self._told_at >= TOPICS_SECONDS:
+            await self._look_around()
+        if not self._follows_throttle:
+            followed.take_moves(await self._moves(), now())
+            return
+        broker = await self._channel_to(self._broker_id)
+        is_new = followed.take_rates(await self._ask(kafka_throttle.rates_of(broker, self._broker_id)), now())
+        failure: Exception | None = None
+        try:
+            is_new = followed.take_moves(await self._moves(), now()) or is_new
+        except _FAILURES as error:  # the controller may be away, and the broker not
+            failure = error
+        if is_new:
+            await self._look_around()
+            self._turn = deque(sorted(self._cluster.topics))
+        count = len(self._turn) if is_new else LISTS_PER_ROUND
+        wrong: dict[str, str] = {}
+        due = sorted({*followed.topics, *self._next(count)})
+        for start in range(0, len(due), LISTS_PER_QUESTION):
+            some = due[start : start + LISTS_PER_QUESTION]
+            lists, wrong_lists = await self._ask(kafka_throttle.lists_of(broker, some))
+            followed.take_lists(lists)
+            wrong |= wrong_lists
+        self._tell_wrong(wrong)
+        if failure is not None:
+            raise failure
+
+    async def _look_around(self) -> None:
+        """Ask where the brokers are, and which topics there are: one server after the other, until one answers."""
+        failures = []
+        for _ in range(len(self._servers)):
+            try:
+                channel = await self._channel(self._servers[0])
+                self._cluster = await self._ask(kafka_throttle.cluster_of(channel))
+            except _FAILURES as error:
+                failures.append(f"{self._servers[0]}: {_reason(error)}")
+                self._servers.rotate(-1)
+                continue
+            self._told_at = self._clock()
+            self._followed.forget_topics(self._cluster.topics)
+            return
+        raise ConnectionError("; ".join(failures))
+
+    async def _moves(self) -> Moves:
+        controller = self._cluster.controller
+        asked = controller if controller in self._cluster.brokers else self._broker_id
+        try:
+            return await self._ask(kafka_throttle.moves_of(await self._channel_to(asked)))
+        except NotSupported:
+            if not self._has_said_no_moves:
+                self._has_said_no_moves = True
+                effect = (
+                    "a list that is removed in mid-move is followed at once, and replicas being added count as recovery"
+                )
+                self._log.info("reassignments_not_listed", reason="the brokers are older than Kafka 2.4", effect=effect)
+            return {}
+
+    def _next(self, count: int) -> set[str]:
+        """Return the topics whose turn it is: all of them come up one after the other."""
+        if not self._turn:
+            self._turn = deque(sorted(self._cluster.topics))
+        return {self._turn.popleft() for _ in range(min(count, len(self._turn)))}
+
+    async def _channel_to(self, broker_id: int) -> KafkaChannel:
+        address = self._cluster.brokers.get(broker_id)
+        if address is None:
+            raise ConnectionError(f"broker {broker_id} is not among the brokers that the cluster names")
+        return await self._channel(address)
+
+    async def _channel(self, address: Address) -> KafkaChannel:
+        channel = self._channels.get(address)
+        if channel is None or channel.closed:
+            channel = self._channels[address] = await self._ask(self._open_channel(address))
+        return channel
+
+    async def _ask(self, answer: Awaitable[_Answer]) -> _Answer:
+        async with asyncio.timeout(QUESTION_TIMEOUT_SECONDS):
+            return await answer
+
+    def _failed(self, reason: str, begin: float, before: int) -> None:
+        self._stats.count(WHAT, "failed", self._clock() - begin, max(0, self._moved() - before))
+        effect = "the throttle that was read last stays in force"
+        self._log.fault("kafka_throttle_not_read", peer=self._broker_id, error=reason, effect=effect)
+
+    def _tell_wrong(self, wrong: dict[str, str]) -> None:
+        for topic, reason in wrong.items():
+            if self._wrong.get(topic) != reason:
+                effect = "its lists that were read last stay in force"
+                self._log.fault("kafka_throttle_list_refused", peer=topic, error=reason, effect=effect)
+        self._wrong = wrong
+
+    def _moved(self) -> int:
+        return sum(channel.moved for channel in self._channels.values())
+
+    def _disconnect(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        self._channels = {}
+        self._told_at = -math.inf  # a broker may have moved, and another one be the controller
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {QUESTION_TIMEOUT_SECONDS:g} s"
+    reason = os_error_reason(error) if isinstance(error, OSError) else ""
+    return reason or str(error) or type(error).__name__
