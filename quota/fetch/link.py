@@ -105,6 +105,8 @@ class ReplicaLink:
         if now >= state.answers_from:
             # Its last plan has seen this coming. With hundreds of links in line, another one each takes a third of all
             # work.
+            for quota in self.throttle.quotas:
+                quota.keep_place(self, now)
             return (yield from answer_with_nothing(state, request))
         view, order = observe(state, self, request, now, held_seconds)
         return (yield from commit(state, self, request, view, order, plan(view)))

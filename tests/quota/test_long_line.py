@@ -3,7 +3,7 @@
 import pytest
 
 from quota.budget.ledger import CREDIT_SECONDS, StrictLedger
-from quota.budget.queue import BudgetQueue
+from quota.budget.queue import CLAIM_SECONDS, BudgetQueue
 from quota.budget.quota import Ask
 from quota.budget.simple_rate import SimpleRate
 from quota.budget.strict import StrictQuota
@@ -78,7 +78,7 @@ def test_the_first_in_line_is_not_put_off_by_a_clock_that_goes_on_while_it_is_pl
 def test_a_fetch_that_was_held_for_its_whole_wait_is_answered_without_another_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    *_, last = three_in_line()
+    first, second, last = three_in_line()
     for number in range(5):  # they keep it waiting for longer than its max_wait_ms
         line_of(last.link.throttle).wait(number, MB, last.clock.now + 5, is_urgent=True)
     request = last.follower.request()
@@ -89,8 +89,12 @@ def test_a_fetch_that_was_held_for_its_whole_wait_is_answered_without_another_pl
     last.clock.move(waited)
     monkeypatch.setattr(link_module, "plan", None)
     assert isinstance(last.link.plan(request, waited), Answer)
+    last.clock.move(CLAIM_SECONDS - 0.01)  # its follower has that long to ask again
+    for other in (first.link, second.link, *range(5)):
+        line_of(last.link.throttle).leave(other)
+    assert line_of(last.link.throttle).first() is last.link
     monkeypatch.undo()
-    assert isinstance(last.link.plan(last.follower.request()), Hold)
+    assert isinstance(last.link.plan(last.follower.request()), Forward)
 
 
 def test_a_fetch_that_is_woken_before_its_wait_is_over_is_planned_again() -> None:
