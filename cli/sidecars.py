@@ -118,17 +118,19 @@ def finish(replies: Sequence[Reply]) -> int:
     return 0
 
 
-def as_json(replies: Sequence[Reply], name: str) -> str:
+def as_json(replies: Sequence[Reply], name: str, indent: int | None = 2) -> str:
     """Return the replies as a JSON list, with `admin` and `name` or `error` for each sidecar."""
-    return json.dumps(
-        [
-            {"admin": str(reply.admin), name: reply.value}
-            if reply.error is None
-            else {"admin": str(reply.admin), "error": reply.error}
-            for reply in replies
-        ],
-        indent=2,
-    )
+    return json.dumps(with_outcomes(replies, name), indent=indent)
+
+
+def with_outcomes(replies: Sequence[Reply], name: str) -> list[dict[str, Any]]:
+    """Return for each sidecar its `admin` address, and `name` with its answer or an `error`."""
+    return [
+        {"admin": str(reply.admin), name: reply.value}
+        if reply.error is None
+        else {"admin": str(reply.admin), "error": reply.error}
+        for reply in replies
+    ]
 
 
 def _reachable(listen: Address) -> Address:

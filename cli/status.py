@@ -1,10 +1,18 @@
-"""`weir status`: what sidecars are doing at the moment."""
+"""`weir status`: what sidecars are doing at the moment, and with `--bootstrap-server` a whole cluster's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from cli import fleet_status
+from cli.errors import CommandError
+from cli.fleet import DEFAULT_PORT, BootstrapOption, DnsOption, PortOption, Where, ask_sidecars, cluster_of, sidecars
 from cli.output import print_table
 from cli.sidecars import (
     AdminOption,
@@ -12,23 +20,60 @@ from cli.sidecars import (
     JsonOption,
     Reply,
     Row,
-    admin_addresses,
     as_json,
     ask_all,
     finish,
     rows_of,
+    with_outcomes,
 )
 from planning.units import show_rate
+
+if TYPE_CHECKING:
+    from control.cluster_admin import ClusterAdmin
 
 _NUMBERS = ("broker", "quota", "rate", "links", "held", "left out", "lag messages", "lag s")
 _COLUMNS = ("sidecar", "broker", "side", "quota", "rate", "links", "held", "left out", "lag messages", "lag s", "ready")
 
+WATCH_SECONDS = 2.0
 
-def status(admin: AdminOption = None, config: ConfigOption = None, json_wanted: JsonOption = False) -> int:
-    """Show quotas, rates, links, partitions left out and lag of one or several sidecars."""
-    replies = ask_all(admin_addresses(admin, config), "GET", "/v1/status")
+WatchOption = Annotated[bool, typer.Option("--watch", help="Ask again every 2 s, until Ctrl-C.")]
+
+
+def status(
+    admin: AdminOption = None,
+    config: ConfigOption = None,
+    bootstrap_server: BootstrapOption = None,
+    admin_dns: DnsOption = None,
+    admin_port: PortOption = DEFAULT_PORT,
+    watch: WatchOption = False,
+    json_wanted: JsonOption = False,
+) -> int:
+    """Show quotas, rates, links, partitions left out and lag of sidecars; with a cluster its moves and throttles."""
+    where = Where(admin, config, bootstrap_server, admin_dns, admin_port)
+    if bootstrap_server is None:
+        return _repeated(lambda: _sidecars_status(where, json_wanted, watch), watch)
+    with cluster_of(bootstrap_server) as cluster:
+        return _repeated(lambda: _fleet_status(where, cluster, json_wanted, watch), watch)
+
+
+def _repeated(show: Callable[[], int], watch: bool) -> int:
+    if not watch:
+        return show()
+    while True:
+        if sys.stdout is not None and sys.stdout.isatty():
+            print("\x1b[2J\x1b[H", end="")
+        try:
+            show()
+        except CommandError as error:  # a sidecar, or the cluster, may answer the next time
+            print(error.sentence)
+        print(flush=True)
+        time.sleep(WATCH_SECONDS)
+
+
+def _sidecars_status(where: Where, json_wanted: bool, watch: bool) -> int:
+    replies = ask_sidecars(where, "GET", "/v1/status")
     if json_wanted:
-        print(as_json(replies, "status"))
+        print(as_json(replies, "status", indent=None if watch else 2))
         return finish(replies)
     rows, replies = rows_of(replies, _rows)
     not_ready, replies = rows_of(replies, _not_ready)
@@ -37,6 +82,33 @@ def status(admin: AdminOption = None, config: ConfigOption = None, json_wanted: 
     for address, reason in not_ready:
         print(f"{address} is not ready: {reason}.")
     return finish(replies)
+
+
+def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch: bool) -> int:
+    from control.fleet import look
+
+    found = sidecars(where, cluster)
+    replies = ask_all(list(found), "GET", "/v1/status")
+    _, replies = rows_of(replies, lambda reply: fleet_status.rows_of_reply(reply, None))  # checks their form
+    state = look(cluster)
+    stuck = state.stuck_moves(fleet_status.not_following(replies))
+    why_not_stale = state.why_not_stale(fleet_status.none_behind_seconds(replies))
+    if json_wanted:
+        plain = {
+            "sidecars": with_outcomes(replies, "status"),
+            "cluster": fleet_status.as_plain(state, stuck, why_not_stale),
+        }
+        print(json.dumps(plain, indent=None if watch else 2))
+        return finish(replies)
+    rows = [row for reply in replies for row in fleet_status.rows_of_reply(reply, found[reply.admin])]
+    print_table(fleet_status.COLUMNS, sorted(rows, key=_by_broker), fleet_status.NUMBERS)
+    for sentence in (*fleet_status.held_up(replies), *fleet_status.sentences(state, stuck, why_not_stale)):
+        print(sentence)
+    return finish(replies)
+
+
+def _by_broker(row: Row) -> tuple[int, str]:
+    return int(row[0]) if row[0].isdecimal() else sys.maxsize, row[1]
 
 
 def _not_ready(reply: Reply) -> Iterator[Row]:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import getpass
+import json
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.errors import WRONG_USAGE, CommandError
+from cli.fleet import (
+    DEFAULT_PORT,
+    BootstrapOption,
+    DnsOption,
+    PortOption,
+    Where,
+    ask_sidecars,
+    cluster_of,
+    shown,
+    sidecars,
+)
 from cli.output import print_table
 from cli.quantities import parse_duration, show_duration
 from cli.rates import parse_rate
@@ -19,14 +31,18 @@ from cli.sidecars import (
     JsonOption,
     Reply,
     Row,
-    admin_addresses,
     as_json,
     ask_all,
     finish,
     rows_of,
+    with_outcomes,
 )
+from cli.stale import clear_stale
 from planning.units import show_rate
 from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+
+if TYPE_CHECKING:
+    from control.cluster_admin import ThrottleSetting
 
 _NONE = "none"
 _PATH = "/v1/throttle"
@@ -41,9 +57,24 @@ TopicOption = Annotated[
 
 
 @app.command()
-def show(admin: AdminOption = None, config: ConfigOption = None, json_wanted: JsonOption = False) -> int:
-    """Show the throttle in force, and where each part came from."""
-    return _print(ask_all(admin_addresses(admin, config), "GET", _PATH), json_wanted)
+def show(
+    admin: AdminOption = None,
+    config: ConfigOption = None,
+    bootstrap_server: BootstrapOption = None,
+    admin_dns: DnsOption = None,
+    admin_port: PortOption = DEFAULT_PORT,
+    json_wanted: JsonOption = False,
+) -> int:
+    """Show the throttle in force, and where each part came from; with a cluster Kafka's own settings too."""
+    where = Where(admin, config, bootstrap_server, admin_dns, admin_port)
+    if bootstrap_server is None:
+        return _print(ask_sidecars(where, "GET", _PATH), json_wanted)
+    from control.fleet import look
+
+    with cluster_of(bootstrap_server) as cluster:
+        replies = ask_all(list(sidecars(where, cluster)), "GET", _PATH)
+        settings = look(cluster).throttles
+    return _print(replies, json_wanted, settings)
 
 
 @app.command("set")
@@ -64,6 +95,9 @@ def set_throttle(
     owner: Annotated[str | None, typer.Option("--owner", help="Who; by default the user of this shell.")] = None,
     admin: AdminOption = None,
     config: ConfigOption = None,
+    bootstrap_server: BootstrapOption = None,
+    admin_dns: DnsOption = None,
+    admin_port: PortOption = DEFAULT_PORT,
     json_wanted: JsonOption = False,
 ) -> int:
     """Change what is named and leave the rest of the throttle as it is."""
@@ -88,22 +122,36 @@ def set_throttle(
         change["lease"] = _lease(for_, owner, reason)
     elif reason is not None or owner is not None:
         raise CommandError("--for is missing: a reason and an owner belong to a change that ends.", WRONG_USAGE)
-    return _print(ask_all(admin_addresses(admin, config), "PATCH", _PATH, change), json_wanted)
+    where = Where(admin, config, bootstrap_server, admin_dns, admin_port)
+    return _print(ask_sidecars(where, "PATCH", _PATH, change), json_wanted)
 
 
 @app.command()
 def clear(
     topic: TopicOption = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Remove what moves have left in Kafka's own configurations, and only that.")
+    ] = False,
     admin: AdminOption = None,
     config: ConfigOption = None,
+    bootstrap_server: BootstrapOption = None,
+    admin_dns: DnsOption = None,
+    admin_port: PortOption = DEFAULT_PORT,
     json_wanted: JsonOption = False,
 ) -> int:
-    """Remove the whole throttle, or the topics named only."""
-    addresses = admin_addresses(admin, config)
+    """Remove the whole throttle of the sidecars, or the topics named only."""
+    where = Where(admin, config, bootstrap_server, admin_dns, admin_port)
+    if stale:
+        if topic or bootstrap_server is None:
+            wrong = "--topic cannot be given with --stale" if topic else "--bootstrap-server is missing"
+            raise CommandError(
+                f"{wrong}: --stale clears all that is stale in one cluster's own configurations.", WRONG_USAGE
+            )
+        return clear_stale(where, bootstrap_server, json_wanted)
     if topic:
-        replies = ask_all(addresses, "PATCH", _PATH, {"topics": dict.fromkeys(topic)})
+        replies = ask_sidecars(where, "PATCH", _PATH, {"topics": dict.fromkeys(topic)})
     else:
-        replies = ask_all(addresses, "DELETE", _PATH)
+        replies = ask_sidecars(where, "DELETE", _PATH)
     return _print(replies, json_wanted)
 
 
@@ -143,11 +191,17 @@ def _replicas(option: str, text: str) -> str | None:
         raise CommandError(f"{option}: {error}", WRONG_USAGE) from error
 
 
-def _print(replies: Sequence[Reply], json_wanted: bool) -> int:
+def _print(replies: Sequence[Reply], json_wanted: bool, settings: Sequence[ThrottleSetting] | None = None) -> int:
+    """Print what sidecars have in force, and Kafka's own settings where they were asked for."""
+    if json_wanted and settings is not None:
+        kafka = [setting._asdict() for setting in settings]
+        print(json.dumps({"sidecars": with_outcomes(replies, "throttle"), "kafka": kafka}, indent=2))
+        return finish(replies)
     if json_wanted:
         print(as_json(replies, "throttle"))
         return finish(replies)
     rows, replies = rows_of(replies, _rows)
+    rows += [("Kafka", shown(setting), setting.value, setting.source) for setting in settings or ()]
     notes, replies = rows_of(replies, _notes)
     if rows:
         print_table(("sidecar", "setting", "value", "from"), rows)

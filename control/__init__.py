@@ -1,4 +1,4 @@
 """Acts on a cluster: topics, reassignments, and the configurations that go with them.
 
-Only the lab and the benches use it; a sidecar never changes a cluster.
+Commands, the lab and the benches use it; a sidecar never changes a cluster.
 """

@@ -22,6 +22,10 @@ _THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS, DI
 # replicas.
 _UNSET = {"", "[]", "None", str(2**63 - 1)}
 
+# so that the answer for a broker without a throttle has an entry
+_ASKED_OF_BROKERS = (LEADER_RATE, FOLLOWER_RATE, DISK_RATE, "num.io.threads")
+_ASKED_OF_TOPICS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+
 _MORE_TRIES = 5
 _RETRY_SECONDS = 0.2
 
@@ -51,6 +55,23 @@ class Reassignment:
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...]
     removing_replicas: tuple[int, ...]
+
+
+class ThrottleSetting(NamedTuple):
+    """One setting of Kafka's own throttle, where it is set: a broker's rate (bytes/s), or a topic's list."""
+
+    kind: str
+    """`broker` or `topic`."""
+    name: str
+    setting: str
+    value: str
+    source: str
+    """Where the value comes from, by Kafka's ConfigSource, such as DYNAMIC_BROKER_CONFIG."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the resource's own dynamic setting, not the cluster's default or the broker's file."""
+        return self.source in ("DYNAMIC_BROKER_CONFIG", "DYNAMIC_TOPIC_CONFIG")
 
 
 class ClusterAdmin:
@@ -89,6 +110,11 @@ class ClusterAdmin:
         """Return the ids of the brokers that are registered and not fenced."""
         brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
         return sorted(int(broker["broker_id"]) for broker in brokers if not broker.get("is_fenced"))
+
+    def broker_hosts(self) -> dict[int, str]:
+        """Return where each registered broker listens for clients, by id. Those that are fenced are among them."""
+        brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
+        return {int(broker["broker_id"]): str(broker["host"]) for broker in brokers}
 
     def controller(self) -> int:
         """Return the id of the broker that is the controller; -1 where there is none.
@@ -167,23 +193,10 @@ class ClusterAdmin:
         """Return every config of brokers and topics, defaults included, by `broker 1` and `topic orders`."""
         resources = [ConfigResource(ConfigResourceType.BROKER, str(broker)) for broker in brokers]
         resources += [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
-        if not resources:
-            return {}
-        described = self._ask(
-            "Describing configs", lambda client: client.describe_configs(resources, config_filter="all")
-        )
-        found = {
-            f"{kind} {name}": {key: str(entry["value"]) for key, entry in entries.items()}
-            for kind, by_name in described.items()
-            for name, entries in by_name.items()
+        return {
+            label: {key: str(entry["value"]) for key, entry in entries.items()}
+            for label, entries in self._described(resources).items()
         }
-        for resource in resources:
-            # The client drops the error of a single resource, whose entries are then empty. That must not read as
-            # "unset".
-            label = f"{resource.resource_type.name.lower()} {resource.name}"
-            if not found.get(label):
-                raise ControlError(f"Describing the configs of {label}", "nothing came back; does it exist?")
-        return found
 
     def native_throttles(self, topics: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
         """Return all of Kafka's own throttles that are set, by broker and topic; empty shows that there is none."""
@@ -194,6 +207,33 @@ class ClusterAdmin:
             if throttles:
                 found[resource] = throttles
         return found
+
+    def throttle_settings(self, brokers: Iterable[int], topics: Iterable[str]) -> list[ThrottleSetting]:
+        """Return the settings of Kafka's own throttle that are set for these brokers and topics, and where.
+
+        Little is asked for, so it may be done for all topics of a large cluster.
+        """
+        wanted = [ConfigResource(ConfigResourceType.BROKER, str(broker), _ASKED_OF_BROKERS) for broker in brokers]
+        wanted += [ConfigResource(ConfigResourceType.TOPIC, topic, _ASKED_OF_TOPICS) for topic in topics]
+        found = []
+        for label, entries in self._described(wanted).items():
+            kind, _, name = label.partition(" ")
+            for setting, entry in sorted(entries.items()):
+                if setting in _THROTTLES and entry["value"] is not None and str(entry["value"]) not in _UNSET:
+                    source = str(entry["config_source"])
+                    found.append(ThrottleSetting(kind, name, setting, str(entry["value"]), source))
+        return found
+
+    def delete_settings(self, settings: Iterable[ThrottleSetting]) -> None:
+        """Delete these settings and no others; what else is set there stays."""
+        brokers: dict[int, dict[str, None]] = {}
+        topics: dict[str, dict[str, None]] = {}
+        for setting in settings:
+            if setting.kind == "broker":
+                brokers.setdefault(int(setting.name), {})[setting.setting] = None
+            else:
+                topics.setdefault(setting.name, {})[setting.setting] = None
+        self._alter(brokers, topics, lambda client: client.reset_configs)
 
     def set_native_throttle(
         self, rates: Mapping[int, Mapping[str, int]], replicas: Mapping[str, Mapping[str, str]]
@@ -216,6 +256,22 @@ class ClusterAdmin:
                 bootstrap_timeout_ms=self._timeout_ms,
                 reconnect_backoff_max_ms=1000,
             )
+
+    def _described(self, resources: Sequence[Any]) -> dict[str, dict[str, Any]]:
+        """Return the entries of each resource by its label, such as `broker 1`."""
+        if not resources:
+            return {}
+        described = self._ask(
+            "Describing configs", lambda client: client.describe_configs(resources, config_filter="all")
+        )
+        found = {f"{kind} {name}": entries for kind, by_name in described.items() for name, entries in by_name.items()}
+        for resource in resources:
+            # The client drops the error of a single resource, whose entries are then empty. That must not read as
+            # "unset".
+            label = f"{resource.resource_type.name.lower()} {resource.name}"
+            if not found.get(label):
+                raise ControlError(f"Describing the configs of {label}", "nothing came back; does it exist?")
+        return found
 
     def _ask(self, action: str, ask: Callable[[KafkaAdminClient], Any]) -> Any:
         """Ask. Where a broker is unknown, ask again with a new client: one looks for brokers every 5 minutes only.

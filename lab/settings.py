@@ -48,6 +48,11 @@ class Place:
         return egress_address(self.broker_id) if Route.EGRESS in self.route else LOOPBACK
 
     @property
+    def admin_address(self) -> str:
+        """host:port of the sidecar's HTTP."""
+        return f"{LOOPBACK}:{self.admin}"
+
+    @property
     def client_address(self) -> str:
         """host:port for clients."""
         return f"{LOOPBACK}:{self.client}"
@@ -111,7 +116,8 @@ def sidecar_toml(place: Place, places: list[Place], options: SidecarOptions) -> 
     if Route.CONTROLLER in place.route and place.controller:
         route = {"listen": f"{egress_address(place.broker_id)}:{place.controller}"}
         entries.append(("[ingress]", {**route, "upstream": f"{LOOPBACK}:{place.controller}"}))
-    tables: dict[str, Mapping[str, Any]] = {"admin": {"listen": f"{LOOPBACK}:{place.admin}"}}
+    fleet = ",".join(peer.admin_address for peer in places if peer.route)
+    tables: dict[str, Mapping[str, Any]] = {"admin": {"listen": place.admin_address, "fleet": fleet}}
     if options.poll_isr:
         tables["cluster"] = {"bootstrap_servers": place.direct_address}
     if options.policy:

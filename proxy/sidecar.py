@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
+from proxy.admin.fleet import Fleet
+from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.admin.metrics import ProcessStats, SideSource, families, render
-from proxy.admin.status import side_status
+from proxy.admin.status import rate_settings, side_status
 from proxy.cluster.followers import Followers
 from proxy.cluster.in_sync import InSyncReplicas
 from proxy.cluster.poll_metrics import poll_families
@@ -84,6 +86,7 @@ class Sidecar:
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
         self.listeners: list[Listener] = []
+        self.history = History(self.sides, clock)
         self._admin = AdminServer(self, self.log)
         self.admin_address: Address | None = None
         self._probe = UpstreamProbe([route.upstream for route in config.ingress], clock, self.polls)
@@ -108,6 +111,7 @@ class Sidecar:
             self.polls,
             clock,
         )
+        self.fleet = Fleet(config, self._broker_hosts, self.status, clock)
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -131,6 +135,7 @@ class Sidecar:
             effect = "it has no authentication: whoever reaches it can change the throttle"
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self._cluster.start()
+        self.history.start()
         self._start_export()
         self._state = "serving"
 
@@ -147,6 +152,7 @@ class Sidecar:
     async def close(self) -> None:
         """Close everything at once. May be called in any state, and more than once."""
         self._state = "closed"
+        self.history.close()
         if self._expiry is not None:
             self._expiry.cancel()
         await self._cluster.close()
@@ -198,6 +204,8 @@ class Sidecar:
     async def status(self) -> dict[str, Any]:
         """Return the state as plain JSON values."""
         not_ready = await self.not_ready()
+        now = self._clock()
+        trends = [history.trend(now) for history in self.history.sides]
         return {
             "version": self.process.version,
             "broker_id": self.config.broker_id,
@@ -208,7 +216,12 @@ class Sidecar:
             "admin": str(self.admin_address),
             "topic_ids_unknown": self.process.topic_names.unknown_count,
             "routes": [_route_status(listener) for listener in self.listeners],
-            "sides": {side.throttle.side: await side_status(side) for side in self.sides},
+            "fleet": self.fleet.is_known,
+            "settings": rate_settings(self.throttle.effective, now),
+            "sides": {
+                side.throttle.side: await side_status(side, trend)
+                for side, trend in zip(self.sides, trends, strict=True)
+            },
         }
 
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
@@ -318,6 +331,9 @@ class Sidecar:
             if settings.quotas:
                 topics.update(side.throttle.waiting_topics())
         return topics
+
+    def _broker_hosts(self) -> dict[int, str]:
+        return {broker_id: broker.host for broker_id, broker in self._cluster.client.view.brokers.items()}
 
     def _connections(self) -> int:
         return sum(side.relay.connections for side in self.sides)

@@ -1,15 +1,30 @@
-"""For every test: Hypothesis without its clock, for a busy machine is no fault of the code under test.
+"""For every test: Hypothesis without its clock, for a busy machine is no fault of the code under test; and Chromium.
 
 The profile is global, so it is loaded here and not where some folder's tests would have it by chance. On CI
 Hypothesis's own profile for CI is its parent.
 """
 
+import shutil
 import signal
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.browser import Browser
 
 settings.register_profile("weir", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("weir")
 
 # A shell has what it starts in the background ignore SIGINT, and so would the programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("Chromium is not installed: the page is not opened in a browser")
+    found = Browser(chromium, tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()

@@ -1,4 +1,4 @@
-"""The admin HTTP server: health, readiness, metrics, the throttle and the status.
+"""The admin HTTP server: health, readiness, metrics, the throttle, the status, and a page that shows them to people.
 
 It has no authentication, so by default it listens on loopback.
 """
@@ -12,9 +12,12 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
+from proxy.admin.fleet import Fleet
+from proxy.admin.history import History
 from proxy.admin.metrics import content_type
+from proxy.admin.page.write import headers, page
 from proxy.config.address import Address
-from proxy.config.reader import ConfigError
+from proxy.config.reader import ConfigError, shown
 from proxy.log import EventLog
 from proxy.throttle.table import LayeredThrottle
 
@@ -34,6 +37,8 @@ class Administered(Protocol):
     """What the admin server shows and changes; a Sidecar is one."""
 
     throttle: LayeredThrottle
+    history: History
+    fleet: Fleet
 
     async def not_ready(self) -> list[str]:
         """Return the reasons why this sidecar is not ready, one sentence each; empty when it is ready."""
@@ -54,6 +59,7 @@ class AdminServer:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
         app.add_routes(
             [
+                web.get("/", self._page),
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics, allow_head=False),
@@ -62,6 +68,8 @@ class AdminServer:
                 web.patch("/v1/throttle", self._change_throttle),
                 web.delete("/v1/throttle", self._change_throttle),
                 web.get("/v1/status", self._status),
+                web.get("/v1/history", self._history),
+                web.get("/v1/fleet", self._fleet),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -107,6 +115,22 @@ class AdminServer:
 
     async def _status(self, request: web.Request) -> web.Response:
         return _json(await self._administered.status())
+
+    async def _page(self, request: web.Request) -> web.Response:
+        return web.Response(body=page(), headers=headers())
+
+    async def _history(self, request: web.Request) -> web.Response:
+        after = request.query.get("after", "0")
+        try:
+            return _json(self._administered.history.as_plain(float(after)))
+        except ValueError:
+            raise ConfigError("after", f"must be a number of seconds, not {shown(after)}") from None
+
+    async def _fleet(self, request: web.Request) -> web.Response:
+        fleet = self._administered.fleet
+        if not fleet.is_known:
+            raise ConfigError("cluster", "is not set, and [admin] fleet is not either: no other sidecar is known")
+        return _json({"sidecars": await fleet.rows()})
 
     async def _show_throttle(self, request: web.Request) -> web.Response:
         return _json(await self._administered.throttle.as_plain())

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
+from proxy.admin.held_up import Facts, held_up_by
+from proxy.admin.history import Trend
 from proxy.admin.metrics import SideSource
+from proxy.config.reader import struct_fields
+from proxy.config.tables import ThrottleTable
 from quota.fetch.link import ReplicaLink
+from quota.layers import EffectiveThrottle
+from quota.throttled_replicas import ThrottledReplicas
 
 _ROWS_PER_SLICE = 500
 _WORST_SHOWN = 20
 
 
-async def side_status(side: SideSource) -> dict[str, Any]:
+async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
     """Return one side's state as plain JSON values, in bytes and bytes/s. The event loop runs in between."""
     throttle, relay = side.throttle, side.relay
     settings, stats = throttle.settings, throttle.stats
     now = throttle.clock()
+    rate = throttle.throttled_rate.rate()
+    lag, stuck = await _lag_status(side, trend)
+    waiting = {link.peer for link in throttle.links if link.unanswered_since is not None}
+    facts = Facts(
+        lag["partitions_behind"],
+        lag["partitions_stuck"],
+        settings.rate if throttle.in_force_since is not None else None,
+        rate,
+        tuple(sorted(waiting)),
+        tuple(sorted(stuck)),
+    )
     return {
         "policy": settings.policy,
         "order": settings.order,
         "quota_bytes_per_second": settings.rate,
-        "throttled_rate_bytes_per_second": round(throttle.throttled_rate.rate(), 1),
+        "throttled_rate_bytes_per_second": round(rate, 1),
         "mode": "observe" if settings.is_observed else "enforce",
         "quotas": [
             {
@@ -51,8 +69,24 @@ async def side_status(side: SideSource) -> dict[str, Any]:
             for (peer, throttled), size in sorted(stats.replication_bytes.items())
         ],
         "links": [_link_status(link, now) for link in sorted(throttle.links, key=lambda link: link.peer)],
-        "lag": await _lag_status(side),
+        "lag": lag,
+        "held_up_by": held_up_by(facts)._asdict(),
     }
+
+
+def rate_settings(effective: EffectiveThrottle, now: float) -> dict[str, dict[str, Any]]:
+    """Return the settings in force that are no topic's, each with its layer and what is left of its lease."""
+    found = {}
+    for field in struct_fields(ThrottleTable):
+        part = effective.parts.get((field.encode_name,))
+        if part is not None and not isinstance(part.value, ThrottledReplicas):
+            lease = part.lease
+            left = (
+                {} if lease.expires_at == math.inf else {"ends_in_seconds": round(max(0.0, lease.expires_at - now), 1)}
+            )
+            said = {name: text for name, text in (("owner", lease.owner), ("reason", lease.reason)) if text}
+            found[field.encode_name] = {"value": part.value, "source": part.source, **left, **said}
+    return found
 
 
 def _link_status(link: ReplicaLink, now: float) -> dict[str, Any]:
@@ -65,14 +99,18 @@ def _link_status(link: ReplicaLink, now: float) -> dict[str, Any]:
     }
 
 
-async def _lag_status(side: SideSource) -> dict[str, Any]:
+async def _lag_status(side: SideSource, trend: Trend) -> tuple[dict[str, Any], set[int]]:
+    """Return the lag, and the replicas with stuck partitions."""
     behind = stuck = 0
+    stuck_replicas: set[int] = set()
     max_seconds = 0.0
     worst: list[dict[str, Any]] = []
     for number, row in enumerate(side.throttle.lag.rows(), start=1):
         if row.lag_messages or row.stuck:
             behind += bool(row.lag_messages)
-            stuck += row.stuck
+            if row.stuck:
+                stuck += 1
+                stuck_replicas.add(row.replica)
             max_seconds = max(max_seconds, row.lag_seconds)
             worst.append(
                 {
@@ -87,13 +125,19 @@ async def _lag_status(side: SideSource) -> dict[str, Any]:
         if number % _ROWS_PER_SLICE == 0:
             worst = _longest(worst)
             await asyncio.sleep(0)
-    return {
-        "messages": side.throttle.lag.sum_messages(),
+    messages, falls = side.throttle.lag.sum_messages(), trend.falls_per_second
+    lag = {
+        "messages": messages,
         "partitions_behind": behind,
         "partitions_stuck": stuck,
         "max_seconds": round(max_seconds, 3),
+        "falls_per_second": None if falls is None else round(falls, 1),
+        "time_left_seconds": round(messages / falls, 1) if messages and falls is not None and falls > 0 else None,
+        "stands_still": trend.stands_still,
+        "none_for_seconds": round(trend.none_for_seconds, 1),
         "worst": _longest(worst),
     }
+    return lag, stuck_replicas
 
 
 def _longest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

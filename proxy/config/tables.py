@@ -116,9 +116,13 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the admin HTTP server listens."""
+    """Where the admin HTTP server listens, and where those of the other sidecars are.
+
+    A name in `fleet` stands for all of its addresses. None: the hosts of `[cluster]`'s brokers, at `listen`'s port.
+    """
 
     listen: Address = DEFAULT_ADMIN
+    fleet: tuple[Address, ...] | None = None
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):

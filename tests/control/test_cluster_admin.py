@@ -6,7 +6,7 @@ from kafka import TopicPartition
 from kafka.errors import BrokerResponseError, KafkaConnectionError, UnknownBrokerIdError
 
 from control import cluster_admin
-from control.cluster_admin import ClusterAdmin, Partition, PartitionState, Reassignment
+from control.cluster_admin import ClusterAdmin, Partition, PartitionState, Reassignment, ThrottleSetting
 from control.errors import ControlError
 
 UNSET = {"leader.replication.throttled.replicas": {"value": ""}}
@@ -204,4 +204,57 @@ def test_cleared_throttle_names_all_of_its_configs(admin: ClusterAdmin) -> None:
     assert [sorted(resource.configs) for resource in resources] == [
         ["follower.replication.throttled.rate", "leader.replication.throttled.rate"],
         ["follower.replication.throttled.replicas", "leader.replication.throttled.replicas"],
+    ]
+
+
+def test_hosts_are_told_of_fenced_brokers_too(admin: ClusterAdmin) -> None:
+    """A broker that is down may have a sidecar that is up."""
+    client(admin).answers["describe_cluster"] = {
+        "brokers": [{"broker_id": 2, "host": "b", "is_fenced": True}, {"broker_id": 1, "host": "a"}]
+    }
+    assert admin.broker_hosts() == {1: "a", 2: "b"}
+
+
+def test_throttle_settings_are_those_that_are_set_with_their_source(admin: ClusterAdmin) -> None:
+    client(admin).answers["describe_configs"] = {
+        "broker": {
+            "1": {
+                "num.io.threads": {"value": "8", "config_source": "DEFAULT_CONFIG"},
+                "leader.replication.throttled.rate": {"value": "5", "config_source": "DYNAMIC_BROKER_CONFIG"},
+                "follower.replication.throttled.rate": {"value": str(2**63 - 1), "config_source": "DEFAULT_CONFIG"},
+            }
+        },
+        "topic": {
+            "orders": {
+                "leader.replication.throttled.replicas": {"value": "*", "config_source": "DYNAMIC_TOPIC_CONFIG"},
+                "follower.replication.throttled.replicas": {"value": "", "config_source": "DEFAULT_CONFIG"},
+            }
+        },
+    }
+    assert admin.throttle_settings([1], ["orders"]) == [
+        ThrottleSetting("broker", "1", "leader.replication.throttled.rate", "5", "DYNAMIC_BROKER_CONFIG"),
+        ThrottleSetting("topic", "orders", "leader.replication.throttled.replicas", "*", "DYNAMIC_TOPIC_CONFIG"),
+    ]
+
+
+def test_throttle_settings_that_cannot_be_read_are_no_missing_throttle(admin: ClusterAdmin) -> None:
+    client(admin).answers["describe_configs"] = {"broker": {"1": {}}}
+    with pytest.raises(ControlError, match="broker 1"):
+        admin.throttle_settings([1], [])
+
+
+def test_delete_settings_deletes_these_keys_and_no_others(admin: ClusterAdmin) -> None:
+    client(admin).answers["reset_configs"] = {"broker": {"1": "OK"}, "topic": {"orders": "OK"}}
+    admin.delete_settings(
+        [
+            ThrottleSetting("broker", "1", "leader.replication.throttled.rate", "5", "DYNAMIC_BROKER_CONFIG"),
+            ThrottleSetting("topic", "orders", "leader.replication.throttled.replicas", "*", "DYNAMIC_TOPIC_CONFIG"),
+        ]
+    )
+    ((name, (resources,), options),) = client(admin).asked
+    assert name == "reset_configs"
+    assert options["incremental"] is True
+    assert [(resource.name, set(resource.configs)) for resource in resources] == [
+        ("1", {"leader.replication.throttled.rate"}),
+        ("orders", {"leader.replication.throttled.replicas"}),
     ]

@@ -15,12 +15,15 @@ import pytest
 import pytest_asyncio
 
 from proxy.admin import http as admin
+from proxy.admin.fleet import Fleet
+from proxy.admin.history import History
 from proxy.admin.http import MAX_BODY_BYTES, AdminServer
 from proxy.config.address import Address
 from proxy.config.load import parse_config
-from proxy.config.tables import ThrottleTable
+from proxy.config.tables import Config, ThrottleTable
 from proxy.log import EventLog
 from proxy.throttle.table import LayeredThrottle
+from tests.fakes.clock import MovedClock
 from tests.proxy.test_config import FULL
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 
@@ -32,9 +35,13 @@ class Sidecar:
     reasons: list[str] = field(default_factory=list)
     applied: list[ThrottleTable] = field(default_factory=list)
     throttle: LayeredThrottle = field(init=False)
+    history: History = field(init=False)
+    fleet: Fleet = field(init=False)
 
     def __post_init__(self) -> None:
         self.throttle = LayeredThrottle(parse_config(FULL).throttle, self.applied.append)
+        self.history = History([], MovedClock(7.0))
+        self.fleet = Fleet(Config(broker_id=1), lambda: {}, self.status, MovedClock())
 
     async def not_ready(self) -> list[str]:
         return self.reasons
@@ -97,6 +104,27 @@ async def test_admin_metrics_are_streamed_in_the_format_asked_for(client: Client
 
 async def test_admin_status_is_json(client: Client) -> None:
     assert await client.call("GET", "/v1/status") == (200, {"broker_id": 1})
+
+
+async def test_admin_page_says_what_it_may_do(client: Client) -> None:
+    async with client.session.get(client.base + "/") as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+        policy = response.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; style-src 'sha256-")
+        assert "frame-ancestors 'none'" in policy
+        assert "<title>weir</title>" in await response.text()
+
+
+async def test_admin_history_is_json_and_asks_for_seconds(client: Client) -> None:
+    assert await client.call("GET", "/v1/history?after=5") == (200, {"now": 7.0, "sides": {}})
+    status, body = await client.call("GET", "/v1/history?after=x")
+    assert (status, body["field"]) == (400, "after")
+
+
+async def test_admin_fleet_without_a_cluster_is_refused(client: Client) -> None:
+    status, body = await client.call("GET", "/v1/fleet")
+    assert (status, body["field"]) == (400, "cluster")
 
 
 async def test_admin_throttle_get_shows_the_table_and_its_sources(client: Client) -> None:

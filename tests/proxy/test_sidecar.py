@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from proxy.admin import history
 from proxy.config.address import Address
 from proxy.config.load import parse_config
 from proxy.config.tables import Admin, Config
@@ -28,7 +29,7 @@ from tests.fakes.metadata_broker import metadata_broker
 from tests.fakes.servers import serving
 from tests.proxy.cluster_broker import Broker as ClusterBroker
 from tests.sample_files import lines_in
-from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
+from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 
 
 class Broker:
@@ -321,6 +322,40 @@ async def test_sidecar_status_shows_both_sides(broker: Broker) -> None:
         assert len(leader["lag"]["worst"]) == 20
         assert body["sides"]["follower"]["quota_bytes_per_second"] is None
         link.close()
+
+
+async def test_sidecar_status_says_where_rates_come_from_and_who_holds_replicas_up(broker: Broker) -> None:
+    throttle = f'"{LEADER_RATE}" = 5\n[throttle.topics.orders]\n"{LEADER_REPLICAS}" = "*"'
+    async with running(configured(broker, throttle=throttle)) as weir:
+        lag = weir.sidecar.sides[0].throttle.lag
+        asker = lag.asker()
+        asker.at = lag.now()  # it asked just now
+        asker.topic(2, b"orders").update(0, 0, 9, lag.now())
+        lease = {"seconds": 60, "owner": "ann", "reason": "new disks"}
+        assert (await weir.call("PATCH", "/v1/throttle", {FOLLOWER_RATE: 7, "lease": lease}))[0] == 200
+        _, body = await weir.call("GET", "/v1/status")
+        assert body["fleet"] is False
+        assert body["settings"][LEADER_RATE] == {"value": 5, "source": "file"}
+        follower = body["settings"][FOLLOWER_RATE]
+        assert 0 < follower.pop("ends_in_seconds") <= 60
+        assert follower == {"value": 7, "source": "http", "owner": "ann", "reason": "new disks"}
+        leader = body["sides"]["leader"]
+        assert leader["held_up_by"]["by"] == "elsewhere"
+        assert leader["lag"]["none_for_seconds"] == 0
+        assert body["sides"]["follower"]["held_up_by"] == {"by": "nobody", "sentence": "Nothing is behind."}
+
+
+async def test_sidecar_takes_samples_from_its_start_to_its_end(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "SAMPLE_SECONDS", 0.01)
+    async with running(configured(broker)) as weir:
+        seen: list[float] = []
+        async with asyncio.timeout(10):
+            while len(seen) < 2:
+                seen = (await weir.call("GET", "/v1/history"))[1]["sides"]["leader"]["at"]
+        samples = weir.sidecar.history.sides[0].samples
+    taken = len(samples)
+    await asyncio.sleep(0.05)
+    assert len(samples) == taken
 
 
 async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(

@@ -12,37 +12,13 @@ from bench.page import make_tables
 from pipeline.page.read import read_page
 from pipeline.page.write import page_of
 from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG
-from tests.pipeline.page.browser import Browser
+from tests.browser import Browser
 from tests.pipeline.page.past import Past, broker_minutes, lag, minutes, move, partition_rate
 from tests.pipeline.parquet import START
 
 DESK, PHONE = 1200, 360
 HEADINGS = ["Rates against quotas", "Partitions", "Moves", "How exactly quotas were kept", "Slowest replicas"]
 
-# Every text that is shown, with the contrast (WCAG 2) between it and the nearest ground behind it.
-_CONTRASTS = """
-(() => {
-  const parts = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
-  const light = (colour) => parts(colour).slice(0, 3)
-    .map((part) => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
-  const ground = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = parts(getComputedStyle(at).backgroundColor);
-      if (colour.length === 3 || colour[3] === 1) return getComputedStyle(at).backgroundColor;
-    }
-  };
-  return [...document.body.querySelectorAll("*")]
-    .filter((element) => !["SCRIPT", "title"].includes(element.tagName))
-    .filter((element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
-    .map((element) => {
-      const style = getComputedStyle(element);
-      const text = light(element instanceof SVGElement ? style.fill : style.color), behind = light(ground(element));
-      const contrast = (Math.max(text, behind) + 0.05) / (Math.min(text, behind) + 0.05);
-      return [contrast, element.textContent.slice(0, 40)];
-    });
-})()
-"""
 _FOCUS = "document.activeElement.closest('section[id]')?.id + ' ' + document.activeElement.className"
 _READOUT = "document.activeElement.closest('figure').querySelector('.readout').textContent"
 
@@ -110,7 +86,7 @@ def test_page_is_readable_in_light_and_dark(browser: Browser, page: Path, tmp_pa
         browser.look(width, scheme=scheme, touch=width == PHONE)
         browser.open(page)
         browser.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
-        contrasts = browser.evaluate(_CONTRASTS)
+        contrasts = browser.contrasts()
         assert len(contrasts) > 200
         assert [found for found in contrasts if found[0] < 4.5] == []
         grounds.append(browser.evaluate("getComputedStyle(document.body).backgroundColor"))

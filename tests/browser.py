@@ -14,6 +14,31 @@ from typing import Any, Final
 
 ANSWER_SECONDS: Final = 60.0
 
+# Every text that is shown, with the contrast (WCAG 2) between it and the nearest ground behind it.
+_CONTRASTS = """
+(() => {
+  const parts = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
+  const light = (colour) => parts(colour).slice(0, 3)
+    .map((part) => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = parts(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return getComputedStyle(at).backgroundColor;
+    }
+  };
+  return [...document.body.querySelectorAll("*")]
+    .filter((element) => !["SCRIPT", "title"].includes(element.tagName))
+    .filter((element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
+    .map((element) => {
+      const style = getComputedStyle(element);
+      const text = light(element instanceof SVGElement ? style.fill : style.color), behind = light(ground(element));
+      const contrast = (Math.max(text, behind) + 0.05) / (Math.min(text, behind) + 0.05);
+      return [contrast, element.textContent.slice(0, 40)];
+    });
+})()
+"""
+
 
 class Browser:
     """One page, with all that it asked the network for (`requests`) and complained of (`complaints`)."""
@@ -68,11 +93,12 @@ class Browser:
         self._send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)
         self._send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
-    def open(self, page: Path) -> None:
+    def open(self, page: Path | str) -> None:
+        """Open a file or a URL, and wait until it is loaded."""
         self.requests.clear()
         self.complaints.clear()
         self._loaded = False
-        self._send("Page.navigate", url=page.as_uri())
+        self._send("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not self._loaded:
             self._take(self._receive())
 
@@ -81,6 +107,17 @@ class Browser:
         answer = self._send("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
+
+    def contrasts(self) -> list[tuple[float, str]]:
+        """Return every text that is shown, with its contrast (WCAG 2)."""
+        return [(contrast, text) for contrast, text in self.evaluate(_CONTRASTS)]
+
+    def wait_for(self, script: str, seconds: float = 20) -> None:
+        """Wait until a script's last expression is true."""
+        end = time.monotonic() + seconds
+        while not self.evaluate(script):
+            assert time.monotonic() < end, f"not within {seconds:g} s: {script}"
+            time.sleep(0.1)
 
     def press(self, key: str) -> None:
         code = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}

@@ -1,0 +1,103 @@
+"""The sidecars of a whole cluster: found at the hosts of its brokers, or at the addresses of a DNS name."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from cli.errors import WRONG_USAGE, CommandError
+from cli.sidecars import Reply, admin_addresses, ask_all
+from proxy.config.address import Address
+from proxy.config.tables import DEFAULT_ADMIN
+
+if TYPE_CHECKING:
+    from control.cluster_admin import ClusterAdmin, ThrottleSetting
+
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option("--bootstrap-server", metavar="HOST:PORT", help="A cluster: the sidecars at its brokers' hosts."),
+]
+DnsOption = Annotated[
+    str | None, typer.Option("--admin-dns", metavar="NAME", help="The sidecars at all addresses of a DNS name.")
+]
+PortOption = Annotated[
+    int, typer.Option("--admin-port", min=1, max=65535, help="The port of all sidecars found by either of these.")
+]
+DEFAULT_PORT = DEFAULT_ADMIN.port
+
+_CLUSTER_SECONDS = 10.0
+_DISTINCT = "sidecars that share a host have ports of their own: name them with --admin"
+
+
+class Where(NamedTuple):
+    """What the options say of where the sidecars are."""
+
+    admin: Sequence[str] | None
+    config: Sequence[Path] | None
+    bootstrap: str | None = None
+    dns: str | None = None
+    port: int = DEFAULT_PORT
+
+
+@contextmanager
+def cluster_of(bootstrap: str) -> Iterator[ClusterAdmin]:
+    """Connect to a cluster; CommandError where it does not answer, here or in the block."""
+    from control.cluster_admin import ClusterAdmin
+    from control.errors import ControlError
+
+    servers = [server.strip() for server in bootstrap.split(",")]
+    for server in servers:
+        try:
+            Address.parse(server)
+        except ValueError as error:
+            raise CommandError(f"--bootstrap-server {error}.", WRONG_USAGE) from error
+    try:
+        with ClusterAdmin(servers, timeout_seconds=_CLUSTER_SECONDS) as cluster:
+            yield cluster
+    except ControlError as error:
+        raise CommandError(f"{error}.") from error
+
+
+def sidecars(where: Where, cluster: ClusterAdmin | None) -> dict[Address, int | None]:
+    """Return the sidecars' addresses, each with its broker's id where that is known; CommandError for a wrong option.
+
+    Those that are named one by one are all that there are. Else those of the DNS name, or of the cluster's brokers.
+    """
+    if where.dns is not None and not (where.admin or where.config):
+        return dict.fromkeys(Address(host, where.port) for host in _addresses(where.dns))
+    if where.admin or where.config or cluster is None:
+        return dict.fromkeys(admin_addresses(where.admin, where.config))
+    hosts = sorted(cluster.broker_hosts().items())
+    found: dict[Address, int | None] = {Address(host, where.port): broker for broker, host in hosts}
+    if len(found) < len(hosts):
+        raise CommandError(f"{len(hosts)} brokers have {len(found)} hosts; {_DISTINCT}.", WRONG_USAGE)
+    return found
+
+
+def ask_sidecars(where: Where, method: str, path: str, body: object = None) -> list[Reply]:
+    """Send one request to every sidecar."""
+    if where.bootstrap is None:
+        found = sidecars(where, None)
+    else:
+        with cluster_of(where.bootstrap) as cluster:
+            found = sidecars(where, cluster)
+    return ask_all(list(found), method, path, body)
+
+
+def shown(throttle: ThrottleSetting) -> str:
+    """Show where one of Kafka's own settings is: `broker 1: leader.replication.throttled.rate`."""
+    return f"{throttle.kind} {throttle.name}: {throttle.setting}"
+
+
+def _addresses(name: str) -> list[str]:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise CommandError(f"--admin-dns {name}: {reason or error}.") from error
+    return sorted({str(target[0]) for *_, target in found})

@@ -1,0 +1,125 @@
+"""The figures of `weir status --bootstrap-server`: one table of all sidecars, and what a cluster says of its moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cli.fleet import shown
+from cli.quantities import show_duration
+from cli.sidecars import Reply, Row
+from planning.units import show_rate
+
+if TYPE_CHECKING:
+    from control.cluster_admin import Partition
+    from control.fleet import ClusterState
+
+COLUMNS = ("broker", "sidecar", "version", "side", "quota", "from", "rate", "behind", "messages", "time left", "state")
+NUMBERS = ("broker", "quota", "rate", "behind", "messages", "time left")
+_MOST_NAMED = 5
+_NONE = "-"
+
+
+def rows_of_reply(reply: Reply, broker: int | None) -> list[Row]:
+    """Return a row for each side of a sidecar; one row for a sidecar that does not answer."""
+    if reply.error is not None:
+        number = _NONE if broker is None else str(broker)
+        return [[number, str(reply.admin), *[_NONE] * (len(COLUMNS) - 3), "no answer"]]
+    status: dict[str, Any] = reply.value
+    state = "ready" if status["ready"] else "not ready"
+    return [
+        [str(status["broker_id"]), str(reply.admin), str(status["version"]), *_side(name, side, status), state]
+        for name, side in status["sides"].items()
+    ]
+
+
+def _side(name: str, side: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
+    lag = side["lag"]
+    setting = status["settings"].get(f"{name}.replication.throttled.rate")
+    return [
+        name,
+        show_rate(side["quota_bytes_per_second"]),
+        _NONE if setting is None else _origin(setting),
+        show_rate(side["throttled_rate_bytes_per_second"]),
+        str(lag["partitions_behind"]),
+        str(lag["messages"]),
+        _time_left(lag),
+    ]
+
+
+def _origin(setting: Mapping[str, Any]) -> str:
+    ends = setting.get("ends_in_seconds")
+    return str(setting["source"]) if ends is None else f"{setting['source']}, {show_duration(ends)} left"
+
+
+def _time_left(lag: Mapping[str, Any]) -> str:
+    if lag["stands_still"]:
+        return "stands still"
+    return _NONE if lag["time_left_seconds"] is None else show_duration(lag["time_left_seconds"])
+
+
+def held_up(replies: Sequence[Reply]) -> Iterator[str]:
+    """Yield a sentence for each side on which something is behind, and for each sidecar that is not ready."""
+    for status in _answered(replies):
+        for reason in status["not_ready"]:
+            yield f"Broker {status['broker_id']} is not ready: {reason}."
+        for name, side in status["sides"].items():
+            if side["held_up_by"]["by"] != "nobody":
+                still = " Its lag has not fallen for a minute." if side["lag"]["stands_still"] else ""
+                yield f"Broker {status['broker_id']}, {name} side: {side['held_up_by']['sentence']}{still}"
+
+
+def none_behind_seconds(replies: Sequence[Reply]) -> list[float]:
+    """Return for how long nothing has been behind, as each side of each sidecar says."""
+    sides = (side for status in _answered(replies) for side in status["sides"].values())
+    return [float(side["lag"]["none_for_seconds"]) for side in sides]
+
+
+def not_following(replies: Sequence[Reply]) -> set[tuple[str, int, int]]:
+    """Return (topic, partition, broker) of replicas that do not fetch, or get errors only."""
+    sides = (side for status in _answered(replies) for side in status["sides"].values())
+    rows = (row for side in sides for row in side["lag"]["worst"])
+    return {(str(row["topic"]), int(row["partition"]), int(row["replica"])) for row in rows if row["stuck"]}
+
+
+def sentences(state: ClusterState, stuck: Mapping[Partition, str], why_not_stale: str | None) -> Iterator[str]:
+    """Yield what there is to say of a cluster: its moves, those that are stuck, and Kafka's own throttles."""
+    if state.moves:
+        yield f"Moving: {_some([f'{move.topic}-{move.partition}' for move in sorted(state.moves)])}."
+    for move, reason in stuck.items():
+        yield f"Stuck: {move.topic}-{move.partition}, {reason}."
+    if state.throttles:
+        yield f"Kafka's own throttle: {_some([f'{shown(set_)} = {set_.value}' for set_ in state.throttles])}."
+    if state.clearable() and why_not_stale is None:
+        yield (
+            "It is stale: nothing moves, and nothing has been behind for ten minutes."
+            " `weir throttle clear --stale` removes it."
+        )
+
+
+def as_plain(state: ClusterState, stuck: Mapping[Partition, str], why_not_stale: str | None) -> dict[str, Any]:
+    """Return the same as plain JSON values."""
+    return {
+        "moves": [
+            {
+                **move._asdict(),
+                "adding": list(reassignment.adding_replicas),
+                "removing": list(reassignment.removing_replicas),
+                "stuck": stuck.get(move),
+            }
+            for move, reassignment in sorted(state.moves.items())
+        ],
+        "replicas_out_of_sync": state.out_of_sync,
+        "throttles": [throttle._asdict() for throttle in state.throttles],
+        "stale": [throttle._asdict() for throttle in state.clearable() if why_not_stale is None],
+        "why_not_stale": why_not_stale,
+    }
+
+
+def _answered(replies: Sequence[Reply]) -> list[dict[str, Any]]:
+    return [reply.value for reply in replies if reply.error is None]
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
+    return ", ".join(texts[:_MOST_NAMED]) + more

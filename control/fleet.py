@@ -1,0 +1,80 @@
+"""What a cluster says of its throttles and moves, and which throttles were left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from control.cluster_admin import DISK_RATE, ClusterAdmin, Partition, Reassignment, ThrottleSetting
+
+STALE_SECONDS: Final = 600.0
+"""A throttle is stale when nothing has been behind for as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """A cluster at one moment. `alive` are the brokers that are not fenced; `out_of_sync` counts replicas."""
+
+    alive: frozenset[int]
+    moves: Mapping[Partition, Reassignment]
+    out_of_sync: int
+    throttles: tuple[ThrottleSetting, ...]
+
+    def clearable(self) -> tuple[ThrottleSetting, ...]:
+        """Return what a move can have left behind.
+
+        The cluster's defaults and the brokers' files are somebody's policy. The rate between a broker's disks is left
+        out, as moves between them are not among those that are listed.
+        """
+        return tuple(throttle for throttle in self.throttles if throttle.is_own and throttle.setting != DISK_RATE)
+
+    def why_not_stale(self, none_behind_seconds: Sequence[float]) -> str | None:
+        """Return why the throttles may still be needed; None where they are stale.
+
+        `none_behind_seconds`: for how long nothing has been behind, as each side of each sidecar says.
+        """
+        if self.moves:
+            return f"{_counted(len(self.moves), 'partition')} being reassigned"
+        if self.out_of_sync:
+            return f"{_counted(self.out_of_sync, 'replica')} not in sync"
+        if not none_behind_seconds:
+            return "no sidecar tells for how long nothing has been behind"
+        if (least := min(none_behind_seconds)) < STALE_SECONDS:
+            return f"a sidecar knows for {least:.0f} s only that nothing is behind; {STALE_SECONDS:.0f} s are wanted"
+        return None
+
+    def stuck_moves(self, not_following: Collection[tuple[str, int, int]]) -> dict[Partition, str]:
+        """Return the moves that cannot end as things are, and why.
+
+        `not_following` are (topic, partition, broker) of replicas that do not fetch, or get errors only.
+        """
+        found = {}
+        for partition, move in sorted(self.moves.items()):
+            down = [broker for broker in move.adding_replicas if broker not in self.alive]
+            silent = [broker for broker in move.adding_replicas if (*partition, broker) in not_following]
+            if down:
+                found[partition] = f"{_brokers(down)} down"
+            elif silent:
+                found[partition] = f"{_brokers(silent)} not following: look at its log"
+        return found
+
+
+def look(admin: ClusterAdmin) -> ClusterState:
+    """Ask a cluster for its state; ControlError."""
+    alive = frozenset(admin.brokers())
+    partitions = admin.partitions()
+    topics = sorted({partition.topic for partition in partitions})
+    out_of_sync = sum(len(set(state.replicas) - set(state.in_sync_replicas)) for state in partitions.values())
+    return ClusterState(
+        alive, admin.reassignments(), out_of_sync, tuple(admin.throttle_settings(sorted(alive), topics))
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"1 {what} is" if count == 1 else f"{count:,} {what}s are"
+
+
+def _brokers(ids: Sequence[int]) -> str:
+    names = ", ".join(map(str, ids))
+    return f"broker {names} is" if len(ids) == 1 else f"brokers {names} are"

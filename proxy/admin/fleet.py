@@ -1,0 +1,160 @@
+"""The other sidecars, asked one by one when somebody looks: a browser on this one's page may not reach them itself."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+import aiohttp
+import msgspec
+
+from proxy.admin.held_up import Culprit
+from proxy.config.address import Address
+from proxy.config.tables import Config
+from proxy.log import os_error_reason
+
+FRESH_SECONDS: Final = 2.0
+"""Answers this young are shown again, so that many who look at once cost no more than one."""
+
+ANSWER_SECONDS: Final = 3.0
+MOST_SIDECARS: Final = 1000
+_MOST_BYTES: Final = 4 << 20  # of an answer
+_AT_ONCE: Final = 64
+
+
+class Target(NamedTuple):
+    """Where a sidecar is expected, and of which broker; None where only its answer tells."""
+
+    admin: Address
+    broker_id: int | None = None
+
+
+class _Lag(msgspec.Struct):
+    messages: int
+    partitions_behind: int
+    partitions_stuck: int
+    max_seconds: float
+    time_left_seconds: float | None = None
+    stands_still: bool = False
+
+
+class _HeldUp(msgspec.Struct):
+    by: Culprit
+    sentence: str
+
+
+class _Side(msgspec.Struct):
+    throttled_rate_bytes_per_second: float
+    connections: int
+    lag: _Lag
+    quota_bytes_per_second: int | None = None
+    held_up_by: _HeldUp | None = None
+
+
+class _Status(msgspec.Struct):
+    """What is shown of another sidecar's `GET /v1/status`; what else there is, is left out."""
+
+    version: str
+    broker_id: int
+    state: str
+    ready: bool
+    sides: dict[Literal["leader", "follower"], _Side]
+    not_ready: list[str] = []
+
+
+Row = dict[str, Any]
+
+
+class Fleet:
+    """Asks the sidecars of `[admin] fleet`, or else those at the hosts of `[cluster]`'s brokers; keeps no connection.
+
+    `hosts` tells the brokers' hosts by id, `own` this sidecar's status; `clock` gives monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        hosts: Callable[[], Mapping[int, str]],
+        own: Callable[[], Awaitable[Mapping[str, Any]]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._named = config.admin.fleet
+        self._port = config.admin.listen.port
+        self._broker_id = config.broker_id
+        self._hosts = hosts
+        self._own = own
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._rows: list[Row] = []
+        self._asked_at: float | None = None
+        self.is_known = self._named is not None or config.cluster is not None
+        """Whether there is anybody to ask."""
+
+    async def rows(self) -> list[Row]:
+        """Return what each sidecar says, by broker id; of one that does not answer, `error` says why."""
+        async with self._asking:
+            if self._asked_at is None or self._clock() - self._asked_at >= FRESH_SECONDS:
+                self._rows = await self._ask_all()
+                self._asked_at = self._clock()
+            return self._rows
+
+    async def _ask_all(self) -> list[Row]:
+        targets = (await self._targets())[:MOST_SIDECARS]
+        limit = asyncio.Semaphore(_AT_ONCE)
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        # no decompression: a small answer could become a very large one
+        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+            rows = await asyncio.gather(*[self._ask(target, session, limit) for target in targets])
+        return sorted(rows, key=lambda row: (row["broker_id"] is None, row["broker_id"] or 0, row["admin"]))
+
+    async def _targets(self) -> list[Target]:
+        if self._named is None:
+            return [Target(Address(host, self._port), broker_id) for broker_id, host in self._hosts().items()]
+        found = await asyncio.gather(*[_addresses(address) for address in self._named])
+        return [Target(address) for address in dict.fromkeys(address for some in found for address in some)]
+
+    async def _ask(self, target: Target, session: aiohttp.ClientSession, limit: asyncio.Semaphore) -> Row:
+        said: Row
+        try:
+            if target.broker_id == self._broker_id:
+                status = msgspec.convert(await self._own(), _Status)
+            else:
+                async with limit:
+                    status = msgspec.json.decode(await _answer(target.admin, session), type=_Status)
+            said = msgspec.to_builtins(status)
+            if target.broker_id not in (None, status.broker_id):
+                said = {"error": f"the sidecar there is that of broker {status.broker_id}"}
+        except TimeoutError:
+            said = {"error": f"no answer within {ANSWER_SECONDS:g} s"}
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            said = {"error": "what answers there is no sidecar of this version"}
+        except aiohttp.ClientConnectorError as error:
+            said = {"error": os_error_reason(error.os_error)}
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            said = {"error": f"what answers there is no sidecar: {error or type(error).__name__}"}
+        return {"broker_id": target.broker_id, **said, "admin": str(target.admin)}
+
+
+async def _answer(admin: Address, session: aiohttp.ClientSession) -> bytes:
+    url = f"http://{admin}/v1/status"
+    async with session.get(url, allow_redirects=False) as response:
+        if response.status != 200:
+            raise ValueError(f"it answers with {response.status}")
+        body = bytearray()
+        async for part in response.content.iter_any():
+            body += part
+            if len(body) > _MOST_BYTES:
+                raise ValueError("its answer does not end")
+        return bytes(body)
+
+
+async def _addresses(named: Address) -> list[Address]:
+    """Return all addresses that a name stands for; the name itself where it has none, so that it is shown."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            found = await asyncio.get_running_loop().getaddrinfo(named.host, None, type=socket.SOCK_STREAM)
+    except OSError:  # TimeoutError is one
+        return [named]
+    return [Address(str(target[0]), named.port) for *_, target in found]

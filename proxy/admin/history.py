@@ -1,0 +1,130 @@
+"""The last ten minutes of each side, a sample a second, for whoever looks at the page or the status.
+
+A sample reads a few totals that are counted anyway, in some ten microseconds. So samples are taken whether or not
+somebody looks, and whoever opens the page in the middle of a move sees how it went so far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from proxy.admin.metrics import SideSource
+
+SAMPLE_SECONDS: Final = 1.0
+KEPT_SAMPLES: Final = 601
+"""One more than ten minutes have, as a rate needs two."""
+
+TREND_SECONDS: Final = 60.0
+"""How far the lag is looked back at to tell how fast it falls."""
+
+_SHORTEST_TREND_SECONDS: Final = 10.0
+
+
+class Sample(NamedTuple):
+    """One side's totals at a moment (clock seconds); bytes since the start."""
+
+    at: float
+    throttled_bytes: int
+    other_bytes: int
+    quota: int | None
+    lag_messages: int
+
+
+class Trend(NamedTuple):
+    """How a side's lag went in the last minute, or since the start where that is less.
+
+    - `falls_per_second`: messages per second; negative where the lag grows, None while too little is known.
+    - `stands_still`: it was behind for the whole minute, and is not less behind now.
+    - `none_for_seconds`: for how long nothing has been behind, from the start of the sidecar on.
+    """
+
+    falls_per_second: float | None
+    stands_still: bool
+    none_for_seconds: float
+
+
+class SideHistory:
+    """One side's samples, the oldest first."""
+
+    def __init__(self, source: SideSource, start: float) -> None:
+        self._source = source
+        self.samples: deque[Sample] = deque(maxlen=KEPT_SAMPLES)
+        self._behind_at = start  # when something was last seen behind
+
+    def take(self, now: float) -> None:
+        """Add a sample."""
+        throttled = other = 0
+        for (_, is_throttled), size in self._source.throttle.stats.replication_bytes.items():
+            if is_throttled:
+                throttled += size
+            else:
+                other += size
+        lag = self._source.throttle.lag.sum_messages()
+        if lag:
+            self._behind_at = now
+        self.samples.append(Sample(now, throttled, other, self._source.throttle.settings.rate, lag))
+
+    def trend(self, now: float) -> Trend:
+        """Return how the lag went until `now`."""
+        lag = self._source.throttle.lag.sum_messages()
+        none_for = 0.0 if lag else now - self._behind_at
+        recent = [sample for sample in self.samples if sample.at >= now - TREND_SECONDS]
+        begins = [number for number, sample in enumerate(recent, start=1) if not sample.lag_messages]
+        behind = recent[begins[-1] :] if begins else recent  # since it was last caught up
+        seconds = now - behind[0].at if behind else 0.0
+        if seconds < _SHORTEST_TREND_SECONDS:
+            return Trend(None, False, none_for)
+        fell = behind[0].lag_messages - lag
+        is_whole = not begins and seconds > TREND_SECONDS - 2 * SAMPLE_SECONDS
+        return Trend(fell / seconds, bool(lag) and is_whole and fell <= 0, none_for)
+
+    def as_plain(self, after: float) -> dict[str, list[float | None]]:
+        """Return the samples taken later than `after`, column by column; rates are since the sample before."""
+        rows = [(old, new) for old, new in pairwise(self.samples) if new.at > after]
+        return {
+            "at": [round(new.at, 3) for _, new in rows],
+            "throttled": [_rate(new.throttled_bytes - old.throttled_bytes, old, new) for old, new in rows],
+            "other": [_rate(new.other_bytes - old.other_bytes, old, new) for old, new in rows],
+            "quota": [new.quota for _, new in rows],
+            "lag_messages": [new.lag_messages for _, new in rows],
+        }
+
+
+class History:
+    """The samples of all sides, taken from `start` to `close`. `clock` gives monotonic seconds."""
+
+    def __init__(self, sides: Sequence[SideSource], clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.sides = [SideHistory(side, clock()) for side in sides]
+        self._names = [side.throttle.side for side in sides]
+        self._next: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Take a sample now, and then one each second."""
+        self.take()
+        self._next = asyncio.get_running_loop().call_later(SAMPLE_SECONDS, self.start)
+
+    def close(self) -> None:
+        """Take no more samples."""
+        if self._next is not None:
+            self._next.cancel()
+
+    def take(self) -> None:
+        """Take one sample of each side."""
+        now = self._clock()
+        for side in self.sides:
+            side.take(now)
+
+    def as_plain(self, after: float) -> dict[str, Any]:
+        """Return what `GET /v1/history` shows: samples later than `after`, in seconds of the sidecar's clock."""
+        now = self._clock()
+        sides = zip(self._names, self.sides, strict=True)
+        return {"now": round(now, 3), "sides": {name: side.as_plain(after) for name, side in sides}}
+
+
+def _rate(size: int, old: Sample, new: Sample) -> float:
+    return round(max(0, size) / (new.at - old.at), 1)

@@ -1,0 +1,115 @@
+// The chart of one side: what passed in each second, and the quota.
+const CHART_SECONDS = 600;
+const GAP_SECONDS = 5; // without a sample: the process stood still
+
+function niceTop(value) {
+  if (!(value > 0)) return 1000;
+  const scale = 10 ** Math.floor(Math.log10(value));
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step * scale >= value) * scale;
+}
+
+function drawChart(panel) {
+  const { section, samples } = panel;
+  const svg = one(".plot", section), width = svg.clientWidth, height = svg.clientHeight;
+  if (!width || !samples.length) return;
+  const newest = samples[samples.length - 1].at;
+  const hasQuota = samples.some((sample) => sample.quota !== null);
+  const top = niceTop(samples.reduce((most, { throttled, other, quota }) =>
+    Math.max(most, 1.05 * (throttled + (hasQuota ? 0 : other)), quota === null ? 0 : 1.1 * quota), 0));
+  const foot = 20, head = 8, plotHeight = height - foot - head;
+  const x = (at) => width - (newest - at) * width / CHART_SECONDS;
+  const y = (value) => head + plotHeight * (1 - Math.min(value, top) / top);
+  panel.plot = { x, y, timeAt: (place) => newest - (width - place) * CHART_SECONDS / width };
+  const parts = [];
+  for (const part of [0.25, 0.5, 0.75, 1]) {
+    const line = Math.round(y(top * part)) + 0.5;
+    parts.push(draw("line", { class: "grid", x1: 0, x2: width, y1: line, y2: line }));
+  }
+  if (!hasQuota) parts.push(...area("other", samples, x, y, ({ throttled, other }) => throttled + other));
+  parts.push(...area("throttled", samples, x, y, ({ throttled }) => throttled));
+  parts.push(draw("path", { class: "line", d: quotaPath(samples, x, y) }));
+  parts.push(draw("line", { class: "base", x1: 0, x2: width, y1: height - foot + 0.5, y2: height - foot + 0.5 }));
+  for (const part of [0.5, 1]) parts.push(draw("text", { class: "tick", x: 2, y: y(top * part) + 12 }, limit(top * part)));
+  const step = width < 420 ? 4 : 2;
+  for (let minutes = 10 - (10 % step); minutes >= 0; minutes -= step) {
+    const place = x(newest - 60 * minutes);
+    const anchor = minutes === 0 ? "end" : place < 20 ? "start" : "middle";
+    parts.push(draw("text", { class: "tick", x: Math.max(0, place), y: height - 4, "text-anchor": anchor }, minutes ? `${minutes} min ago` : "now"));
+  }
+  parts.push(draw("line", { class: "cursor", y1: head, y2: height - foot, visibility: "hidden" }));
+  svg.replaceChildren(...parts);
+  showLegend(section, hasQuota);
+  read(panel, panel.at);
+}
+
+function area(kind, samples, x, y, value) {
+  let path = "", line = "", run = [];
+  const end = () => {
+    if (run.length) {
+      const [first, last] = [run[0], run[run.length - 1]];
+      path += `M${x(first.at - 1).toFixed(1)} ${y(0)}`;
+      const top = run.map((sample) => `L${x(sample.at).toFixed(1)} ${y(value(sample)).toFixed(1)}`).join("");
+      line += `M${top.slice(1)}`;
+      path += `${top}L${x(last.at).toFixed(1)} ${y(0)}Z`;
+    }
+    run = [];
+  };
+  for (const sample of samples) {
+    if (run.length && sample.at - run[run.length - 1].at > GAP_SECONDS) end();
+    run.push(sample);
+  }
+  end();
+  return [draw("path", { class: `area ${kind}`, d: path }), draw("path", { class: `edge ${kind}`, d: line })];
+}
+
+function quotaPath(samples, x, y) {
+  let path = "", before = null;
+  for (const { at, quota } of samples) {
+    if (quota !== null) {
+      if (before === null) path += `M${x(at - 1).toFixed(1)} ${y(quota).toFixed(1)}`;
+      else if (before !== quota) path += `V${y(quota).toFixed(1)}`;
+      path += `H${x(at).toFixed(1)}`;
+    }
+    before = quota;
+  }
+  return path;
+}
+
+function showLegend(section, hasQuota) {
+  const shown = [["throttled", "throttled replicas"], hasQuota ? ["quota", "quota"] : ["other", "other replicas"]];
+  const key = shown.map(([kind]) => kind).join();
+  const legend = one(".legend", section);
+  if (legend.dataset.shown === key) return;
+  legend.dataset.shown = key;
+  legend.replaceChildren(...shown.map(([kind, text]) => make("li", {}, make("i", { class: kind }), text)));
+}
+
+function read(panel, at) {
+  const { section, samples } = panel;
+  const readout = one(".readout", section), cursor = one(".cursor", section), chart = one(".chart", section);
+  if (!samples.length) return;
+  const newest = samples[samples.length - 1].at;
+  panel.at = at === null ? null : Math.min(newest, Math.max(samples[0].at, at));
+  readout.classList.toggle("live", panel.at !== null);
+  if (panel.at === null) {
+    if (cursor) cursor.setAttribute("visibility", "hidden");
+    readout.textContent = lastMinute(samples, newest);
+    chart.setAttribute("aria-label", `${SIDES[section.id]}, last ten minutes. ${readout.textContent} Arrow keys read the values.`);
+    return;
+  }
+  const sample = samples.reduce((best, other) => (Math.abs(other.at - panel.at) < Math.abs(best.at - panel.at) ? other : best));
+  if (cursor) {
+    for (const end of ["x1", "x2"]) cursor.setAttribute(end, panel.plot.x(sample.at));
+    cursor.setAttribute("visibility", "visible");
+  }
+  const ago = newest - sample.at < 0.5 ? "Now" : `${duration(newest - sample.at)} ago`;
+  const of = sample.quota === null ? "without a quota" : `of ${limit(sample.quota)}`;
+  readout.textContent = `${ago}: ${rate(sample.throttled)} ${of}. Not throttled: ${rate(sample.other)}. ${counted(sample.lag, "message")} behind.`;
+}
+
+function lastMinute(samples, newest) {
+  const minute = samples.filter((sample) => sample.at > newest - 60);
+  const sum = (field) => minute.reduce((total, sample) => total + sample[field], 0) / minute.length;
+  const most = Math.max(...minute.map((sample) => sample.throttled));
+  return `Last minute: ${rate(sum("throttled"))} on average, ${rate(most)} in the fullest second. Not throttled: ${rate(sum("other"))}.`;
+}

@@ -1,0 +1,306 @@
+"""The commands with `--bootstrap-server`: a made-up cluster, and stand-ins for its sidecars."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from cli import fleet, stale, status, throttle
+from cli.main import main
+from control import cluster_admin
+from control.cluster_admin import Partition, PartitionState, Reassignment, ThrottleSetting
+from control.errors import ControlError
+from tests.cli.commands import THROTTLE, Admin, failing
+from tests.proxy.page.made_up import MOVING, lag, late, side
+from tests.proxy.page.made_up import status as made_up_status
+from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+
+RATE = ThrottleSetting("broker", "1", LEADER_RATE, "5000000", "DYNAMIC_BROKER_CONFIG")
+LIST = ThrottleSetting("topic", "orders", LEADER_REPLICAS, "*", "DYNAMIC_TOPIC_CONFIG")
+DEFAULT = ThrottleSetting("broker", "2", FOLLOWER_RATE, "7", "DYNAMIC_DEFAULT_BROKER_CONFIG")
+CLUSTER = ["--bootstrap-server", "127.0.0.1:1"]
+
+
+class MadeUpCluster:
+    """Stands in for ClusterAdmin: two brokers with one topic."""
+
+    def __init__(self) -> None:
+        self.hosts = {1: "127.0.0.1", 2: "127.0.0.2"}
+        self.moves: dict[Partition, Reassignment] = {}
+        self.in_sync: tuple[int, ...] = (1, 2)
+        self.throttles = [RATE, LIST, DEFAULT]
+        self.deleted: list[ThrottleSetting] = []
+
+    def brokers(self) -> list[int]:
+        return sorted(self.hosts)
+
+    def broker_hosts(self) -> dict[int, str]:
+        return self.hosts
+
+    def partitions(self) -> dict[Partition, PartitionState]:
+        return {Partition("orders", 0): PartitionState(1, (1, 2), self.in_sync)}
+
+    def reassignments(self) -> dict[Partition, Reassignment]:
+        return self.moves
+
+    def throttle_settings(self, brokers: list[int], topics: list[str]) -> list[ThrottleSetting]:
+        assert (brokers, topics) == (sorted(self.hosts), ["orders"])
+        return self.throttles
+
+    def delete_settings(self, settings: tuple[ThrottleSetting, ...]) -> None:
+        self.deleted += settings
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> MadeUpCluster:
+    made_up = MadeUpCluster()
+
+    @contextmanager
+    def connected(bootstrap: str) -> Iterator[MadeUpCluster]:
+        assert bootstrap == "127.0.0.1:1"
+        yield made_up
+
+    for module in (fleet, stale, status, throttle):
+        monkeypatch.setattr(module, "cluster_of", connected)
+    return made_up
+
+
+@pytest.fixture
+def both(admins: list[Admin], cluster: MadeUpCluster) -> list[str]:
+    """The options that name the cluster, and both sidecars on loopback."""
+    for number, admin in enumerate(admins, start=1):
+        say(admin, {**made_up_status(leader=side()), "broker_id": number})
+    return [*CLUSTER, *(word for admin in admins for word in ("--admin", admin.address))]
+
+
+def say(admin: Admin, told: dict[str, Any]) -> None:
+    admin.answers["/v1/status"] = (200, json.dumps(told).encode())
+
+
+def quiet(seconds: float) -> dict[str, Any]:
+    return made_up_status(leader=side(lag=lag(none_for_seconds=seconds)), follower=side(lag=lag(none_for_seconds=9e9)))
+
+
+# where the sidecars are
+
+
+def test_sidecars_are_at_the_brokers_hosts_and_one_port(
+    capsys: pytest.CaptureFixture[str], admin: Admin, cluster: MadeUpCluster, nobody: str
+) -> None:
+    """One of them down costs a line, and status 1."""
+    say(admin, made_up_status())
+    port = admin.address.partition(":")[2]
+    assert main(["status", *CLUSTER, "--admin-port", port]) == 1
+    captured = capsys.readouterr()
+    rows = [line.split() for line in captured.out.splitlines() if "127.0.0." in line]
+    assert rows[0][:9] == ["1", admin.address, "1.2.3", "leader", "5", "MB/s", "http,", "1", "h"]
+    assert "4.96 MB/s" in captured.out
+    assert "4 min 15 s" in captured.out
+    assert rows[2] == ["2", f"127.0.0.2:{port}", *["-"] * 8, "no", "answer"]
+    assert captured.err == f"weir: no sidecar answers at 127.0.0.2:{port}: Connection refused.\n"
+
+
+def test_sidecars_on_shared_hosts_have_to_be_named(capsys: pytest.CaptureFixture[str], cluster: MadeUpCluster) -> None:
+    cluster.hosts[2] = "127.0.0.1"
+    code, error = failing(capsys, "status", *CLUSTER)
+    assert code == 2
+    assert (
+        error == "2 brokers have 1 hosts; sidecars that share a host have ports of their own: name them with --admin."
+    )
+
+
+def test_sidecars_are_at_all_addresses_of_a_name(
+    capsys: pytest.CaptureFixture[str], admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(host: str, port: object, **more: object) -> list[Any]:
+        assert host == "sidecars.example"
+        return [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("127.0.0.1", 0))]
+
+    real = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *a, **k: (resolve if "example" in host else real)(host, *a, **k)
+    )
+    port = admin.address.partition(":")[2]
+    assert main(["throttle", "show", "--json", "--admin-dns", "sidecars.example", "--admin-port", port]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"admin": admin.address, "throttle": THROTTLE}]
+
+
+def test_name_or_cluster_that_does_not_answer_is_a_sentence(capsys: pytest.CaptureFixture[str], nobody: str) -> None:
+    code, error = failing(capsys, "status", "--admin-dns", "no-such-host.invalid")
+    assert (code, error.partition(":")[0]) == (1, "--admin-dns no-such-host.invalid")
+    code, error = failing(capsys, "status", "--bootstrap-server", "nowhere")
+    assert (code, error) == (2, "--bootstrap-server must be host:port, not 'nowhere'.")
+
+
+def test_cluster_that_refuses_is_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise ControlError("Connecting to 127.0.0.1:1", "nobody there")
+
+    monkeypatch.setattr(cluster_admin, "ClusterAdmin", refuse)
+    code, error = failing(capsys, "status", *CLUSTER)
+    assert (code, error) == (1, "Connecting to 127.0.0.1:1 failed: nobody there.")
+
+
+# status
+
+
+def test_status_tells_who_is_held_up_and_which_moves_are_stuck(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
+) -> None:
+    stuck = late("orders", 0, 7, stuck=True)
+    standing = {**MOVING, "lag": {**MOVING["lag"], "stands_still": True, "time_left_seconds": None, "worst": [stuck]}}
+    say(admins[0], made_up_status(leader=standing))
+    cluster.moves = {
+        Partition("orders", 0): Reassignment((1, 2), (2,), ()),
+        Partition("orders", 3): Reassignment((1, 9), (9,), ()),
+    }
+    assert main(["status", *both]) == 0
+    out = capsys.readouterr().out
+    assert "stands still" in out
+    assert f"Broker 1, leader side: {MOVING['held_up_by']['sentence']} Its lag has not fallen for a minute." in out
+    assert "Moving: orders-0, orders-3." in out
+    assert "Stuck: orders-0, broker 2 is not following: look at its log." in out
+    assert "Stuck: orders-3, broker 9 is down." in out
+    assert f"Kafka's own throttle: broker 1: {LEADER_RATE} = 5000000, " in out
+    assert "stale" not in out
+
+
+def test_status_json_has_sidecars_and_cluster(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
+) -> None:
+    for admin in admins:
+        say(admin, quiet(600))
+    assert main(["status", "--json", *both]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [sidecar["admin"] for sidecar in found["sidecars"]] == [admin.address for admin in admins]
+    assert found["cluster"]["why_not_stale"] is None
+    assert [throttle["setting"] for throttle in found["cluster"]["stale"]] == [LEADER_RATE, LEADER_REPLICAS]
+    assert found["cluster"]["moves"] == []
+
+
+def test_status_marks_a_stale_throttle(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
+) -> None:
+    for admin in admins:
+        say(admin, quiet(600))
+    assert main(["status", *both]) == 0
+    assert "It is stale" in capsys.readouterr().out
+
+
+def test_status_watch_goes_on_when_one_does_not_answer(
+    capsys: pytest.CaptureFixture[str],
+    both: list[str],
+    cluster: MadeUpCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    nobody: str,
+) -> None:
+    rounds: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert main(["status", "--watch", *both, "--admin", nobody]) == 130
+    out = capsys.readouterr().out
+    assert out.count("no answer") == 3
+    assert out.count(f"no sidecar answers at {nobody}") == 3
+
+
+def test_status_watch_json_is_a_line_each_time(
+    capsys: pytest.CaptureFixture[str], both: list[str], cluster: MadeUpCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert main(["status", "--watch", "--json", *both]) == 130
+    (line,) = capsys.readouterr().out.split("\n")[:1]
+    assert len(json.loads(line)["sidecars"]) == 2
+
+
+# throttle
+
+
+def test_throttle_show_has_kafka_s_own_settings(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
+) -> None:
+    assert main(["throttle", "show", *both]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "Kafka" in line]
+    assert rows[0] == ["Kafka", "broker", "1:", LEADER_RATE, "5000000", "DYNAMIC_BROKER_CONFIG"]
+    assert main(["throttle", "show", "--json", *both]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [setting["value"] for setting in found["kafka"]] == ["5000000", "*", "7"]
+    assert len(found["sidecars"]) == 2
+
+
+def test_throttle_set_and_clear_reach_every_sidecar(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
+) -> None:
+    assert main(["throttle", "set", "--leader-rate", "5MB", *both]) == 0
+    assert main(["throttle", "clear", *both]) == 0
+    for admin in admins:
+        assert admin.requests == [
+            ("PATCH", "/v1/throttle", {LEADER_RATE: 5_000_000}),
+            ("DELETE", "/v1/throttle", None),
+        ]
+    assert cluster.deleted == []
+
+
+def test_clear_stale_deletes_what_moves_left_and_nothing_of_the_sidecars(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
+) -> None:
+    for admin in admins:
+        say(admin, quiet(600))
+    assert main(["throttle", "clear", "--stale", *both]) == 0
+    assert cluster.deleted == [RATE, LIST]
+    assert capsys.readouterr().out.splitlines() == [
+        f"Cleared broker 1: {LEADER_RATE} = 5000000",
+        f"Cleared topic orders: {LEADER_REPLICAS} = *",
+    ]
+    assert {(method, path) for admin in admins for method, path, _ in admin.requests} == {("GET", "/v1/status")}
+
+
+@pytest.mark.parametrize("reason", ["moves", "out of sync", "behind lately", "nobody knows"])
+def test_clear_stale_refuses_while_a_throttle_may_be_needed(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster, reason: str
+) -> None:
+    for admin in admins:
+        say(admin, quiet(600))
+    if reason == "moves":
+        cluster.moves = {Partition("orders", 0): Reassignment((1, 2), (2,), ())}
+    elif reason == "out of sync":
+        cluster.in_sync = (1,)
+    elif reason == "behind lately":
+        say(admins[1], quiet(599))
+    else:
+        for admin in admins:
+            admin.answers["/v1/status"] = (200, b"{}")
+    code, error = failing(capsys, "throttle", "clear", "--stale", *both)
+    assert code == 1
+    assert error.startswith("nothing is cleared, as ")
+    assert cluster.deleted == []
+
+
+def test_clear_stale_without_a_throttle_says_so(
+    capsys: pytest.CaptureFixture[str], both: list[str], cluster: MadeUpCluster
+) -> None:
+    cluster.throttles = [DEFAULT]
+    assert main(["throttle", "clear", "--stale", *both]) == 0
+    assert "Nothing is stale" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [["--stale"], ["--stale", "--topic", "a", *CLUSTER]])
+def test_clear_stale_needs_a_cluster_and_no_topic(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    code, error = failing(capsys, "throttle", "clear", *options)
+    assert code == 2
+    assert "--stale" in error

@@ -1,0 +1,115 @@
+"""The last ten minutes that the page shows: rates, and how the lag went."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.admin.history import KEPT_SAMPLES, History, Trend
+from proxy.admin.metrics import SideSource
+from proxy.relay.stats import RelayStats
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
+from tests.fakes.clock import MovedClock
+
+
+class Past:
+    """A leader's side, whose totals a test sets second by second."""
+
+    def __init__(self, rate: int | None = 500) -> None:
+        self.clock = MovedClock(1000.0)
+        self.throttle = Throttle("leader", 1, self.clock, ThrottleSettings(rate=rate))
+        self.history = History([SideSource(self.throttle, RelayStats("leader"))], self.clock)
+        self._lag = self.throttle.lag.asker().topic(2, b"orders")
+
+    def second(self, throttled: int = 0, other: int = 0, lag: int = 0, count: int = 1) -> None:
+        for _ in range(count):
+            self.clock.move(1)
+            self.throttle.stats.replication_bytes[2, True] += throttled
+            self.throttle.stats.replication_bytes[3, False] += other
+            self._lag.update(0, 0, lag, self.clock())
+            self.history.take()
+
+    @property
+    def trend(self) -> Trend:
+        return self.history.sides[0].trend(self.clock())
+
+
+def test_history_has_rates_of_throttled_and_other_bytes_and_the_quota() -> None:
+    past = Past()
+    past.second(100)
+    past.second(300, 40, lag=7)
+    past.clock.move(1)  # a sample is late: what passed meanwhile is spread over it
+    past.second(1000)
+    assert past.history.as_plain(0) == {
+        "now": 1004.0,
+        "sides": {
+            "leader": {
+                "at": [1002.0, 1004.0],
+                "throttled": [300.0, 500.0],
+                "other": [40.0, 0.0],
+                "quota": [500, 500],
+                "lag_messages": [7, 0],
+            }
+        },
+    }
+
+
+def test_history_shows_only_what_is_later_than_asked_for() -> None:
+    past = Past()
+    past.second(count=5)
+    assert past.history.as_plain(1003.0)["sides"]["leader"]["at"] == [1004.0, 1005.0]
+    assert past.history.as_plain(float("nan"))["sides"]["leader"]["at"] == []
+
+
+def test_history_keeps_ten_minutes() -> None:
+    past = Past(rate=None)
+    past.second(5, count=2 * KEPT_SAMPLES)
+    columns = past.history.as_plain(0)["sides"]["leader"]
+    assert len(columns["at"]) == 600
+    assert columns["quota"][0] is None
+
+
+def test_history_bytes_that_are_counted_elsewhere_meanwhile_make_no_negative_rate() -> None:
+    past = Past()
+    past.second(100, count=2)
+    del past.throttle.stats.replication_bytes[2, True]
+    past.second()
+    assert past.history.as_plain(0)["sides"]["leader"]["throttled"] == [100.0, 0.0]
+
+
+def test_trend_of_a_falling_lag_is_what_it_fell_by_in_a_minute() -> None:
+    past = Past()
+    for messages in range(10_000, 0, -100):
+        past.second(lag=messages)
+    assert past.trend[0] == pytest.approx(100.0)
+    assert past.trend[1:] == (False, 0.0)
+
+
+def test_trend_is_not_told_before_ten_seconds_behind() -> None:
+    past = Past()
+    past.second(count=100)
+    past.second(lag=50, count=10)
+    assert past.trend[0] is None
+    past.second(lag=50)
+    assert past.trend[0] == 0.0
+
+
+def test_trend_lag_stands_still_after_a_whole_minute_only() -> None:
+    past = Past()
+    past.second(lag=50, count=50)
+    assert not past.trend[1]
+    past.second(lag=51, count=12)
+    assert past.trend[1]
+    past.second(lag=49)
+    assert not past.trend[1]
+
+
+def test_trend_counts_how_long_nothing_is_behind() -> None:
+    """From the start on: of what was before, a sidecar knows nothing."""
+    past = Past()
+    past.second(count=30)
+    assert past.trend == (None, False, 30.0)
+    past.second(lag=3)
+    assert past.trend[2] == 0.0
+    past.second(count=700)
+    assert past.trend[2] == 700.0
