@@ -53,6 +53,8 @@ class Offer:
     """What the links in front wait for."""
     turn: float = 0.0
     """What one turn of the link takes: its share, or one batch where that is larger."""
+    claimed: Part | None = None
+    """What the link waits for already, where its place in the line is so far back that nothing can be granted now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,9 @@ class Quota(ABC):
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
         """Keep the link's place in the line, for `part`."""
+
+    def keep_place(self, link: Hashable, now: float) -> None:
+        """Keep the place that `link` has in the line, although it gets nothing now."""
 
     def served(self, ask: Ask, part: Part) -> None:
         """Note that the link was granted `part`."""
