@@ -82,7 +82,7 @@ def _conversation(kind: type[L]) -> tuple[L, Conversation]:
     clock = MovedClock()
     logs = {(b"t", partition): Log([BATCH] * 40_000) for partition in range(5)}
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
-    throttle.ledger = ledger = kind(clock, RATE)
+    ledger = kind(clock, RATE)
     for quota in throttle.quotas:
         quota.ledger = ledger
     return ledger, Conversation(clock, throttle.link(2), Leader(logs), Follower(dict.fromkeys(logs, 0)))

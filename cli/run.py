@@ -11,8 +11,8 @@ import typer
 
 from cli import configured
 from cli.errors import DONE
-from proxy.config.load import throttle_settings
 from proxy.config.tables import SIDES, Config
+from proxy.config.throttle import throttle_settings
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The configuration file (TOML).")]
 

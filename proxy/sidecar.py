@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -17,14 +17,15 @@ from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.admin.metrics import ProcessStats, SideSource, families, render
 from proxy.admin.status import rate_settings, side_status
+from proxy.cluster.followers import Followers
 from proxy.cluster.in_sync import InSyncReplicas
 from proxy.cluster.poll_metrics import poll_families
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.cluster.watch import ClusterWatch, Consumers
 from proxy.config.address import Address
-from proxy.config.load import throttle_settings
 from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
+from proxy.config.throttle import throttle_settings, wants_facts
 from proxy.export.exporter import Exporter, new_exporter
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
 from proxy.relay.buffers import BufferPool
@@ -35,6 +36,7 @@ from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.throttle.table import LayeredThrottle
+from quota.followed_throttle import Moves
 from quota.layers import Layer
 from quota.removed_replicas import RemovedReplicas
 from quota.settings import SideName
@@ -82,7 +84,7 @@ class Sidecar:
             self._relays[side] = Side(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
         self._apply_limits()
         self._expiry: asyncio.TimerHandle | None = None
-        self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock)
+        self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
         self.listeners: list[Listener] = []
         self.history = History(self.sides, clock)
         self._admin = AdminServer(self, self.log)
@@ -98,7 +100,12 @@ class Sidecar:
                 in_sync=self._apply_in_sync_replicas,
                 under_min_isr=self._apply_under_min_isr,
                 broker_addresses=self._learn_broker_addresses,
-                kafka_throttle=self._follow_throttle,
+                followers=Followers(
+                    throttle=self._follow_throttle,
+                    moves=self._apply_moves,
+                    racks=self._apply_racks,
+                    wants_facts=self._wants_facts,
+                ),
             ),
             self.log,
             self.polls,
@@ -247,6 +254,23 @@ class Sidecar:
         self.throttle.follow(layer)
         self.log.info("throttle_changed", by="kafka", **self.throttle.summary())
 
+    def _apply_moves(self, moves: Moves) -> None:
+        adding = {
+            topic.encode(): {partition: move.adding for partition, move in partitions.items() if move.adding}
+            for topic, partitions in moves.items()
+        }
+        for side in self.sides:
+            side.throttle.set_adding_replicas(adding)
+        self._replan_held()
+
+    def _apply_racks(self, racks: Mapping[int, str | None]) -> None:
+        for side in self.sides:
+            side.throttle.set_racks(racks)
+        self._replan_held()
+
+    def _wants_facts(self) -> bool:
+        return wants_facts(self.throttle.table)
+
     def _await_expiry(self) -> None:
         """When the next entry of the throttle expires, put the layer below it in force."""
         if self._expiry is not None:
@@ -299,8 +323,14 @@ class Sidecar:
         self.log.info("exporting", seconds=config.interval_seconds, directory=config.directory, topic=topic)
 
     def _throttled_topics(self) -> set[str]:
-        in_force = (side.throttle.settings for side in self.sides)
-        return {topic for settings in in_force if settings.rate is not None for topic in settings.replicas}
+        topics: set[str] = set()
+        for side in self.sides:
+            settings = side.throttle.settings
+            if settings.rate is not None:
+                topics.update(settings.replicas)
+            if settings.quotas:
+                topics.update(side.throttle.waiting_topics())
+        return topics
 
     def _broker_hosts(self) -> dict[int, str]:
         return {broker_id: broker.host for broker_id, broker in self._cluster.client.view.brokers.items()}

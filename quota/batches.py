@@ -15,7 +15,7 @@ from protocol.records import BATCH_HEAD_SIZE
 from protocol.response_scanner import RecordsSeen
 
 _EVEN_SPREAD = 0.002  # sizes this close together count as equal: their caps waste 0.2 % at most
-_FEW = 4  # fewer batches than this are not enough to conclude anything
+FEW = 4  # fewer batches than this are not enough to conclude anything
 _MANY_BATCHES = 50  # with a cap of this many batches about half of one is wasted: 1 %
 _SOME_BATCHES = 4
 _FORGIVEN_MISSES = 3
@@ -95,7 +95,7 @@ class BatchSizes:
         if records.batches:
             self.barren = self._misses = 0
             smallest, largest = records.smallest, records.largest
-            if records.batches < _FEW and self.seen:  # too few to replace what earlier ones showed
+            if records.batches < FEW and self.seen:  # too few to replace what earlier ones showed
                 smallest, largest = min(smallest, self.smallest), max(largest, self.largest)
             self.smallest, self.largest = smallest, largest
             self.seen = min(self.seen + records.batches, 1000)
@@ -106,7 +106,7 @@ class BatchSizes:
         Where the sizes are known, the cap is hardly to blame: another hop had budget for some of the grants only.
         """
         self._misses += 1
-        if self.seen < _FEW or self._misses > _FORGIVEN_MISSES:
+        if self.seen < FEW or self._misses > _FORGIVEN_MISSES:
             self.barren += 1
 
     @property
@@ -120,7 +120,7 @@ class BatchSizes:
     @property
     def is_even(self) -> bool:
         """Whether batches are so alike that a cap of several of them ends where a batch ends."""
-        return self.seen >= _FEW and self.largest - self.smallest <= self.largest * _EVEN_SPREAD
+        return self.seen >= FEW and self.largest - self.smallest <= self.largest * _EVEN_SPREAD
 
     def remaining(self, offsets: int, others: BatchSizes) -> float:
         """Return the bytes in about `offsets` offsets, plus half a batch; inf while no size is known."""
@@ -138,7 +138,7 @@ class BatchSizes:
         - `others` is what the topic's other partitions showed; it is used while nothing is known of this one.
         - `wastes_some` says that answers take long. A cut batch then costs less than an answer with a single batch.
         """
-        known = self if self.seen >= _FEW else others
+        known = self if self.seen >= FEW else others
         batch = self.next_size or known.largest
         if self.barren:
             return max(1, min(asked, int(left), max(batch, _NEXT_CAP_BYTES) << min(self.barren, 16))), False

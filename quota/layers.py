@@ -7,11 +7,9 @@ each path the highest layer with an entry wins. An entry may expire; the one bel
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
-
-from quota.throttled_replicas import ThrottledReplicas
 
 Source = Literal["defaults", "file", "kafka", "http"]
 
@@ -19,7 +17,8 @@ SOURCES: Final[tuple[Source, ...]] = ("defaults", "file", "kafka", "http")
 """Where layers come from, the lowest first."""
 
 Path = tuple[str, ...]
-Value = int | ThrottledReplicas
+Value = Hashable
+"""A setting: a rate in bytes/s, a word, a list of replicas, or a whole quota."""
 
 EVERYTHING: Final[Path] = ()
 """The path of an entry that removes everything in lower layers."""

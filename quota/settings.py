@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from quota.scopes import Scope
 from quota.throttled_replicas import ThrottledReplicas
 
 SideName = Literal["leader", "follower"]
@@ -15,16 +16,33 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """A quota beside the one of the listed replicas: `rate` (bytes/s) for all replicas of `scope` together.
+
+    `is_observed`: it only counts what it would hold back.
+    """
+
+    name: str
+    rate: int
+    scope: Scope
+    is_observed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ThrottleSettings:
     """What an operator sets for one side. A value that is absent throttles nothing.
 
     - `rate`: bytes/s, `leader.` or `follower.replication.throttled.rate`.
     - `replicas`: the lists of throttled replicas by topic name.
+    - `quotas`: further quotas, each with a name of its own. A replica's bytes count in all that cover it.
+    - `is_observed`: every quota only counts what it would hold back.
     - `response_max_bytes`: KIP-74's cap on what one replica fetch returns.
     """
 
     rate: int | None = None
     replicas: Mapping[str, ThrottledReplicas] = field(default_factory=dict)
+    quotas: tuple[QuotaSettings, ...] = ()
+    is_observed: bool = False
     policy: Policy = "strict"
     order: Order = "urgent-first"
     window_num: int = 11

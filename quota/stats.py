@@ -33,6 +33,8 @@ class ThrottleStats:
     """Fetches that weir sends to leaders and that list every partition."""
     sessions_evicted: int = 0
     """Followers' fetch sessions that gave way to another one (KIP-227)."""
+    would_leave_out: Counter[str] = field(default_factory=Counter)
+    """By quota, of those that only observe: partitions with records that it would have left out."""
     interval: IntervalCounts | None = None
     """What is counted for the next sample; None while no samples are taken."""
 

@@ -44,6 +44,16 @@ class Throttle(SideState):
         finally:
             self.links = {link for link in self.links if link is not holder}
 
+    def waiting_topics(self) -> set[str]:
+        """Return the topics of which some partition is held back, or not known to be in sync."""
+        return {
+            topic.name.decode("utf-8", "replace")
+            for link in self.links
+            if link.partitions.any_wait
+            for topic in link.partitions.topics.values()
+            if topic.name is not None and (topic.behind or topic.unknown)
+        }
+
     @property
     def open_sessions(self) -> int:
         """How many fetch sessions are kept for followers."""

@@ -42,7 +42,10 @@ KNOWN_UPSTREAM_FAILURES = ("refused", "unreachable", "timeout")
 
 
 class Family(NamedTuple):
-    """One metric. Its samples, pairs of label values and a value, are read lazily."""
+    """One metric. Its samples, pairs of label values and a value, are read lazily.
+
+    An empty label is left out: Prometheus takes it for one that is not there.
+    """
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -104,25 +107,49 @@ def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Fam
 
 
 def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
-    def rate(side: SideSource) -> float:
-        return side.throttle.throttled_rate.rate()
-
-    def quota(side: SideSource) -> float:
-        limit = side.throttle.settings.rate
-        return math.inf if limit is None else limit
-
     def in_force(side: SideSource) -> float:
         since = side.throttle.in_force_since
         return 0 if since is None else round(side.throttle.clock() - since, 3)
 
-    yield _by_side(
+    quotas = [
+        (side.throttle.side, "" if quota is side.throttle.quotas[0] else quota.name, quota)
+        for side in sides
+        for quota in side.throttle.quotas
+    ]
+    yield Family(
         "weir_throttled_rate_bytes_per_second",
         "gauge",
-        "Rate of throttled replicas' bytes, in Kafka's window.",
-        sides,
-        rate,
+        "Rate of throttled replicas' bytes, in Kafka's window; `quota` names those beside the listed replicas' own.",
+        ("side", "quota"),
+        (((side, name), quota.measured.rate()) for side, name, quota in quotas),
     )
-    yield _by_side("weir_quota_bytes_per_second", "gauge", "The quota in force; +Inf when none.", sides, quota)
+    yield Family(
+        "weir_quota_bytes_per_second",
+        "gauge",
+        "The quota in force; +Inf when none.",
+        ("side", "quota"),
+        (((side, name), math.inf if quota.rate is None else quota.rate) for side, name, quota in quotas),
+    )
+    yield Family(
+        "weir_would_leave_out",
+        "counter",
+        "Partitions with records that a quota which only observes would have left out.",
+        ("side", "quota"),
+        (
+            ((side.throttle.side, "" if quota is side.throttle.quotas[0] else quota.name), left_out[quota.name])
+            for side in sides
+            for left_out in [side.throttle.stats.would_leave_out]
+            for quota in side.throttle.quotas
+            if quota.is_observed
+        ),
+    )
+    yield _by_side(
+        "weir_partitions_under_min_isr",
+        "gauge",
+        "Waiting partitions with fewer replicas in sync than min.insync.replicas, as the cluster told last.",
+        sides,
+        lambda side: len(side.throttle.under_min_isr),
+    )
     yield _by_side(
         "weir_throttle_in_force_seconds",
         "gauge",
@@ -400,7 +427,10 @@ def _metric(family: Family, batch: list[tuple[tuple[str, ...], float]]) -> Metri
     metric = Metric(family.name, family.documentation, family.kind)
     name = f"{family.name}_total" if family.kind == "counter" else family.name
     labels = family.labels
-    metric.samples = [Sample(name, dict(zip(labels, values, strict=True)), value) for values, value in batch]
+    metric.samples = [
+        Sample(name, {label: one for label, one in zip(labels, values, strict=True) if one}, value)
+        for values, value in batch
+    ]
     return metric
 
 

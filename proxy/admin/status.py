@@ -6,7 +6,7 @@ import asyncio
 import math
 from typing import Any
 
-from proxy.admin.held_up import Facts, held_up_by
+from proxy.admin.held_up import Facts, Limit, held_up_by
 from proxy.admin.history import Trend
 from proxy.admin.metrics import SideSource
 from proxy.config.reader import struct_fields
@@ -27,19 +27,30 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
     rate = throttle.throttled_rate.rate()
     lag, stuck = await _lag_status(side, trend)
     waiting = {link.peer for link in throttle.links if link.unanswered_since is not None}
+    limits = tuple(
+        Limit("" if quota is throttle.quotas[0] else quota.name, quota.rate, quota.measured.rate())
+        for quota in throttle.quotas
+        if quota.rate is not None and quota.limits and throttle.in_force_since is not None
+    )
     facts = Facts(
-        lag["partitions_behind"],
-        lag["partitions_stuck"],
-        settings.rate if throttle.in_force_since is not None else None,
-        rate,
-        tuple(sorted(waiting)),
-        tuple(sorted(stuck)),
+        lag["partitions_behind"], lag["partitions_stuck"], limits, tuple(sorted(waiting)), tuple(sorted(stuck))
     )
     return {
         "policy": settings.policy,
         "order": settings.order,
         "quota_bytes_per_second": settings.rate,
         "throttled_rate_bytes_per_second": round(rate, 1),
+        "mode": "observe" if settings.is_observed else "enforce",
+        "quotas": [
+            {
+                "name": quota.name,
+                "bytes_per_second": quota.rate,
+                "rate_bytes_per_second": round(quota.measured.rate(), 1),
+                "mode": "observe" if quota.is_observed else "enforce",
+                "would_leave_out": stats.would_leave_out[quota.name],
+            }
+            for quota in throttle.quotas
+        ],
         "throttled_topics": sorted(topic for topic, replicas in settings.replicas.items() if replicas),
         "connections": relay.connections,
         "held_fetches": relay.held,

@@ -1,9 +1,9 @@
-"""Follows Kafka's own throttle: reads it each second, and says what of it is in force here.
+"""Follows what throttles need of the cluster, each second: Kafka's own throttle, reassignments, and racks.
 
-Three things are read: the rates of this sidecar's broker, which only that broker tells; what is being reassigned,
-which in ZooKeeper mode only the controller tells; and the topics' lists of throttled replicas. A change of the rates or
-of what is reassigned has all lists read at once. Otherwise the lists that are known and those of moving topics are read
-each second, and the others LISTS_PER_ROUND at a time.
+Three things are read of Kafka's throttle: the rates of this sidecar's broker, which only that broker tells; what is
+being reassigned, which in ZooKeeper mode only the controller tells; and the topics' lists of throttled replicas. A
+change of the rates or of what is reassigned has all lists read at once. Otherwise the lists that are known and those of
+moving topics are read each second, and the others LISTS_PER_ROUND at a time.
 
 Import it only where `[cluster]` is configured, as aiokafka costs memory.
 """
@@ -14,11 +14,12 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from protocol.errors import ProtocolError
 from proxy.cluster import kafka_throttle
+from proxy.cluster.followers import Followers
 from proxy.cluster.kafka_channel import KafkaChannel
 from proxy.cluster.kafka_throttle import ClusterTold, NotSupported
 from proxy.cluster.poll_stats import PollStats
@@ -43,44 +44,53 @@ _Answer = TypeVar("_Answer")
 
 
 class ThrottleFollower:
-    """Follows the throttle of broker `broker_id` from `start` to `close`. `clock` gives monotonic seconds.
+    """Follows the cluster of broker `broker_id` from `start` to `close`. `clock` gives monotonic seconds.
 
-    `servers` are asked where the brokers are, and `put` gets the layer of the throttle whenever it changed. While the
-    cluster does not answer, what was read last stays in force.
+    `servers` are asked where the brokers are. `part` of the rates of Kafka's throttle is followed; None follows none of
+    it. While the cluster does not answer, what was read last stays in force.
     """
 
     def __init__(
         self,
         broker_id: int,
-        part: float,
+        part: float | None,
         servers: Sequence[Address],
-        put: Callable[[Layer], None],
+        followers: Followers,
         log: EventLog,
         stats: PollStats,
         clock: Callable[[], float],
         open_channel: Callable[[Address], Awaitable[KafkaChannel]] = KafkaChannel.open,
     ) -> None:
         self._broker_id = broker_id
-        self._followed = FollowedThrottle(part)
+        self._follows_throttle = part is not None
+        self._followed = FollowedThrottle(1.0 if part is None else part)
         self._servers = deque(servers)
-        self._cluster = ClusterTold({}, -1, set())
+        self._cluster = ClusterTold({}, {}, -1, set())
         self._told_at = -math.inf
-        self._put = put
+        self._followers = followers
         self._log = log
         self._stats = stats
         self._clock = clock
         self._open_channel = open_channel
         self._channels: dict[Address, KafkaChannel] = {}
         self._layer = Layer("kafka")
+        self._moves_told: Moves = {}
+        self._racks_told: Mapping[int, str | None] | None = None
         self._turn: deque[str] = deque()  # topics whose lists are read next
         self._wrong: dict[str, str] = {}
         self._has_said_no_moves = False
+        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        stats.known(WHAT)
+        if self._follows_throttle:
+            stats.known(WHAT)
 
     def start(self) -> None:
         """Begin to follow."""
         self._task = asyncio.create_task(self._run())
+
+    def wants_changed(self) -> None:
+        """Look again whether anybody wants to know."""
+        self._wake.set()
 
     async def close(self) -> None:
         """Stop following. What is in force stays."""
@@ -106,13 +116,28 @@ class ThrottleFollower:
         else:
             self._stats.count(WHAT, "ok", self._clock() - begin, self._moved() - before)
             self._stats.throttles_told_at = self._clock()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell what has changed."""
+        told = self._followers
+        if self._followed.moves != self._moves_told:
+            self._moves_told = self._followed.moves
+            told.moves(self._moves_told)
+        if self._told_at > -math.inf and self._cluster.racks != self._racks_told:
+            self._racks_told = self._cluster.racks
+            told.racks(self._racks_told)
         layer = self._followed.layer()
         if layer != self._layer:
             self._layer = layer
-            self._put(layer)
+            told.throttle(layer)
 
     async def _run(self) -> None:
         while True:
+            self._wake.clear()
+            if not self._follows_throttle and not self._followers.wants_facts():
+                await self._wake.wait()
+                continue
             begin = self._clock()
             await self.round()
             await asyncio.sleep(max(ROUND_SECONDS - (self._clock() - begin), ROUND_SECONDS / 2))
@@ -121,11 +146,14 @@ class ThrottleFollower:
         followed, now = self._followed, self._clock
         if now() - self._told_at >= TOPICS_SECONDS:
             await self._look_around()
+        if not self._follows_throttle:
+            followed.take_moves(await self._moves(), now())
+            return
         broker = await self._channel_to(self._broker_id)
         is_new = followed.take_rates(await self._ask(kafka_throttle.rates_of(broker, self._broker_id)), now())
         failure: Exception | None = None
         try:
-            is_new = followed.take_moves(await self._moves(broker), now()) or is_new
+            is_new = followed.take_moves(await self._moves(), now()) or is_new
         except _FAILURES as error:  # the controller may be away, and the broker not
             failure = error
         if is_new:
@@ -159,15 +187,17 @@ class ThrottleFollower:
             return
         raise ConnectionError("; ".join(failures))
 
-    async def _moves(self, broker: KafkaChannel) -> Moves:
+    async def _moves(self) -> Moves:
         controller = self._cluster.controller
-        channel = await self._channel_to(controller) if controller in self._cluster.brokers else broker
+        asked = controller if controller in self._cluster.brokers else self._broker_id
         try:
-            return await self._ask(kafka_throttle.moves_of(channel))
+            return await self._ask(kafka_throttle.moves_of(await self._channel_to(asked)))
         except NotSupported:
             if not self._has_said_no_moves:
                 self._has_said_no_moves = True
-                effect = "a removed list or rate is followed at once, also in the middle of a move"
+                effect = (
+                    "a list that is removed in mid-move is followed at once, and replicas being added count as recovery"
+                )
                 self._log.info("reassignments_not_listed", reason="the brokers are older than Kafka 2.4", effect=effect)
             return {}
 

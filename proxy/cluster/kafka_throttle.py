@@ -26,9 +26,15 @@ _TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms, for which other connections 
 
 
 class ClusterTold(NamedTuple):
-    """Where the brokers listen for clients, by id; the controller's id, -1 where none is known; all topics' names."""
+    """What the cluster answered: all topics are told by their names.
+
+    - `brokers`: where they listen for clients, by id.
+    - `racks`: of the same brokers; None where one has no rack.
+    - `controller`: a broker's id, -1 where none is known.
+    """
 
     brokers: Mapping[int, Address]
+    racks: Mapping[int, str | None]
     controller: int
     topics: set[str]
 
@@ -94,13 +100,12 @@ async def cluster_of(channel: KafkaChannel) -> ClusterTold:
     names: set[str] = set()
     for number, topic in enumerate(topics, start=1):
         if isinstance(topic, MetadataTopic) and topic.name:
-            names.add(topic.name.decode("utf-8", "replace"))
+            names.add(_text(topic.name))
         if number % _TOPICS_PER_SLICE == 0:
             await asyncio.sleep(0)
-    addresses = {
-        broker.broker_id: Address(broker.host.decode("utf-8", "replace"), broker.port) for broker in head.brokers
-    }
-    return ClusterTold(addresses, head.controller, names)
+    brokers = {broker.broker_id: Address(_text(broker.host), broker.port) for broker in head.brokers}
+    racks = {broker.broker_id: None if broker.rack is None else _text(broker.rack) for broker in head.brokers}
+    return ClusterTold(brokers, racks, head.controller, names)
 
 
 async def _configs(channel: KafkaChannel, resources: Sequence[tuple[int, str, Sequence[str]]]) -> Any:
@@ -112,6 +117,10 @@ async def _configs(channel: KafkaChannel, resources: Sequence[tuple[int, str, Se
     except (IncompatibleBrokerVersion, NotImplementedError) as error:
         raise NotSupported("DescribeConfigs") from error
     return answer.resources
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
 
 
 def _text_of_list(value: str | None) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from proxy.cluster.broker_addresses import BrokerAddresses
 from proxy.cluster.channel import Channel, PlainChannel
 from proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, ClusterClient, Events, Poll
+from proxy.cluster.followers import Followers
 from proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.removed_replicas import RemovedReplicasPoll
@@ -19,7 +20,6 @@ from proxy.config.address import Address
 from proxy.config.tables import Config
 from proxy.log import EventLog
 from proxy.relay.replica_sources import Addresses
-from quota.layers import Layer
 from quota.removed_replicas import RemovedReplicas
 from quota.topic_names import TopicNames
 
@@ -43,7 +43,7 @@ class Consumers(NamedTuple):
     in_sync: Callable[[InSyncReplicas], None]
     under_min_isr: Callable[[frozenset[tuple[bytes, int]]], None]
     broker_addresses: Callable[[Addresses], None]
-    kafka_throttle: Callable[[Layer], None]
+    followers: Followers
 
 
 class ClusterWatch:
@@ -98,18 +98,12 @@ class ClusterWatch:
         names.on_miss = self.client.wake
         self._polling: asyncio.Task[None] | None = None
         self._follower = None
-        if config.cluster is not None and config.cluster.follow_throttles:
+        if config.cluster is not None:
             from proxy.cluster.follow import ThrottleFollower
 
-            self._follower = ThrottleFollower(
-                config.broker_id,
-                config.cluster.followed_part,
-                config.cluster.bootstrap_servers,
-                consumers.kafka_throttle,
-                log,
-                stats,
-                clock,
-            )
+            part = config.cluster.followed_part if config.cluster.follow_throttles else None
+            servers = config.cluster.bootstrap_servers
+            self._follower = ThrottleFollower(config.broker_id, part, servers, consumers.followers, log, stats, clock)
 
     def start(self) -> None:
         """Begin to poll."""
@@ -121,6 +115,8 @@ class ClusterWatch:
         """Poll now, as other topics are throttled."""
         self._topics.due_now()
         self.client.wake()
+        if self._follower is not None:
+            self._follower.wants_changed()
 
     async def close(self) -> None:
         """Stop polling."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from proxy.config.address import Address
 from proxy.config.reader import ConfigError, read_table
 from proxy.config.route_checks import check_routes
-from proxy.config.tables import Config, Export, Ingress, ThrottleTable
-from quota.settings import SideName, ThrottleSettings
+from proxy.config.tables import Config, Export, Ingress
+from proxy.config.throttle import check_throttle
 
 
 def load_config(path: Path) -> Config:
@@ -45,6 +45,7 @@ def parse_config(text: str) -> Config:
     if config.cluster is not None:
         _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
     _check_export(config.export)
+    check_throttle(config.throttle, config.cluster, "throttle")
     return config
 
 
@@ -73,24 +74,3 @@ def _check_export(export: Export | None) -> None:
         raise ConfigError("export.max_disk_bytes", f"must be at least {needed}, not {export.max_disk_bytes}")
     if export.kafka is not None:
         _check_servers("export.kafka.bootstrap_servers", export.kafka.bootstrap_servers)
-
-
-def throttle_settings(config: Config, table: ThrottleTable, side: SideName) -> ThrottleSettings:
-    """Return what `table` and the file's other tables set for one side's throttle."""
-    if side == "leader":
-        rate = table.leader_rate
-        replicas = {name: topic.leader_replicas for name, topic in table.topics.items() if topic.leader_replicas}
-    else:
-        rate = table.follower_rate
-        replicas = {name: topic.follower_replicas for name, topic in table.topics.items() if topic.follower_replicas}
-    return ThrottleSettings(
-        rate=rate,
-        replicas=replicas,
-        policy=config.quota.policy,
-        order=config.quota.order,
-        window_num=config.quota.window_num,
-        window_size_seconds=config.quota.window_size_seconds,
-        replica_lag_time_max_ms=config.quota.replica_lag_time_max_ms,
-        response_max_bytes=config.fetch.response_max_bytes,
-        session_slots=config.fetch.session_cache_slots,
-    )

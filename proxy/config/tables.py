@@ -10,7 +10,17 @@ from msgspec import Meta, field
 from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from proxy.config.address import Address, Network
 from proxy.config.reader import ConfigError
-from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from quota.setting_names import (
+    FOLLOWER_RATE,
+    FOLLOWER_REASSIGNMENT_RATE,
+    FOLLOWER_RECOVERY_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REASSIGNMENT_RATE,
+    LEADER_RECOVERY_RATE,
+    LEADER_REPLICAS,
+    UNDER_MIN_ISR,
+)
 from quota.settings import SideName
 from quota.throttled_replicas import ThrottledReplicas
 
@@ -30,6 +40,7 @@ __all__ = [
     "Limits",
     "Log",
     "Quota",
+    "QuotaTable",
     "ThrottleTable",
     "TopicThrottle",
 ]
@@ -63,6 +74,25 @@ TopicName = Annotated[
         description="a topic's name: 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'",
     ),
 ]
+
+
+# None of the names that weir's own quotas have.
+QuotaName = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?!(configured|reassignment|recovery)\Z)[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}\Z",
+        description="a name of 1 to 100 letters, digits, '.', '_' and '-', and no name of weir's own quotas",
+    ),
+]
+RackName = Annotated[str, Meta(min_length=1, max_length=200, description="a rack's name")]
+TopicPattern = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-zA-Z0-9._*?\[\]!-]{1,249}\Z",
+        description="a topic's name, or a pattern with *, ? or [...] in it",
+    ),
+]
+Mode = Literal["enforce", "observe"]
 
 
 class Ingress(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,11 +205,35 @@ class TopicThrottle(msgspec.Struct, frozen=True, kw_only=True):
     follower_replicas: ThrottledReplicas | None = field(default=None, name=FOLLOWER_REPLICAS)
 
 
+class QuotaTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A quota of one side, for some of its links and topics. `rate` is bytes/s; patterns are as a shell's."""
+
+    name: QuotaName
+    side: SideName
+    rate: BytesPerSecond
+    peers: tuple[BrokerId, ...] | None = None
+    racks: tuple[RackName, ...] | None = None
+    topics: tuple[TopicPattern, ...] | None = None
+    mode: Mode = "enforce"
+
+
 class ThrottleTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The `[throttle]` table, the same for the file and for HTTP. Rates are bytes/s; None is no quota."""
+    """The `[throttle]` table, the same for the file and for HTTP. Rates are bytes/s; None is no quota.
+
+    The rates of reassignment and recovery need no lists: they hold for all replicas that a reassignment is adding, and
+    for all others that are behind. With `under_min_isr` "exempt", which is the default, these leave out partitions with
+    fewer replicas in sync than `min.insync.replicas`. In mode "observe" nothing is held back; what would be is counted.
+    """
 
     leader_rate: BytesPerSecond | None = field(default=None, name=LEADER_RATE)
     follower_rate: BytesPerSecond | None = field(default=None, name=FOLLOWER_RATE)
+    leader_reassignment_rate: BytesPerSecond | None = field(default=None, name=LEADER_REASSIGNMENT_RATE)
+    follower_reassignment_rate: BytesPerSecond | None = field(default=None, name=FOLLOWER_REASSIGNMENT_RATE)
+    leader_recovery_rate: BytesPerSecond | None = field(default=None, name=LEADER_RECOVERY_RATE)
+    follower_recovery_rate: BytesPerSecond | None = field(default=None, name=FOLLOWER_RECOVERY_RATE)
+    under_min_isr: Literal["exempt", "throttled"] | None = field(default=None, name=UNDER_MIN_ISR)
+    mode: Mode | None = None
+    quotas: tuple[QuotaTable, ...] = ()
     topics: dict[TopicName, TopicThrottle] = field(default_factory=dict)
 
 

@@ -12,8 +12,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
+import msgspec
+
 from proxy.config.reader import ConfigError, read_table, shown, struct_fields
-from proxy.config.tables import LeaseTable, ThrottleTable, TopicThrottle
+from proxy.config.tables import Cluster, LeaseTable, QuotaTable, ThrottleTable, TopicThrottle
+from proxy.config.throttle import check_throttle
 from quota.layers import (
     EVERYTHING,
     FOREVER,
@@ -38,6 +41,7 @@ TOPICS_PER_SLICE = 10
 """Topics read in about 1 ms, if each has two lists of ten replicas."""
 
 _TOPICS = "topics"
+_QUOTAS = "quotas"
 _PARTS_PER_SLICE = 200  # shown in about 1 ms
 
 _Shown = TypeVar("_Shown", Entry, Part)
@@ -53,10 +57,15 @@ class LayeredThrottle:
     """
 
     def __init__(
-        self, table: ThrottleTable, apply: Callable[[ThrottleTable], None], clock: Callable[[], float] = time.monotonic
+        self,
+        table: ThrottleTable,
+        apply: Callable[[ThrottleTable], None],
+        clock: Callable[[], float] = time.monotonic,
+        cluster: Cluster | None = None,
     ) -> None:
         self._apply = apply
         self._clock = clock
+        self._cluster = cluster
         self._layers: dict[Source, Layer] = {"file": _layer_of_file(table), "http": Layer("http")}
         self.effective = merge(self._layers.values(), clock())
         self.table = _table_of(self.effective)
@@ -135,7 +144,7 @@ class LayeredThrottle:
         if (wanted := body.get(LEASE_KEY)) is not None:
             asked = read_table(LeaseTable, wanted, LEASE_KEY)
             lease = Lease(self._clock() + asked.seconds, asked.owner, asked.reason)
-        return await _read(body, lease), lease
+        return await _read(body, lease, self._cluster), lease
 
     def _put(self, layers: dict[Source, Layer]) -> None:
         # no await from here on, so that nobody sees half of the change
@@ -153,7 +162,10 @@ def plain_table(table: ThrottleTable) -> dict[str, Any]:
     return plain
 
 
-def _put_at(plain: dict[str, Any], path: Path, value: int | str) -> None:
+def _put_at(plain: dict[str, Any], path: Path, value: object) -> None:
+    if path[0] == _QUOTAS:
+        plain.setdefault(_QUOTAS, []).append(value)
+        return
     for key in path[:-1]:
         plain = plain.setdefault(key, {})
     plain[path[-1]] = value
@@ -171,8 +183,10 @@ def _settings(table: ThrottleTable) -> Iterator[tuple[Path, Value]]:
     """Yield the table's settings with their paths. Empty lists and topics throttle nothing, and are left out."""
     for field in struct_fields(ThrottleTable):
         value = getattr(table, field.name)
-        if field.name != _TOPICS and value is not None:
+        if field.name not in (_TOPICS, _QUOTAS) and value is not None:
             yield (field.encode_name,), value
+    for quota in table.quotas:
+        yield (_QUOTAS, quota.name), quota
     fields = [(field.name, field.encode_name) for field in struct_fields(TopicThrottle)]
     for topic, throttle in table.topics.items():
         for name, shown_name in fields:
@@ -185,10 +199,16 @@ def _table_of(effective: EffectiveThrottle) -> ThrottleTable:
     names = {field.encode_name: field.name for kind in (ThrottleTable, TopicThrottle) for field in struct_fields(kind)}
     rates: dict[str, Any] = {}
     topics: dict[str, dict[str, Any]] = {}
+    quotas: list[Any] = []
     for path, part in effective.parts.items():
-        of_topic = topics.setdefault(path[1], {}) if path[0] == _TOPICS else rates
-        of_topic[names[path[-1]]] = part.value
-    return ThrottleTable(**rates, topics={topic: TopicThrottle(**replicas) for topic, replicas in topics.items()})
+        if path[0] == _QUOTAS:
+            quotas.append(part.value)
+        else:
+            of_topic = topics.setdefault(path[1], {}) if path[0] == _TOPICS else rates
+            of_topic[names[path[-1]]] = part.value
+    return ThrottleTable(
+        **rates, quotas=tuple(quotas), topics={topic: TopicThrottle(**replicas) for topic, replicas in topics.items()}
+    )
 
 
 def _layer_of_file(table: ThrottleTable) -> Layer:
@@ -208,7 +228,12 @@ def _plain_entry(path: Path, entry: Entry, now: float) -> dict[str, Any]:
     return plain
 
 
-def _plain(value: Value) -> int | str:
+def _plain(value: Value) -> object:
+    if isinstance(value, QuotaTable):
+        shown_quota = msgspec.to_builtins(value)
+        return {
+            key: list(one) if isinstance(one, tuple) else one for key, one in shown_quota.items() if one is not None
+        }
     return str(value) if isinstance(value, ThrottledReplicas) else value
 
 
@@ -216,27 +241,36 @@ def _shown(path: Path) -> str:
     return ".".join(path) or _ALL
 
 
-async def _read(body: Mapping[str, Any], lease: Lease) -> dict[Path, Entry]:
+async def _read(body: Mapping[str, Any], lease: Lease, cluster: Cluster | None) -> dict[Path, Entry]:
     """Read what a merge patch sets and removes, some topics at a time."""
     # sources and layers, so that what GET shows may be sent back as it is
     plain = {key: value for key, value in body.items() if key not in (SOURCES_KEY, LAYERS_KEY, LEASE_KEY)}
     topics = plain.pop(_TOPICS, {})
+    quotas = plain.get(_QUOTAS)
+    if quotas is None and _QUOTAS in plain:
+        del plain[_QUOTAS]
+        quotas = ()
     if topics is not None and not isinstance(topics, Mapping):
         raise ConfigError(_TOPICS, f"must be a table, not {shown(topics)}")
-    changes = _changes(plain, lease)
+    changes = _changes(plain, lease, cluster)
     if topics is None:
         changes[_TOPICS,] = Entry(None, lease)
+    if quotas is not None:  # a list replaces the whole list (RFC 7396)
+        changes = {(_QUOTAS,): Entry(None, lease), **changes}
     left = iter((topics or {}).items())
     while some := dict(islice(left, TOPICS_PER_SLICE)):
-        changes |= _changes({_TOPICS: some}, lease)
+        changes |= _changes({_TOPICS: some}, lease, cluster)
         await asyncio.sleep(0)
     return changes
 
 
-def _changes(plain: Mapping[str, Any], lease: Lease) -> dict[Path, Entry]:
-    settings = dict(_settings(read_table(ThrottleTable, _without_nulls(plain))))
+def _changes(plain: Mapping[str, Any], lease: Lease, cluster: Cluster | None) -> dict[Path, Entry]:
+    table = read_table(ThrottleTable, _without_nulls(plain))
+    check_throttle(table, cluster)
+    settings = dict(_settings(table))
     # null, or a list without replicas, is not among the settings: it removes
-    return {path: Entry(settings.get(path), lease) for path in _paths(plain)}
+    changes = {path: Entry(settings.get(path), lease) for path in _paths(plain) if path != (_QUOTAS,)}
+    return changes | {path: Entry(value, lease) for path, value in settings.items() if path[0] == _QUOTAS}
 
 
 def _paths(plain: Mapping[str, Any], above: Path = ()) -> Iterator[Path]:

@@ -45,10 +45,13 @@ class LinkAccounts:
             for ledger, size in unconfirmed.items():
                 self._of(ledger).confirm(size)
 
-    def count_as_sent(self, reserved: Bytes) -> None:
-        """Count `reserved` bytes as sent: no answer came, or not in time, and a part of them may have gone."""
+    def count_as_sent(self, reserved: Bytes, likely: int) -> None:
+        """Count `reserved` bytes as sent: no answer came, or not in time, and a part of them may have gone.
+
+        At most `likely` bytes are expected to have gone.
+        """
         for ledger, size in reserved.items():
-            self._of(ledger).settle(size, size)
+            self._of(ledger).count_as_sent(size, likely)
 
     def held(self, ledger: StrictLedger) -> int:
         """The bytes that this link holds of a ledger."""

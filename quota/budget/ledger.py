@@ -25,7 +25,7 @@ _BUCKET_SECONDS = 0.001  # sends within this time share one entry, so the window
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes the waiting links earlier
 UNSTEADY = 0.02  # of the exempt bytes: room is kept for the next second's, which may be that many more
 _SMOOTH_SECONDS = 4.0  # over which the exempt rate is averaged
-PROBE_DEBT_SECONDS = 10.0  # of quota: the most debt that answers to offset probes may make
+DEBT_SECONDS = 10.0  # of quota: the most debt that offset probes, or answers that did not come, may make
 _EPSILON_BYTES = 0.5  # absorbs the rounding of the credit, a float; rates are integers
 
 
@@ -132,13 +132,11 @@ class StrictLedger:
         self._reserved += size
         self._credit -= size
 
-    def settle(self, reserved: int, used: int) -> None:
-        """Settle an answer: `used` bytes were sent against `reserved`. The rest is given back; an excess is debt."""
-        self.hand_over(reserved, used)
-        self.confirm(used)
-
     def hand_over(self, reserved: int, used: int) -> None:
-        """Do as `settle`, but keep the bytes sent reserved until `confirm`: the follower has not received them yet."""
+        """Settle an answer: `used` bytes were sent against `reserved`. The rest is given back; an excess is debt.
+
+        The bytes sent stay reserved until `confirm`: the follower has not received them yet.
+        """
         self._advance(self._clock())
         self._reserved += used - reserved
         self._credit = min(self._credit + reserved - used, max(self._credit, self.most_credit))
@@ -149,6 +147,21 @@ class StrictLedger:
         self._advance(now)
         self._reserved -= used
         self._send(now, used)
+
+    def count_as_sent(self, reserved: int, likely: int) -> None:
+        """Count all of `reserved` as sent: the connection of its answer has ended, or hangs.
+
+        What really went is not known, and `likely` bytes are expected at most. So no more than these become debt, and
+        no debt of more than DEBT_SECONDS of quota comes of them.
+        """
+        now = self._clock()
+        self._advance(now)
+        before = self._credit + reserved
+        floor = -(self._rate or 0) * DEBT_SECONDS
+        after = max(before - min(reserved, likely), min(before, floor))
+        self._credit = min(after, max(self._credit, self.most_credit))
+        self._reserved -= reserved
+        self._send(now, reserved)
 
     def charge(self, size: int) -> None:
         """Count exempt bytes: those of in-sync replicas, which no quota can stop.
@@ -164,9 +177,9 @@ class StrictLedger:
     def charge_probe(self, size: int) -> None:
         """Count bytes that came with the answer to an offset probe.
 
-        Their debt is at most PROBE_DEBT_SECONDS of quota.
+        Their debt is at most DEBT_SECONDS of quota.
         """
-        self._send(self._owe(size, PROBE_DEBT_SECONDS), size)
+        self._send(self._owe(size, DEBT_SECONDS), size)
 
     def recount(self, reserved: int) -> None:
         """Set the reserved bytes to what all open accounts hold: an exception may have left the count wrong."""
@@ -236,10 +249,10 @@ class Account:
         self.held += size
         self._ledger.reserve(size)
 
-    def settle(self, reserved: int, used: int) -> None:
-        """See StrictLedger.settle."""
+    def count_as_sent(self, reserved: int, likely: int) -> None:
+        """See StrictLedger.count_as_sent."""
         self.held -= reserved
-        self._ledger.settle(reserved, used)
+        self._ledger.count_as_sent(reserved, likely)
 
     def hand_over(self, reserved: int, used: int) -> None:
         """See StrictLedger.hand_over."""
@@ -254,4 +267,4 @@ class Account:
     def close(self) -> None:
         """Give back everything. It may have been sent in part, so it counts as sent."""
         held, self.held = self.held, 0
-        self._ledger.settle(held, held)
+        self._ledger.count_as_sent(held, held)

@@ -13,7 +13,7 @@ from quota.settings import Policy
 
 
 class Kip73Quota(Quota):
-    """Kafka's own optimistic quota; `measured` holds the samples of what has passed."""
+    """Kafka's own optimistic quota: it measures what has passed, and lets nothing through while that is too much."""
 
     policy: ClassVar[Policy] = "kip73"
     reserves: ClassVar[bool] = False
@@ -23,19 +23,22 @@ class Kip73Quota(Quota):
         name: str,
         ledger: StrictLedger,
         covers: Coverage,
-        clock: Callable[[], float],
         measured: SimpleRate,
+        clock: Callable[[], float],
         window_size_seconds: float,
+        *,
+        counts_in_sync: bool = True,
+        is_observed: bool = False,
     ) -> None:
-        super().__init__(name, ledger, covers)
-        self._measured = measured
+        super().__init__(name, ledger, covers, measured, counts_in_sync=counts_in_sync, is_observed=is_observed)
         self._budget = Kip73Budget(clock, ledger.rate, measured, window_size_seconds)
 
     def look(self) -> None:
         self._budget.set_rate(self.rate)
 
-    def record(self, size: int) -> None:
-        self._measured.record(size)
+    def is_exceeded(self, now: float) -> bool:
+        self.look()
+        return self._budget.is_quota_exceeded()
 
     def offer(self, ask: Ask, now: float) -> Offer:
         # KIP-73 reserves nothing. But its samples work only if answers are smaller than the quota's window (KIP-73's
@@ -44,9 +47,6 @@ class Kip73Quota(Quota):
         if budget.is_quota_exceeded():
             return Offer(self, budget.retry_at(now))
         return Offer(self, now, budget.one_window)
-
-    def needed(self, part: Part) -> float:
-        return 0.0
 
     def judge(self, offer: Offer, part: Part) -> Verdict:
         return Verdict(True, offer.ready)

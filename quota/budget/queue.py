@@ -29,7 +29,8 @@ _MOST_FINISHED = 256
 class _Claim:
     link: Hashable
     replica: Hashable
-    size: float  # bytes
+    size: float  # bytes of credit that it waits for
+    share: float  # bytes that its turn takes
     until: float  # clock seconds
     is_urgent: bool
     start: float  # where its turn begins, in bytes: the scale on which every replica gets the same
@@ -122,22 +123,25 @@ class BudgetQueue:
         replica: Hashable = None,
         is_urgent: bool = False,
         turn: float = math.inf,
+        share: float | None = None,
     ) -> None:
         """Keep `link`'s place, or give it one after what its replica waits for already.
 
-        The claim lapses at `until` (clock).
+        The claim lapses at `until` (clock). `share` is what its turn takes in bytes, where that is not `size`: a large
+        batch goes when there is credit for a part of it.
 
         `turn` is what one turn of the link takes now, in bytes. Shares shrink as the line grows. What a replica had in
         earlier, larger shares counts against it as one turn of `turn` bytes; counted in full, it would cost several
         rounds.
         """
         claim = self._claims.get(link)
+        share = size if share is None else share
         if claim is not None:
             self._urgent_count += is_urgent - claim.is_urgent
             if claim.size != size or claim.until < self._clock():
                 self._is_summed = False
             self._summed_until = min(self._summed_until, until)
-            claim.size, claim.until, claim.is_urgent = size, until, is_urgent
+            claim.size, claim.share, claim.until, claim.is_urgent = size, share, until, is_urgent
             if claim.start > self._reached + turn and self._is_only_claim(claim):
                 self._is_summed = False
                 self._line = [other for other in self._line if other is not claim]
@@ -148,7 +152,7 @@ class BudgetQueue:
         start = self._start_of(replica, turn)
         self._number += 1
         self._is_summed = False
-        claim = self._claims[link] = _Claim(link, replica, size, until, is_urgent, start, self._number)
+        claim = self._claims[link] = _Claim(link, replica, size, share, until, is_urgent, start, self._number)
         insort(self._line, claim)
         self._urgent_count += is_urgent
 
@@ -175,9 +179,14 @@ class BudgetQueue:
             self._owed += size * FLOOR / (1 - FLOOR)
 
     def owe(self, replica: Hashable, size: float) -> None:
-        """Note that `replica` had `size` bytes without a turn: its next turn comes later by as much."""
-        if self._line:
+        """Note that `replica` had `size` bytes without a turn: its next turns come later by as much."""
+        if self._line and size:
             self._finished[replica] = max(self._reached, self._finished.get(replica, 0.0)) + size
+            for claim in self._line:
+                if claim.replica == replica:
+                    claim.start += size
+            self._line.sort()
+            self._is_summed = False
 
     def leave(self, link: Hashable) -> None:
         """Take `link` out of the line."""
@@ -195,7 +204,7 @@ class BudgetQueue:
     def _start_of(self, replica: Hashable, turn: float) -> float:
         """Return where a replica's next turn begins: after its last one, and after all that it waits for."""
         start = min(max(self._reached, self._finished.get(replica, 0.0)), self._reached + turn)
-        return start + sum([claim.size for claim in self._line if claim.replica == replica])
+        return start + sum([claim.share for claim in self._line if claim.replica == replica])
 
     def _sum(self, now: float, most: float) -> None:
         """Sum up the bytes in line, up to `most`."""

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from quota.budget.ledger import StrictLedger
+from quota.budget.simple_rate import SimpleRate
+from quota.scopes import Ends
 from quota.settings import Policy
 
-Coverage = Callable[[bytes | None, bytes], Container[int]]
-"""Returns the partitions of a topic whose bytes belong to a quota, by its name (UTF-8; None while unknown) and id."""
+Coverage = Callable[[bytes | None, bytes, Ends], Container[int]]
+"""Returns the partitions of a topic whose bytes belong to a quota on a link.
+
+The topic is given by its name (UTF-8; None while unknown) and id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Part:
     reserved: int
     """What may come: the first partition with data returns a whole batch, however large."""
     batch: int
-    """The largest batch in it. A batch cannot be split, so it may go beyond the window."""
+    """The largest batch that is expected in it. A batch cannot be split, so it may go beyond the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +86,36 @@ class Quota(ABC):
     reserves: ClassVar[bool]
     """Whether bytes are reserved before they go."""
 
-    def __init__(self, name: str, ledger: StrictLedger, covers: Coverage, *, counts_in_sync: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        ledger: StrictLedger,
+        covers: Coverage,
+        measured: SimpleRate,
+        *,
+        counts_in_sync: bool = True,
+        is_observed: bool = False,
+    ) -> None:
         self.name = name
         self.ledger = ledger
         self.covers = covers
+        self.measured = measured
+        """The samples of what has passed, as Kafka takes them."""
+        self.passed_bytes = 0
+        """All that has passed of it."""
         self.counts_in_sync = counts_in_sync
+        self.is_observed = is_observed
+        """Whether it only counts, and holds nothing back."""
 
     @property
     def rate(self) -> int | None:
         """Bytes/s; None limits nothing, 0 lets nothing through."""
         return self.ledger.rate
+
+    @property
+    def limits(self) -> bool:
+        """Whether it may hold something back."""
+        return self.ledger.rate is not None and not self.is_observed
 
     def look(self) -> None:
         """Bring what depends on time up to date, before links ask."""
@@ -101,15 +125,11 @@ class Quota(ABC):
         """Return what one fetch may have. Changes nothing."""
 
     @abstractmethod
-    def needed(self, part: Part) -> float:
-        """Return the bytes that a link with this part has to wait for in line."""
-
-    @abstractmethod
     def judge(self, offer: Offer, part: Part) -> Verdict:
         """Return whether `part` of a fetch may be granted. Changes nothing."""
 
-    def wait(self, ask: Ask, offer: Offer, needed: float, now: float) -> None:
-        """Keep the link's place in the line, for `needed` bytes."""
+    def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
+        """Keep the link's place in the line, for `part`."""
 
     def served(self, ask: Ask, part: Part) -> None:
         """Note that the link was granted `part`."""
@@ -118,7 +138,13 @@ class Quota(ABC):
         """Note that the link wants nothing at the moment."""
 
     def record(self, size: int) -> None:
-        """Bytes of it have passed. Not called for the configured quota: its side records them."""
+        """Note that bytes of it have passed."""
+        self.measured.record(size)
+        self.passed_bytes += size
+
+    @abstractmethod
+    def is_exceeded(self, now: float) -> bool:
+        """Whether nothing of it could be granted now. It decides what an observed quota would have left out."""
 
     def owe(self, replica_id: int, size: int) -> None:
         """Note that a replica had `size` bytes without a grant: an offset probe brought them."""

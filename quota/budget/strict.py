@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 from quota.budget.ledger import CREDIT_SECONDS, WINDOW_SECONDS, StrictLedger
 from quota.budget.queue import CLAIM_SECONDS, BudgetQueue
 from quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
+from quota.budget.simple_rate import SimpleRate
 from quota.settings import Policy
 
 SHARE_SECONDS: Final = 0.12
@@ -45,12 +46,14 @@ class StrictQuota(Quota):
         name: str,
         ledger: StrictLedger,
         covers: Coverage,
+        measured: SimpleRate,
         line: BudgetQueue,
         clock: Callable[[], float],
         *,
         counts_in_sync: bool = True,
+        is_observed: bool = False,
     ) -> None:
-        super().__init__(name, ledger, covers, counts_in_sync=counts_in_sync)
+        super().__init__(name, ledger, covers, measured, counts_in_sync=counts_in_sync, is_observed=is_observed)
         self.line = line
         self._clock = clock
 
@@ -78,7 +81,10 @@ class StrictQuota(Quota):
             spend = max(spend, min(rate * min(ask.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
         return Offer(self, now, spend, share, ahead, turn)
 
-    def needed(self, part: Part) -> float:
+    def is_exceeded(self, now: float) -> bool:
+        return not self.rate or self.ledger.credit() <= 0
+
+    def _needed(self, part: Part) -> float:
         """Return the credit to wait for: all that the part reserves, but at most half of what can gather.
 
         A batch larger than the credit that can gather goes when half of that is there, and the rest becomes debt. It
@@ -88,7 +94,10 @@ class StrictQuota(Quota):
 
     def judge(self, offer: Offer, part: Part) -> Verdict:
         ledger, ahead = self.ledger, offer.ahead
-        ready = ledger.credit_at(self.needed(part) + ahead)
+        # The debt of a large batch would take from those ahead what they wait for.
+        makes_debt = part.reserved > max(offer.spend, ledger.most_credit)
+        needed = part.reserved if ahead and makes_debt else self._needed(part)
+        ready = ledger.credit_at(needed + ahead)
         # Compared with a new reading of the clock: the ledger has read it since the plan was begun.
         if ready > self._clock():
             return Verdict(False, ready)
@@ -101,14 +110,15 @@ class StrictQuota(Quota):
             return Verdict(False, ready)
         return Verdict(False, ledger.room_at(part.reserved - part.batch + ahead), spend=room)
 
-    def wait(self, ask: Ask, offer: Offer, needed: float, now: float) -> None:
+    def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
         self.line.wait(
             ask.link,
-            needed,
+            self._needed(part),
             now + CLAIM_SECONDS,
             replica=ask.replica_id,
             is_urgent=ask.is_urgent,
             turn=offer.turn,
+            share=part.share,
         )
 
     def served(self, ask: Ask, part: Part) -> None:

@@ -32,7 +32,7 @@ def commit(
 ) -> Steps[Decision]:
     """Carry out `plan`, which was made from `view` for `request` just now. Done in steps."""
     for claim in plan.claims:
-        claim.offer.quota.wait(view.ask, claim.offer, claim.needed, view.now)
+        claim.offer.quota.wait(view.ask, claim.offer, claim.part, view.now)
     if plan.action is Action.PASS:
         return (yield from commit_pass(state, link, request))
     if plan.action is Action.GRANT:
@@ -112,7 +112,13 @@ def _grant(
         first = funded + front if grants_are_first else front + funded
         request = request.with_(topics=first + asked)
         request = yield from sessions.whole(request, partitions.topics, chain(granted, partitions.waiting()))
-    fetch = InFlight(reserved=reserved, granted=granted, asks_all=plan.asks_all, grants_are_first=grants_are_first)
+    fetch = InFlight(
+        reserved=reserved,
+        granted=granted,
+        granted_bytes=sum([cap for _, cap in plan.grants]),
+        asks_all=plan.asks_all,
+        grants_are_first=grants_are_first,
+    )
     return _forward(state, request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes), fetch)
 
 
@@ -238,6 +244,6 @@ def _forward(
     limit = side.settings.response_max_bytes
     if limit is not None:
         request = response_limit.limit_response(request, limit, state.response_rotation)
-    walk = side.walked_topics(by_id=row.names_topics_by_id)
+    walk = side.walked_topics(state.partitions.ends, by_id=row.names_topics_by_id)
     head_patch = state.sessions.head_patch(leaves_out=leaves_out)
     return Forward(request, appended, appended_topics, walk, head_patch, state.partitions.count)

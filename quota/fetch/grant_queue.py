@@ -17,12 +17,13 @@ class GrantQueue:
     come after partitions that are never left out, each time anew.
     """
 
-    __slots__ = ("_is_sorted", "_reached", "_waiting", "paced")
+    __slots__ = ("_furthest", "_is_sorted", "_reached", "_waiting", "paced")
 
     def __init__(self) -> None:
         self._waiting: dict[ReplicaPartition, None] = {}
         self._is_sorted = True
         self._reached = 0.0  # where the last turn began, on a scale of bytes
+        self._furthest = 0.0  # where the last of all turns to come begins
         self.paced: dict[ReplicaPartition, None] = {}
         """Partitions that an earlier hop paces: it leaves them out at times, or asks for fewer bytes of them."""
 
@@ -65,7 +66,7 @@ class GrantQueue:
         """Note a grant of `size` bytes: the partition's next turn comes when all others have had as much."""
         self._reached = max(self._reached, replica.turn)
         replica.turn_before, replica.turn = replica.turn, self._reached + size
-        replica.is_again, replica.is_due_again = replica.is_due_again, False
+        self._furthest = max(self._furthest, replica.turn)
         del self._waiting[replica]
         self._waiting[replica] = None
         self._is_sorted = False
@@ -73,11 +74,17 @@ class GrantQueue:
     def brought_nothing(self, replica: ReplicaPartition) -> None:
         """Give a partition its turn back: the answer to its grant had no records of any partition.
 
-        It gets a turn back only once in a row. The reason for this: the next hop may have budget for every other fetch
-        only. Two partitions that take turns would then fall into step with that hop, and one of them would get nothing
-        for as long as it lasts.
+        The reason for this: the next hop may have budget for some of the fetches only. Partitions that take turns would
+        then fall into step with that hop, and one of them would get nothing for as long as it lasts. With two grants
+        and three in every other turn they fall out of step.
+
+        After that the partition comes behind all others, as the next hop may let nothing of it through at all.
         """
-        if not replica.is_again:
-            replica.is_due_again = True
+        replica.barren_grants += 1
+        if replica.barren_grants < 2 + replica.barren_turns % 2:
             replica.turn = replica.turn_before - 1  # in front of others whose turn begins at the same byte
-            self._is_sorted = False
+        else:
+            replica.barren_grants = 0
+            replica.barren_turns += 1
+            replica.turn = self._furthest
+        self._is_sorted = False

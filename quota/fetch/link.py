@@ -128,7 +128,8 @@ class ReplicaLink:
         """
         self.accounts.confirm()
         while self.state.in_flight:
-            self.accounts.count_as_sent(self.state.in_flight.popleft().reserved)
+            fetch = self.state.in_flight.popleft()
+            self.accounts.count_as_sent(fetch.reserved, fetch.likely_bytes)
 
     def release_if_stuck(self) -> None:
         """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed."""
@@ -138,7 +139,7 @@ class ReplicaLink:
         for fetch in self.state.in_flight:
             if fetch.reserved and now - fetch.forwarded_at >= STUCK_SECONDS + fetch.max_wait_seconds:
                 reserved, fetch.reserved = fetch.reserved, {}
-                self.accounts.count_as_sent(reserved)
+                self.accounts.count_as_sent(reserved, fetch.likely_bytes)
 
     def close(self) -> None:
         """End the link. Even if this fails half way, the link holds nothing of the budget afterwards."""

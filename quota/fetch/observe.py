@@ -28,7 +28,7 @@ def observe(
     side, partitions, sessions = state.side, state.partitions, state.sessions
     queue, is_throttling = partitions.queue, side.is_throttling
     order, largest_batch, is_urgent = GrantOrder(state.catch_up, queue, by_turns=True), 0, False
-    quotas = [quota for quota in side.quotas if quota.rate is not None] if queue else []
+    quotas = [quota for quota in side.quotas if quota.limits] if queue else []
     if any([quota.rate for quota in quotas]):
         order = state.catch_up.order(queue, now)
         largest_batch = next(iter(order)).largest_batch
@@ -51,7 +51,7 @@ def observe(
         ask=ask,
         order=order,
         offers=tuple([quota.offer(ask, now) for quota in quotas]),
-        has_several_quotas=len(side.quotas) > 1,
+        has_several_quotas=side.only_quota is None,
         count=partitions.count,
         behind_count=partitions.behind_count,
         unknown_count=partitions.unknown_count,

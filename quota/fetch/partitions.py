@@ -10,6 +10,7 @@ from quota.counters import IntervalCounts
 from quota.fetch.grant_queue import GrantQueue
 from quota.fetch.sessions import FetchSessions
 from quota.fetch.state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic, Upstream
+from quota.scopes import Ends
 from quota.side_state import SideState
 from quota.topic_names import printed_id
 
@@ -48,6 +49,11 @@ class LinkPartitions:
         return self.side.counted_peer(self.peer)
 
     @property
+    def ends(self) -> Ends:
+        """The brokers of the link."""
+        return Ends(self.replica_id, self.peer)
+
+    @property
     def any_wait(self) -> bool:
         """Whether any partition is throttled and not known to be in sync."""
         return self.behind_count > 0 or self.unknown_count > 0
@@ -65,7 +71,7 @@ class LinkPartitions:
             name = side.topic_names.name_of(key) if is_id else key
             shown = printed_id(key).encode() if name is None else name
             lag = self.asker.topic(self.replica_id, shown, names_topic=name is not None)
-            throttled, coverage = side.throttled_partitions(name, key), side.coverage(name, key)
+            throttled, coverage = side.throttled_partitions(name, key, self.ends), side.coverage(name, key, self.ends)
             topic = self.topics[key] = ReplicaTopic(key, name, lag, throttled, coverage, side.largest_batches.of(key))
         return topic
 
@@ -209,8 +215,8 @@ class LinkPartitions:
             topic.name = self.side.topic_names.name_of(topic.key)
             if topic.name is not None:
                 topic.lag.rename(topic.name)
-        topic.throttled = self.side.throttled_partitions(topic.name, topic.key)
-        topic.coverage = self.side.coverage(topic.name, topic.key)
+        topic.throttled = self.side.throttled_partitions(topic.name, topic.key, self.ends)
+        topic.coverage = self.side.coverage(topic.name, topic.key, self.ends)
         tells_lag = not topic.lag.is_known  # perhaps the cluster did not know the follower as a broker until now
         is_throttling = self.side.is_throttling
         for replica in topic.partitions.values():
@@ -230,8 +236,7 @@ class LinkPartitions:
         A known high watermark is at most the least offset of the ISR's members, so a replica below it is not one of
         them.
         """
-        is_in_sync = replica.has_caught_up or self.side.clock() < replica.in_sync_until
-        if is_in_sync or replica.partition not in replica.topic.throttled:
+        if replica.is_in_sync(self.side.clock()) or replica.partition not in replica.topic.throttled:
             self.place(replica, behind=False, unknown=False)
         elif replica.high_watermark == UNKNOWN_OFFSET:
             self.place(replica, behind=False, unknown=not self._is_in_isr(replica))

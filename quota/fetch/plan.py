@@ -106,10 +106,10 @@ class FetchView:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A place in a quota's line, in which the link waits for `needed` bytes."""
+    """A place in a quota's line, in which the link waits for `part`."""
 
     offer: Offer
-    needed: float
+    part: Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
                     spends[quota], smaller[quota] = verdict.spend, verdict.ready
                     break
             del spends[quota]
-            claims.append(Claim(offer, quota.needed(first[quota])))
+            claims.append(Claim(offer, first[quota]))
             ready = min(ready, fits_at)
             break
         else:
@@ -240,11 +240,15 @@ def fill(view: FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, .
                 if not _any_open(every):
                     break
                 continue
-            batch = replica.largest_batch
-            excess = max(0, batch - cap)
-            # A batch of unknown size is charged as the whole share. One larger than its cap comes whole where it is
-            # first.
-            taken = max(cap, replica.batches.next_size or replica.batches.largest) if cap > 1 else left
+            largest, seen = replica.largest_batch, replica.seen_batch
+            excess = max(0, largest - cap)
+            # Where a larger batch comes than was seen it comes alone. But the cap may hold many that are smaller, and
+            # they are no more than the window has room for, and one.
+            batch = seen + max(0, largest - max(cap, seen))
+            # A batch of unknown size is charged as the whole share, or as one that other links had of its topic. One
+            # larger than its cap comes whole where it is first.
+            size = replica.batches.next_size or replica.batches.largest
+            taken = max(cap, size) if cap > 1 else max(left, replica.topic.largest_batch.size)
         grants.append((replica, cap))
         for purse in own:
             purse.pay(taken, cap, batch, excess)
@@ -265,7 +269,7 @@ def _left(purse: _Purse) -> float:
 def _purses_of(replica: ReplicaPartition, purses: Mapping[Quota, _Purse]) -> list[_Purse]:
     """Return what a partition's bytes are paid from; empty where one of its quotas has nothing to spend."""
     coverage = replica.topic.coverage
-    quotas = [quota for quota, covered in coverage if quota.rate is not None and replica.partition in covered]
+    quotas = [quota for quota, covered in coverage if quota.limits and replica.partition in covered]
     return [purses[quota] for quota in quotas] if all([quota in purses for quota in quotas]) else []
 
 

@@ -51,6 +51,7 @@ class Settlement:
         self._head = head
         self._number = number
         self._now = state.side.clock()
+        self._only = state.side.only_quota
         self._granted = frozenset(fetch.granted)
         self._barren = set(fetch.granted)
         self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
@@ -100,30 +101,37 @@ class Settlement:
     # The budget
 
     def _tally(self, arrivals: list[_Arrival]) -> None:
-        has_several_quotas = len(self._state.side.quotas) > 1
-        for topic, replica, seen, is_throttled, waited in arrivals:
+        has_several_quotas = self._only is None
+        for arrival in arrivals:
+            _, replica, seen, is_throttled, waited = arrival
             self._cut += seen.cut_bytes
             self._is_live |= replica is not None and not waited
+            if has_several_quotas:
+                self._tally_by_ledger(arrival)
             if not is_throttled:
                 self._unthrottled += seen.size
                 continue
             self._throttled += seen.size
             if waited:
                 self._waited += seen.size
-            if has_several_quotas:
-                self._tally_by_ledger(topic, seen, waited=waited)
 
-    def _tally_by_ledger(self, topic: ReplicaTopic, seen: RecordsSeen, *, waited: bool) -> None:
+    def _tally_by_ledger(self, arrival: _Arrival) -> None:
+        topic, replica, seen, _, waited = arrival
+        is_in_sync = replica is None or replica.is_in_sync(self._now)
         for quota, covered in topic.coverage:
-            if seen.partition in covered and (waited or quota.counts_in_sync):
-                sizes = self._of_waiting if waited else self._in_sync
-                sizes[quota.ledger] = sizes.get(quota.ledger, 0) + seen.size
+            is_behind = not is_in_sync if quota.is_observed else waited
+            if seen.partition not in covered or not (is_behind or quota.counts_in_sync):
+                continue
+            sizes = self._of_waiting if waited and quota.limits else self._in_sync
+            sizes[quota.ledger] = sizes.get(quota.ledger, 0) + seen.size
+            if quota.is_observed and is_behind and quota.is_exceeded(self._now):
+                self._state.side.stats.would_leave_out[quota.name] += 1
 
     def _settle_budget(self, link: Hashable) -> None:
         state, fetch, side = self._state, self._fetch, self._state.side
         of_waiting, in_sync = self._of_waiting, self._in_sync
-        if len(side.quotas) == 1:
-            ledger = side.quotas[0].ledger
+        if self._only is not None:
+            ledger = self._only.ledger
             of_waiting, in_sync = {ledger: self._waited}, {ledger: self._throttled - self._waited}
         if fetch.is_probe:
             # At most one batch comes with an offset probe. Nothing was reserved for it, and no quota could have stopped
@@ -141,10 +149,9 @@ class Settlement:
             state.accounts.hand_over(reserved, of_waiting)
         for ledger, size in in_sync.items():
             ledger.charge(size)
-        if self._throttled:
-            side.record(self._throttled)
-        for quota in side.quotas[1:]:
-            quota.record(of_waiting.get(quota.ledger, 0) + in_sync.get(quota.ledger, 0))
+        for quota in side.quotas:
+            if size := of_waiting.get(quota.ledger, 0) + in_sync.get(quota.ledger, 0):
+                side.record(quota, size)
 
     # Counts
 
@@ -163,6 +170,7 @@ class Settlement:
         for topic, replica, seen, _, _ in arrivals:
             if replica is not None:
                 self._barren.discard(replica)
+                replica.barren_grants = replica.barren_turns = 0
                 replica.served_number = self._number
                 replica.batches.learn(seen)
                 replica.arrived = seen.complete_bytes
@@ -175,20 +183,24 @@ class Settlement:
         - No partition has records: an earlier hop, or Kafka's own throttle, kept all of them. Nothing is learnt.
         - Other partitions filled the answer: there was no room left.
         - Else the cap was below one batch, and such a cap returns a batch only in the first partition with data. The
-          next grants go in front of other partitions; one that brings nothing there has nothing to give.
+          next grants go in front of other partitions. One that brings nothing there has nothing to give, or a later hop
+          has put a grant of its own in front of it: the next cap is larger.
         """
-        size = self._throttled + self._unthrottled
+        state, fetch, size = self._state, self._fetch, self._throttled + self._unthrottled
         if not size:
             for replica in self._barren:
-                self._state.partitions.queue.brought_nothing(replica)
-        if not size or self._fetch.grants_are_first:
+                state.partitions.queue.brought_nothing(replica)
             return
+        crowded_until = self._now + CROWDED_SECONDS
+        room = fetch.max_bytes - size
+        if state.crowded_until > self._now and room < state.partitions.most_max_bytes:
+            state.crowded_until = crowded_until  # others would still fill it
         for replica in self._barren:
-            is_full = self._fetch.max_bytes - size < replica.max_bytes
-            if not is_full:
+            is_full = room < replica.max_bytes
+            if not is_full or fetch.grants_are_first:
                 replica.batches.miss()
-            if is_full or replica.batches.has_to_be_first:
-                self._state.crowded_until = self._now + CROWDED_SECONDS
+            if not fetch.grants_are_first and (is_full or replica.batches.has_to_be_first):
+                state.crowded_until = crowded_until
                 replica.granted_offset = UNKNOWN_OFFSET
 
     # Liveness

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from protocol.fetch import NO_LEADER_EPOCH, made_up_entries
-from quota.batches import BatchSizes, LargestBatch
+from quota.batches import FEW, BatchSizes, LargestBatch
 from quota.budget.ledger import StrictLedger
 from quota.budget.quota import Quota
 from quota.lag.asked_topic import AskedTopic
@@ -21,6 +21,9 @@ Coverage = tuple[tuple[Quota, Container[int]], ...]
 """Quotas, each with the partitions of one topic whose bytes belong to it."""
 
 NEVER = float("-inf")
+UNSEEN_BATCH_BYTES = (
+    1024 * 1024
+)  # replica.fetch.max.bytes, and about message.max.bytes; an earlier hop may ask for less
 _ID_SIZE = 4  # bytes of a partition id: a block of entries is known by its first one
 
 
@@ -37,6 +40,8 @@ class ReplicaPartition:
 
     __slots__ = (
         "arrived",
+        "barren_grants",
+        "barren_turns",
         "batches",
         "behind",
         "earlier_high_watermark",
@@ -46,8 +51,6 @@ class ReplicaPartition:
         "high_watermark",
         "in_sync_from",
         "in_sync_until",
-        "is_again",
-        "is_due_again",
         "is_paced",
         "last_reported",
         "leader_epoch",
@@ -78,8 +81,8 @@ class ReplicaPartition:
         self.granted_offset = UNKNOWN_OFFSET  # the fetch offset at the last grant
         self.turn = 0.0  # where its next turn in the queue begins, on a scale of bytes
         self.turn_before = 0.0  # where its last turn began
-        self.is_due_again = False  # its last grant brought nothing, so the next one replaces it
-        self.is_again = False  # its last grant replaced one that brought nothing
+        self.barren_grants = 0  # grants of its turn so far, where they brought nothing
+        self.barren_turns = 0  # turns in a row that brought nothing
         self.was_queued = False  # since it fell behind last
         self.is_paced = False  # an earlier hop leaves it out at times, or asks for fewer bytes
         self.served_number = 0  # number of the link's last answer with records of it
@@ -90,6 +93,26 @@ class ReplicaPartition:
         self.entry = b""  # from v7 on: its latest entry as on the wire
         self.upstream = Upstream.ABSENT
 
+    @property
+    def seen_batch(self) -> int:
+        """The largest batch that its topic had lately on any link, or its own next one, in bytes.
+
+        It is 0 until this link has seen a batch of the topic: those of other links may be small ones only.
+        """
+        lately = self.topic.largest_batch.size if self.topic.batches.seen else 0
+        return max(self.batches.next_size, lately)
+
+    @property
+    def largest_batch(self) -> int:
+        """What one whole batch of it may have, in bytes.
+
+        That is as much as was seen; but the first few batches of a topic may be small ones by chance. Where the next
+        size is not known either, it is as large a batch as a cluster with Kafka's defaults has.
+        """
+        if self.batches.next_size or self.topic.batches.seen >= FEW:
+            return self.seen_batch
+        return max(self.max_bytes, self.seen_batch, UNSEEN_BATCH_BYTES)
+
     def advance(self, fetch_offset: int) -> None:
         """Take a fetch offset beyond the last one, and learn the bytes per offset from it."""
         if self.arrived:
@@ -99,19 +122,13 @@ class ReplicaPartition:
         self.fetch_offset = fetch_offset
 
     @property
-    def largest_batch(self) -> int:
-        """What one whole batch of it may have, in bytes: as much as the topic's largest batch lately.
-
-        It is partition_max_bytes until this link has seen a batch of the topic: those of other links may be small ones
-        only.
-        """
-        lately = self.topic.largest_batch.size if self.topic.batches.seen else 0
-        return max(self.batches.next_size, lately) or self.max_bytes
-
-    @property
     def has_caught_up(self) -> bool:
         """Whether the fetch offset has reached the high watermark last reported."""
         return UNKNOWN_OFFSET < self.high_watermark <= self.fetch_offset
+
+    def is_in_sync(self, now: float) -> bool:
+        """Whether it has caught up, or had before it went back (see `go_back`)."""
+        return self.has_caught_up or now < self.in_sync_until
 
     @property
     def stalls(self) -> bool:
@@ -278,11 +295,18 @@ class InFlight:
     reserved: Mapping[StrictLedger, int] = field(default_factory=dict)  # bytes set aside
     max_bytes: int = 0  # of the whole answer
     granted: Sequence[ReplicaPartition] = ()
+    granted_bytes: int = 0  # all caps together
     grants_are_first: bool = False  # whether the grants stand in front of everything else
     is_probe: bool = False
     asks_all: bool = False  # whether it has every partition that waits, so that its answer is true for all
     forwarded_at: float = 0.0  # clock seconds
     max_wait_seconds: float = 0.0
+
+    @property
+    def likely_bytes(self) -> int:
+        """What its grants bring at most, as far as batches seen lately on any link tell."""
+        known = [replica.topic.largest_batch.size for replica in self.granted]
+        return self.granted_bytes + max(known) if known and all(known) else max(self.reserved.values(), default=0)
 
 
 Grant = tuple[ReplicaPartition, int]

@@ -17,7 +17,7 @@ from control import cluster_admin
 from control.cluster_admin import Partition, PartitionState, Reassignment, ThrottleSetting
 from control.errors import ControlError
 from tests.cli.commands import THROTTLE, Admin, failing
-from tests.proxy.page.made_up import MOVING, lag, late, side
+from tests.proxy.page.made_up import MOVING, lag, late, quota, side
 from tests.proxy.page.made_up import status as made_up_status
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 
@@ -99,8 +99,7 @@ def test_sidecars_are_at_the_brokers_hosts_and_one_port(
     assert main(["status", *CLUSTER, "--admin-port", port]) == 1
     captured = capsys.readouterr()
     rows = [line.split() for line in captured.out.splitlines() if "127.0.0." in line]
-    assert rows[0][:9] == ["1", admin.address, "1.2.3", "leader", "5", "MB/s", "http,", "1", "h"]
-    assert "4.96 MB/s" in captured.out
+    assert rows[0][:9] == ["1", admin.address, "1.2.3", "leader", "4.96", "MB/s", "5", "MB/s", "http,"]
     assert "4 min 15 s" in captured.out
     assert rows[2] == ["2", f"127.0.0.2:{port}", *["-"] * 8, "no", "answer"]
     assert captured.err == f"weir: no sidecar answers at 127.0.0.2:{port}: Connection refused.\n"
@@ -171,6 +170,23 @@ def test_status_tells_who_is_held_up_and_which_moves_are_stuck(
     assert "Stuck: orders-3, broker 9 is down." in out
     assert f"Kafka's own throttle: broker 1: {LEADER_RATE} = 5000000, " in out
     assert "stale" not in out
+
+
+def test_status_has_a_row_for_each_quota(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str]
+) -> None:
+    quotas = [quota("configured"), quota("recovery", 3_000_000, 1_500_000.0), quota("zones", 9, mode="observe")]
+    told = made_up_status(leader=side(quotas=quotas), follower=side())
+    told["settings"] = {"leader.recovery.throttled.rate": {"value": 3_000_000, "source": "file"}}
+    say(admins[0], told)
+    assert main(["status", *both]) == 0
+    rows = [line.split()[3:] for line in capsys.readouterr().out.splitlines() if admins[0].address in line]
+    assert [" ".join(row) for row in rows] == [
+        "leader 0 B/s none - 0 0 - ready",
+        "leader 1.5 MB/s 3 MB/s recovery, file - - - ready",
+        "leader 0 B/s 9 B/s, observed zones - - - ready",
+        "follower 0 B/s none - 0 0 - ready",
+    ]
 
 
 def test_status_json_has_sidecars_and_cluster(

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from proxy.cluster.channel import PlainChannel, metadata_version
 from proxy.cluster.client import FIRST_RETRY_SECONDS
+from proxy.cluster.followers import Followers
 from proxy.cluster.kafka_channel import KafkaChannel
 from proxy.cluster.metadata import describe, names_of_ids
 from proxy.cluster.poll_stats import PollStats
@@ -57,7 +58,12 @@ class Watched:
                 in_sync=lambda found: self.told.append(("in sync", found)),
                 under_min_isr=lambda found: self.told.append(("under min ISR", found)),
                 broker_addresses=lambda found: self.told.append(("addresses", found)),
-                kafka_throttle=lambda layer: self.told.append(("throttle", layer)),
+                followers=Followers(
+                    throttle=lambda layer: self.told.append(("throttle", layer)),
+                    moves=lambda moves: self.told.append(("moves", moves)),
+                    racks=lambda racks: self.told.append(("racks", racks)),
+                    wants_facts=lambda: False,
+                ),
             ),
             EventLog(clock=self.clock),
             self.stats,

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from proxy.config.address import Address, Network
-from proxy.config.load import load_config, parse_config, throttle_settings
+from proxy.config.load import load_config, parse_config
 from proxy.config.tables import Config, ConfigError
+from proxy.config.throttle import throttle_settings
 from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ThrottledReplicas
 

@@ -9,6 +9,7 @@ from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log
+from tests.fakes.lines import line_of
 
 
 def test_only_the_links_in_front_count_as_ahead() -> None:
@@ -60,6 +61,7 @@ def test_links_share_one_quota_fairly(round_trips: tuple[float, ...]) -> None:
     asked_at: list[float] = [clock.now] * len(links)
     next_at = list(asked_at)
     answers: list[Forward | None] = [None] * len(links)
+    is_held = [False] * len(links)
     end = clock.now + seconds
     while (now := min(next_at)) < end:
         index = next_at.index(now)
@@ -72,7 +74,10 @@ def test_links_share_one_quota_fairly(round_trips: tuple[float, ...]) -> None:
             follower.take(topics, now)
             answers[index] = None
             requests[index], asked_at[index] = follower.request(), now
+            woken = throttle.next_in_line() or ()
+            next_at = [now if is_held[i] and links[i] in woken else at for i, at in enumerate(next_at)]
         decision = link.plan(requests[index], now - asked_at[index])
+        is_held[index] = isinstance(decision, Hold)
         if isinstance(decision, Hold):
             next_at[index] = max(decision.until, now + 0.0005)
             continue
@@ -153,7 +158,7 @@ def test_next_in_line_is_the_first_turn_and_the_first_probe_that_may_go() -> Non
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=1000))
     assert throttle.next_in_line() is None
     for link in "ab":
-        throttle.line.wait(link, 10, clock.now + 1)
+        line_of(throttle).wait(link, 10, clock.now + 1)
     assert throttle.next_in_line() == ["a"]
     throttle.offset_probes.ready_at("later", 2, clock.now + 5)
     throttle.offset_probes.ready_at("c", 3, clock.now)

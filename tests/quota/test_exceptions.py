@@ -19,6 +19,7 @@ from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log
+from tests.fakes.lines import line_of
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 MB = 1_000_000
@@ -118,4 +119,4 @@ def test_exception_at_any_line_leaves_nothing_reserved_when_all_is_closed(versio
         throttle = run(version, Interruption(line, count if at_last_time else 1))
         assert throttle.ledger.reserved == 0, line
         assert not throttle.links, line
-        assert len(throttle.line) == 0, line
+        assert len(line_of(throttle)) == 0, line

@@ -14,6 +14,12 @@ def full_ledger(clock: MovedClock) -> StrictLedger:
     return ledger
 
 
+def settle(ledger: StrictLedger, reserved: int, used: int) -> None:
+    """An answer comes, and its follower asks again at once."""
+    ledger.hand_over(reserved, used)
+    ledger.confirm(used)
+
+
 def test_credit_starts_empty_and_gathers_at_the_rate() -> None:
     clock = MovedClock()
     ledger = StrictLedger(clock, RATE)
@@ -28,7 +34,7 @@ def test_debt_of_an_oversized_batch_is_carried_until_it_is_paid_back() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)
     ledger.reserve(100)
-    ledger.settle(100, 5000)
+    settle(ledger, 100, 5000)
     assert ledger.credit() == pytest.approx(250 - 5000, abs=1)
     assert ledger.credit_at(0) == pytest.approx(clock.now + 4.75, abs=0.01)
     clock.move(2.0)  # the bytes have left the window, the debt has not gone with them
@@ -47,7 +53,7 @@ def test_debt_of_in_sync_bytes_is_bounded_by_one_window() -> None:
 
 def test_charge_does_not_forgive_a_deeper_debt() -> None:
     ledger = full_ledger(MovedClock())
-    ledger.settle(0, 5000)
+    settle(ledger, 0, 5000)
     ledger.charge(1)
     assert ledger.credit() == pytest.approx(250 - 5000, abs=1)
 
@@ -58,7 +64,7 @@ def test_refund_never_lifts_credit_above_the_most() -> None:
     ledger.reserve(200)
     assert ledger.credit() == pytest.approx(50, abs=1)
     clock.move(1.0)
-    ledger.settle(200, 0)
+    settle(ledger, 200, 0)
     assert ledger.credit() <= ledger.most_credit + 1
     assert ledger.reserved == 0
 
@@ -68,7 +74,7 @@ def test_room_counts_what_is_reserved_and_what_the_last_second_sent() -> None:
     ledger = full_ledger(clock)
     ledger.reserve(300)
     assert ledger.room() == pytest.approx(740, abs=1)
-    ledger.settle(300, 200)
+    settle(ledger, 300, 200)
     assert ledger.room() == pytest.approx(840, abs=1)
     clock.move(0.99)
     assert ledger.room() == pytest.approx(840, abs=1)
@@ -111,10 +117,10 @@ def test_credit_gathered_while_nobody_wanted_it_is_no_ones() -> None:
     ledger.want()
     assert ledger.credit() == pytest.approx(0, abs=1)
     clock.move(0.1)
-    ledger.settle(0, 1)
+    settle(ledger, 0, 1)
     ledger.want()
     assert ledger.credit() == pytest.approx(100, abs=2)  # busy: it stays
-    ledger.settle(0, 5000)
+    settle(ledger, 0, 5000)
     clock.move(1.01)
     ledger.want()
     assert ledger.credit() == pytest.approx(-3890, abs=5)  # a debt stays
@@ -150,7 +156,7 @@ def test_set_rate_caps_the_credit_saved_under_a_higher_one() -> None:
 
 def test_lowered_quota_keeps_no_more_debt_than_one_window_of_it() -> None:
     ledger = full_ledger(MovedClock())
-    ledger.settle(0, 50 * RATE)
+    settle(ledger, 0, 50 * RATE)
     ledger.set_rate(RATE // 10)
     assert ledger.credit() == pytest.approx(-RATE // 10, abs=1)
 
@@ -178,3 +184,24 @@ def test_account_gives_back_all_that_it_holds_when_it_is_closed() -> None:
     account.close()
     assert (account.held, ledger.reserved) == (0, 0)
     assert ledger.room() == pytest.approx(1040 - 280, abs=1)  # it may have been sent
+
+
+def test_answer_that_never_came_makes_no_more_debt_than_is_likely() -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    ledger.reserve(50 * RATE)
+    ledger.count_as_sent(50 * RATE, likely=2 * RATE)
+    assert ledger.credit() == pytest.approx(250 - 2 * RATE, abs=1)
+    assert ledger.room() < -48 * RATE  # all of it may have gone
+
+
+def test_answer_that_never_came_makes_ten_seconds_of_debt_at_most() -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    ledger.reserve(50 * RATE)
+    ledger.count_as_sent(50 * RATE, likely=50 * RATE)
+    assert ledger.credit() == pytest.approx(-10 * RATE, abs=1)
+    settle(ledger, 0, 20 * RATE)  # older debt stays, and no more comes on top
+    ledger.reserve(RATE)
+    ledger.count_as_sent(RATE, likely=RATE)
+    assert ledger.credit() == pytest.approx(-30 * RATE, abs=1)

@@ -1,7 +1,7 @@
 """Scenarios in which something was broken once, as small as they could be made."""
 
 from tests.quota.model.judge import judge
-from tests.quota.model.scenario import MB, Partition, Scenario, Side
+from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
 
 
 def violations(scenario: Scenario) -> list[str]:
@@ -56,4 +56,126 @@ def test_promise_beside_a_follower_that_begins_anew_with_each_fetch_holds() -> N
     partitions = (Partition(1, 0, 0, 0, 0, True, (1_000,), 9),)
     assert not violations(
         Scenario(6, "leader", side, side, partitions, rogues=("versions",), seconds=25.0, most_exchanges=150)
+    )
+
+
+def test_promise_of_a_batch_size_that_is_not_known_beside_a_cap_of_many_holds() -> None:
+    """As large a batch was expected as the cap, so the window was passed by for all of it: by many small ones."""
+    leader, follower = Side(MB, (0, 1)), Side(5 * MB, (0, 1))
+    partitions = (
+        Partition(0, 0, 0, 0, 0, True, (1_000,), 1_000),
+        Partition(1, 0, 0, 0, 0, True, (1_000,), 1_000),
+        Partition(3, 0, 0, 0, 0, True, (1_000,), 10_000),
+        Partition(3, 1, 0, 0, 0, True, (1_000,), 20_000),
+    )
+    events = (Event(0.68, "break"),)
+    assert not violations(
+        Scenario(12, "both", leader, follower, partitions, events, latency=0.005, seconds=40.0, most_exchanges=80)
+    )
+
+
+def test_promise_of_the_least_cap_of_an_earlier_hop_holds() -> None:
+    """One byte was asked for, so one byte was set aside for a batch of 900 KB, and that on two links at once."""
+    leader, follower = Side(50_000, (0,), order="round-robin"), Side(5 * MB, (0,), order="round-robin")
+    partitions = (
+        Partition(0, 4, 0, 2, 0, True, (900_000,), 1),
+        Partition(1, 3, 0, 2, 0, True, (900_000,), 1),
+        Partition(1, 4, 0, 3, 0, True, (1_000,), 1),
+        Partition(0, 9, 0, 3, 0, True, (900_000,), 2),
+    )
+    assert not violations(
+        Scenario(12, "both", leader, follower, partitions, bandwidth=20 * MB, seconds=40.0, most_exchanges=30)
+    )
+
+
+def test_promise_of_links_whose_batches_grow_at_the_same_offset_holds() -> None:
+    """Each had seen two small ones, and several asked at once: all of them brought a large one."""
+    side = Side(2 * MB, (0, 1), order="round-robin")
+    pattern = (50_000, 51_000, 400_000)
+    partitions = tuple(Partition(0, number, number, 0, 0, True, pattern, 11) for number in range(18))
+    assert not violations(Scenario(9, "follower", side, side, partitions, seconds=25.0, most_exchanges=150))
+
+
+def test_promise_of_a_partition_beside_one_that_the_next_hop_lets_nothing_through_of_holds() -> None:
+    """Its batches were not known, so each of its grants counted as 1 byte, and thousands of them were in front."""
+    leader, follower = Side(0, (0,), order="round-robin"), Side(MB, (0, 1), order="round-robin")
+    partitions = (Partition(1, 2, 0, 2, 0, True, (1_000,), 161), Partition(0, 2, 0, 2, 0, True, (1_000,), 1))
+    assert not violations(Scenario(7, "both", leader, follower, partitions, seconds=40.0, most_exchanges=50))
+
+
+def test_promise_of_partitions_in_step_with_a_slow_next_hop_holds() -> None:
+    """That had budget for every third fetch, and the same partition was in it each time."""
+    leader, follower = Side(100_000, (0,), order="round-robin"), Side(MB, (0,), order="round-robin")
+    partitions = (
+        Partition(0, 0, 0, 0, 0, True, (100_000,), 2),
+        Partition(0, 1, 0, 0, 0, True, (100_000,), 10),
+        Partition(1, 1, 0, 0, 0, False),
+    )
+    assert not violations(Scenario(9, "both", leader, follower, partitions, seconds=25.0, most_exchanges=50))
+
+
+def test_promise_beside_many_connections_that_wait_for_large_batches_holds() -> None:
+    """Their places in the line were as far apart as the credit that they waited for, and not as a batch."""
+    side = Side(20_000, (1,), order="round-robin")
+    partitions = (Partition(1, 0, 0, 0, 0, True, count=25),)
+    assert not violations(
+        Scenario(6, "leader", side, side, partitions, rogues=("many connections",), seconds=40.0, most_exchanges=30)
+    )
+
+
+def test_promise_beside_a_peer_that_never_reads_what_it_is_granted_holds() -> None:
+    """1 MiB was set aside for its batch of an unknown size, and became 52 s of debt when its connection ended."""
+    side = Side(20_000, (0,), order="round-robin")
+    partitions = (
+        Partition(0, 2, 0, 0, 0, True, count=6),
+        *[Partition(3, number, 0, 0, 0, True, count=10_000) for number in range(3)],
+    )
+    assert not violations(
+        Scenario(
+            5,
+            "follower",
+            side,
+            side,
+            partitions,
+            rogues=("never reads",),
+            bandwidth=20 * MB,
+            seconds=25.0,
+            most_exchanges=80,
+        )
+    )
+
+
+def test_promise_of_a_link_that_comes_seldom_beside_large_batches_holds() -> None:
+    """One behind it in the line took what it waited for, as a batch that makes debt leaves nothing to those ahead."""
+    side = Side(MB, (1,), order="round-robin")
+    partitions = (
+        Partition(1, 1, 0, 0, 0, True, (900_000,), 2),
+        *[Partition(3, number, 0, 0, 0, True, (900_000,), 55) for number in range(5)],
+    )
+    assert not violations(
+        Scenario(
+            2,
+            "follower",
+            side,
+            side,
+            partitions,
+            rogues=("never reads",),
+            bandwidth=20 * MB,
+            latency=0.005,
+            seconds=25.0,
+            most_exchanges=50,
+        )
+    )
+
+
+def test_promise_of_what_the_next_hop_puts_its_own_grants_in_front_of_holds() -> None:
+    """A cap of 1 byte returns a batch in front of all else only, and stayed as it was."""
+    leader, follower = Side(20_000, (0,), order="round-robin"), Side(20 * MB, (1,), order="round-robin")
+    partitions = (
+        Partition(0, 3, 0, 0, 0, True, count=31),
+        Partition(1, 1, 0, 0, 0, True, count=1_000),
+        *[Partition(3, number, 0, 0, 0, True, count=20_000) for number in range(10)],
+    )
+    assert not violations(
+        Scenario(3, "both", leader, follower, partitions, bandwidth=20 * MB, seconds=40.0, most_exchanges=30)
     )

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quota.budget.ledger import StrictLedger
-from quota.budget.optimistic import Kip73Quota
-from quota.budget.queue import BudgetQueue
-from quota.budget.simple_rate import SimpleRate
-from quota.budget.strict import StrictQuota
 from quota.fetch.observe import observe
 from quota.fetch.plan import Action, plan
-from quota.settings import ThrottleSettings
+from quota.scopes import Matching, Recovering, Scope
+from quota.settings import QuotaSettings, ThrottleSettings
 from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS, EVERY_PARTITION, NO_PARTITION
+from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
@@ -29,11 +25,8 @@ TOPICS = (b"a", b"b", b"c")
 SECONDS = 8.0
 
 
-def quota(name: str, rate: int | None, topics: Container[bytes], clock: MovedClock, **more: bool) -> StrictQuota:
-    def covers(topic: bytes | None, topic_id: bytes) -> Container[int]:
-        return EVERY_PARTITION if topic in topics else NO_PARTITION
-
-    return StrictQuota(name, StrictLedger(clock, rate), covers, BudgetQueue(clock), clock, **more)
+def quota(name: str, rate: int, topics: Iterable[bytes]) -> QuotaSettings:
+    return QuotaSettings(name, rate, Matching(topics=tuple(topic.decode() for topic in topics)))
 
 
 @dataclass(frozen=True)
@@ -54,10 +47,10 @@ def received(
 ) -> Mapping[bytes, list[tuple[float, int]]]:
     """(time, bytes) by topic; the configured quota covers topic c, and every topic has backlog without end."""
     clock = MovedClock()
+    quotas = tuple(quota(f"limit-{number}", limit.rate, limit.topics) for number, limit in enumerate(limits))
     replicas = {"c": ALL_REPLICAS}
-    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=rate, replicas=replicas, order=order))  # type: ignore[arg-type]
-    for number, limit in enumerate(limits):
-        throttle.add_quota(quota(f"limit-{number}", limit.rate, limit.topics, clock))
+    settings = ThrottleSettings(rate=rate, replicas=replicas, quotas=quotas, order=order)  # type: ignore[arg-type]
+    throttle = Throttle("leader", 1, clock, settings)
     logs = {(topic, partition): Log([BATCH] * 20_000) for topic in TOPICS for partition in range(2)}
     offsets = dict.fromkeys(logs, 0)
     link, leader = throttle.link(2), Leader(logs)
@@ -113,28 +106,26 @@ def test_quota_of_0_stops_its_own_topics_and_nothing_else() -> None:
 
 def test_added_quota_of_kafkas_policy_holds_too() -> None:
     clock = MovedClock()
-    throttle = Throttle("leader", 1, clock, ThrottleSettings())
-    measured, ledger = SimpleRate(clock), StrictLedger(clock, MB)
-    throttle.add_quota(Kip73Quota("kafkas", ledger, lambda *_: EVERY_PARTITION, clock, measured, 1.0))
+    settings = ThrottleSettings(quotas=(quota("kafkas", MB, TOPICS),), policy="kip73")
+    throttle = Throttle("leader", 1, clock, settings)
     leader = Leader({(topic, 0): Log([BATCH] * 20_000) for topic in TOPICS})
     talk = Conversation(clock, throttle.link(2), leader, Follower(dict.fromkeys(leader.logs, 0)))
     talk.run(30.0)
     assert mean_rate(talk.follower.received, 1010.0, 1030.0) == pytest.approx(MB, rel=0.15)
 
 
-@pytest.mark.parametrize("counts_in_sync", [True, False])
-def test_bytes_in_sync_are_counted_in_the_quotas_that_count_them(counts_in_sync: bool) -> None:
+@pytest.mark.parametrize(("scope", "counts_in_sync"), [(Matching(), True), (Recovering(), False)])
+def test_bytes_in_sync_are_counted_in_the_quotas_that_count_them(scope: Scope, counts_in_sync: bool) -> None:
     clock = MovedClock()
-    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}))
-    added = quota("added", MB, TOPICS, clock, counts_in_sync=counts_in_sync)
-    throttle.add_quota(added)
+    quotas = (QuotaSettings("added", MB, scope),)
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}, quotas=quotas))
     leader = Leader({(b"a", 0): Log([BATCH] * 10, high_watermark=0)})  # what it has is above its high watermark
     talk = Conversation(clock, throttle.link(2), leader, Follower({(b"a", 0): 0}))
     for _ in range(3):
         talk.exchange()
     assert talk.follower.offsets[b"a", 0] == 10
     assert throttle.ledger.room() < MB
-    assert (added.ledger.room() < MB) == counts_in_sync
+    assert (throttle.quotas[1].ledger.room() < MB) == counts_in_sync
 
 
 def test_plan_without_a_commit_changes_nothing() -> None:
@@ -142,8 +133,8 @@ def test_plan_without_a_commit_changes_nothing() -> None:
 
     def answers(is_dry_run: bool) -> list[dict[tuple[bytes, int], tuple[int, int]]]:
         clock = MovedClock()
-        throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}))
-        throttle.add_quota(quota("added", MB // 2, TOPICS, clock))
+        quotas = (quota("added", MB // 2, TOPICS),)
+        throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}, quotas=quotas))
         leader = Leader({(topic, 0): Log([BATCH] * 1_000) for topic in TOPICS})
         talk = Conversation(clock, throttle.link(2), leader, Follower(dict.fromkeys(leader.logs, 0)))
         actions: set[Action] = set()

@@ -3,6 +3,7 @@
 import pytest
 
 from quota.fetch.decisions import Forward, Hold
+from quota.scopes import Ends
 from quota.settings import ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 from quota.topic_names import CLUSTER_METADATA_ID
@@ -42,7 +43,7 @@ def test_a_topic_that_was_made_a_moment_ago_is_throttled_from_its_first_fetch_on
     made.follower.run(ANSWER_SECONDS / 2)
     throttle.topic_names_changed()  # the name of another topic came
     made.follower.run(ANSWER_SECONDS / 2)
-    assert TOPIC_ID in throttle.walked_topics(by_id=True)  # its batches are told apart, so that none is cut
+    assert TOPIC_ID in throttle.walked_topics(Ends(2, 2), by_id=True)  # its batches are told apart, so that none is cut
     learn(made, b"t")
     made.follower.run(5.0)
     assert worst_second(made.follower.received) <= 1.05 * MB + BATCH

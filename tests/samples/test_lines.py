@@ -199,13 +199,13 @@ def test_quota_line_has_the_bytes_of_each_second_of_the_clock() -> None:
     clock = MovedClock(1000.5)
     throttle = make_throttle(clock)
     for size, seconds in ((5, 0.25), (7, 0.25), (11, 2.0)):
-        throttle.record(size)
+        throttle.record(throttle.quotas[0], size)
         clock.move(seconds)
     (first,) = of_kind(sample(throttle, clock), QuotaLine)
     assert (first.quota, first.rate, first.policy) == ("leader.replication.throttled.rate", RATE, "strict")
     assert (first.in_force_from_seconds, first.in_force_until_seconds) == (1000.5, 1003.0)
     assert (first.bytes, first.first_second, first.bytes_by_second) == (23, 1000, (12, 11, 0))
-    throttle.record(13)
+    throttle.record(throttle.quotas[0], 13)
     (second,) = of_kind(sample(throttle, clock), QuotaLine)
     assert (second.first_second, second.bytes_by_second) == (1003, (13,))
 
@@ -215,7 +215,7 @@ def test_quota_changed_in_an_interval_has_a_line_for_each_rate_and_none_while_ab
     throttle = make_throttle(clock)
     for rate in (RATE, None, 3):
         throttle.configure(ThrottleSettings(rate=rate, policy="kip73" if rate == 3 else "strict"))
-        throttle.record(5)
+        throttle.record(throttle.quotas[0], 5)
         clock.move(2)
     found = of_kind(sample(throttle, clock), QuotaLine)
     assert [(line.rate, line.policy, line.bytes) for line in found] == [(RATE, "strict", 5), (3, "kip73", 5)]
@@ -254,9 +254,9 @@ def test_topic_that_no_replica_fetches_any_more_is_forgotten() -> None:
 def test_interval_is_handed_over_whole() -> None:
     clock = MovedClock()
     throttle = make_throttle(clock)
-    throttle.record(5)
+    throttle.record(throttle.quotas[0], 5)
     clock.move(1)
     counts = throttle.cut_interval(clock())
-    throttle.record(7)
+    throttle.record(throttle.quotas[0], 7)
     assert isinstance(counts, IntervalCounts)
     assert [quota.seconds for quota in counts.quotas] == [{1000: 5}]

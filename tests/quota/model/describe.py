@@ -94,6 +94,11 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     yield replace(scenario, leader_slots=plain.leader_slots)
     yield replace(scenario, sidecar_slots=plain.sidecar_slots)
     yield replace(scenario, names_known_after=plain.names_known_after)
+    yield replace(
+        scenario,
+        leader=replace(scenario.leader, one_in=1, response_max_bytes=None),
+        follower=replace(scenario.follower, one_in=1, response_max_bytes=None),
+    )
     for order in (scenario.leader.order, "round-robin"):
         yield replace(
             scenario,

@@ -96,6 +96,7 @@ class Chain:
         self._bandwidth = bandwidth
         self._latency = latency
         self._sent: tuple[Response, float, float] | None = None  # on its way, from when to when
+        self._at_leader: deque[FetchRequest] = deque()  # a broker takes the next one when the last one is answered
 
     def ask(self, request: FetchRequest) -> None:
         """The follower sends `request`."""
@@ -124,7 +125,11 @@ class Chain:
 
     def pass_back(self, number: int, response: Response) -> None:
         """An answer arrived whole at hop `number`, at the follower below 0."""
-        self._sent = None
+        if self._sent is not None and response is self._sent[0]:
+            self._sent = None
+            self._at_leader.popleft()
+            if self._at_leader:
+                self.leader.fetch(self, self._at_leader[0])
         if not self.client.reads and response.size:
             for hop in self.hops:  # it stands in buffers for good: sent now, and not when its connection breaks
                 hop.break_off(response, 1.0)
@@ -159,7 +164,9 @@ class Chain:
         if number < len(self.hops):
             self.hops[number].take(request)
         else:
-            self.leader.fetch(self, request)
+            self._at_leader.append(request)
+            if len(self._at_leader) == 1:
+                self.leader.fetch(self, request)
 
 
 class Hop:
@@ -175,7 +182,7 @@ class Hop:
         self._opened_at = chain.world.now
         self._number = number
         self._link: ReplicaLink | None = None
-        self._request: FetchRequest | None = None
+        self._requests: deque[FetchRequest] = deque()  # one that is held, and those behind it
         self._is_held = False
         self._since = 0.0
         self._plan_number = 0
@@ -193,8 +200,10 @@ class Hop:
         if not self.is_throttled:
             self.chain.forward(self._number, request)
             return
-        self._request, self._since = request, self.chain.world.now
-        self._decide()
+        self._requests.append(request)
+        if len(self._requests) == 1:
+            self._since = self.chain.world.now
+            self._decide()
 
     def replan(self) -> None:
         """Plan the fetch that is held again."""
@@ -212,6 +221,9 @@ class Hop:
                 f"{self.sidecar.meter.side}, link {self.chain.number}: answered {response.head}, {line}"
             )
         meter = self.sidecar.meter
+        limit = self.sidecar.throttle.settings.response_max_bytes
+        if limit is not None and response.size > max(limit, meter.allowed.batch):
+            self.chain.world.violate("response limit", f"{meter.side}: {response.size:,} bytes, not {limit:,}")
         if meter.passed(terms, self.told, response.topics, response.bases, is_probe=is_probe) and is_probe:
             self._count_probe()
         self.told.take(response.topics)
@@ -247,8 +259,7 @@ class Hop:
             self.sidecar.wake_soon()
 
     def _decide(self) -> None:
-        world, request = self.chain.world, self._request
-        assert request is not None
+        world, request = self.chain.world, self._requests[0]
         self._plan_number += 1
         self._watch_for_spinning(world.now)
         if self._link is None:
@@ -259,7 +270,7 @@ class Hop:
             decision = self._link.plan(request, held)
         except Exception as error:  # noqa: BLE001 - as the proxy does
             self._give_up(error)
-            self._drop_held()
+            self._take_next()
             self.chain.forward(self._number, request)
             return
         if world.trace is not None and not (self._is_held and isinstance(decision, Hold)):
@@ -272,7 +283,7 @@ class Hop:
                 delay = max(decision.until - world.now, _SHORTEST_HOLD_SECONDS)
                 world.after(delay, self._time_is_over, self._plan_number)
             return
-        self._drop_held()
+        self._take_next()
         if isinstance(decision, Answer):
             version = request.header.api_version
             head, topics = scan(version, decision.frame)
@@ -285,6 +296,23 @@ class Hop:
     def _time_is_over(self, plan_number: int) -> None:
         if self._plan_number == plan_number:
             self.replan()
+
+    def _take_next(self) -> None:
+        """The first request is done with."""
+        self._drop_held()
+        self._requests.popleft()
+        if self._requests:
+            self.chain.world.after(0.0, self._look_at_next, self._requests[0])
+
+    def _look_at_next(self, request: FetchRequest) -> None:
+        if self.chain.is_open and not self._is_held and self._requests and self._requests[0] is request:
+            if self.is_throttled:
+                self._since = self.chain.world.now
+                self._decide()
+            else:
+                self.chain.forward(self._number, self._requests.popleft())
+                if self._requests:
+                    self.chain.world.after(0.0, self._look_at_next, self._requests[0])
 
     def _drop_held(self) -> None:
         self._is_held = False

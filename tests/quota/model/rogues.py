@@ -27,6 +27,7 @@ _PAUSE_SECONDS = 0.03  # between two fetches of one connection
 _MOST_FETCHES = 60  # of one connection
 SMALLEST, LARGEST = -(2**31), 2**31 - 1
 _CONNECTIONS: dict[Rogue, int] = {"long wait": 2, "never reads": 3, "many connections": 8}
+_IN_FLIGHT = 3  # of one connection, where a peer does not wait for answers
 
 
 class Peer:
@@ -57,7 +58,8 @@ class Peer:
         scenario = self.scenario
         self._requests = itertools.islice(self._all_requests(), _MOST_FETCHES)
         self.chain = Chain(self.world, self._sidecars, self._leader, self, scenario.bandwidth, scenario.latency)
-        self.ask(self.chain)
+        for _ in range(_IN_FLIGHT if self.rogue == "several in flight" else 1):
+            self.ask(self.chain)
 
     def ask(self, chain: Chain) -> None:
         """Send the next request, as bytes: a sidecar may find that they are no fetch."""
@@ -116,6 +118,9 @@ class Peer:
                 wanted = [(behind, number, PARTITION_MAX_BYTES), (self.second, number, PARTITION_MAX_BYTES)]
                 yield self._request(version, wanted)
                 yield self._request(version, wanted[:1] * 2)
+        elif self.rogue == "several in flight":
+            for number in itertools.count():
+                yield self._request(version, [(behind, number, PARTITION_MAX_BYTES)])
         elif self.rogue == "made up":
             for number in itertools.count():
                 yield self._made_up(number)

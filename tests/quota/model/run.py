@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protocol.fetch import FETCH_VERSIONS
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
+from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from tests.quota.model.follower import BACKOFF_SECONDS, Fetcher, Replica
 from tests.quota.model.hops import Chain, Sidecar
 from tests.quota.model.leader import LeaderNode
@@ -80,7 +80,9 @@ class Run:
         if self.by_id and (after is None or self.world.now < START + after):
             return frozenset()
         return frozenset(
-            self.key(one.topic, one.number) for one in self.scenario.partitions if one.topic in side.topics
+            self.key(one.topic, one.number)
+            for one in self.scenario.partitions
+            if one.topic in side.topics and not one.number % side.one_in
         )
 
     def play(self) -> Outcome:
@@ -171,15 +173,25 @@ class Run:
             learn()
 
     def _configure(self, sidecar: Sidecar, side: Side) -> None:
-        replicas = {TOPICS[topic]: ALL_REPLICAS for topic in side.topics}
+        replicas = {TOPICS[topic]: self._listed(topic, sidecar.throttle.broker_id, side) for topic in side.topics}
         settings = ThrottleSettings(
             rate=side.rate,
             replicas=replicas,
             policy=side.policy,
             order=side.order,
             session_slots=self.scenario.sidecar_slots,
+            response_max_bytes=side.response_max_bytes,
         )
         sidecar.configure(settings, self.throttled(side))
+
+    def _listed(self, topic: int, broker: int, side: Side) -> ThrottledReplicas:
+        if side.one_in == 1:
+            return ALL_REPLICAS
+        numbers = frozenset(one.number for one in self.scenario.partitions if one.topic == topic)
+        own = frozenset(number for number in numbers if not number % side.one_in)
+        return ThrottledReplicas(
+            {broker: own, broker + 1_000: numbers}
+        )  # what other brokers throttle counts for nothing
 
     def _connect(self, place: tuple[int, int, int], fetcher: Fetcher) -> None:
         leader, follower, _ = place
@@ -249,12 +261,12 @@ class Run:
 
     def _quota(self, event: Event) -> None:
         side = self.sides[event.side]
-        self._change(event.side, Side(event.value, side.topics, side.policy, side.order))
+        self._change(event.side, replace(side, rate=event.value))
 
     def _lists(self, event: Event) -> None:
         side = self.sides[event.side]
         lists = ((0,), (0, 1), (1,), (), (0, 1), (0, 2))[event.value or 0]
-        self._change(event.side, Side(side.rate, lists, side.policy, side.order))
+        self._change(event.side, replace(side, topics=lists))
 
     def _change(self, number: int, side: Side) -> None:
         self.sides[number] = side

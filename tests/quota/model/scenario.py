@@ -15,7 +15,15 @@ MB = 1_000_000
 
 Happening = Literal["break", "fail", "elect", "delete", "quota", "lists", "evict", "burst"]
 Rogue = Literal[
-    "negative", "never reads", "long wait", "high watermark", "many connections", "versions", "twice", "made up"
+    "negative",
+    "never reads",
+    "long wait",
+    "high watermark",
+    "many connections",
+    "versions",
+    "twice",
+    "made up",
+    "several in flight",
 ]
 ROGUES: tuple[Rogue, ...] = (
     "negative",
@@ -88,6 +96,8 @@ class Side:
     topics: tuple[int, ...]
     policy: Policy = "strict"
     order: Order = "urgent-first"
+    one_in: int = 1  # of the partitions of each topic one in so many is throttled, by its number; 1 is all of them
+    response_max_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,9 +137,28 @@ def draw(choose: Chooser, depth: int = 1) -> Scenario:
     A part of them is of a kind in which something was broken once.
     """
     scenario = _any(choose, depth)
-    if choose.chance(85):
-        return scenario
-    return choose.pick((_lists_differ, _nothing_may_pass, _last_is_large, _backlog_beside))(choose, scenario)
+    if not choose.chance(85):
+        once_broken = choose.pick((_lists_differ, _nothing_may_pass, _last_is_large, _backlog_beside))
+        scenario = once_broken(choose, scenario)
+    return _with_rarer_things(choose, scenario)
+
+
+def _with_rarer_things(choose: Chooser, scenario: Scenario) -> Scenario:
+    """Drawn last, so that all else of a seed is as it was before these were thought of."""
+    leader, follower, rogues = scenario.leader, scenario.follower, scenario.rogues
+    if choose.chance(10):
+        leader = replace(leader, one_in=choose.pick((2, 3)))
+    if choose.chance(10):
+        follower = replace(follower, one_in=choose.pick((2, 3)))
+    if choose.chance(8):
+        limit = choose.pick((MB, 100_000, 20_000, 5 * MB))
+        if choose.chance(50):
+            leader = replace(leader, response_max_bytes=limit)
+        else:
+            follower = replace(follower, response_max_bytes=limit)
+    if choose.chance(5):
+        rogues = (*rogues, "several in flight")
+    return replace(scenario, leader=leader, follower=follower, rogues=rogues)
 
 
 def _any(choose: Chooser, depth: int) -> Scenario:

@@ -116,9 +116,9 @@ class Watch:
             self._longest_waits[place] = waits = {}
             for topic in {key[0] for key in fetcher.replicas}:
                 seconds = SLACK_SECONDS + 2 * slowest
-                for sidecar in self.run.path(place[0], place[1]):
-                    if any(key[0] == topic for key in sidecar.meter.terms.throttled):
-                        seconds += lines[id(sidecar)]
+                path = self.run.path(place[0], place[1])
+                waiting_at = [one for one in path if any(key[0] == topic for key in one.meter.terms.throttled)]
+                seconds += sum(lines[id(sidecar)] for sidecar in waiting_at) or self._probes_first(place)
                 waits[topic] = seconds * (1.5 if self.run.scenario.rogues else 1.0)
 
     def _slowest_answer(self, fetcher: Fetcher) -> float:

@@ -1,0 +1,92 @@
+"""What the `[throttle]` table sets for each side, and what cannot be set together."""
+
+from __future__ import annotations
+
+from proxy.config.reader import ConfigError, join
+from proxy.config.tables import Cluster, Config, QuotaTable, ThrottleTable
+from quota.scopes import Matching, Reassigned, Recovering
+from quota.setting_names import FOLLOWER_REASSIGNMENT_RATE, LEADER_REASSIGNMENT_RATE
+from quota.settings import QuotaSettings, SideName, ThrottleSettings
+
+REASSIGNMENT = "reassignment"
+RECOVERY = "recovery"
+"""The names of the standing quotas, in metrics."""
+
+
+def check_throttle(table: ThrottleTable, cluster: Cluster | None, path: str = "") -> None:
+    """Check what one setting alone does not tell; ConfigError names the field, its path below `path`."""
+    needs_cluster = "needs [cluster]: only the cluster tells"
+    for name, rate in (
+        (LEADER_REASSIGNMENT_RATE, table.leader_reassignment_rate),
+        (FOLLOWER_REASSIGNMENT_RATE, table.follower_reassignment_rate),
+    ):
+        if rate is not None and cluster is None:
+            raise ConfigError(join(path, name), f"{needs_cluster} what a reassignment adds")
+    names: set[str] = set()
+    for index, quota in enumerate(table.quotas):
+        field = join(path, f"quotas[{index}]")
+        if quota.name in names:
+            raise ConfigError(f"{field}.name", f'"{quota.name}" is the name of another quota too')
+        names.add(quota.name)
+        given = {"peers": quota.peers, "racks": quota.racks, "topics": quota.topics}
+        if all(value is None for value in given.values()):
+            raise ConfigError(field, "covers nothing: give it peers, racks or topics")
+        for name, value in given.items():
+            if value == ():
+                raise ConfigError(f"{field}.{name}", "is empty: it would cover nothing; leave it out to cover all")
+        if quota.racks is not None and cluster is None:
+            raise ConfigError(f"{field}.racks", f"{needs_cluster} the racks of brokers")
+
+
+def wants_facts(table: ThrottleTable) -> bool:
+    """Whether it has to be known what reassignments add, or which rack a broker is in."""
+    rates = (
+        table.leader_reassignment_rate,
+        table.follower_reassignment_rate,
+        table.leader_recovery_rate,
+        table.follower_recovery_rate,
+    )
+    return any(rate is not None for rate in rates) or any(quota.racks is not None for quota in table.quotas)
+
+
+def throttle_settings(config: Config, table: ThrottleTable, side: SideName) -> ThrottleSettings:
+    """Return what `table` and the file's other tables set for one side's throttle."""
+    if side == "leader":
+        rate = table.leader_rate
+        replicas = {name: topic.leader_replicas for name, topic in table.topics.items() if topic.leader_replicas}
+    else:
+        rate = table.follower_rate
+        replicas = {name: topic.follower_replicas for name, topic in table.topics.items() if topic.follower_replicas}
+    return ThrottleSettings(
+        rate=rate,
+        replicas=replicas,
+        quotas=(*_standing_quotas(table, side), *[_scoped_quota(one) for one in table.quotas if one.side == side]),
+        is_observed=table.mode == "observe",
+        policy=config.quota.policy,
+        order=config.quota.order,
+        window_num=config.quota.window_num,
+        window_size_seconds=config.quota.window_size_seconds,
+        replica_lag_time_max_ms=config.quota.replica_lag_time_max_ms,
+        response_max_bytes=config.fetch.response_max_bytes,
+        session_slots=config.fetch.session_cache_slots,
+    )
+
+
+def _standing_quotas(table: ThrottleTable, side: SideName) -> list[QuotaSettings]:
+    if side == "leader":
+        reassignment, recovery = table.leader_reassignment_rate, table.leader_recovery_rate
+    else:
+        reassignment, recovery = table.follower_reassignment_rate, table.follower_recovery_rate
+    spares = table.under_min_isr != "throttled"
+    quotas = []
+    if reassignment is not None:
+        quotas.append(QuotaSettings(REASSIGNMENT, reassignment, Reassigned(spares)))
+    if recovery is not None:
+        quotas.append(QuotaSettings(RECOVERY, recovery, Recovering(spares)))
+    return quotas
+
+
+def _scoped_quota(table: QuotaTable) -> QuotaSettings:
+    peers = None if table.peers is None else frozenset(table.peers)
+    racks = None if table.racks is None else frozenset(table.racks)
+    return QuotaSettings(table.name, table.rate, Matching(peers, racks, table.topics), table.mode == "observe")

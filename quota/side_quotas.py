@@ -1,0 +1,216 @@
+"""One side's quotas: which replicas each covers, and all that they share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+
+from protocol.metadata import NO_ID
+from quota.budget.ledger import StrictLedger
+from quota.budget.optimistic import Kip73Quota
+from quota.budget.queue import BudgetQueue
+from quota.budget.quota import Coverage, Quota
+from quota.budget.simple_rate import SimpleRate
+from quota.budget.strict import StrictQuota
+from quota.scopes import ClusterFacts, Ends
+from quota.settings import Clock, QuotaSettings, ThrottleSettings
+from quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, EveryPartition
+from quota.topic_names import TopicNames
+
+CONFIGURED = "configured"
+"""The name of the quota of the listed replicas: `leader.` or `follower.replication.throttled.rate`."""
+
+
+class AllOf:
+    """The union of `parts`, without a copy of them."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: tuple[Container[int], ...]) -> None:
+        self._parts = parts
+
+    def __contains__(self, partition: object) -> bool:
+        return any(partition in part for part in self._parts)
+
+
+class _CoveredTopics:
+    """The topics that have partitions in any quota on a link, by name or by id."""
+
+    def __init__(self, quotas: SideQuotas, ends: Ends, *, by_id: bool) -> None:
+        self._quotas = quotas
+        self._ends = ends
+        self._by_id = by_id
+
+    def __contains__(self, key: object) -> bool:
+        if not isinstance(key, bytes):
+            return False
+        quotas = self._quotas
+        name, topic_id = (quotas.topic_names.name_of(key), key) if self._by_id else (key, NO_ID)
+        return any(quota.covers(name, topic_id, self._ends) for quota in quotas.quotas if quota.rate is not None)
+
+
+class SideQuotas:
+    """The quotas of one side, made from its settings. The first one is that of the listed replicas.
+
+    `generation` grows whenever the answer to "throttled?" may have changed.
+    """
+
+    def __init__(self, broker_id: int, clock: Clock, topic_names: TopicNames) -> None:
+        self.broker_id = broker_id
+        self.clock = clock
+        self.topic_names = topic_names
+        self.settings = ThrottleSettings()
+        self.generation = 0
+        self.facts = ClusterFacts({}, None, {})
+        self.names_awaited_until = math.inf  # when the first id without a name is no longer throttled (clock seconds)
+        self.quotas: tuple[Quota, ...] = ()
+        """All quotas that bytes may belong to; the one of the listed replicas is the first."""
+        self._listed: dict[bytes, frozenset[int] | EveryPartition] = {}
+        self._make_quotas(None)
+
+    @property
+    def ledger(self) -> StrictLedger:
+        """The ledger of the listed replicas' quota."""
+        return self.quotas[0].ledger
+
+    @property
+    def throttled_rate(self) -> SimpleRate:
+        """What has passed of the listed replicas."""
+        return self.quotas[0].measured
+
+    @property
+    def only_quota(self) -> Quota | None:
+        """The quota that all throttled bytes belong to; None where they may belong to several."""
+        first = self.quotas[0]
+        return first if len(self.quotas) == 1 and not first.is_observed else None
+
+    @property
+    def is_throttling(self) -> bool:
+        """Whether any quota may hold something back."""
+        return any([quota.limits for quota in self.quotas])
+
+    def put_in_force(self, settings: ThrottleSettings) -> None:
+        """Make the quotas that `settings` ask for. Those that stay keep what they know of passed bytes."""
+        previous, self.settings = self.settings, settings
+        self._listed = {}
+        for topic, replicas in settings.replicas.items():
+            if topic == CLUSTER_METADATA_TOPIC:
+                continue
+            partitions = replicas.partitions_of(self.broker_id)
+            if partitions is None:
+                self._listed[topic.encode()] = EVERY_PARTITION
+            elif partitions:
+                self._listed[topic.encode()] = partitions
+        self._make_quotas(previous)
+        self.generation += 1
+
+    def _make_quotas(self, previous: ThrottleSettings | None) -> None:
+        """Make the quotas of the settings. Only this function knows policies by their names."""
+        settings = self.settings
+        window = (settings.window_num, settings.window_size_seconds)
+        has_other_policy = previous is not None and previous.policy != settings.policy
+        is_new = previous is None or window != (previous.window_num, previous.window_size_seconds)
+        known = {quota.name: quota for quota in self.quotas}
+
+        def made(name: str, rate: int | None, covers: Coverage, *, counts_in_sync: bool, is_observed: bool) -> Quota:
+            quota = known.get(name)
+            ledger = StrictLedger(self.clock, rate) if quota is None else quota.ledger
+            if ledger.rate != rate:
+                ledger.set_rate(rate)
+            if quota is not None and not is_new and not has_other_policy:
+                quota.covers, quota.counts_in_sync, quota.is_observed = covers, counts_in_sync, is_observed
+                return quota
+            measured = SimpleRate(self.clock, *window) if quota is None or is_new else quota.measured
+            flags = {"counts_in_sync": counts_in_sync, "is_observed": is_observed}
+            if settings.policy == "kip73":
+                return Kip73Quota(name, ledger, covers, measured, self.clock, window[1], **flags)
+            # Links that waited in line for another policy wait for nothing any more.
+            line = quota.line if isinstance(quota, StrictQuota) else BudgetQueue(self.clock)
+            return StrictQuota(name, ledger, covers, measured, line, self.clock, **flags)
+
+        self.quotas = (
+            made(
+                CONFIGURED,
+                settings.rate,
+                self._listed_partitions,
+                counts_in_sync=True,
+                is_observed=settings.is_observed,
+            ),
+            *[
+                made(
+                    one.name,
+                    one.rate,
+                    self._coverage_of(one),
+                    counts_in_sync=one.scope.counts_in_sync,
+                    is_observed=one.is_observed or settings.is_observed,
+                )
+                for one in settings.quotas
+            ],
+        )
+
+    # What is throttled
+
+    def walked_topics(self, ends: Ends, *, by_id: bool) -> Container[bytes]:
+        """Return the topics with partitions in a quota, by name or id. Only there batches are told from cut ones."""
+        if len(self.quotas) == 1 and not by_id:
+            return self._listed
+        return _CoveredTopics(self, ends, by_id=by_id)
+
+    def throttled_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
+        """Return the topic's partitions that any quota may hold back on a link. None is a name not known yet."""
+        if (only := self.only_quota) is not None:
+            return only.covers(topic, topic_id, ends)
+        return AllOf(tuple([quota.covers(topic, topic_id, ends) for quota in self.quotas if quota.limits]))
+
+    def coverage(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> tuple[tuple[Quota, Container[int]], ...]:
+        """Return each quota with those of the topic's partitions that belong to it on a link."""
+        return tuple([(quota, quota.covers(topic, topic_id, ends)) for quota in self.quotas])
+
+    def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> frozenset[int] | EveryPartition:
+        """Return the topic's partitions in the settings' lists.
+
+        While the name of `topic_id` is on its way, all of the topic is throttled where anything is. Otherwise the first
+        fetch of a new topic would bring as much as fits in an answer.
+        """
+        if topic is not None:
+            return self._listed.get(topic, NO_PARTITION)
+        return self._while_unnamed(topic_id) if self.settings.rate is not None and self._listed else NO_PARTITION
+
+    def _coverage_of(self, quota: QuotaSettings) -> Coverage:
+        scope = quota.scope
+
+        def covers(topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
+            if topic is None and scope.needs_names:
+                return self._while_unnamed(topic_id)
+            return scope.partitions(self.facts, topic, ends)
+
+        return covers
+
+    def _while_unnamed(self, topic_id: bytes) -> frozenset[int] | EveryPartition:
+        until = self.topic_names.awaited_until(topic_id)
+        if until <= self.clock():
+            return NO_PARTITION
+        self.names_awaited_until = min(self.names_awaited_until, until)
+        return EVERY_PARTITION
+
+    def is_throttled(self, topic: str, partition: int) -> bool:
+        """Whether a partition's replica on this broker is in the settings' lists."""
+        return partition in self._listed.get(topic.encode(), NO_PARTITION)
+
+    # What the cluster says
+
+    def set_adding_replicas(self, adding: Mapping[bytes, Mapping[int, frozenset[int]]]) -> None:
+        """Take the brokers to which reassignments add replicas, by topic and partition."""
+        if adding != self.facts.adding:
+            self.facts.adding = adding
+            self._facts_changed()
+
+    def set_racks(self, racks: Mapping[int, str | None]) -> None:
+        """Take the racks of all brokers."""
+        if racks != self.facts.racks:
+            self.facts.racks = racks
+            self._facts_changed()
+
+    def _facts_changed(self) -> None:
+        if len(self.quotas) > 1:
+            self.generation += 1

@@ -1,0 +1,14 @@
+"""The line of links that wait for a throttle's listed replicas' quota."""
+
+from __future__ import annotations
+
+from quota.budget.queue import BudgetQueue
+from quota.budget.strict import StrictQuota
+from quota.throttle import Throttle
+
+
+def line_of(throttle: Throttle) -> BudgetQueue:
+    """Return the line of the `strict` policy's quota."""
+    strict = throttle.quotas[0]
+    assert isinstance(strict, StrictQuota)
+    return strict.line
