@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from proxy.admin.held_up import Facts, Limit, held_up_by
@@ -13,6 +14,7 @@ from proxy.config.reader import struct_fields
 from proxy.config.tables import ThrottleTable
 from quota.fetch.link import ReplicaLink
 from quota.layers import EffectiveThrottle
+from quota.throttle import Throttle
 from quota.throttled_replicas import ThrottledReplicas
 
 _ROWS_PER_SLICE = 500
@@ -27,13 +29,12 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
     rate = throttle.throttled_rate.rate()
     lag, stuck = await _lag_status(side, trend)
     waiting = {link.peer for link in throttle.links if link.unanswered_since is not None}
-    limits = tuple(
-        Limit("" if quota is throttle.quotas[0] else quota.name, quota.rate, quota.measured.rate())
-        for quota in throttle.quotas
-        if quota.rate is not None and quota.limits and throttle.in_force_since is not None
-    )
     facts = Facts(
-        lag["partitions_behind"], lag["partitions_stuck"], limits, tuple(sorted(waiting)), tuple(sorted(stuck))
+        lag["partitions_behind"],
+        lag["partitions_stuck"],
+        tuple(_limits(side.throttle)),
+        tuple(sorted(waiting)),
+        tuple(sorted(stuck)),
     )
     return {
         "policy": settings.policy,
@@ -72,6 +73,16 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
         "lag": lag,
         "held_up_by": held_up_by(facts)._asdict(),
     }
+
+
+def _limits(throttle: Throttle) -> Iterator[Limit]:
+    """Yield the quotas that may hold something back. That of the listed replicas does so where there are any."""
+    listed, *others = throttle.quotas
+    if listed.rate is not None and listed.limits and throttle.settings.replicas:
+        yield Limit("", listed.rate, listed.measured.rate())
+    for quota in others:
+        if quota.rate is not None and quota.limits:
+            yield Limit(quota.name, quota.rate, quota.measured.rate())
 
 
 def rate_settings(effective: EffectiveThrottle, now: float) -> dict[str, dict[str, Any]]:
