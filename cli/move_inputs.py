@@ -46,11 +46,17 @@ def told_errors() -> Iterator[None]:
         raise CommandError(f"{str(error).removesuffix('.')}.") from error
 
 
-def connector(bootstrap_server: str, command_config: Path | None) -> Callable[[], MoveAdmin]:
+def connector(
+    bootstrap_server: str, command_config: Path | None, timeout_seconds: float = 30
+) -> Callable[[], MoveAdmin]:
     """Return a function that connects to the cluster. CommandError where the options are wrong."""
-    from control.client_properties import PropertiesError, read_properties
-    from control.move_admin import MoveAdmin
-
+    try:
+        from control.client_properties import PropertiesError, read_properties
+        from control.move_admin import MoveAdmin
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"a package is not installed ({error.name}): pip install kafka-python, for commands that act on a cluster."
+        ) from error
     # What the client has to say of a connection is in the error that it raises, too.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     servers = [server.strip() for server in bootstrap_server.split(",")]
@@ -64,7 +70,7 @@ def connector(bootstrap_server: str, command_config: Path | None) -> Callable[[]
             options = read_properties(command_config).options
         except PropertiesError as error:
             raise CommandError(f"--command-config: {error}.", WRONG_USAGE) from error
-    return lambda: MoveAdmin(servers, client_options=options)
+    return lambda: MoveAdmin(servers, timeout_seconds=timeout_seconds, client_options=options)
 
 
 def read_file(option: str, path: Path, parse: Callable[[str], _T]) -> _T:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
@@ -54,8 +54,7 @@ class PartitionState:
 class ThrottleSetting(NamedTuple):
     """One setting of Kafka's own throttle, where it is set: a broker's rate (bytes/s), or a topic's list."""
 
-    kind: str
-    """`broker` or `topic`."""
+    kind: Literal["broker", "topic"]
     name: str
     setting: str
     value: str
@@ -246,23 +245,13 @@ class ClusterAdmin:
         wanted += [ConfigResource(ConfigResourceType.TOPIC, topic, _ASKED_OF_TOPICS) for topic in topics]
         found = []
         for label, entries in self._described(wanted).items():
-            kind, _, name = label.partition(" ")
+            kind: Literal["broker", "topic"] = "broker" if label.startswith("broker ") else "topic"
+            name = label.partition(" ")[2]
             for setting, entry in sorted(entries.items()):
                 if setting in _THROTTLES and entry["value"] is not None and str(entry["value"]) not in _UNSET:
                     source = str(entry["config_source"])
                     found.append(ThrottleSetting(kind, name, setting, str(entry["value"]), source))
         return found
-
-    def delete_settings(self, settings: Iterable[ThrottleSetting]) -> None:
-        """Delete these settings and no others; what else is set there stays."""
-        brokers: dict[int, dict[str, None]] = {}
-        topics: dict[str, dict[str, None]] = {}
-        for setting in settings:
-            if setting.kind == "broker":
-                brokers.setdefault(int(setting.name), {})[setting.setting] = None
-            else:
-                topics.setdefault(setting.name, {})[setting.setting] = None
-        self._alter(brokers, topics, lambda client: client.reset_configs)
 
     def set_native_throttle(
         self, rates: Mapping[int, Mapping[str, int]], replicas: Mapping[str, Mapping[str, str]]

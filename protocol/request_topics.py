@@ -130,10 +130,12 @@ def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
     for start in range(0, len(topics), _STEP_TOPICS):
         if start:
             yield
+        step: list[bytes] = []
         for name, entries, stride, _ in topics[start : start + _STEP_TOPICS]:
             if stride != size or len(entries) % size:
                 raise ValueError(f"Entries of {stride} bytes cannot stand in v{row.api_version}, which has {size}.")
-            parts += (string_length(len(name)), name, entry_count(len(entries) // stride), entries)
+            step += (string_length(len(name)), name, entry_count(len(entries) // stride), entries)
+        parts.append(b"".join(step))  # so that little is left to join at the end
 
 
 def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[tuple[list[RequestTopic], int]]:
@@ -245,6 +247,7 @@ def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
     parts.append(b"")  # the count of topics, filled in at the end
     by_id = row.names_topics_by_id
     count = index = 0
+    step_at = len(parts)
     while index < len(topics):
         name, entries, stride, tags = topics[index]
         partitions = len(entries) // stride
@@ -262,6 +265,8 @@ def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
         parts.append(tags or NO_TAGS)
         count += 1
         if not count % _STEP_TOPICS:
+            parts[step_at:] = [b"".join(parts[step_at:])]  # as in write_classic_topics
+            step_at = len(parts)
             yield
     parts[count_at] = COMPACT.count(count)
 

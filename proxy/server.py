@@ -15,9 +15,12 @@ from proxy.sidecar import ListenError, Sidecar
 
 __all__ = ["ListenError", "run_sidecar"]
 
-_NEW_OBJECTS_BEFORE_COLLECTION = 10_000
-"""Python looks for reference cycles after this many new objects. The data path makes hardly any, and stands still
-meanwhile."""
+_COLLECTIONS = 1_000, 20, 50
+"""When Python looks for reference cycles: after so many new objects, after so many looks at those, and so on.
+
+The data path makes hardly any cycles, and stands still meanwhile. So the frequent looks take in 20,000 objects at most.
+All objects are looked at after a million new ones: with 50,000 topics on a link that takes 0.2 s.
+"""
 
 
 def run_sidecar(config: Config, path: Path, version: str) -> int:
@@ -28,7 +31,7 @@ def run_sidecar(config: Config, path: Path, version: str) -> int:
     """
     configure_logging(as_json=config.log.json, level=config.log.level)
     raise_descriptor_limit()
-    gc.set_threshold(_NEW_OBJECTS_BEFORE_COLLECTION)
+    gc.set_threshold(*_COLLECTIONS)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_serve(config, path, version))
 

@@ -62,9 +62,12 @@ class Inflow:
 
         Returns whether a large buffer is worth it: a small one came full, with few frames in it.
         """
-        at, frames = self._take_some(view)
-        if at < len(view):
-            end = clock() + (0.0 if self._turns.is_busy else _AT_ONCE_SECONDS)
+        is_busy = self._turns.is_busy
+        # A hundred connections may have something to read in one turn of the loop: then none of them may take many
+        # frames at once.
+        at, frames = (0, MOST_FRAMES) if is_busy and self._has_many_small(view) else self._take_some(view)
+        if 0 < at < len(view):
+            end = clock() + (0.0 if is_busy else _AT_ONCE_SECONDS)
             while at < len(view) and self.is_open and not self._pump.is_paused(BLOCKED):
                 if frames * _SMALL_FRAME >= at and clock() >= end:
                     break
@@ -109,6 +112,12 @@ class Inflow:
         else:
             self._pump.resume(UNTAKEN)
         self._owner.took(self._pump)
+
+    def _has_many_small(self, view: memoryview) -> bool:
+        before = self._cutter.place
+        size, frames = self._cutter.cut(view, MOST_FRAMES)
+        self._cutter.place = before
+        return size < len(view) and size < frames * _SMALL_FRAME
 
     def _take_some(self, view: memoryview) -> tuple[int, int]:
         """Have at most MOST_FRAMES taken. Returns the bytes taken, and the frames seen in them."""

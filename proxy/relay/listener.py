@@ -14,7 +14,7 @@ from proxy.relay.side import Side
 from proxy.relay.transport import TcpTransport
 
 _BACKLOG: Final = 1024
-_ACCEPTS_IN_A_ROW: Final = 8
+_ACCEPTS_IN_A_ROW: Final = 2  # in one turn of the loop: each costs up to half a millisecond
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
 
 

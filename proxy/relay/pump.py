@@ -103,11 +103,13 @@ class Pump:
         return bool(self._paused & reasons)
 
     def pause(self, reason: int) -> None:
-        """Stop reading until `resume` was called for this reason and all others."""
+        """Stop reading until `resume` was called for this reason and all others.
+
+        A source that is STOPPED is watched until it sends something: most of them wait for an answer, and send nothing.
+        """
         self._paused |= reason
-        if self._reading:
-            self._reading = False
-            self._source.unwatch_reads()
+        if reason != STOPPED:
+            self._unwatch()
 
     def resume(self, reason: int) -> None:
         """Withdraw a reason. Without any left, read."""
@@ -119,6 +121,7 @@ class Pump:
     def close(self) -> None:
         """Give the buffer back and let go of both connections, which stay open. Unsent bytes are dropped."""
         self.pause(STOPPED)
+        self._unwatch()
         if self._writing:
             self._writing = False
             self._target.unwatch_sends()
@@ -147,10 +150,17 @@ class Pump:
                 self.resume(BLOCKED)
                 self._owner.unblocked(self)
 
+    def _unwatch(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._source.unwatch_reads()
+
     def _readable(self) -> None:
-        if not self.waits_in_line:
+        if self._paused:
+            self._unwatch()
+        elif not self.waits_in_line:
             self._read(READS_IN_A_ROW)
-        elif not self._paused:
+        else:
             self.pause(IN_LINE)
             self._turns.add(self._read_in_turn)
 
@@ -195,6 +205,7 @@ class Pump:
     def _end(self) -> None:
         self._give_back()
         self.pause(STOPPED)
+        self._unwatch()
         with contextlib.suppress(OSError):  # the target may be gone already
             self._target.finish()
         self._owner.ended(self)

@@ -61,11 +61,12 @@ class Transport(Protocol):
 class TcpTransport:
     """A connected, non-blocking TCP socket, watched by the running event loop: asyncio's own or uvloop."""
 
-    __slots__ = ("_loop", "connection", "receive_into", "send", "send_many", "tells_again")
+    __slots__ = ("_descriptor", "_loop", "connection", "receive_into", "send", "send_many", "tells_again")
 
     def __init__(self, connection: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
         self.connection = connection
+        self._descriptor = connection.fileno()  # the loop takes a socket too, but writes its name each time
         # libuv stops watching a socket after a reset, although bytes may be left to read.
         self.tells_again: bool = isinstance(self._loop, asyncio.SelectorEventLoop)
         # The socket's own methods: wrapping each in a method of this class would cost throughput.
@@ -88,19 +89,19 @@ class TcpTransport:
 
     def watch_reads(self, callback: Callable[[], None]) -> None:
         """Watch with the loop's add_reader."""
-        self._loop.add_reader(self.connection, callback)
+        self._loop.add_reader(self._descriptor, callback)
 
     def unwatch_reads(self) -> None:
         """Stop watching. Does nothing where nobody watches."""
-        self._loop.remove_reader(self.connection)
+        self._loop.remove_reader(self._descriptor)
 
     def watch_sends(self, callback: Callable[[], None]) -> None:
         """Watch with the loop's add_writer."""
-        self._loop.add_writer(self.connection, callback)
+        self._loop.add_writer(self._descriptor, callback)
 
     def unwatch_sends(self) -> None:
         """Stop watching. Does nothing where nobody watches."""
-        self._loop.remove_writer(self.connection)
+        self._loop.remove_writer(self._descriptor)
 
     def close(self) -> None:
         """Close the socket. The peer gets a reset if something that it sent was not read."""

@@ -7,9 +7,10 @@ with twenty connections gets no more than one with a single connection.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 FLOOR = 0.05
@@ -20,6 +21,9 @@ CLAIM_SECONDS: Final = 1.0
 
 PLACE_SECONDS: Final = 5.0
 """How long a lapsed claim still keeps its place in the line, without keeping others waiting."""
+
+# how late a lapse may be noticed: with hundreds of claims one lapses, or is kept a little longer, each millisecond
+_LAPSE_SECONDS: Final = 0.02
 
 # replicas whose last turn is remembered while others wait; or twice as many as still count, where that is more
 _MOST_FINISHED = 256
@@ -54,60 +58,54 @@ class BudgetQueue:
         self._clock = clock
         self._claims: dict[Hashable, _Claim] = {}
         self._line: list[_Claim] = []  # the claims, in their order
+        # Of each place in the line: with hundreds of claims it costs too much to look them up one by one.
+        self._sizes: list[float] = []
+        self._untils: list[float] = []
+        self._waiting: dict[Hashable, list[_Claim]] = {}  # the claims by replica
         self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended, in bytes
         self._reached = 0.0  # where the last turn began, in bytes
         self._number = 0
         self._most_finished = _MOST_FINISHED
         self._urgent_count = 0
-        # Every plan of every link asks for the bytes ahead of it, and the line changes less often: they are summed up
-        # once.
-        self._is_summed = False
-        self._places: list[tuple[float, int]] = []  # of claims that have not lapsed, in the order of _Claim.__lt__
-        self._sums: list[float] = [0.0]  # the bytes ahead of each of these places, and last the total
-        self._summed_until = -math.inf  # when the first of these claims lapses
-        self._summed_most = math.inf  # claims with more bytes than this ahead of them are left out of the sums
         self._owed = 0.0  # bytes that FLOOR has given to links that are not urgent and they have not had yet
+        # Every plan of every link asks for the bytes ahead of it, and the line changes less often: they are summed up
+        # once. Claims that have lapsed are in the sums with 0 bytes.
+        self._is_summed = False
+        self._summed_until = -math.inf  # when the first of these claims lapses
+        self._sums: list[float] = [0.0]  # the bytes ahead of each place in the line, and last the total
+        self._urgent_sums: list[float] = [0.0]  # the same of the urgent claims
+        self._least_other = math.inf  # the smallest claim that is not urgent
 
     def ahead_of(
-        self,
-        link: Hashable,
-        *,
-        replica: Hashable = None,
-        is_urgent: bool = False,
-        turn: float = math.inf,
-        most: float = math.inf,
+        self, link: Hashable, *, replica: Hashable = None, is_urgent: bool = False, turn: float = math.inf
     ) -> float:
         """Return the bytes claimed by the links ahead of `link`, or ahead of the place that it would get.
 
-        `turn` is as in `wait`. A sum above `most` may be any number that is not less than `most`.
+        `turn` is as in `wait`.
         """
-        now = self._drop_lapsed(link)
+        self._sum(self._drop_lapsed(link))
         own = self._claims.get(link)
-        start = self._start_of(link if replica is None else replica, turn) if own is None else own.start
-        number = self._number + 1 if own is None else own.number
-        if not (self._urgent_count or is_urgent):
-            if not self._is_summed or self._summed_until < now or self._summed_most < most:
-                self._sum(now, most)
-            return self._sums[bisect_left(self._places, (start, number))]
-        has_ranks = not self._is_floor_due()
-        ahead = 0.0
-        for claim in self._line:
-            # Every plan compares hundreds of claims here, so there are no tuples and no method calls.
-            is_passed = claim.start > start or (claim.start == start and claim.number >= number)
-            if is_passed and not has_ranks:
-                break
-            if claim.until < now or claim is own:
-                continue
-            is_in_front = not is_passed if claim.is_urgent == is_urgent or not has_ranks else claim.is_urgent
-            if is_in_front:
-                ahead += claim.size
-                if ahead >= most:
-                    break
-        return ahead
+        if own is None:
+            start = self._start_of(link if replica is None else replica, turn)
+            place = bisect_left(self._line, _Claim(link, replica, 0, 0, 0, is_urgent, start, self._number + 1))
+        else:
+            place = bisect_left(self._line, own)
+        if not (self._urgent_count or is_urgent) or self._is_floor_due():
+            return self._sums[place]
+        urgent = self._urgent_sums
+        if is_urgent:
+            return urgent[place]
+        return self._sums[place] + urgent[-1] - urgent[place if own is None else place + 1]
+
+    def claim_of(self, link: Hashable) -> tuple[float, float] | None:
+        """Return the bytes of credit that `link` waits for, and what its turn takes; None where it has no place."""
+        claim = self._claims.get(link)
+        return None if claim is None else (claim.size, claim.share)
 
     def first(self) -> Hashable | None:
         """Return the link whose turn is next; None when nobody waits."""
         now = self._drop_lapsed(None)
+        self._sum(now)
         has_ranks = self._urgent_count > 0 and not self._is_floor_due()
         for claim in self._line:
             if claim.until >= now and (claim.is_urgent or not has_ranks):
@@ -137,24 +135,36 @@ class BudgetQueue:
         claim = self._claims.get(link)
         share = size if share is None else share
         if claim is not None:
-            self._urgent_count += is_urgent - claim.is_urgent
-            if claim.size != size or claim.until < self._clock():
+            if claim.size != size or claim.is_urgent != is_urgent or claim.until < self._clock():
                 self._is_summed = False
             self._summed_until = min(self._summed_until, until)
+            self._urgent_count += is_urgent - claim.is_urgent
             claim.size, claim.share, claim.until, claim.is_urgent = size, share, until, is_urgent
-            if claim.start > self._reached + turn and self._is_only_claim(claim):
+            if claim.start > self._reached + turn and len(self._waiting[claim.replica]) == 1:
                 self._is_summed = False
-                self._line = [other for other in self._line if other is not claim]
                 claim.start = self._reached + turn
-                insort(self._line, claim)
+                self._rebuild()
+            else:
+                place = bisect_left(self._line, claim)
+                self._sizes[place], self._untils[place] = size, until
             return
         replica = link if replica is None else replica
         start = self._start_of(replica, turn)
         self._number += 1
         self._is_summed = False
         claim = self._claims[link] = _Claim(link, replica, size, share, until, is_urgent, start, self._number)
-        insort(self._line, claim)
+        self._waiting.setdefault(replica, []).append(claim)
+        place = bisect_left(self._line, claim)
+        self._line.insert(place, claim)
+        self._sizes.insert(place, size)
+        self._untils.insert(place, until)
         self._urgent_count += is_urgent
+
+    def keep(self, link: Hashable, until: float) -> None:
+        """Keep `link`'s place, if it has one, for as many bytes as before."""
+        claim = self._claims.get(link)
+        if claim is not None:
+            self.wait(link, claim.size, until, is_urgent=claim.is_urgent, share=claim.share)
 
     def served(self, link: Hashable, size: float, *, is_urgent: bool, replica: Hashable = None) -> None:
         """Note that `link` had its turn, with `size` bytes."""
@@ -182,20 +192,24 @@ class BudgetQueue:
         """Note that `replica` had `size` bytes without a turn: its next turns come later by as much."""
         if self._line and size:
             self._finished[replica] = max(self._reached, self._finished.get(replica, 0.0)) + size
-            for claim in self._line:
-                if claim.replica == replica:
-                    claim.start += size
-            self._line.sort()
             self._is_summed = False
+            for claim in self._waiting.get(replica, ()):
+                claim.start += size
+            self._rebuild()
 
     def leave(self, link: Hashable) -> None:
         """Take `link` out of the line."""
         claim = self._claims.pop(link, None)
         if claim is not None:
             self._is_summed = False
-            # Rebuilt rather than removed from: an exception half way through `wait` may have left the two collections
-            # unequal.
-            self._line = [other for other in self._line if other is not claim]
+            place = bisect_left(self._line, claim)
+            if self._line[place : place + 1] == [claim] and len(self._line) == len(self._untils):
+                del self._line[place], self._sizes[place], self._untils[place]
+            else:
+                self._rebuild()
+            waiting = [other for other in self._waiting.pop(claim.replica, ()) if other is not claim]
+            if waiting:
+                self._waiting[claim.replica] = waiting
             self._urgent_count = sum([other.is_urgent for other in self._line]) if self._urgent_count else 0
 
     def __len__(self) -> int:
@@ -204,33 +218,39 @@ class BudgetQueue:
     def _start_of(self, replica: Hashable, turn: float) -> float:
         """Return where a replica's next turn begins: after its last one, and after all that it waits for."""
         start = min(max(self._reached, self._finished.get(replica, 0.0)), self._reached + turn)
-        return start + sum([claim.share for claim in self._line if claim.replica == replica])
+        return start + sum([claim.share for claim in self._waiting.get(replica, ())])
 
-    def _sum(self, now: float, most: float) -> None:
-        """Sum up the bytes in line, up to `most`."""
-        places, sums, total, lapses = [], [0.0], 0.0, math.inf
-        for claim in self._line:
-            if claim.until < now:
-                continue
-            places.append((claim.start, claim.number))
-            total += claim.size
-            sums.append(total)
-            lapses = min(lapses, claim.until)
-            if total >= most:
-                break
-        self._places, self._sums, self._summed_until = places, sums, lapses
-        self._summed_most = most if total >= most else math.inf
+    def _rebuild(self) -> None:
+        """Make the line anew: an exception half way through a change may have left it in disorder."""
+        self._line = sorted(self._claims.values())
+        self._sizes = [claim.size for claim in self._line]
+        self._untils = [claim.until for claim in self._line]
+
+    def _sum(self, now: float) -> None:
+        """Sum up the bytes in line, unless the sums are still right."""
+        if self._is_summed and now <= self._summed_until:
+            return
+        if not len(self._claims) == len(self._line) == len(self._untils):
+            self._rebuild()
+        line, sizes, untils = self._line, self._sizes, self._untils
+        if untils and min(untils) < now:
+            sizes = [size if until >= now else 0.0 for size, until in zip(sizes, untils, strict=True)]
+            untils = [until for until in untils if until >= now]
+        self._sums = [0.0, *accumulate(sizes)]
+        self._summed_until = max(min(untils, default=math.inf), now + _LAPSE_SECONDS)
+        if self._urgent_count:
+            urgent = [size if claim.is_urgent else 0.0 for claim, size in zip(line, sizes, strict=True)]
+            self._urgent_sums = [0.0, *accumulate(urgent)]
+            others = [claim.size for claim in line if not claim.is_urgent and claim.until >= now]
+            self._least_other = min(others, default=math.inf)
+        else:
+            self._urgent_sums = [0.0] * len(self._sums)
+            self._least_other = math.inf  # asked for only where a claim is urgent
         self._is_summed = True
-
-    def _is_only_claim(self, claim: _Claim) -> bool:
-        """Whether the claim's replica has no other claim."""
-        return not any(other.replica == claim.replica and other is not claim for other in self._line)
 
     def _is_floor_due(self) -> bool:
         """Whether links that are not urgent are owed a whole turn: then all links are treated alike for one turn."""
-        now = self._clock()
-        sizes = [claim.size for claim in self._line if not claim.is_urgent and claim.until >= now]
-        return bool(sizes) and self._owed >= min(sizes)
+        return self._owed >= self._least_other
 
     def _drop_lapsed(self, asking: Hashable) -> float:
         """Drop places whose links have not come back for long, from the front on. Returns the time."""

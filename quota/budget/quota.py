@@ -53,6 +53,8 @@ class Offer:
     """What the links in front wait for."""
     turn: float = 0.0
     """What one turn of the link takes: its share, or one batch where that is larger."""
+    claimed: Part | None = None
+    """What the link waits for already, where its place in the line is so far back that nothing can be granted now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class Quota(ABC):
         self.covers = covers
         self.measured = measured
         """The samples of what has passed, as Kafka takes them."""
+        self.passed_bytes = 0
+        """All that has passed of it."""
         self.counts_in_sync = counts_in_sync
         self.is_observed = is_observed
         """Whether it only counts, and holds nothing back."""
@@ -129,6 +133,9 @@ class Quota(ABC):
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
         """Keep the link's place in the line, for `part`."""
 
+    def keep_place(self, link: Hashable, now: float) -> None:
+        """Keep the place that `link` has in the line, although it gets nothing now."""
+
     def served(self, ask: Ask, part: Part) -> None:
         """Note that the link was granted `part`."""
 
@@ -138,6 +145,7 @@ class Quota(ABC):
     def record(self, size: int) -> None:
         """Note that bytes of it have passed."""
         self.measured.record(size)
+        self.passed_bytes += size
 
     @abstractmethod
     def is_exceeded(self, now: float) -> bool:

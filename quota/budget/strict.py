@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import ClassVar, Final
 
-from quota.budget.ledger import CREDIT_SECONDS, WINDOW_SECONDS, StrictLedger
+from quota.budget.ledger import StrictLedger
 from quota.budget.queue import CLAIM_SECONDS, BudgetQueue
 from quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
 from quota.budget.simple_rate import SimpleRate
@@ -31,6 +31,9 @@ ROUND_SECONDS: Final = 4.0
 
 SMALLEST_FILL_SECONDS: Final = 0.05
 """The least, in seconds of quota, that is worth a fetch when the window has no room for a whole share."""
+
+MOST_STALE: Final = 2.0
+"""How many turns a link far back in the line may wait for: more was claimed while the line was shorter."""
 
 _NEVER: Final = float("inf")
 
@@ -69,11 +72,13 @@ class StrictQuota(Quota):
         fair = rate * ROUND_SECONDS / (len(self.line) + 1)
         share = min(share, fair)
         turn = max(share, ask.largest_batch)
-        # More than gathers until the fetch is planned again, whether it waits for credit or for room.
-        most_ahead = rate * (CREDIT_SECONDS + WINDOW_SECONDS)
-        ahead = self.line.ahead_of(
-            ask.link, replica=ask.replica_id, is_urgent=ask.is_urgent, turn=turn, most=most_ahead
-        )
+        ahead = self.line.ahead_of(ask.link, replica=ask.replica_id, is_urgent=ask.is_urgent, turn=turn)
+        claim = self.line.claim_of(ask.link) if ahead else None
+        # Times of the ledger are compared with a new reading of the clock: it has read it since `now`.
+        if claim is not None and claim[0] <= MOST_STALE * turn and self.ledger.credit_at(ahead) > self._clock():
+            size, share = claim
+            claimed = Part(share=int(share), reserved=int(size), batch=0)
+            return Offer(self, self.ledger.credit_at(size + ahead), ahead=ahead, turn=turn, claimed=claimed)
         # A fetch that comes late takes along what has gathered meanwhile, within bounds: else a burst would repeat each
         # second.
         spend = min(max(self.ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
@@ -94,11 +99,14 @@ class StrictQuota(Quota):
 
     def judge(self, offer: Offer, part: Part) -> Verdict:
         ledger, ahead = self.ledger, offer.ahead
-        # The debt of a large batch would take from those ahead what they wait for.
-        makes_debt = part.reserved > max(offer.spend, ledger.most_credit)
-        needed = part.reserved if ahead and makes_debt else self._needed(part)
-        ready = ledger.credit_at(needed + ahead)
-        # Compared with a new reading of the clock: the ledger has read it since the plan was begun.
+        if not ahead:
+            needed = self._needed(part)
+        elif part.reserved > max(offer.spend, ledger.most_credit):
+            needed = part.reserved + ahead  # its debt would take from those ahead what they wait for
+        else:
+            # At the most credit those ahead could have gone, so they are away, and no more credit gathers for them.
+            needed = min(self._needed(part) + ahead, ledger.most_credit)
+        ready = ledger.credit_at(needed)
         if ready > self._clock():
             return Verdict(False, ready)
         room = ledger.room() - ahead
@@ -120,6 +128,9 @@ class StrictQuota(Quota):
             turn=offer.turn,
             share=part.share,
         )
+
+    def keep_place(self, link: Hashable, now: float) -> None:
+        self.line.keep(link, now + CLAIM_SECONDS)
 
     def served(self, ask: Ask, part: Part) -> None:
         self.line.served(ask.link, part.share, is_urgent=ask.is_urgent, replica=ask.replica_id)

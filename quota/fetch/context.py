@@ -18,6 +18,7 @@ from quota.fetch.state import NEVER, ReplicaTopic
 
 PARTITIONS_PER_STEP = 200  # in one step: about 2 ms, where all of them are new
 TOPICS_PER_STEP = 2_000  # in one step, where they repeat the request before
+_COUNTED_PER_STEP = 10_000  # topics
 LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # followers below level 0.11 (KIP-101): they truncate to their high watermark
 MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 
@@ -34,7 +35,13 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
     """Take in request `number` of a link, which lists every partition. Done in steps."""
     link.asker.fetched(now)
     row = fetch_version(request.header.api_version)
-    count = sum([len(topic.entries) // topic.stride for topic in request.topics])
+    count = 0
+    for first in range(0, len(request.topics), _COUNTED_PER_STEP):
+        count += sum(
+            [len(topic.entries) // topic.stride for topic in request.topics[first : first + _COUNTED_PER_STEP]]
+        )
+        if len(request.topics) > _COUNTED_PER_STEP:
+            yield
     if count > MOST_PARTITIONS:
         raise TooManyPartitions(count)
     keeps_entries = request.header.api_version >= FIRST_SESSION_VERSION
@@ -64,6 +71,7 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
         yield from _set_aside_absent(link, request, now)
         if count != link.count:
             raise MalformedFrame("a partition is named twice in a full fetch", 0)
+    yield from link.classify_failed()
     link.forget_absent(now)
 
 
@@ -95,6 +103,7 @@ def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) ->
                 if work >= PARTITIONS_PER_STEP:
                     yield
                     work = 0
+    yield from link.classify_failed()
     link.forget_absent(now)
 
 

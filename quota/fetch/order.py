@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from protocol.steps import Steps, at_once
 from quota.budget.queue import FLOOR
 from quota.fetch.grant_queue import GrantQueue
 from quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
@@ -18,6 +19,8 @@ from quota.side_state import SideState
 
 RANK_SECONDS = 0.5
 """How long a ranking is kept. With thousands of partitions a new one for each fetch would cost more than the fetch."""
+
+_RANKED_PER_STEP = 2_000  # partitions, in about 2 ms
 
 _LONGEST = float("inf")
 
@@ -124,19 +127,33 @@ class CatchUp:
                     yield replica
         yield from stalled
 
-    def _rank_when_due(self, queue: GrantQueue, now: float) -> None:
+    def rank_steps(self, queue: GrantQueue, now: float) -> Steps[None]:
+        """Rank the queue, where that is due. Done in steps."""
         under_min_isr = self._side.under_min_isr
         if now - self._ranked_at < RANK_SECONDS and under_min_isr is self._under_min_isr:
             return
-        self._ranked_at, self._under_min_isr = now, under_min_isr
-        self._ranked = sorted(queue, key=_remaining)
+        waiting = list(queue)
+        remaining: list[float] = []
+        for first in range(0, len(waiting), _RANKED_PER_STEP):
+            if len(waiting) > _RANKED_PER_STEP:
+                yield
+            remaining += [_remaining(replica) for replica in waiting[first : first + _RANKED_PER_STEP]]
+        if len(waiting) > _RANKED_PER_STEP:
+            yield
+        ranked = [waiting[place] for place in sorted(range(len(waiting)), key=remaining.__getitem__)]
+        at_risk: list[ReplicaPartition] = []
         if under_min_isr:
-            self._at_risk = [one for one in self._ranked if (one.topic.name, one.partition) in under_min_isr]
-            at_risk = frozenset(self._at_risk)
-            self._ranked = self._at_risk + [one for one in self._ranked if one not in at_risk]
-        else:
-            self._at_risk = []
-        self._members = frozenset(self._ranked)
+            at_risk = [one for one in ranked if (one.topic.name, one.partition) in under_min_isr]
+            are_at_risk = frozenset(at_risk)
+            ranked = at_risk + [one for one in ranked if one not in are_at_risk]
+        if len(waiting) > _RANKED_PER_STEP:
+            yield
+        self._members = frozenset(ranked)
+        self._ranked, self._at_risk = ranked, at_risk
+        self._ranked_at, self._under_min_isr = now, under_min_isr
+
+    def _rank_when_due(self, queue: GrantQueue, now: float) -> None:
+        at_once(self.rank_steps(queue, now))
 
 
 def _first_then(first: Sequence[ReplicaPartition], order: Iterable[ReplicaPartition]) -> Iterator[ReplicaPartition]:

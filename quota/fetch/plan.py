@@ -36,8 +36,9 @@ LONGEST_HOLD_SECONDS: Final = 30.0
 SHORTEST_WAIT_SECONDS: Final = 0.05
 """A fetch that brings nothing is held for at least this long: else its follower would ask again at once, for ever."""
 
-# the event loop's resolution; after a shorter hold the plan would be the same again
-_SHORTEST_HOLD_SECONDS: Final = 0.001
+SHORTEST_HOLD_SECONDS: Final = 0.001
+"""The event loop's resolution; after a shorter hold the plan would be the same again."""
+
 _REFRESH_SECONDS: Final = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its claim in the line lapses
 _AT_ONCE: Final = 1  # min_bytes: the leader answers as soon as it has anything
 _LEAST_WHOLE_VERSION: Final = 3  # KIP-74: from v3 on the first partition with data returns at least one whole batch
@@ -130,6 +131,9 @@ class FetchPlan:
     """None keeps the follower's own."""
     until: float = _NEVER
     """When a held fetch is planned again (clock seconds)."""
+    is_last_hold: bool = False
+    """Whether a held fetch is answered with nothing at `until`, if nothing wakes it before: it has waited for its
+    max_wait_ms then, and what it waits for comes later."""
     probe_ready: float = _NEVER
     """`ready` of the link's ProbeTimes, where its offset probe has to wait."""
 
@@ -155,7 +159,7 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
     spends = {offer.quota: offer.spend for offer in view.offers if offer.ready <= view.now}
     first: dict[Quota, Part] = {}
     smaller: dict[Quota, float] = {}  # quotas whose part was made smaller, and when the larger one would fit
-    claims: list[Claim] = []
+    claims = [Claim(offer, offer.claimed) for offer in view.offers if offer.claimed is not None]
     ready = min([offer.ready for offer in view.offers if offer.ready > view.now], default=_NEVER)
     while spends:
         grants, parts = fill(view, spends)
@@ -328,8 +332,10 @@ def _left_out(view: FetchView, claims: tuple[Claim, ...], ready: float, probe_re
             Action.LEAVE_OUT, claims=claims, max_wait_ms=max_wait_ms, min_bytes=_AT_ONCE, probe_ready=probe_ready
         )
     wait = min(max(view.max_wait_seconds, SHORTEST_WAIT_SECONDS), LONGEST_HOLD_SECONDS)
-    if view.held_seconds < wait - _SHORTEST_HOLD_SECONDS or view.must_wait:
-        until = max(ready, now + _SHORTEST_HOLD_SECONDS)
-        until = until if view.must_wait else min(until, now + wait - view.held_seconds)
-        return FetchPlan(Action.HOLD, claims=claims, until=until, probe_ready=probe_ready)
+    if view.held_seconds < wait - SHORTEST_HOLD_SECONDS or view.must_wait:
+        until = max(ready, now + SHORTEST_HOLD_SECONDS)
+        last = _NEVER if view.must_wait else now + wait - view.held_seconds
+        return FetchPlan(
+            Action.HOLD, claims=claims, until=min(until, last), is_last_hold=last < until, probe_ready=probe_ready
+        )
     return FetchPlan(Action.ANSWER, claims=claims, probe_ready=probe_ready)

@@ -8,7 +8,7 @@ from protocol.fetch import FetchRequest, FetchVersion, RequestTopic, fetch_versi
 from protocol.steps import Steps
 from quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
 
-_WORK_PER_STEP = 2_000  # topics and entries looked at in one step of about 2 ms
+_WORK_PER_STEP = 500  # topics and entries looked at in one step of about 2 ms
 
 _MAX_BYTES = 2  # index in (partition, fetch offset, partition_max_bytes)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from quota.budget.queue import BudgetQueue
 from quota.budget.strict import StrictQuota
-from quota.throttle import Throttle
+from quota.side_state import SideState
 
 
-def line_of(throttle: Throttle) -> BudgetQueue:
+def line_of(throttle: SideState) -> BudgetQueue:
     """Return the line of the `strict` policy's quota."""
     strict = throttle.quotas[0]
     assert isinstance(strict, StrictQuota)

@@ -47,6 +47,22 @@ class LocalPeer(Peer):
         self.connection = connection
 
 
+class WatchedTransport(TcpTransport):
+    """A connection that notes when it begins and ceases to be watched."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        self.changes: list[str] = []
+
+    def watch_reads(self, callback: Callable[[], None]) -> None:
+        self.changes.append("watch")
+        super().watch_reads(callback)
+
+    def unwatch_reads(self) -> None:
+        self.changes.append("unwatch")
+        super().unwatch_reads()
+
+
 class Piped:
     """A sender, a receiver, and what is between them: two sockets, an owner and a pool for the pump."""
 
@@ -109,6 +125,25 @@ async def test_a_pump_reads_only_when_no_reason_to_pause_is_left(piped: Piped) -
         await asyncio.sleep(0)
         assert piped.receiver.has_nothing()
     pump.resume(IN_LINE)
+    await piped.receiver.expect(b"waits")
+    pump.close()
+
+
+async def test_a_pump_that_is_stopped_while_nothing_comes_is_not_taken_out_of_the_loop(piped: Piped) -> None:
+    """A fetch that is held stops the pump, and most go on before anything else comes."""
+    source = WatchedTransport(piped.source)
+    loop = asyncio.get_running_loop()
+    pump = Pump(piped.owner, loop, piped.pool, source, TcpTransport(piped.target), TurnBudget())
+    for _ in range(3):
+        pump.resume(STOPPED)
+        pump.pause(STOPPED)
+    assert source.changes == ["watch"]
+    await piped.sender.send(b"waits")
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert source.changes == ["watch", "unwatch"]
+    assert piped.receiver.has_nothing()
+    pump.resume(STOPPED)
     await piped.receiver.expect(b"waits")
     pump.close()
 

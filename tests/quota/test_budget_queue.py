@@ -1,6 +1,8 @@
 """First come, first served, and links that share one quota."""
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import DataObject, booleans, data, integers, sampled_from
 
 from quota.budget.queue import BudgetQueue
 from quota.fetch.decisions import Forward, Hold
@@ -145,12 +147,33 @@ def test_turn_that_another_took_first_costs_the_one_passed_over_nothing() -> Non
     assert [turns.ahead_of(link) for link in ("other", "passed over", "first")] == [0, 10, 20]
 
 
-def test_no_more_is_summed_up_than_what_is_asked_for() -> None:
+@given(data())
+def test_what_is_ahead_is_what_the_claims_in_front_ask_for(drawn: DataObject) -> None:
+    """Compared with a sum made anew each time, while claims come, change, lapse and are served."""
     clock = MovedClock()
     turns = BudgetQueue(clock)
-    for number in range(10):
-        turns.wait(number, 10, clock.now + 1)
-    assert 25 <= turns.ahead_of("last", most=25) < 100
+    claims: dict[int, tuple[int, float, bool]] = {}  # by link, in their order: every replica has its first turn
+    for link in range(8):
+        claims[link] = drawn.draw(integers(1, 50)), clock.now + drawn.draw(integers(1, 4)), drawn.draw(booleans())
+        turns.wait(link, *claims[link][:2], is_urgent=claims[link][2])
+    for _ in range(6):
+        link = drawn.draw(integers(0, 7))
+        if link in claims:
+            claims[link] = drawn.draw(integers(1, 50)), clock.now + drawn.draw(integers(1, 4)), drawn.draw(booleans())
+            turns.wait(link, *claims[link][:2], is_urgent=claims[link][2])
+        if drawn.draw(booleans()):
+            link = drawn.draw(integers(0, 7))
+            claims.pop(link, None)
+            turns.leave(link)
+        clock.move(drawn.draw(sampled_from([0.0, 0.5, 1.0])))
+        for asking in [*claims, 99]:
+            is_urgent = claims[asking][2] if asking in claims else drawn.draw(booleans())
+            expected = 0
+            for other, (size, until, other_is_urgent) in claims.items():
+                is_in_front = other_is_urgent > is_urgent or (other_is_urgent == is_urgent and other < asking)
+                if other != asking and until >= clock.now and is_in_front:
+                    expected += size
+            assert turns.ahead_of(asking, is_urgent=is_urgent) == expected
 
 
 def test_next_in_line_is_the_first_turn_and_the_first_probe_that_may_go() -> None:
@@ -184,4 +207,18 @@ def test_what_is_ahead_is_told_anew_when_a_claim_lapses_comes_back_or_changes() 
     assert turns.ahead_of("c") == 35
     turns.leave("b")
     assert turns.ahead_of("c") == 10
-    assert turns.ahead_of("c", most=5) >= 5
+
+
+def test_places_of_one_replica_are_as_far_apart_as_what_its_turns_take() -> None:
+    """Large batches wait for a part of their credit only; twice that would be the next one's place."""
+    clock = MovedClock()
+    turns = BudgetQueue(clock)
+    for link in ("a1", "a2"):
+        turns.wait(link, 10, clock.now + 1, replica="a", share=100)
+    turns.wait("b", 10, clock.now + 1, replica="b", share=100)
+    turns.served("a1", 100, is_urgent=False, replica="a")
+    turns.served("b", 100, is_urgent=False, replica="b")
+    turns.wait("b", 10, clock.now + 1, replica="b", share=100)
+    assert turns.first() == "a2"
+    turns.owe("a", 50)
+    assert turns.first() == "b"

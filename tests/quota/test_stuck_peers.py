@@ -42,12 +42,12 @@ def test_followers_that_hang_keep_no_budget_from_the_others(takes_its_last_answe
     if not takes_its_last_answer:
         for one in hanging:
             ask_without_an_answer(one, clock)
-    assert throttle.ledger.reserved > 0.6 * RATE
+    assert throttle.ledger.reserved > 0.4 * RATE
     other = follower(throttle, clock, 2)
     other.run(STUCK_SECONDS + 2)
     other.received.clear()
     start = clock.now
-    other.run(10)
+    other.run(20)  # one share more or less is 0.6 % of it
     assert 0.97 <= mean_rate(other.received, start, clock.now) / RATE <= 1.01
     assert worst_second(other.received) <= 1.04 * RATE + BATCH
     for link in list(throttle.links):

@@ -1,0 +1,107 @@
+"""What a link costs that waits far back in a long line: it is asked for little, and often."""
+
+import pytest
+
+from quota.budget.ledger import CREDIT_SECONDS, StrictLedger
+from quota.budget.queue import CLAIM_SECONDS, BudgetQueue
+from quota.budget.quota import Ask
+from quota.budget.simple_rate import SimpleRate
+from quota.budget.strict import StrictQuota
+from quota.fetch import link as link_module
+from quota.fetch import plan as plan_module
+from quota.fetch.decisions import Answer, Forward, Hold
+from quota.settings import ThrottleSettings
+from quota.throttle import Throttle
+from quota.throttled_replicas import ALL_REPLICAS, EVERY_PARTITION
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import MAX_WAIT_MS, Conversation, Follower, Leader, Log
+from tests.fakes.lines import line_of
+
+MB = 1_000_000
+
+
+class TickingClock(MovedClock):
+    """A clock that goes on a little with each reading, as a real one does."""
+
+    def __call__(self) -> float:
+        self.move(1e-6)
+        return self.now
+
+
+def three_in_line() -> list[Conversation]:
+    """Three followers in line for one quota, each with a fetch that waits."""
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
+    logs = {(b"t", 0): Log([10_000] * 6000)}
+    talks = [
+        Conversation(clock, throttle.link(number), Leader(logs), Follower({(b"t", 0): 0}, replica_id=number))
+        for number in (2, 3, 4)
+    ]
+    for talk in talks:
+        talk.exchange()  # its high watermark and its batches are known then
+    for talk in talks:
+        talk.link.plan(talk.follower.request())
+    return talks
+
+
+def hold_at(talk: Conversation) -> Hold:
+    decision = talk.link.plan(talk.follower.request())
+    assert isinstance(decision, Hold)
+    return decision
+
+
+def test_a_link_far_back_in_line_keeps_its_claim_without_a_new_choice_of_grants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    *_, last = three_in_line()
+    claimed = line_of(last.link.throttle).claim_of(last.link)
+    assert claimed is not None
+    monkeypatch.setattr(plan_module, "fill", None)  # choosing grants looks at every partition
+    hold_at(last)
+    assert line_of(last.link.throttle).claim_of(last.link) == claimed
+
+
+def test_the_first_in_line_is_not_put_off_by_a_clock_that_goes_on_while_it_is_planned() -> None:
+    clock = TickingClock()
+    ledger, line = StrictLedger(clock, MB), BudgetQueue(clock)
+    quota = StrictQuota("q", ledger, lambda *_: EVERY_PARTITION, SimpleRate(clock), line, clock)
+    line.wait("first", 10_000, clock.now + 1, turn=10_000)
+    line.wait("second", 10_000, clock.now + 1, turn=10_000)
+    clock.move(CREDIT_SECONDS)
+    for link, ahead in (("first", 0), ("second", 10_000)):
+        now = clock()
+        offer = quota.offer(Ask(link, 2, 10_000, False, False, 0.0), now)
+        assert offer.ahead == ahead
+        assert offer.ready <= now
+
+
+def test_a_fetch_that_was_held_for_its_whole_wait_is_answered_without_another_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second, last = three_in_line()
+    for number in range(5):  # they keep it waiting for longer than its max_wait_ms
+        line_of(last.link.throttle).wait(number, MB, last.clock.now + 5, is_urgent=True)
+    request = last.follower.request()
+    decision = last.link.plan(request)
+    assert isinstance(decision, Hold)
+    waited = decision.until - last.clock.now
+    assert waited == pytest.approx(MAX_WAIT_MS / 1000)
+    last.clock.move(waited)
+    monkeypatch.setattr(link_module, "plan", None)
+    assert isinstance(last.link.plan(request, waited), Answer)
+    last.clock.move(CLAIM_SECONDS - 0.01)  # its follower has that long to ask again
+    for other in (first.link, second.link, *range(5)):
+        line_of(last.link.throttle).leave(other)
+    assert line_of(last.link.throttle).first() is last.link
+    monkeypatch.undo()
+    assert isinstance(last.link.plan(last.follower.request()), Forward)
+
+
+def test_a_fetch_that_is_woken_before_its_wait_is_over_is_planned_again() -> None:
+    first, *_ = three_in_line()
+    request = first.follower.request()
+    decision = first.link.plan(request)
+    assert isinstance(decision, Hold)
+    first.link.throttle.configure(ThrottleSettings(rate=100 * MB, replicas={"t": ALL_REPLICAS}))
+    first.clock.move(0.2)
+    assert isinstance(first.link.plan(request, 0.2), Forward)
