@@ -1,4 +1,4 @@
-"""The throttle in force, as a pure merge of layers: defaults, the file, and what was set over HTTP.
+"""The throttle in force, as a pure merge of layers: the file, Kafka's own throttle, and what was set over HTTP.
 
 A layer's entries are settings by path, for example `("topics", "orders", "leader.replication.throttled.replicas")`. For
 each path the highest layer with an entry wins. An entry may expire; the one below it is then in force again.
@@ -11,9 +11,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-Source = Literal["defaults", "file", "kafka", "http"]
+Source = Literal["file", "kafka", "http"]
 
-SOURCES: Final[tuple[Source, ...]] = ("defaults", "file", "kafka", "http")
+SOURCES: Final[tuple[Source, ...]] = ("file", "kafka", "http")
 """Where layers come from, the lowest first."""
 
 Path = tuple[str, ...]
