@@ -64,6 +64,7 @@ class FollowedThrottle:
         self._kept: dict[str, dict[tuple[str, int], frozenset[int]]] = {}  # by topic: brokers by list and partition
         self.moves: Moves = {}
         self._moved_at = -math.inf
+        self._layer: Layer | None = Layer("kafka")  # None: something has changed since it was made
 
     @property
     def topics(self) -> set[str]:
@@ -77,7 +78,8 @@ class FollowedThrottle:
             value = rates.get(name, NO_RATE)
             known = self._rates.get(name)
             if value < NO_RATE:
-                changed = changed or known is None or known.value != value
+                if known is None or known.value != value:
+                    changed, self._layer = True, None
                 self._rates[name] = _Rate(value)
             elif known is not None and known.removed_at == math.inf:
                 known.removed_at = now
@@ -92,6 +94,7 @@ class FollowedThrottle:
             self._moved_at = now
         self._drop_rates(now)
         if changed:
+            self._layer = None
             for topic in self._kept.keys() | moves.keys():
                 self._keep(topic)
         return changed
@@ -100,6 +103,9 @@ class FollowedThrottle:
         """Take the lists of some topics; a topic without any has an empty mapping."""
         for topic, told in lists.items():
             set_ = {name: replicas for name, replicas in told.items() if replicas}
+            if set_ == self._lists.get(topic, {}):
+                continue
+            self._layer = None
             if set_:
                 self._lists[topic] = set_
                 self._keep(topic)
@@ -110,9 +116,15 @@ class FollowedThrottle:
         """Forget the lists of topics that are not among `known`: they were deleted."""
         for topic in self._lists.keys() - known:
             del self._lists[topic]
+            self._layer = None
 
     def layer(self) -> Layer:
-        """Return what is in force."""
+        """Return what is in force: the same object as long as nothing has changed."""
+        if self._layer is None:
+            self._layer = self._made()
+        return self._layer
+
+    def _made(self) -> Layer:
         entries: dict[Path, Entry] = {
             (name,): Entry(math.floor(rate.value * self._part)) for name, rate in self._rates.items()
         }
@@ -126,6 +138,7 @@ class FollowedThrottle:
         for name, rate in list(self._rates.items()):
             if max(rate.removed_at, self._moved_at) + RATE_KEPT_SECONDS <= now and rate.removed_at != math.inf:
                 del self._rates[name]
+                self._layer = None
 
     def _keep(self, topic: str) -> None:
         """Remember the listed replicas of each partition of `topic` that is being reassigned."""
@@ -142,7 +155,7 @@ class FollowedThrottle:
     def _in_force(self, topic: str, name: str) -> ThrottledReplicas | None:
         """Return the topic's list with the kept replicas of its moves."""
         told = self._lists.get(topic, {}).get(name)
-        if told is not None and told.by_broker is None:
+        if topic not in self._kept or (told is not None and told.by_broker is None):
             return told
         kept: dict[int, set[int]] = {}
         for (of_list, partition), brokers in self._kept.get(topic, {}).items():

@@ -73,11 +73,14 @@ class ThrottleFollower:
         self._clock = clock
         self._open_channel = open_channel
         self._channels: dict[Address, KafkaChannel] = {}
+        self._moved_before = 0  # bytes of channels that were closed
         self._layer = Layer("kafka")
         self._moves_told: Moves = {}
         self._racks_told: Mapping[int, str | None] | None = None
         self._turn: deque[str] = deque()  # topics whose lists are read next
+        self._wants_all_lists = False
         self._wrong: dict[str, str] = {}
+        self._is_failing = False
         self._has_said_no_moves = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -115,22 +118,34 @@ class ThrottleFollower:
             self._failed(f"{error!r} at {innermost_frame(error)}", begin, before)
         else:
             self._stats.count(WHAT, "ok", self._clock() - begin, self._moved() - before)
-            self._stats.throttles_told_at = self._clock()
-        self._tell()
+            if self._follows_throttle:
+                self._stats.throttles_told_at = self._clock()
+            if self._is_failing:
+                self._is_failing = False
+                self._log.info("kafka_throttle_read_again", peer=self._broker_id)
+        for tell in (self._tell_moves, self._tell_racks, self._tell_throttle):
+            try:
+                tell()
+            except Exception as error:  # noqa: BLE001 - see above; it is told again in the next round
+                self._log.fault("kafka_throttle_not_taken", peer=innermost_frame(error), error=repr(error))
 
-    def _tell(self) -> None:
-        """Tell what has changed."""
-        told = self._followers
-        if self._followed.moves != self._moves_told:
-            self._moves_told = self._followed.moves
-            told.moves(self._moves_told)
-        if self._told_at > -math.inf and self._cluster.racks != self._racks_told:
-            self._racks_told = self._cluster.racks
-            told.racks(self._racks_told)
+    def _tell_moves(self) -> None:
+        moves = self._followed.moves
+        if moves != self._moves_told:
+            self._followers.moves(moves)
+            self._moves_told = moves
+
+    def _tell_racks(self) -> None:
+        racks = self._cluster.racks
+        if racks and racks != self._racks_told:
+            self._followers.racks(racks)
+            self._racks_told = racks
+
+    def _tell_throttle(self) -> None:
         layer = self._followed.layer()
-        if layer != self._layer:
+        if layer is not self._layer and layer != self._layer:
+            self._followers.throttle(layer)
             self._layer = layer
-            told.throttle(layer)
 
     async def _run(self) -> None:
         while True:
@@ -150,16 +165,18 @@ class ThrottleFollower:
             followed.take_moves(await self._moves(), now())
             return
         broker = await self._channel_to(self._broker_id)
-        is_new = followed.take_rates(await self._ask(kafka_throttle.rates_of(broker, self._broker_id)), now())
+        if followed.take_rates(await self._ask(kafka_throttle.rates_of(broker, self._broker_id)), now()):
+            self._wants_all_lists = True  # until all are read: what fails in between may not make it forget that
         failure: Exception | None = None
         try:
-            is_new = followed.take_moves(await self._moves(), now()) or is_new
+            if followed.take_moves(await self._moves(), now()):
+                self._wants_all_lists = True
         except _FAILURES as error:  # the controller may be away, and the broker not
             failure = error
-        if is_new:
+        if self._wants_all_lists:
             await self._look_around()
             self._turn = deque(sorted(self._cluster.topics))
-        count = len(self._turn) if is_new else LISTS_PER_ROUND
+        count = len(self._turn) if self._wants_all_lists else LISTS_PER_ROUND
         wrong: dict[str, str] = {}
         due = sorted({*followed.topics, *self._next(count)})
         for start in range(0, len(due), LISTS_PER_QUESTION):
@@ -167,7 +184,8 @@ class ThrottleFollower:
             lists, wrong_lists = await self._ask(kafka_throttle.lists_of(broker, some))
             followed.take_lists(lists)
             wrong |= wrong_lists
-        self._tell_wrong(wrong)
+        self._wants_all_lists = False
+        self._tell_wrong(wrong, due)
         if failure is not None:
             raise failure
 
@@ -180,6 +198,7 @@ class ThrottleFollower:
                 self._cluster = await self._ask(kafka_throttle.cluster_of(channel))
             except _FAILURES as error:
                 failures.append(f"{self._servers[0]}: {_reason(error)}")
+                self._close(self._servers[0])
                 self._servers.rotate(-1)
                 continue
             self._told_at = self._clock()
@@ -216,6 +235,7 @@ class ThrottleFollower:
     async def _channel(self, address: Address) -> KafkaChannel:
         channel = self._channels.get(address)
         if channel is None or channel.closed:
+            self._close(address)
             channel = self._channels[address] = await self._ask(self._open_channel(address))
         return channel
 
@@ -224,24 +244,34 @@ class ThrottleFollower:
             return await answer
 
     def _failed(self, reason: str, begin: float, before: int) -> None:
-        self._stats.count(WHAT, "failed", self._clock() - begin, max(0, self._moved() - before))
+        self._is_failing = True
+        self._stats.count(WHAT, "failed", self._clock() - begin, self._moved() - before)
         effect = "the throttle that was read last stays in force"
         self._log.fault("kafka_throttle_not_read", peer=self._broker_id, error=reason, effect=effect)
 
-    def _tell_wrong(self, wrong: dict[str, str]) -> None:
+    def _tell_wrong(self, wrong: dict[str, str], read: Sequence[str]) -> None:
+        """Log each list that cannot be read, once as long as the reason stays the same. `read` are all that were."""
         for topic, reason in wrong.items():
             if self._wrong.get(topic) != reason:
                 effect = "its lists that were read last stay in force"
                 self._log.fault("kafka_throttle_list_refused", peer=topic, error=reason, effect=effect)
-        self._wrong = wrong
+        for topic in self._wrong.keys() & {*read, *(self._wrong.keys() - self._cluster.topics)}:
+            del self._wrong[topic]
+        self._wrong |= wrong
 
     def _moved(self) -> int:
-        return sum(channel.moved for channel in self._channels.values())
+        return self._moved_before + sum(channel.moved for channel in self._channels.values())
+
+    def _close(self, address: Address) -> None:
+        """Close the connection to a server, if there is one."""
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            self._moved_before += channel.moved
+            channel.close()
 
     def _disconnect(self) -> None:
-        for channel in self._channels.values():
-            channel.close()
-        self._channels = {}
+        for address in list(self._channels):
+            self._close(address)
         self._told_at = -math.inf  # a broker may have moved, and another one be the controller
 
 

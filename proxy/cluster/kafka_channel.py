@@ -34,7 +34,7 @@ class KafkaChannel:
         """Connect, and agree on a version. Raises OSError."""
         channel = cls(
             await _answered(
-                create_conn(
+                lambda: create_conn(
                     address.host,
                     address.port,
                     client_id=CLIENT_ID.decode(),
@@ -64,7 +64,7 @@ class KafkaChannel:
     async def ask(self, question: Callable[[int], bytes]) -> Answer:
         """Send the request that `question` makes for a correlation id. Returns the response."""
         sent = _Request(question)
-        frame = await _answered(self._connection.send(sent))
+        frame = await _answered(lambda: self._connection.send(sent))
         self.moved += sent.size + SIZE.size + len(frame)
         if len(frame) > MAX_ANSWER_BYTES:
             raise FrameTooLarge(len(frame), MAX_ANSWER_BYTES)
@@ -73,19 +73,22 @@ class KafkaChannel:
     async def send(self, request: Any) -> Any:
         """Send one of aiokafka's own requests. Returns its response.
 
-        Raises IncompatibleBrokerVersion where broker and aiokafka have no version in common.
+        Raises IncompatibleBrokerVersion or NotImplementedError where broker and aiokafka have no version in common.
         """
         counted = _Counted(request)
-        response = await _answered(self._connection.send(counted))
+        response = await _answered(lambda: self._connection.send(counted))
         self.moved += counted.size
         return response
 
 
-async def _answered(answer: Awaitable[Any]) -> Any:
-    """Await a result of aiokafka. Whatever it raises for a malformed response becomes an OSError."""
+async def _answered(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Await a result of aiokafka. Whatever it raises for a malformed response becomes an OSError.
+
+    So does what `ask` itself raises on a connection that has just been closed.
+    """
     try:
-        return await answer
-    except (IncompatibleBrokerVersion, TimeoutError):
+        return await ask()
+    except (IncompatibleBrokerVersion, NotImplementedError, TimeoutError):
         raise
     except OSError as error:
         raise ConnectionError(os_error_reason(error) or str(error) or type(error).__name__) from error

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import pytest_asyncio
+from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from proxy.cluster.channel import PlainChannel, metadata_version
 from proxy.cluster.client import FIRST_RETRY_SECONDS
@@ -222,6 +223,14 @@ async def test_channel_to_a_broker_without_a_version_of_metadata_that_is_known_i
         with pytest.raises(ConnectionError, match="no version of Metadata"):
             await KafkaChannel.open(broker.address)
         await asyncio.sleep(0)
+
+
+async def test_channel_that_was_closed_a_moment_ago_says_so(naming_broker: MetadataBroker) -> None:
+    channel = await KafkaChannel.open(naming_broker.address)
+    channel.close()
+    with pytest.raises(ConnectionError, match="No connection"):
+        await channel.send(DescribeConfigsRequest([]))
+    await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("newest", [10, 12])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.followed_throttle import NO_RATE, RATE_KEPT_SECONDS, FollowedThrottle, Move, Moves
-from quota.layers import Path, Value
+from quota.layers import Layer, Path, Value
 from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
@@ -101,6 +101,30 @@ def test_rate_lowered_in_mid_move_is_in_force_at_once() -> None:
     followed.take_moves(MOVES, 0.0)
     followed.take_rates({LEADER_RATE: 10}, 1.0)
     assert in_force(followed) == {(LEADER_RATE,): 10}
+
+
+def test_what_is_in_force_is_made_anew_only_when_something_has_changed() -> None:
+    """It is asked for each second, and may hold the lists of thousands of topics."""
+    followed = FollowedThrottle()
+
+    def told(rate: int, text: str, moves: Moves, now: float) -> Layer:
+        followed.take_rates({LEADER_RATE: rate}, now)
+        followed.take_moves(moves, now)
+        followed.take_lists({"orders": {LEADER_REPLICAS: listed(text)}})
+        return followed.layer()
+
+    first = told(1000, "0:1", {}, 0.0)
+    assert told(1000, "0:1", {}, 1.0) is first
+    second = told(1000, "0:1,0:2", MOVES, 2.0)
+    assert told(1000, "0:1,0:2", MOVES, 3.0) is second is not first
+    third = told(2000, "0:1,0:2", MOVES, 4.0)
+    assert third != second
+    followed.forget_topics(set())
+    followed.take_moves({}, 5.0)
+    assert in_force(followed) == {(LEADER_RATE,): 2000}
+    followed.take_rates({}, 6.0)
+    followed.take_rates({}, 6.0 + RATE_KEPT_SECONDS)
+    assert in_force(followed) == {}
 
 
 def test_deleted_topics_have_no_list() -> None:

@@ -1,0 +1,188 @@
+"""How Kafka's own throttle, reassignments and racks are followed, against a made-up cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from proxy.cluster import follow
+from proxy.cluster.follow import LISTS_PER_ROUND, WHAT
+from proxy.log import FAULT_INTERVAL_SECONDS
+from quota.followed_throttle import NO_RATE, RATE_KEPT_SECONDS, Move
+from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from tests.fakes.throttle_cluster import (
+    CONFIGS,
+    UNKNOWN_TOPIC,
+    ThrottleCluster,
+    throttle_cluster_aside,
+)
+from tests.proxy.following import LISTS, Following, listed, until
+from tests.proxy.loop_gaps import longest_gaps
+from tests.proxy.resolving import events, fields
+
+
+async def test_first_round_tells_the_throttle_racks_and_moves(cluster: ThrottleCluster, following: Following) -> None:
+    cluster.rates = {1: {LEADER_RATE: "1000"}, 2: {LEADER_RATE: "7"}}
+    cluster.racks = {1: "a"}
+    cluster.moves = {"orders": {0: ([1, 2], [2])}}
+    assert await following.round() == {LEADER_RATE: 1000, **listed("orders")}
+    assert following.racks == [{1: "a", 2: None}]
+    assert following.moves == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
+    assert following.stats.throttles_told_at == following.clock()
+    assert following.polls == (1, 0)
+    await following.round()
+    assert [len(told) for told in (following.layers, following.racks, following.moves)] == [1, 1, 1]
+    cluster.moves = {}
+    cluster.racks = {1: "b"}
+    await following.round()
+    assert following.moves[1:] == [{}]
+    assert following.racks[1:] == [{1: "b", 2: None}]
+
+
+@pytest.mark.parametrize("newest_configs", [0, 1, 4])
+async def test_own_rate_goes_before_the_clusters_default(
+    newest_configs: int, cluster: ThrottleCluster, following: Following
+) -> None:
+    cluster.brokers[1].versions[CONFIGS] = (0, newest_configs)
+    cluster.rates = {0: {LEADER_RATE: "5", FOLLOWER_RATE: "6"}, 1: {LEADER_RATE: "1000"}}
+    assert await following.round() == {LEADER_RATE: 1000, FOLLOWER_RATE: 6, **listed("orders")}
+    cluster.rates = {0: {LEADER_RATE: "5"}}
+    assert (await following.round())[LEADER_RATE] == 5
+
+
+async def test_largest_number_is_no_rate_and_as_its_own_rate_keeps_the_default_off(
+    cluster: ThrottleCluster, following: Following
+) -> None:
+    cluster.rates = {0: {LEADER_RATE: "5", FOLLOWER_RATE: str(NO_RATE)}, 1: {LEADER_RATE: str(NO_RATE)}}
+    assert await following.round() == listed("orders")
+
+
+async def test_removed_rate_stays_for_five_seconds(cluster: ThrottleCluster, following: Following) -> None:
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    await following.round()
+    cluster.rates = {}
+    await following.round()
+    assert (await following.round(RATE_KEPT_SECONDS - 0.1))[LEADER_RATE] == 1000
+    assert await following.round(0.1) == listed("orders")
+
+
+@pytest.mark.parametrize("wrong", ["0:", "a:1", "0:1;1:1", "0:1:2"])
+async def test_malformed_list_leaves_the_old_ones_in_force_and_is_logged_once(
+    wrong: str, cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "weir")
+    cluster.lists["payments"] = {LEADER_REPLICAS: "1:1"}
+    before = await following.round()
+    cluster.lists["orders"] = {LEADER_REPLICAS: wrong}
+    cluster.lists["payments"] = {LEADER_REPLICAS: "*"}
+    assert await following.round() == {**before, f"payments.{LEADER_REPLICAS}": "*"}
+    for _ in range(3):
+        await following.round(FAULT_INTERVAL_SECONDS)
+    assert events(caplog) == ["kafka_throttle_list_refused"]
+    assert fields(caplog, "kafka_throttle_list_refused")["peer"] == "orders"
+    assert following.polls == (5, 0)
+    cluster.lists["orders"] = {}
+    assert await following.round() == {f"payments.{LEADER_REPLICAS}": "*"}
+    cluster.lists["orders"] = {LEADER_REPLICAS: wrong}
+    await following.round(FAULT_INTERVAL_SECONDS)
+    assert events(caplog) == ["kafka_throttle_list_refused"] * 2
+
+
+async def test_malformed_list_among_many_topics_is_logged_once_however_often_its_turn_comes(
+    cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.lists = {f"topic-{number:04}": {} for number in range(2 * LISTS_PER_ROUND)}
+    cluster.lists["topic-0003"] = {LEADER_REPLICAS: "wrong"}
+    for _ in range(6):
+        await following.round(FAULT_INTERVAL_SECONDS)
+    assert events(caplog) == ["kafka_throttle_list_refused"]
+
+
+@pytest.mark.parametrize("text", [None, "", "[]"])
+async def test_list_that_is_empty_is_none(text: str | None, cluster: ThrottleCluster, following: Following) -> None:
+    cluster.lists["orders"] = {LEADER_REPLICAS: text, FOLLOWER_REPLICAS: "none"}
+    assert await following.round() == {}
+
+
+async def test_lists_of_a_deleted_topic_and_of_one_that_may_not_be_seen(
+    cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.lists["payments"] = dict(LISTS)
+    await following.round()
+    del cluster.lists["orders"]
+    cluster.errors["payments"] = 29
+    assert await following.round() == listed("payments")
+    assert fields(caplog, "kafka_throttle_list_refused")["error"] == "TopicAuthorizationFailedError"
+    assert UNKNOWN_TOPIC not in cluster.errors.values()
+
+
+async def test_lists_of_many_topics_are_read_some_a_round_and_all_at_once_when_a_rate_changes(
+    cluster: ThrottleCluster, following: Following
+) -> None:
+    topics = [f"topic-{number:04}" for number in range(2 * LISTS_PER_ROUND + 100)]
+    cluster.lists = {topic: {} for topic in topics}
+    cluster.lists[topics[7]] = dict(LISTS)
+
+    async def asked() -> list[str]:
+        cluster.forget_asked()
+        await following.round()
+        return [topic for some in cluster.brokers[1].lists_asked for topic in some]
+
+    assert await asked() == topics[:LISTS_PER_ROUND]
+    assert await asked() == [topics[7], *topics[LISTS_PER_ROUND : 2 * LISTS_PER_ROUND]]  # that one at each round
+    assert await asked() == [topics[7], *topics[2 * LISTS_PER_ROUND :]]
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    assert await asked() == topics
+    assert max(len(some) for some in cluster.brokers[1].lists_asked) == follow.LISTS_PER_QUESTION
+    assert len(await asked()) == LISTS_PER_ROUND
+    cluster.moves = {topics[-1]: {0: ([1, 2], [2])}}
+    assert await asked() == topics
+    assert {topics[7], topics[-1]} <= set(await asked())  # what moves is read at each round
+
+
+async def test_reading_the_lists_of_many_topics_does_not_hold_the_event_loop() -> None:
+    topics: dict[str, dict[str, str | None]] = {f"topic-{number:05}": {} for number in range(10_000)}
+    topics |= {f"topic-{number:05}": dict(LISTS) for number in range(0, 10_000, 100)}
+    longest = []
+    with throttle_cluster_aside(lists=topics) as cluster:
+        following = Following(cluster)
+        for rate in range(1, 4):
+            cluster.rates = {1: {LEADER_RATE: str(rate)}}  # all lists are read
+            _, gaps = await longest_gaps(following.round())
+            longest.append(gaps[0])
+            assert len(following.in_force) == 201
+        await following.close()
+    assert min(longest) < 0.02  # the best of three, for a machine that does other work too
+
+
+@pytest.mark.parametrize("part", [None, 1.0])
+async def test_nothing_is_asked_as_long_as_nobody_wants_it(part: float | None, cluster: ThrottleCluster) -> None:
+    following = Following(cluster, part)
+    following.follower.start()
+    if part is None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        following.follower.wants_changed()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert [broker.connections for broker in cluster.brokers.values()] == [0, 0]
+        following.wants_facts = True
+        following.follower.wants_changed()
+    await until(lambda: following.polls[0] == 1)
+    assert (WHAT, "failed") in following.stats.polls or part is None
+    await following.close()
+
+
+async def test_standing_rates_alone_ask_for_moves_and_racks_and_nothing_else(cluster: ThrottleCluster) -> None:
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    cluster.racks = {1: "a", 2: "b"}
+    cluster.moves = {"orders": {0: ([1, 2], [2])}}
+    following = Following(cluster, None)
+    assert await following.round() == {}
+    assert following.racks == [{1: "a", 2: "b"}]
+    assert following.moves == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
+    assert CONFIGS not in {*cluster.brokers[1].asked, *cluster.brokers[2].asked}
+    assert following.stats.throttles_told_at is None  # Kafka's throttle is not followed
+    await following.close()

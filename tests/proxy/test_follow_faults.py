@@ -1,0 +1,268 @@
+"""Following Kafka's own throttle while the cluster, a part of it, or what it tells is broken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import pairwise
+
+import pytest
+
+from proxy.cluster import follow
+from proxy.cluster.follow import LISTS_PER_ROUND, QUESTION_TIMEOUT_SECONDS, TOPICS_SECONDS, WHAT
+from quota.followed_throttle import RATE_KEPT_SECONDS
+from quota.setting_names import LEADER_RATE
+from tests.fakes.throttle_cluster import (
+    CONFIGS,
+    METADATA,
+    MOVES,
+    ThrottleCluster,
+)
+from tests.proxy.following import LISTS, Following, listed, until
+from tests.proxy.resolving import DEADLINE_SECONDS, events, fields
+
+
+async def test_cluster_that_is_away_at_the_start_is_followed_when_it_comes(
+    cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "weir")
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    for broker in cluster.brokers.values():
+        await broker.stop()
+    assert await following.round() == {}
+    assert following.stats.throttles_told_at is None
+    assert (following.layers, following.racks, following.moves) == ([], [], [])
+    assert events(caplog) == ["kafka_throttle_not_read"]
+    assert str(fields(caplog, "kafka_throttle_not_read")["error"]).count("127.0.0.1:") == 2
+    for broker in cluster.brokers.values():
+        await broker.start()
+    assert (await following.round())[LEADER_RATE] == 1000
+    assert following.polls == (1, 1)
+    assert events(caplog) == ["kafka_throttle_not_read", "kafka_throttle_read_again"]
+
+
+async def test_cluster_that_goes_away_leaves_what_was_read_last_in_force(
+    cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "weir")
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    cluster.moves = {"orders": {0: ([1, 2], [2])}}
+    before = await following.round()
+    told_at = following.stats.throttles_told_at
+    for broker in cluster.brokers.values():
+        await broker.stop()
+    cluster.rates, cluster.moves = {1: {LEADER_RATE: "7"}}, {}
+    for _ in range(20):
+        assert await following.round() == before
+    assert following.stats.throttles_told_at == told_at  # its age grows
+    assert events(caplog) == ["kafka_throttle_not_read"] * 2
+    assert fields(caplog, "kafka_throttle_not_read")["effect"] == "the throttle that was read last stays in force"
+    assert [len(told) for told in (following.layers, following.racks, following.moves)] == [1, 1, 1]
+    for broker in cluster.brokers.values():
+        await broker.start()
+    assert (await following.round())[LEADER_RATE] == 7
+    assert following.moves[1:] == [{}]
+    assert following.stats.throttles_told_at == following.clock()
+    assert events(caplog)[2:] == ["kafka_throttle_read_again"]
+
+
+async def test_broker_that_closes_its_connections_between_two_rounds_is_asked_over_new_ones(
+    cluster: ThrottleCluster, following: Following
+) -> None:
+    sizes = [0]
+    for rate in range(1, 6):
+        cluster.rates = {1: {LEADER_RATE: str(rate)}}
+        await following.round()
+        sizes.append(following.stats.bytes[WHAT])
+        await cluster.brokers[1].stop()
+        await cluster.brokers[1].start()
+        await asyncio.sleep(0.01)
+    assert following.in_force == {LEADER_RATE: 5, **listed("orders")}
+    assert following.polls == (5, 0)
+    assert all(later > earlier for earlier, later in pairwise(sizes))  # a counter never falls
+
+
+@pytest.mark.parametrize("fault", ["away", "silent", "not the controller"])
+async def test_controller_that_fails_keeps_no_rate_and_no_list_from_being_followed(
+    fault: str, cluster: ThrottleCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(follow, "QUESTION_TIMEOUT_SECONDS", 0.1)
+    cluster.only_controller_tells_moves = True
+    cluster.moves = {"orders": {0: ([1, 2], [2])}}
+    following = Following(cluster, servers=cluster.addresses(1, 2))
+    await following.round()
+    if fault == "away":
+        await cluster.brokers[2].stop()
+    elif fault == "silent":
+        cluster.brokers[2].silent = {MOVES}
+    else:
+        cluster.controller = 1  # broker 2 says that it is it no more
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    cluster.lists["payments"] = dict(LISTS)
+    assert await following.round() == {LEADER_RATE: 1000, **listed("orders"), **listed("payments")}
+    assert following.polls == (1, 1)
+    assert events(caplog) == ["kafka_throttle_not_read"]
+    assert len(following.moves) == 1  # what moves stays as it was told
+    cluster.controller, cluster.moves = 1, {}
+    await following.round()
+    assert following.polls == (2, 1)
+    assert following.moves[1:] == [{}]
+    await following.close()
+
+
+async def test_change_that_was_noticed_before_a_fault_has_all_lists_read_after_it(
+    cluster: ThrottleCluster, following: Following
+) -> None:
+    """More topics than one round's turn: a rate alone throttles nothing."""
+    cluster.lists = {f"topic-{number:04}": {} for number in range(3 * LISTS_PER_ROUND)}
+    await following.round()
+    cluster.lists["topic-1499"] = dict(LISTS)
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    for broker in cluster.brokers.values():
+        broker.garbage = {METADATA}  # it is asked for topics after the rates
+    await following.round()
+    assert following.polls == (1, 1)
+    for broker in cluster.brokers.values():
+        broker.garbage = set()
+    assert await following.round() == {LEADER_RATE: 1000, **listed("topic-1499")}
+
+
+async def test_brokers_that_list_no_reassignments_are_followed_and_told_of_once(
+    cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "weir")
+    for broker in cluster.brokers.values():
+        del broker.versions[MOVES]
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    for _ in range(3):
+        assert await following.round() == {LEADER_RATE: 1000, **listed("orders")}
+    assert following.polls == (3, 0)
+    assert events(caplog) == ["reassignments_not_listed"]
+
+
+@pytest.mark.parametrize("versions", [None, (5, 9)])
+async def test_broker_without_a_known_version_of_describe_configs_is_told_of(
+    versions: tuple[int, int] | None,
+    cluster: ThrottleCluster,
+    following: Following,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Before Kafka 0.11, or in a future one."""
+    del cluster.brokers[1].versions[CONFIGS]
+    if versions is not None:
+        cluster.brokers[1].versions[CONFIGS] = versions
+    assert await following.round() == {}
+    assert fields(caplog, "kafka_throttle_not_read")["error"] == (
+        "the broker has no version of DescribeConfigs that is known here"
+    )
+    assert following.polls == (0, 1)
+    await following.round()
+    assert cluster.brokers[1].connections == 1
+
+
+async def test_broker_that_the_cluster_does_not_name_is_waited_for(
+    cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.unnamed = {1}
+    cluster.racks = {2: "b"}
+    assert await following.round() == {}
+    assert fields(caplog, "kafka_throttle_not_read")["error"] == (
+        "broker 1 is not among the brokers that the cluster names"
+    )
+    assert following.racks == [{2: "b"}]
+    cluster.unnamed = set()
+    assert await following.round() == listed("orders")
+
+
+async def test_broker_that_refuses_to_tell_its_rates_changes_nothing(
+    cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    before = await following.round()
+    cluster.errors["1"] = 31
+    assert await following.round(RATE_KEPT_SECONDS + 1) == before
+    assert fields(caplog, "kafka_throttle_not_read")["error"] == "broker 1: ClusterAuthorizationFailedError"
+
+
+@pytest.mark.parametrize("hanging", [CONFIGS, METADATA, MOVES])
+async def test_hanging_broker_is_given_up(
+    hanging: int, cluster: ThrottleCluster, following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert QUESTION_TIMEOUT_SECONDS == 5.0
+    monkeypatch.setattr(follow, "QUESTION_TIMEOUT_SECONDS", 0.05)
+    before = await following.round()
+    for broker in cluster.brokers.values():
+        broker.silent = {hanging}
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        assert await following.round(TOPICS_SECONDS) == before
+    assert following.polls == (1, 1)
+    for broker in cluster.brokers.values():
+        broker.silent = set()
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    assert (await following.round())[LEADER_RATE] == 1000
+
+
+async def test_server_that_hangs_is_asked_last_from_then_on(
+    cluster: ThrottleCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "QUESTION_TIMEOUT_SECONDS", 0.05)
+    cluster.controller = 1
+    cluster.brokers[2].silent = {METADATA}
+    following = Following(cluster)
+    for _ in range(3):
+        assert await following.round(TOPICS_SECONDS) == listed("orders")
+    assert following.polls == (3, 0)
+    assert cluster.brokers[2].asked.count(METADATA) == 1
+    await following.close()
+
+
+async def test_bug_in_one_who_is_told_keeps_nothing_from_the_others_and_is_told_again(
+    cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(moves: object) -> None:
+        raise RuntimeError("a bug")
+
+    taken = following.follower._followers
+    following.follower._followers = taken._replace(moves=broken)
+    cluster.moves = {"orders": {0: ([1, 2], [2])}}
+    assert await following.round() == listed("orders")
+    assert following.racks
+    assert fields(caplog, "kafka_throttle_not_taken")["error"] == "RuntimeError('a bug')"
+    following.follower._followers = taken
+    await following.round()
+    assert len(following.moves) == 1
+
+
+async def test_rate_that_is_no_number_changes_nothing_and_ends_nothing(
+    cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = await following.round()
+    cluster.rates = {1: {LEADER_RATE: "fast"}}
+    assert await following.round() == before
+    assert "ValueError" in str(fields(caplog, "kafka_throttle_not_read")["error"])
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    assert (await following.round())[LEADER_RATE] == 1000
+
+
+@pytest.mark.parametrize("state", ["never started", "nothing wanted", "connecting", "asking", "between two rounds"])
+async def test_following_ends_in_every_state(state: str, cluster: ThrottleCluster) -> None:
+    following = Following(cluster, None if state == "nothing wanted" else 1.0)
+    if state == "connecting":
+        cluster.brokers[2].silent = {18}
+    elif state == "asking":
+        cluster.brokers[1].silent = {CONFIGS}
+    if state != "never started":
+        following.follower.start()
+        await asyncio.sleep(0)
+    if state == "connecting":
+        await until(lambda: cluster.brokers[2].connections == 1)
+    elif state == "asking":
+        await until(lambda: CONFIGS in cluster.brokers[1].asked)
+    elif state == "between two rounds":
+        await until(lambda: following.polls[0] == 1)
+    told = len(following.layers)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await following.follower.close()
+        await following.follower.close()
+    assert len(following.layers) == told  # what is in force stays
+    await until(lambda: not any(broker.writers for broker in cluster.brokers.values()))
