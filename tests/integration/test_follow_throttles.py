@@ -1,8 +1,12 @@
-"""Kafka's own throttle configurations, followed: Kafka's own tools drive the sidecars."""
+"""Kafka's own throttle configurations, followed: Kafka's own tools and Cruise Control's calls drive the sidecars."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
@@ -11,21 +15,52 @@ import pytest
 from control.cluster_admin import Partition
 from lab.cluster import Cluster
 from lab.modes import MODES
+from lab.received import Series
+from planning.reassignment_json import format_reassignment
+from quota.budget.ledger import CREDIT_SECONDS
 from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
-from tests.integration.moves import MB, assert_identical, assert_rate, filled, now, wait_for_bytes
+from tests.integration.moves import MB, assert_identical, assert_rate, filled, now, rate_between, wait_for_bytes
 
 pytestmark = pytest.mark.integration
 
 PART = 0.98
 IN_FORCE_SECONDS = 2.0
+GONE_SECONDS = 5.0 + IN_FORCE_SECONDS  # a rate that was removed stays for five seconds
 RATE = 2 * MB
+BOTH_RATES = (LEADER_RATE, FOLLOWER_RATE)
+
+CONFIGS = "kafka.admin.ConfigCommand"
+REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+OF_TOOLS = ("kraft-4.1", "kraft-3.9", "zookeeper-2.8")
+OF_FAULTS = ("kraft-4.1", "zookeeper-2.8")
+
+_number = count(1)
 
 
-@pytest.fixture(scope="module", params=["kraft-4.1", "zookeeper-2.8"])
+@pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     followed = {"cluster": {"follow_throttles": True, "followed_part": PART}}
     with MODES[request.param].cluster(3, sidecars=True, poll_isr=True, sidecar_tables=followed) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(cluster: Cluster) -> Iterator[None]:
+    """A test that fails leaves no throttle to those after it."""
+    yield
+    cluster.admin.clear_native_throttle(cluster.broker_ids, {topic for topic, _ in cluster.admin.partitions()})
+
+
+def on(*modes: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("cluster", modes, indirect=True)
+
+
+def new_topic(cluster: Cluster, size: int, partitions: int = 5) -> str:
+    return filled(cluster, f"bulk-{next(_number)}", [1], size, partitions)
+
+
+def followed(*rates: tuple[str, int]) -> dict[str, int]:
+    return {name: int(PART * rate) for name, rate in rates}
 
 
 def in_force(cluster: Cluster, broker_id: int) -> dict[str, Any]:
@@ -33,40 +68,183 @@ def in_force(cluster: Cluster, broker_id: int) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in ("layers", "sources")}
 
 
-def seconds_until(cluster: Cluster, what: str, table: dict[str, Any], *broker_ids: int) -> float:
+def seconds_until(cluster: Cluster, what: str, tables: Mapping[int, dict[str, Any]]) -> float:
+    """Wait until these are in force by broker id; returns the seconds (s) that it took."""
+    found: dict[int, dict[str, Any]] = {}
+
+    def is_so() -> bool:
+        found.update({broker_id: in_force(cluster, broker_id) for broker_id in tables})
+        return found == tables
+
     begin = monotonic()
-    cluster.wait_for(what, lambda: all(in_force(cluster, one) == table for one in broker_ids), 20)
+    try:
+        cluster.wait_for(what, is_so, 20, poll_seconds=0.02)
+    finally:
+        assert found == tables
     return monotonic() - begin
 
 
-def test_throttle_set_in_kafka_is_in_force_within_two_seconds_and_gone_after_five(cluster: Cluster) -> None:
-    cluster.create_topic("orders", {0: [1, 2]})
-    cluster.create_topic("payments", {0: [1, 2]})
-    seconds_until(cluster, "no throttle", {"topics": {}}, 1, 2, 3)
-    rates = {1: {LEADER_RATE: RATE}, 2: {FOLLOWER_RATE: RATE, LEADER_RATE: 3 * MB}}
-    lists = {"orders": {LEADER_REPLICAS: "0:1", FOLLOWER_REPLICAS: "0:2"}}
-    cluster.admin.set_native_throttle(rates, lists)
-    expected = {
-        1: {LEADER_RATE: int(PART * RATE)},
-        2: {FOLLOWER_RATE: int(PART * RATE), LEADER_RATE: int(3 * PART * MB)},
-    }
-    for broker_id, own in expected.items():
-        assert seconds_until(cluster, "Kafka's throttle", {**own, "topics": lists}, broker_id) < IN_FORCE_SECONDS
-    sources = cluster.sidecars[1].throttle()["sources"]
-    assert set(sources.values()) == {"kafka"}
+def nothing(cluster: Cluster) -> dict[int, dict[str, Any]]:
+    return {broker_id: {"topics": {}} for broker_id in cluster.broker_ids}
+
+
+def run_tool(cluster: Cluster, main_class: str, *commands: tuple[str, ...]) -> None:
+    """Run one of Kafka's tools with each of these arguments at the same time, and wait for the end of all."""
+    server = ("--bootstrap-server", cluster.bootstrap_servers[0])
+    name = main_class.rpartition(".")[2]
+    tools = [cluster.java_tool(name, main_class, [*server, *one], seconds=None) for one in commands]
+    for tool in tools:
+        assert tool.wait(60) == 0, tool.output()
+
+
+def assert_mean(series: Series, begin: float, end: float, rate: int, least: float) -> None:
+    """Prove that between two moments (s) the part of Kafka's rate was kept that is followed, and `least` of it used."""
+    found = rate_between(series, begin, end) / (PART * rate)
+    assert least <= found <= 1.0 + CREDIT_SECONDS / (end - begin)
+
+
+@contextmanager
+def always_limited(cluster: Cluster, broker_id: int) -> Iterator[None]:
+    """While the block runs, the leader's rate is in force at each look."""
+    without: list[dict[str, Any]] = []
+    looked, stop = 0, threading.Event()
+
+    def look() -> None:
+        nonlocal looked
+        while not stop.wait(0.05):
+            table = in_force(cluster, broker_id)
+            looked += 1
+            if LEADER_RATE not in table:
+                without.append(table)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert looked > 0
+    assert without == []
+
+
+@on(*OF_TOOLS)
+def test_kafka_reassign_partitions_drives_the_sidecars_from_its_throttle_to_its_end(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """`--execute --throttle`, then another rate with `--additional --throttle`, and the end with `--verify`.
+
+    The tool begins the move at once, so for a second Kafka's own throttle is alone. It lets a burst through, and then
+    nothing until its samples have forgotten that or the rate is raised.
+    """
+    topic = new_topic(cluster, 24 * MB)
+    partitions = sorted(cluster.admin.partitions([topic]))
+    plan = tmp_path / "plan.json"
+    plan.write_text(format_reassignment({Partition(*one): (1, 2) for one in partitions}))
+
+    def tables(rate: int) -> dict[int, dict[str, Any]]:
+        own = followed(*((name, rate) for name in BOTH_RATES))
+        configs = cluster.admin.configs(topics=[topic])[f"topic {topic}"]  # replicas that have come are leaders' too
+        lists = {"topics": {topic: {name: configs[name] for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)}}}
+        return {1: {**own, **lists}, 2: {**own, **lists}, 3: lists}
+
+    def reassign(*words: str) -> None:
+        run_tool(cluster, REASSIGN, ("--reassignment-json-file", str(plan), *words))
+
+    with cluster.received_bytes(2, partitions) as received:
+        reassign("--execute", "--throttle", str(RATE // 4))
+        assert seconds_until(cluster, "the tool's rate", tables(RATE // 4)) < IN_FORCE_SECONDS
+        begin = now(received)
+        sleep(1)
+        assert_mean(received.series(), begin, now(received), RATE // 4, least=0.0)
+        reassign("--execute", "--additional", "--throttle", str(RATE))
+        assert seconds_until(cluster, "the tool's other rate", tables(RATE)) < IN_FORCE_SECONDS
+        begin = now(received)
+        cluster.admin.wait_for_reassignments(40, poll_seconds=0.05)
+        series = received.series()
+        assert_mean(series, begin, series.span[1], RATE, least=0.9)
+    reassign("--verify")
+    assert seconds_until(cluster, "no throttle", nothing(cluster)) < GONE_SECONDS
+    assert cluster.admin.native_throttles([topic]) == {}
+    assert_identical(cluster, [topic], 1, 2)
+    cluster.check_logs()
+
+
+@on(*OF_TOOLS)
+def test_kafka_configs_of_a_broker_of_all_brokers_and_of_a_topic_is_followed(cluster: Cluster) -> None:
+    topic = f"orders-{next(_number)}"
+    cluster.create_topic(topic, {0: [1, 2]})
+    seconds_until(cluster, "no throttle", nothing(cluster))
+
+    def configs(change: str, *by_entity: tuple[str, str]) -> None:
+        commands = [("--alter", "--entity-type", *who.split(), change, what) for who, what in by_entity]
+        run_tool(cluster, CONFIGS, *commands)
+
+    configs(
+        "--add-config",
+        ("brokers --entity-default", f"{LEADER_RATE}={3 * MB},{FOLLOWER_RATE}={4 * MB}"),
+        ("brokers --entity-name 1", f"{LEADER_RATE}={MB}"),
+        (f"topics --entity-name {topic}", f"{LEADER_REPLICAS}=[0:1,0:2],{FOLLOWER_REPLICAS}=*"),
+    )
+    lists = {"topics": {topic: {LEADER_REPLICAS: "0:1,0:2", FOLLOWER_REPLICAS: "*"}}}
+    default = {**followed((LEADER_RATE, 3 * MB), (FOLLOWER_RATE, 4 * MB)), **lists}
+    own = {**default, **followed((LEADER_RATE, MB))}
+    assert seconds_until(cluster, "its own before the default", {1: own, 2: default, 3: default}) < IN_FORCE_SECONDS
+    assert set(cluster.sidecars[1].throttle()["sources"].values()) == {"kafka"}
     assert cluster.sidecars[1].metrics().value("weir_kafka_throttle_age_seconds") < 3
-    cluster.admin.clear_native_throttle([1, 2], ["orders"])
-    begin = monotonic()
-    seconds_until(cluster, "no throttle", {"topics": {}}, 1, 2)
-    assert 4 < monotonic() - begin < 8  # a rate stays for five seconds
+    configs("--delete-config", ("brokers --entity-name 1", LEADER_RATE))
+    assert seconds_until(cluster, "the default", dict.fromkeys((1, 2, 3), default)) < IN_FORCE_SECONDS
+    configs(
+        "--delete-config",
+        ("brokers --entity-default", ",".join(BOTH_RATES)),
+        (f"topics --entity-name {topic}", f"{LEADER_REPLICAS},{FOLLOWER_REPLICAS}"),
+    )
+    assert 3 < seconds_until(cluster, "no throttle", nothing(cluster)) < GONE_SECONDS
 
 
+@on(*OF_FAULTS)
+def test_calls_of_cruise_control_throttle_both_steps_of_a_move_without_a_gap(cluster: Cluster) -> None:
+    """Its ReplicationThrottleHelper: both lists hold old and new replicas, merged into what stands there.
+
+    The rates are set on all brokers that take part, and deleted after each step.
+    """
+    topic = new_topic(cluster, 6 * MB, partitions=2)
+    others = {LEADER_REPLICAS: "7:1", FOLLOWER_REPLICAS: "7:2"}  # somebody else's, which stays
+    cluster.admin.set_native_throttle({}, {topic: others})
+    rates = {broker_id: dict.fromkeys(BOTH_RATES, RATE) for broker_id in (1, 2)}
+    both = followed(*((name, RATE) for name in BOTH_RATES))
+    begin = 0.0
+    with cluster.received_bytes(2, [(topic, 0), (topic, 1)]) as received:
+        for partition in (0, 1):
+            merged = {name: f"{partition}:1,{partition}:2,{other}" for name, other in others.items()}
+            cluster.admin.set_native_throttle(rates, {topic: merged})
+            table = {**both, "topics": {topic: merged}}
+            assert seconds_until(cluster, f"step {partition}", {1: table, 2: table}) < IN_FORCE_SECONDS
+            begin = begin or now(received)
+            with always_limited(cluster, 1):
+                cluster.reassign({Partition(topic, partition): [1, 2]}, seconds=30)
+                cluster.admin.set_native_throttle({}, {topic: others})
+                cluster.admin.clear_native_throttle([1, 2], [])
+                sleep(1.5 if partition == 0 else 0)
+            step = received.series()
+            assert rate_between(step, begin, step.span[1]) <= PART * RATE * (1 + CREDIT_SECONDS)
+    left = {broker_id: {"topics": {topic: others}} for broker_id in cluster.broker_ids}
+    assert seconds_until(cluster, "what others have listed", left) < GONE_SECONDS
+    cluster.admin.clear_native_throttle([], [topic])
+    assert seconds_until(cluster, "no throttle", nothing(cluster)) < IN_FORCE_SECONDS
+    assert_identical(cluster, [topic], 1, 2)
+    cluster.check_logs()
+
+
+@on(*OF_FAULTS)
 def test_move_with_kafkas_own_throttle_is_exact_and_survives_the_loss_of_its_lists(cluster: Cluster) -> None:
     """The lists are deleted and the rates removed in mid-move, as an operator and a tool would do."""
-    topic = filled(cluster, "bulk", [1], 24 * MB)
+    topic = new_topic(cluster, 24 * MB)
     partitions = sorted(cluster.admin.partitions([topic]))
     lists = {topic: {LEADER_REPLICAS: ",".join(f"{number}:1" for _, number in partitions)}}
     cluster.admin.set_native_throttle({1: {LEADER_RATE: RATE}}, lists)
+    table = {**followed((LEADER_RATE, RATE)), "topics": lists}
+    assert seconds_until(cluster, "Kafka's throttle", {1: table}) < IN_FORCE_SECONDS
     with cluster.received_bytes(2, partitions) as received:
         cluster.reassign({Partition(*one): [1, 2] for one in partitions})
         wait_for_bytes(cluster, received, MB)
