@@ -102,11 +102,9 @@ class ReplicaLink:
         now = self.throttle.clock()  # read again: the steps so far took time
         if not state.partitions.any_wait or not self.throttle.is_throttling:
             return (yield from commit_pass(state, self, request))  # `plan` would decide the same; most fetches end here
-        if now >= state.answers_from:
+        if now >= state.answers_from and all([quota.keeps_waiting(self, now) for quota in self.throttle.quotas]):
             # Its last plan has seen this coming. With hundreds of links in line, another one each takes a third of all
             # work.
-            for quota in self.throttle.quotas:
-                quota.keep_place(self, now)
             return (yield from answer_with_nothing(state, request))
         view, order = observe(state, self, request, now, held_seconds)
         return (yield from commit(state, self, request, view, order, plan(view)))
