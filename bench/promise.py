@@ -2,7 +2,7 @@
 
 Each run is a model of followers, sidecars and leaders (tests/quota/model), drawn by its seed. Printed are the seeds of
 the runs in which something did not hold, and what; `--seed N` tells one run line by line, and `--seed N --shrink` makes
-it as small as it may be and still fails.
+it as small as it may be and still fails. `--links 200` is one large run that is not drawn.
 """
 
 import argparse
@@ -11,14 +11,17 @@ import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
+from quota.settings import Order
 from tests.quota.model.describe import scenario_lines, shrink
 from tests.quota.model.judge import judge
-from tests.quota.model.scenario import Scenario, Seeded, draw
+from tests.quota.model.scenario import Scenario, Seeded, draw, many_links
+from tests.quota.model.world import Violation
 
 RUNS = 4_000
 RUNS_AT_A_TIME = 50
 REPORT_SECONDS = 10.0
 MOST_SHOWN = 200
+MANY: tuple[tuple[int, Order], ...] = ((6, "round-robin"), (12, "urgent-first"))
 
 Failure = tuple[int, str, str]
 """A seed, the promise that was broken, and how."""
@@ -33,10 +36,26 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2, help="at a time (2)")
     parser.add_argument("--seed", type=int, help="tell one run line by line")
     parser.add_argument("--shrink", action="store_true", help="with --seed: make it small first")
+    parser.add_argument("--links", type=int, help="so many links with unlike lists and two hops, at v6 and v12")
     options = parser.parse_args()
+    if options.links is not None:
+        return _hold_many(options.links)
     if options.seed is not None:
         return _tell(draw(Seeded(options.seed), options.depth), shrinks=options.shrink)
     return _run_all(options.first, options.runs, options.depth, options.processes)
+
+
+def _hold_many(links: int) -> int:
+    violations: list[Violation] = []
+    for version, order in MANY:
+        start = time.process_time()
+        outcome = judge(many_links(links, version, order, 2_000))
+        violations += outcome.violations
+        seconds = time.process_time() - start
+        print(f"v{version}, {order}: {outcome.exchanges} fetches, {outcome.seconds:.1f} s, {seconds:.0f} s of CPU")
+    for violation in violations[:10]:
+        print(violation)
+    return 1 if violations else 0
 
 
 def _tell(scenario: Scenario, *, shrinks: bool) -> int:

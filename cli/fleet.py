@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from cli.errors import WRONG_USAGE, CommandError
+from cli.move_inputs import connector, told_errors
 from cli.sidecars import Reply, admin_addresses, ask_all
 from proxy.config.address import Address
 from proxy.config.tables import DEFAULT_ADMIN
 
 if TYPE_CHECKING:
     from control.cluster_admin import ClusterAdmin, ThrottleSetting
+    from control.move_admin import MoveAdmin
 
 BootstrapOption = Annotated[
     str | None,
@@ -40,27 +42,17 @@ class Where(NamedTuple):
     admin: Sequence[str] | None
     config: Sequence[Path] | None
     bootstrap: str | None = None
+    command_config: Path | None = None
     dns: str | None = None
     port: int = DEFAULT_PORT
 
 
 @contextmanager
-def cluster_of(bootstrap: str) -> Iterator[ClusterAdmin]:
+def cluster_of(bootstrap: str, command_config: Path | None) -> Iterator[MoveAdmin]:
     """Connect to a cluster; CommandError where it does not answer, here or in the block."""
-    from control.cluster_admin import ClusterAdmin
-    from control.errors import ControlError
-
-    servers = [server.strip() for server in bootstrap.split(",")]
-    for server in servers:
-        try:
-            Address.parse(server)
-        except ValueError as error:
-            raise CommandError(f"--bootstrap-server {error}.", WRONG_USAGE) from error
-    try:
-        with ClusterAdmin(servers, timeout_seconds=_CLUSTER_SECONDS) as cluster:
-            yield cluster
-    except ControlError as error:
-        raise CommandError(f"{error}.") from error
+    connect = connector(bootstrap, command_config, _CLUSTER_SECONDS)
+    with told_errors(), connect() as cluster:
+        yield cluster
 
 
 def sidecars(where: Where, cluster: ClusterAdmin | None) -> dict[Address, int | None]:
@@ -84,7 +76,7 @@ def ask_sidecars(where: Where, method: str, path: str, body: object = None) -> l
     if where.bootstrap is None:
         found = sidecars(where, None)
     else:
-        with cluster_of(where.bootstrap) as cluster:
+        with cluster_of(where.bootstrap, where.command_config) as cluster:
             found = sidecars(where, cluster)
     return ask_all(list(found), method, path, body)
 

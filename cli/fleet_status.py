@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from control.cluster_admin import Partition
     from control.fleet import ClusterState
 
-COLUMNS = ("broker", "sidecar", "version", "side", "quota", "from", "rate", "behind", "messages", "time left", "state")
+COLUMNS = ("broker", "sidecar", "version", "side", "rate", "quota", "from", "behind", "messages", "time left", "state")
 NUMBERS = ("broker", "quota", "rate", "behind", "messages", "time left")
 _MOST_NAMED = 5
 _NONE = "-"
@@ -27,24 +27,26 @@ def rows_of_reply(reply: Reply, broker: int | None) -> list[Row]:
         return [[number, str(reply.admin), *[_NONE] * (len(COLUMNS) - 3), "no answer"]]
     status: dict[str, Any] = reply.value
     state = "ready" if status["ready"] else "not ready"
-    return [
-        [str(status["broker_id"]), str(reply.admin), str(status["version"]), *_side(name, side, status), state]
-        for name, side in status["sides"].items()
-    ]
+    whose = [str(status["broker_id"]), str(reply.admin), str(status["version"])]
+    return [[*whose, *cells, state] for name, side in status["sides"].items() for cells in _quotas(name, side, status)]
 
 
-def _side(name: str, side: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
+def _quotas(name: str, side: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield the cells of a side, and of each further quota in force on it."""
     lag = side["lag"]
-    setting = status["settings"].get(f"{name}.replication.throttled.rate")
-    return [
-        name,
-        show_rate(side["quota_bytes_per_second"]),
-        _NONE if setting is None else _origin(setting),
-        show_rate(side["throttled_rate_bytes_per_second"]),
-        str(lag["partitions_behind"]),
-        str(lag["messages"]),
-        _time_left(lag),
-    ]
+    first, *others = side["quotas"]
+    listed = status["settings"].get(f"{name}.replication.throttled.rate")
+    behind = [str(lag["partitions_behind"]), str(lag["messages"]), _time_left(lag)]
+    yield [name, *_rates(first), _NONE if listed is None else _origin(listed), *behind]
+    for quota in others:
+        standing = status["settings"].get(f"{name}.{quota['name']}.throttled.rate")
+        origin = quota["name"] if standing is None else f"{quota['name']}, {_origin(standing)}"
+        yield [name, *_rates(quota), origin, _NONE, _NONE, _NONE]
+
+
+def _rates(quota: Mapping[str, Any]) -> list[str]:
+    observed = ", observed" if quota["mode"] == "observe" else ""
+    return [show_rate(quota["rate_bytes_per_second"]), f"{show_rate(quota['bytes_per_second'])}{observed}"]
 
 
 def _origin(setting: Mapping[str, Any]) -> str:

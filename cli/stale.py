@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 
-from cli.errors import FAILED, CommandError
+from cli.errors import CommandError
 from cli.fleet import Where, cluster_of, shown, sidecars
 from cli.fleet_status import none_behind_seconds, rows_of_reply
 from cli.sidecars import ask_all, finish, rows_of
+from planning.move_throttle import ConfigChange
 
 
 def clear_stale(where: Where, bootstrap: str, json_wanted: bool) -> int:
     """Clear the settings that are stale, one by one and nothing else; CommandError where they may still be needed."""
     from control.fleet import look
 
-    with cluster_of(bootstrap) as cluster:
+    with cluster_of(bootstrap, where.command_config) as cluster:
         replies = ask_all(list(sidecars(where, cluster)), "GET", "/v1/status")
         _, replies = rows_of(replies, lambda reply: rows_of_reply(reply, None))  # checks their form
         state = look(cluster)
@@ -22,13 +23,17 @@ def clear_stale(where: Where, bootstrap: str, json_wanted: bool) -> int:
         why_not = state.why_not_stale(none_behind_seconds(replies))
         if settings and why_not is not None:
             errors = "".join(f"; {reply.error}" for reply in replies if reply.error is not None)
-            raise CommandError(f"nothing is cleared, as {why_not}{errors}.", FAILED)
-        cluster.delete_settings(settings)
+            raise CommandError(f"nothing is cleared, as {why_not}{errors}.")
+        changes = [ConfigChange(setting.kind, setting.name, setting.setting, "delete") for setting in settings]
+        refused = cluster.change_configs(changes)
+        settings = tuple(setting for setting in settings if f"{setting.kind} {setting.name}" not in refused)
     if json_wanted:
         print(json.dumps({"cleared": [setting._asdict() for setting in settings]}, indent=2))
     else:
         for setting in settings:
             print(f"Cleared {shown(setting)} = {setting.value}")
-        if not settings:
+        if not changes:
             print("Nothing is stale: Kafka's own configurations have no throttle.")
+    if refused:
+        raise CommandError(f"the cluster refused: {'; '.join(f'{what}, {why}' for what, why in refused.items())}.")
     return finish(replies)

@@ -13,6 +13,7 @@ import typer
 from cli import fleet_status
 from cli.errors import CommandError
 from cli.fleet import DEFAULT_PORT, BootstrapOption, DnsOption, PortOption, Where, ask_sidecars, cluster_of, sidecars
+from cli.move_inputs import CommandConfigOption
 from cli.output import print_table
 from cli.sidecars import (
     AdminOption,
@@ -43,16 +44,17 @@ def status(
     admin: AdminOption = None,
     config: ConfigOption = None,
     bootstrap_server: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
     admin_dns: DnsOption = None,
     admin_port: PortOption = DEFAULT_PORT,
     watch: WatchOption = False,
     json_wanted: JsonOption = False,
 ) -> int:
     """Show quotas, rates, links, partitions left out and lag of sidecars; with a cluster its moves and throttles."""
-    where = Where(admin, config, bootstrap_server, admin_dns, admin_port)
+    where = Where(admin, config, bootstrap_server, command_config, admin_dns, admin_port)
     if bootstrap_server is None:
         return _repeated(lambda: _sidecars_status(where, json_wanted, watch), watch)
-    with cluster_of(bootstrap_server) as cluster:
+    with cluster_of(bootstrap_server, command_config) as cluster:
         return _repeated(lambda: _fleet_status(where, cluster, json_wanted, watch), watch)
 
 

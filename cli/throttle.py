@@ -22,6 +22,7 @@ from cli.fleet import (
     shown,
     sidecars,
 )
+from cli.move_inputs import CommandConfigOption
 from cli.output import print_table
 from cli.quantities import parse_duration, show_duration
 from cli.rates import parse_rate
@@ -61,17 +62,18 @@ def show(
     admin: AdminOption = None,
     config: ConfigOption = None,
     bootstrap_server: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
     admin_dns: DnsOption = None,
     admin_port: PortOption = DEFAULT_PORT,
     json_wanted: JsonOption = False,
 ) -> int:
     """Show the throttle in force, and where each part came from; with a cluster Kafka's own settings too."""
-    where = Where(admin, config, bootstrap_server, admin_dns, admin_port)
+    where = Where(admin, config, bootstrap_server, command_config, admin_dns, admin_port)
     if bootstrap_server is None:
         return _print(ask_sidecars(where, "GET", _PATH), json_wanted)
     from control.fleet import look
 
-    with cluster_of(bootstrap_server) as cluster:
+    with cluster_of(bootstrap_server, command_config) as cluster:
         replies = ask_all(list(sidecars(where, cluster)), "GET", _PATH)
         settings = look(cluster).throttles
     return _print(replies, json_wanted, settings)
@@ -96,6 +98,7 @@ def set_throttle(
     admin: AdminOption = None,
     config: ConfigOption = None,
     bootstrap_server: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
     admin_dns: DnsOption = None,
     admin_port: PortOption = DEFAULT_PORT,
     json_wanted: JsonOption = False,
@@ -122,7 +125,7 @@ def set_throttle(
         change["lease"] = _lease(for_, owner, reason)
     elif reason is not None or owner is not None:
         raise CommandError("--for is missing: a reason and an owner belong to a change that ends.", WRONG_USAGE)
-    where = Where(admin, config, bootstrap_server, admin_dns, admin_port)
+    where = Where(admin, config, bootstrap_server, command_config, admin_dns, admin_port)
     return _print(ask_sidecars(where, "PATCH", _PATH, change), json_wanted)
 
 
@@ -135,12 +138,13 @@ def clear(
     admin: AdminOption = None,
     config: ConfigOption = None,
     bootstrap_server: BootstrapOption = None,
+    command_config: CommandConfigOption = None,
     admin_dns: DnsOption = None,
     admin_port: PortOption = DEFAULT_PORT,
     json_wanted: JsonOption = False,
 ) -> int:
     """Remove the whole throttle of the sidecars, or the topics named only."""
-    where = Where(admin, config, bootstrap_server, admin_dns, admin_port)
+    where = Where(admin, config, bootstrap_server, command_config, admin_dns, admin_port)
     if stale:
         if topic or bootstrap_server is None:
             wrong = "--topic cannot be given with --stale" if topic else "--bootstrap-server is missing"

@@ -7,16 +7,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import KafkaConnectionError, KafkaError, UnknownBrokerIdError
+from kafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaConnectionError,
+    KafkaError,
+    NoReassignmentInProgressError,
+    UnknownBrokerIdError,
+)
 
 from control.errors import ControlError
+from planning.assignment import Brokers
+from planning.assignment import Partition as Partition
+from planning.assignment import Reassignment as Reassignment
+from planning.move_throttle import DISK_RATE as DISK_RATE
 from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
-DISK_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 _THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS, DISK_RATE)
 # Kafka's defaults, which DescribeConfigs returns where nothing is set: Long.MAX_VALUE for rates, an empty list for
 # replicas.
@@ -30,13 +39,7 @@ _MORE_TRIES = 5
 _RETRY_SECONDS = 0.2
 
 _PREFERRED = 0  # ElectLeadersRequest.json: ElectionType
-
-
-class Partition(NamedTuple):
-    """A partition by name and number, as in KIP-73's `topic` and `[partition]`."""
-
-    topic: str
-    partition: int
+_UNKNOWN_TOPIC = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +51,10 @@ class PartitionState:
     in_sync_replicas: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reassignment:
-    """A move under way, as in ListPartitionReassignments (KIP-455)."""
-
-    replicas: tuple[int, ...]
-    adding_replicas: tuple[int, ...]
-    removing_replicas: tuple[int, ...]
-
-
 class ThrottleSetting(NamedTuple):
     """One setting of Kafka's own throttle, where it is set: a broker's rate (bytes/s), or a topic's list."""
 
-    kind: str
-    """`broker` or `topic`."""
+    kind: Literal["broker", "topic"]
     name: str
     setting: str
     value: str
@@ -77,6 +70,7 @@ class ThrottleSetting(NamedTuple):
 class ClusterAdmin:
     """Connections to a cluster's controllers and brokers. Every method blocks, and raises ControlError.
 
+    `client_options` are kafka-python's, such as those of control.client_properties.
     `clock` and `sleep` (seconds) are used only by methods that wait for the cluster.
     """
 
@@ -85,16 +79,18 @@ class ClusterAdmin:
         bootstrap_servers: Sequence[str],
         *,
         timeout_seconds: float = 30,
+        client_options: Mapping[str, object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._bootstrap_servers = list(bootstrap_servers)
         self._timeout_ms = int(timeout_seconds * 1000)
+        self._client_options = dict(client_options or {})
         self._clock = clock
         self._sleep = sleep
         self._client = self._connect()
 
-    def __enter__(self) -> ClusterAdmin:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -108,8 +104,16 @@ class ClusterAdmin:
 
     def brokers(self) -> list[int]:
         """Return the ids of the brokers that are registered and not fenced."""
+        return sorted(self.racks())
+
+    def racks(self) -> dict[int, str | None]:
+        """Return the rack of each broker that is registered and not fenced; None where it has none."""
         brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
-        return sorted(int(broker["broker_id"]) for broker in brokers if not broker.get("is_fenced"))
+        return {int(broker["broker_id"]): broker.get("rack") for broker in brokers if not broker.get("is_fenced")}
+
+    def cluster_id(self) -> str:
+        """Return the cluster's id; empty where it has none (before Kafka 0.10.1)."""
+        return str(self._ask("Asking for the cluster", lambda client: client.describe_cluster())["cluster_id"] or "")
 
     def broker_hosts(self) -> dict[int, str]:
         """Return where each registered broker listens for clients, by id. Those that are fenced are among them."""
@@ -124,12 +128,26 @@ class ClusterAdmin:
         return int(self._ask("Asking for the controller", lambda client: client.describe_cluster())["controller_id"])
 
     def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
-        """Return the state of every partition of `topics`; None means all topics."""
+        """Return the state of every partition of `topics`; None means all topics. All of them have to exist."""
+        return self._partitions(topics, lambda topic: _check(f"Describing topic {topic['name']}", topic["error_code"]))
+
+    def existing_partitions(self, topics: Iterable[str]) -> dict[Partition, PartitionState]:
+        """Return the state of every partition of `topics`. Topics that do not exist are left out."""
+
+        def check(topic: Mapping[str, Any]) -> None:
+            if topic["error_code"] != _UNKNOWN_TOPIC:
+                _check(f"Describing topic {topic['name']}", topic["error_code"])
+
+        return self._partitions(topics, check)
+
+    def _partitions(
+        self, topics: Iterable[str] | None, check: Callable[[Mapping[str, Any]], None]
+    ) -> dict[Partition, PartitionState]:
         names = None if topics is None else list(topics)
         described = self._ask("Asking for topics", lambda client: self._describe_topics(client, names))
         found = {}
         for topic in described:
-            _check(f"Describing topic {topic['name']}", topic["error_code"])
+            check(topic)
             for entry in topic["partitions"]:
                 found[Partition(topic["name"], entry["partition_index"])] = PartitionState(
                     leader=entry["leader_id"],
@@ -156,11 +174,27 @@ class ClusterAdmin:
 
     def reassign(self, moves: Mapping[Partition, Sequence[int] | None]) -> None:
         """Start to move partitions to new replica lists; None in place of a list cancels the partition's move."""
+        for partition, reason in self.try_to_reassign(moves).items():
+            raise ControlError(f"Moving {partition}", reason)
+
+    def try_to_reassign(self, moves: Mapping[Partition, Brokers | Sequence[int] | None]) -> dict[Partition, str]:
+        """Start to move partitions, as `reassign`. Returns why, for each that the cluster refuses.
+
+        To cancel a move that has ended is no failure.
+        """
         wanted = {TopicPartition(*partition): replicas for partition, replicas in moves.items()}
-        results = self._ask("Starting the move", lambda client: client.alter_partition_reassignments(wanted))
-        for partition, error in results.items():
-            if error is not None:
-                raise ControlError(f"Moving {partition.topic}-{partition.partition}", str(error().description))
+        try:
+            results = self._ask("Starting the move", lambda client: client.alter_partition_reassignments(wanted))
+        except ControlError as error:
+            if isinstance(error.__cause__, IncompatibleBrokerVersion):
+                reason = "the brokers are older than Kafka 2.4, which was the first to take moves over the network"
+                raise ControlError(error.action, reason) from error
+            raise
+        return {
+            Partition(partition.topic, partition.partition): str(error().description)
+            for partition, error in results.items()
+            if error is not None and error is not NoReassignmentInProgressError
+        }
 
     def elect_preferred_leaders(self, partitions: Iterable[Partition]) -> None:
         """Make the first replica of each partition its leader (KIP-460), where it is not."""
@@ -217,23 +251,13 @@ class ClusterAdmin:
         wanted += [ConfigResource(ConfigResourceType.TOPIC, topic, _ASKED_OF_TOPICS) for topic in topics]
         found = []
         for label, entries in self._described(wanted).items():
-            kind, _, name = label.partition(" ")
+            kind: Literal["broker", "topic"] = "broker" if label.startswith("broker ") else "topic"
+            name = label.partition(" ")[2]
             for setting, entry in sorted(entries.items()):
                 if setting in _THROTTLES and entry["value"] is not None and str(entry["value"]) not in _UNSET:
                     source = str(entry["config_source"])
                     found.append(ThrottleSetting(kind, name, setting, str(entry["value"]), source))
         return found
-
-    def delete_settings(self, settings: Iterable[ThrottleSetting]) -> None:
-        """Delete these settings and no others; what else is set there stays."""
-        brokers: dict[int, dict[str, None]] = {}
-        topics: dict[str, dict[str, None]] = {}
-        for setting in settings:
-            if setting.kind == "broker":
-                brokers.setdefault(int(setting.name), {})[setting.setting] = None
-            else:
-                topics.setdefault(setting.name, {})[setting.setting] = None
-        self._alter(brokers, topics, lambda client: client.reset_configs)
 
     def set_native_throttle(
         self, rates: Mapping[int, Mapping[str, int]], replicas: Mapping[str, Mapping[str, str]]
@@ -250,11 +274,14 @@ class ClusterAdmin:
     def _connect(self) -> KafkaAdminClient:
         with _refused(f"Connecting to {', '.join(self._bootstrap_servers)}"):
             return KafkaAdminClient(
-                bootstrap_servers=self._bootstrap_servers,
-                client_id="weir",
-                request_timeout_ms=self._timeout_ms,
-                bootstrap_timeout_ms=self._timeout_ms,
-                reconnect_backoff_max_ms=1000,
+                **{
+                    "client_id": "weir",
+                    "request_timeout_ms": self._timeout_ms,
+                    "reconnect_backoff_max_ms": 1000,
+                    **self._client_options,
+                    "bootstrap_servers": self._bootstrap_servers,
+                    "bootstrap_timeout_ms": self._timeout_ms,
+                }
             )
 
     def _described(self, resources: Sequence[Any]) -> dict[str, dict[str, Any]]:

@@ -10,3 +10,7 @@ class ControlError(Exception):
         self.action = action
         self.reason = reason
         super().__init__(f"{action} failed: {reason}")
+
+
+class MoveError(Exception):
+    """A move cannot be done as asked; the text says why, without a full stop."""

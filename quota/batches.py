@@ -18,7 +18,7 @@ _EVEN_SPREAD = 0.002  # sizes this close together count as equal: their caps was
 FEW = 4  # fewer batches than this are not enough to conclude anything
 _MANY_BATCHES = 50  # with a cap of this many batches about half of one is wasted: 1 %
 _SOME_BATCHES = 4
-_FORGIVEN_MISSES = 3
+_FORGIVEN_MISSES = 6
 _BARREN_BEFORE_FIRST = 2
 _NEXT_CAP_BYTES = 64 * 1024  # the first cap after a grant that brought nothing
 REMEMBERED_SECONDS: Final = 60.0
@@ -100,13 +100,14 @@ class BatchSizes:
             self.smallest, self.largest = smallest, largest
             self.seen = min(self.seen + records.batches, 1000)
 
-    def miss(self) -> None:
+    def miss(self, others: BatchSizes) -> None:
         """Note that a grant brought nothing, in an answer that had records of other partitions.
 
-        Where the sizes are known, the cap is hardly to blame: another hop had budget for some of the grants only.
+        Where the sizes are known, of this partition or of `others` of the topic, the cap is hardly to blame: another
+        hop had budget for some of the grants only.
         """
         self._misses += 1
-        if self.seen < FEW or self._misses > _FORGIVEN_MISSES:
+        if max(self.seen, others.seen) < FEW or self._misses > _FORGIVEN_MISSES:
             self.barren += 1
 
     @property

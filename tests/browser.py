@@ -9,6 +9,7 @@ import os
 import select
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,11 +113,11 @@ class Browser:
         """Return every text that is shown, with its contrast (WCAG 2)."""
         return [(contrast, text) for contrast, text in self.evaluate(_CONTRASTS)]
 
-    def wait_for(self, script: str, seconds: float = 20) -> None:
-        """Wait until a script's last expression is true."""
+    def wait_for(self, condition: str | Callable[[], bool], seconds: float = 20) -> None:
+        """Wait until a script's last expression, or what a function returns, is true."""
         end = time.monotonic() + seconds
-        while not self.evaluate(script):
-            assert time.monotonic() < end, f"not within {seconds:g} s: {script}"
+        while not (self.evaluate(condition) if isinstance(condition, str) else condition()):
+            assert time.monotonic() < end, f"not within {seconds:g} s: {condition}"
             time.sleep(0.1)
 
     def press(self, key: str) -> None:

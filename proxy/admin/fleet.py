@@ -45,11 +45,19 @@ class _HeldUp(msgspec.Struct):
     sentence: str
 
 
+class _Quota(msgspec.Struct):
+    name: str
+    rate_bytes_per_second: float
+    bytes_per_second: int | None = None
+    mode: str = "enforce"
+
+
 class _Side(msgspec.Struct):
     throttled_rate_bytes_per_second: float
     connections: int
     lag: _Lag
     quota_bytes_per_second: int | None = None
+    quotas: list[_Quota] = []
     held_up_by: _HeldUp | None = None
 
 

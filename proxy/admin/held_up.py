@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
@@ -13,14 +14,26 @@ MOSTLY_USED: Final = 0.85
 """A quota that is used to this part is what holds replicas up."""
 
 
+class Limit(NamedTuple):
+    """A quota in force: bytes/s, and the rate of what passes. `name` is empty for that of the listed replicas."""
+
+    name: str
+    quota: int
+    rate: float
+
+    @property
+    def used(self) -> float:
+        """The part of it that is used."""
+        return self.rate / self.quota if self.quota else math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One side's figures; rates in bytes/s. `brokers` are those whose partitions wait for quota, or are stuck."""
+    """One side's figures. `waiting` and `stuck` are the brokers whose partitions wait for quota, or are stuck."""
 
     partitions_behind: int
     partitions_stuck: int
-    quota: int | None
-    rate: float
+    limits: tuple[Limit, ...] = ()
     waiting: tuple[int, ...] = ()
     stuck: tuple[int, ...] = ()
 
@@ -43,12 +56,14 @@ def held_up_by(facts: Facts) -> HeldUp:
     if not facts.partitions_behind:
         return HeldUp("nobody", "Nothing is behind.")
     behind, are = _partitions(facts.partitions_behind), "is" if facts.partitions_behind == 1 else "are"
-    if facts.quota is None:
+    if not facts.limits:
         return HeldUp("elsewhere", f"{behind} {are} behind, and no quota is in force here.")
-    used = f"{show_rate(float(f'{facts.rate:.3g}'))} of {show_rate(facts.quota)}"
-    if facts.waiting or facts.rate >= MOSTLY_USED * facts.quota:
+    limit = max(facts.limits, key=lambda limit: limit.used)
+    used = f"{show_rate(float(f'{limit.rate:.3g}'))} of {show_rate(limit.quota)}"
+    if facts.waiting or limit.used >= MOSTLY_USED:
         whose = f" of {_brokers(facts.waiting).lower()}" if facts.waiting else ""
-        return HeldUp("quota", f"The quota holds {behind}{whose} back: {used} used.")
+        name = f' "{limit.name}"' if limit.name else ""
+        return HeldUp("quota", f"The quota{name} holds {behind}{whose} back: {used} used.")
     return HeldUp(
         "elsewhere",
         f"{behind} {are} behind, but the quota has room ({used} used): a disk, the network or the other side.",

@@ -23,15 +23,20 @@ TREND_SECONDS: Final = 60.0
 
 _SHORTEST_TREND_SECONDS: Final = 10.0
 
+_NO_QUOTA: Final = (0, None)
+
 
 class Sample(NamedTuple):
-    """One side's totals at a moment (clock seconds); bytes since the start."""
+    """One side's totals at a moment (clock seconds); bytes since the start.
+
+    `quotas`: for each by its name what has passed of it, and what it allows (bytes/s; None: it limits nothing).
+    """
 
     at: float
     throttled_bytes: int
     other_bytes: int
-    quota: int | None
     lag_messages: int
+    quotas: dict[str, tuple[int, int | None]]
 
 
 class Trend(NamedTuple):
@@ -66,7 +71,8 @@ class SideHistory:
         lag = self._source.throttle.lag.sum_messages()
         if lag:
             self._behind_at = now
-        self.samples.append(Sample(now, throttled, other, self._source.throttle.settings.rate, lag))
+        quotas = {quota.name: (quota.passed_bytes, quota.rate) for quota in self._source.throttle.quotas}
+        self.samples.append(Sample(now, throttled, other, lag, quotas))
 
     def trend(self, now: float) -> Trend:
         """Return how the lag went until `now`."""
@@ -82,15 +88,25 @@ class SideHistory:
         is_whole = not begins and seconds > TREND_SECONDS - 2 * SAMPLE_SECONDS
         return Trend(fell / seconds, bool(lag) and is_whole and fell <= 0, none_for)
 
-    def as_plain(self, after: float) -> dict[str, list[float | None]]:
+    def as_plain(self, after: float) -> dict[str, Any]:
         """Return the samples taken later than `after`, column by column; rates are since the sample before."""
         rows = [(old, new) for old, new in pairwise(self.samples) if new.at > after]
+        names = dict.fromkeys(name for _, new in rows for name, (_, limit) in new.quotas.items() if limit is not None)
         return {
             "at": [round(new.at, 3) for _, new in rows],
-            "throttled": [_rate(new.throttled_bytes - old.throttled_bytes, old, new) for old, new in rows],
-            "other": [_rate(new.other_bytes - old.other_bytes, old, new) for old, new in rows],
-            "quota": [new.quota for _, new in rows],
+            "throttled": [_rate(old.throttled_bytes, new.throttled_bytes, old, new) for old, new in rows],
+            "other": [_rate(old.other_bytes, new.other_bytes, old, new) for old, new in rows],
             "lag_messages": [new.lag_messages for _, new in rows],
+            "quotas": {
+                name: {
+                    "limit": [new.quotas.get(name, _NO_QUOTA)[1] for _, new in rows],
+                    "rate": [
+                        _rate(old.quotas.get(name, _NO_QUOTA)[0], new.quotas.get(name, _NO_QUOTA)[0], old, new)
+                        for old, new in rows
+                    ],
+                }
+                for name in names
+            },
         }
 
 
@@ -126,5 +142,5 @@ class History:
         return {"now": round(now, 3), "sides": {name: side.as_plain(after) for name, side in sides}}
 
 
-def _rate(size: int, old: Sample, new: Sample) -> float:
-    return round(max(0, size) / (new.at - old.at), 1)
+def _rate(before: int, after: int, old: Sample, new: Sample) -> float:
+    return round(max(0, after - before) / (new.at - old.at), 1)

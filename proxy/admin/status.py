@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Iterator
 from typing import Any
 
-from proxy.admin.held_up import Facts, held_up_by
+from proxy.admin.held_up import Facts, Limit, held_up_by
 from proxy.admin.history import Trend
 from proxy.admin.metrics import SideSource
 from proxy.config.reader import struct_fields
 from proxy.config.tables import ThrottleTable
 from quota.fetch.link import ReplicaLink
 from quota.layers import EffectiveThrottle
+from quota.throttle import Throttle
 from quota.throttled_replicas import ThrottledReplicas
 
 _ROWS_PER_SLICE = 500
@@ -30,8 +32,7 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
     facts = Facts(
         lag["partitions_behind"],
         lag["partitions_stuck"],
-        settings.rate if throttle.in_force_since is not None else None,
-        rate,
+        tuple(_limits(side.throttle)),
         tuple(sorted(waiting)),
         tuple(sorted(stuck)),
     )
@@ -72,6 +73,16 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
         "lag": lag,
         "held_up_by": held_up_by(facts)._asdict(),
     }
+
+
+def _limits(throttle: Throttle) -> Iterator[Limit]:
+    """Yield the quotas that may hold something back. That of the listed replicas does so where there are any."""
+    listed, *others = throttle.quotas
+    if listed.rate is not None and listed.limits and throttle.settings.replicas:
+        yield Limit("", listed.rate, listed.measured.rate())
+    for quota in others:
+        if quota.rate is not None and quota.limits:
+            yield Limit(quota.name, quota.rate, quota.measured.rate())
 
 
 def rate_settings(effective: EffectiveThrottle, now: float) -> dict[str, dict[str, Any]]:

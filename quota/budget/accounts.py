@@ -46,10 +46,7 @@ class LinkAccounts:
                 self._of(ledger).confirm(size)
 
     def count_as_sent(self, reserved: Bytes, likely: int) -> None:
-        """Count `reserved` bytes as sent: no answer came, or not in time, and a part of them may have gone.
-
-        At most `likely` bytes are expected to have gone.
-        """
+        """Give `reserved` bytes back, of which `likely` count as sent: no answer came, or not in time."""
         for ledger, size in reserved.items():
             self._of(ledger).count_as_sent(size, likely)
 

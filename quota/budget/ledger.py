@@ -149,19 +149,19 @@ class StrictLedger:
         self._send(now, used)
 
     def count_as_sent(self, reserved: int, likely: int) -> None:
-        """Count all of `reserved` as sent: the connection of its answer has ended, or hangs.
+        """Count `likely` bytes as sent of an answer whose connection has ended, or hangs, and give back the rest.
 
-        What really went is not known, and `likely` bytes are expected at most. So no more than these become debt, and
-        no debt of more than DEBT_SECONDS of quota comes of them.
+        What really went is not known. So no debt of more than DEBT_SECONDS of quota comes of it.
         """
         now = self._clock()
         self._advance(now)
         before = self._credit + reserved
         floor = -(self._rate or 0) * DEBT_SECONDS
-        after = max(before - min(reserved, likely), min(before, floor))
+        sent = min(reserved, likely)
+        after = max(before - sent, min(before, floor))
         self._credit = min(after, max(self._credit, self.most_credit))
         self._reserved -= reserved
-        self._send(now, reserved)
+        self._send(now, sent)
 
     def charge(self, size: int) -> None:
         """Count exempt bytes: those of in-sync replicas, which no quota can stop.

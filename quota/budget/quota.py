@@ -103,6 +103,8 @@ class Quota(ABC):
         self.covers = covers
         self.measured = measured
         """The samples of what has passed, as Kafka takes them."""
+        self.passed_bytes = 0
+        """All that has passed of it."""
         self.counts_in_sync = counts_in_sync
         self.is_observed = is_observed
         """Whether it only counts, and holds nothing back."""
@@ -144,6 +146,7 @@ class Quota(ABC):
     def record(self, size: int) -> None:
         """Note that bytes of it have passed."""
         self.measured.record(size)
+        self.passed_bytes += size
 
     @abstractmethod
     def is_exceeded(self, now: float) -> bool:

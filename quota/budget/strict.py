@@ -99,10 +99,14 @@ class StrictQuota(Quota):
 
     def judge(self, offer: Offer, part: Part) -> Verdict:
         ledger, ahead = self.ledger, offer.ahead
-        # The debt of a large batch would take from those ahead what they wait for.
-        makes_debt = part.reserved > max(offer.spend, ledger.most_credit)
-        needed = part.reserved if ahead and makes_debt else self._needed(part)
-        ready = ledger.credit_at(needed + ahead)
+        if not ahead:
+            needed = self._needed(part)
+        elif part.reserved > max(offer.spend, ledger.most_credit):
+            needed = part.reserved + ahead  # its debt would take from those ahead what they wait for
+        else:
+            # At the most credit those ahead could have gone, so they are away, and no more credit gathers for them.
+            needed = min(self._needed(part) + ahead, ledger.most_credit)
+        ready = ledger.credit_at(needed)
         if ready > self._clock():
             return Verdict(False, ready)
         room = ledger.room() - ahead

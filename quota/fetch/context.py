@@ -71,6 +71,7 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
         yield from _set_aside_absent(link, request, now)
         if count != link.count:
             raise MalformedFrame("a partition is named twice in a full fetch", 0)
+    yield from link.classify_failed()
     link.forget_absent(now)
 
 
@@ -102,6 +103,7 @@ def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) ->
                 if work >= PARTITIONS_PER_STEP:
                     yield
                     work = 0
+    yield from link.classify_failed()
     link.forget_absent(now)
 
 

@@ -35,6 +35,7 @@ class LinkPartitions:
         self.absent: dict[ReplicaPartition, float] = {}  # when to forget each (clock seconds), oldest first
         self.queue = GrantQueue()  # of partitions behind, or without a high watermark
         self.asker = side.lag.asker()
+        self.failed: list[ReplicaPartition] = []  # answered with an error while no high watermark was known
         self.count = 0
         self.behind_count = 0
         self.unknown_count = 0
@@ -182,7 +183,7 @@ class LinkPartitions:
         self.count_all_left_out()
         self.asker.close()
         self.asker = self.side.lag.asker()
-        self.topics, self.absent, self.queue = {}, {}, GrantQueue()
+        self.topics, self.absent, self.queue, self.failed = {}, {}, GrantQueue(), []
         self.behind_count = self.unknown_count = self.count = 0
         self.sessions.touched = {}
 
@@ -248,6 +249,24 @@ class LinkPartitions:
         if name is None or not replica.fetch_offset:
             return False  # deleted and made anew: the ISR may be of the replica before
         return self.side.in_isr(name, replica.partition, self.replica_id)
+
+    def fail(self, replica: ReplicaPartition) -> None:
+        """Note that a partition without a known high watermark was answered with an error: this fetch is done with it.
+
+        The next fetch that asks for it does not know whether it is in sync either.
+        """
+        self.place(replica, behind=False, unknown=False)
+        self.failed.append(replica)
+
+    def classify_failed(self) -> Steps[None]:
+        """Classify anew what failed, now that it is asked for again. Done in steps."""
+        failed, self.failed = self.failed, []
+        for number, replica in enumerate(failed, start=1):
+            if not number % PARTITIONS_PER_STEP:
+                yield
+            if replica.is_present:
+                replica.topic.forget_responses()
+                self.classify(replica)
 
     def place(self, replica: ReplicaPartition, *, behind: bool, unknown: bool) -> None:
         """Note whether a throttled partition is behind, or has no known high watermark."""

@@ -198,7 +198,7 @@ class Settlement:
         for replica in self._barren:
             is_full = room < replica.max_bytes
             if not is_full or fetch.grants_are_first:
-                replica.batches.miss()
+                replica.batches.miss(replica.topic.batches)
             if not fetch.grants_are_first and (is_full or replica.batches.has_to_be_first):
                 state.crowded_until = crowded_until
                 replica.granted_offset = UNKNOWN_OFFSET
@@ -241,8 +241,7 @@ class Settlement:
             if error_code:
                 replica.last_reported = UNKNOWN_OFFSET
                 if partition in topic.unknown:
-                    # asked for, and answered with an error: nothing has to wait
-                    link.place(replica, behind=False, unknown=False)
+                    link.fail(replica)
                 # On the leader's side an error may mean that the broker does not lead the partition: no lag begins with
                 # it.
                 begins = link.side.side == "follower" and error_code not in _ERRORS_OF_NO_TOPIC

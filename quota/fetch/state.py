@@ -304,7 +304,7 @@ class InFlight:
 
     @property
     def likely_bytes(self) -> int:
-        """What its grants bring at most, as far as batches seen lately on any link tell."""
+        """What its grants bring at most, as far as batches seen lately on any link tell; else all that is reserved."""
         known = [replica.topic.largest_batch.size for replica in self.granted]
         return self.granted_bytes + max(known) if known and all(known) else max(self.reserved.values(), default=0)
 

@@ -7,17 +7,19 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli import fleet, stale, status, throttle
 from cli.main import main
-from control import cluster_admin
+from control import move_admin
 from control.cluster_admin import Partition, PartitionState, Reassignment, ThrottleSetting
 from control.errors import ControlError
+from planning.move_throttle import ConfigChange
 from tests.cli.commands import THROTTLE, Admin, failing
-from tests.proxy.page.made_up import MOVING, lag, late, side
+from tests.proxy.page.made_up import MOVING, lag, late, quota, side
 from tests.proxy.page.made_up import status as made_up_status
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 
@@ -35,7 +37,9 @@ class MadeUpCluster:
         self.moves: dict[Partition, Reassignment] = {}
         self.in_sync: tuple[int, ...] = (1, 2)
         self.throttles = [RATE, LIST, DEFAULT]
-        self.deleted: list[ThrottleSetting] = []
+        self.changes: list[ConfigChange] = []
+        self.refused: dict[str, str] = {}
+        self.command_config: Path | None = None
 
     def brokers(self) -> list[int]:
         return sorted(self.hosts)
@@ -53,8 +57,9 @@ class MadeUpCluster:
         assert (brokers, topics) == (sorted(self.hosts), ["orders"])
         return self.throttles
 
-    def delete_settings(self, settings: tuple[ThrottleSetting, ...]) -> None:
-        self.deleted += settings
+    def change_configs(self, changes: list[ConfigChange]) -> dict[str, str]:
+        self.changes += changes
+        return self.refused
 
 
 @pytest.fixture
@@ -62,8 +67,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MadeUpCluster:
     made_up = MadeUpCluster()
 
     @contextmanager
-    def connected(bootstrap: str) -> Iterator[MadeUpCluster]:
+    def connected(bootstrap: str, command_config: Path | None) -> Iterator[MadeUpCluster]:
         assert bootstrap == "127.0.0.1:1"
+        made_up.command_config = command_config
         yield made_up
 
     for module in (fleet, stale, status, throttle):
@@ -99,8 +105,7 @@ def test_sidecars_are_at_the_brokers_hosts_and_one_port(
     assert main(["status", *CLUSTER, "--admin-port", port]) == 1
     captured = capsys.readouterr()
     rows = [line.split() for line in captured.out.splitlines() if "127.0.0." in line]
-    assert rows[0][:9] == ["1", admin.address, "1.2.3", "leader", "5", "MB/s", "http,", "1", "h"]
-    assert "4.96 MB/s" in captured.out
+    assert rows[0][:9] == ["1", admin.address, "1.2.3", "leader", "4.96", "MB/s", "5", "MB/s", "http,"]
     assert "4 min 15 s" in captured.out
     assert rows[2] == ["2", f"127.0.0.2:{port}", *["-"] * 8, "no", "answer"]
     assert captured.err == f"weir: no sidecar answers at 127.0.0.2:{port}: Connection refused.\n"
@@ -135,7 +140,7 @@ def test_name_or_cluster_that_does_not_answer_is_a_sentence(capsys: pytest.Captu
     code, error = failing(capsys, "status", "--admin-dns", "no-such-host.invalid")
     assert (code, error.partition(":")[0]) == (1, "--admin-dns no-such-host.invalid")
     code, error = failing(capsys, "status", "--bootstrap-server", "nowhere")
-    assert (code, error) == (2, "--bootstrap-server must be host:port, not 'nowhere'.")
+    assert (code, error) == (2, "--bootstrap-server: 'nowhere' is no address: give it as in kafka1:9092.")
 
 
 def test_cluster_that_refuses_is_a_sentence(
@@ -144,9 +149,25 @@ def test_cluster_that_refuses_is_a_sentence(
     def refuse(*args: object, **options: object) -> None:
         raise ControlError("Connecting to 127.0.0.1:1", "nobody there")
 
-    monkeypatch.setattr(cluster_admin, "ClusterAdmin", refuse)
+    monkeypatch.setattr(move_admin, "MoveAdmin", refuse)
     code, error = failing(capsys, "status", *CLUSTER)
     assert (code, error) == (1, "Connecting to 127.0.0.1:1 failed: nobody there.")
+
+
+@pytest.mark.parametrize("command", [["status"], ["throttle", "show"], ["throttle", "set", "--leader-rate", "1"]])
+def test_cluster_s_client_properties_are_given_on(both: list[str], cluster: MadeUpCluster, command: list[str]) -> None:
+    assert main([*command, *both, "--command-config", "client.properties"]) == 0
+    assert cluster.command_config == Path("client.properties")
+
+
+def test_client_properties_that_cannot_be_read_are_wrong_usage(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=NONE\n")
+    code, error = failing(capsys, "status", *CLUSTER, "--command-config", str(file))
+    assert code == 2
+    assert error.startswith("--command-config: security.protocol ")
 
 
 # status
@@ -171,6 +192,23 @@ def test_status_tells_who_is_held_up_and_which_moves_are_stuck(
     assert "Stuck: orders-3, broker 9 is down." in out
     assert f"Kafka's own throttle: broker 1: {LEADER_RATE} = 5000000, " in out
     assert "stale" not in out
+
+
+def test_status_has_a_row_for_each_quota(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str]
+) -> None:
+    quotas = [quota("configured"), quota("recovery", 3_000_000, 1_500_000.0), quota("zones", 9, mode="observe")]
+    told = made_up_status(leader=side(quotas=quotas), follower=side())
+    told["settings"] = {"leader.recovery.throttled.rate": {"value": 3_000_000, "source": "file"}}
+    say(admins[0], told)
+    assert main(["status", *both]) == 0
+    rows = [line.split()[3:] for line in capsys.readouterr().out.splitlines() if admins[0].address in line]
+    assert [" ".join(row) for row in rows] == [
+        "leader 0 B/s none - 0 0 - ready",
+        "leader 1.5 MB/s 3 MB/s recovery, file - - - ready",
+        "leader 0 B/s 9 B/s, observed zones - - - ready",
+        "follower 0 B/s none - 0 0 - ready",
+    ]
 
 
 def test_status_json_has_sidecars_and_cluster(
@@ -253,7 +291,7 @@ def test_throttle_set_and_clear_reach_every_sidecar(
             ("PATCH", "/v1/throttle", {LEADER_RATE: 5_000_000}),
             ("DELETE", "/v1/throttle", None),
         ]
-    assert cluster.deleted == []
+    assert cluster.changes == []
 
 
 def test_clear_stale_deletes_what_moves_left_and_nothing_of_the_sidecars(
@@ -262,12 +300,27 @@ def test_clear_stale_deletes_what_moves_left_and_nothing_of_the_sidecars(
     for admin in admins:
         say(admin, quiet(600))
     assert main(["throttle", "clear", "--stale", *both]) == 0
-    assert cluster.deleted == [RATE, LIST]
+    assert cluster.changes == [
+        ConfigChange("broker", "1", LEADER_RATE, "delete"),
+        ConfigChange("topic", "orders", LEADER_REPLICAS, "delete"),
+    ]
     assert capsys.readouterr().out.splitlines() == [
         f"Cleared broker 1: {LEADER_RATE} = 5000000",
         f"Cleared topic orders: {LEADER_REPLICAS} = *",
     ]
     assert {(method, path) for admin in admins for method, path, _ in admin.requests} == {("GET", "/v1/status")}
+
+
+def test_clear_stale_that_is_refused_in_part_says_what_was(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
+) -> None:
+    for admin in admins:
+        say(admin, quiet(600))
+    cluster.refused = {"topic orders": "not allowed"}
+    assert main(["throttle", "clear", "--stale", *both]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == f"Cleared broker 1: {LEADER_RATE} = 5000000\n"
+    assert captured.err == "weir: the cluster refused: topic orders, not allowed.\n"
 
 
 @pytest.mark.parametrize("reason", ["moves", "out of sync", "behind lately", "nobody knows"])
@@ -288,7 +341,7 @@ def test_clear_stale_refuses_while_a_throttle_may_be_needed(
     code, error = failing(capsys, "throttle", "clear", "--stale", *both)
     assert code == 1
     assert error.startswith("nothing is cleared, as ")
-    assert cluster.deleted == []
+    assert cluster.changes == []
 
 
 def test_clear_stale_without_a_throttle_says_so(

@@ -241,20 +241,3 @@ def test_throttle_settings_that_cannot_be_read_are_no_missing_throttle(admin: Cl
     client(admin).answers["describe_configs"] = {"broker": {"1": {}}}
     with pytest.raises(ControlError, match="broker 1"):
         admin.throttle_settings([1], [])
-
-
-def test_delete_settings_deletes_these_keys_and_no_others(admin: ClusterAdmin) -> None:
-    client(admin).answers["reset_configs"] = {"broker": {"1": "OK"}, "topic": {"orders": "OK"}}
-    admin.delete_settings(
-        [
-            ThrottleSetting("broker", "1", "leader.replication.throttled.rate", "5", "DYNAMIC_BROKER_CONFIG"),
-            ThrottleSetting("topic", "orders", "leader.replication.throttled.replicas", "*", "DYNAMIC_TOPIC_CONFIG"),
-        ]
-    )
-    ((name, (resources,), options),) = client(admin).asked
-    assert name == "reset_configs"
-    assert options["incremental"] is True
-    assert [(resource.name, set(resource.configs)) for resource in resources] == [
-        ("1", {"leader.replication.throttled.rate"}),
-        ("orders", {"leader.replication.throttled.replicas"}),
-    ]

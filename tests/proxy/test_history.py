@@ -7,7 +7,8 @@ import pytest
 from proxy.admin.history import KEPT_SAMPLES, History, Trend
 from proxy.admin.metrics import SideSource
 from proxy.relay.stats import RelayStats
-from quota.settings import ThrottleSettings
+from quota.scopes import Recovering
+from quota.settings import QuotaSettings, ThrottleSettings
 from quota.throttle import Throttle
 from tests.fakes.clock import MovedClock
 
@@ -25,6 +26,7 @@ class Past:
         for _ in range(count):
             self.clock.move(1)
             self.throttle.stats.replication_bytes[2, True] += throttled
+            self.throttle.quotas[0].record(throttled)
             self.throttle.stats.replication_bytes[3, False] += other
             self._lag.update(0, 0, lag, self.clock())
             self.history.take()
@@ -47,8 +49,8 @@ def test_history_has_rates_of_throttled_and_other_bytes_and_the_quota() -> None:
                 "at": [1002.0, 1004.0],
                 "throttled": [300.0, 500.0],
                 "other": [40.0, 0.0],
-                "quota": [500, 500],
                 "lag_messages": [7, 0],
+                "quotas": {"configured": {"limit": [500, 500], "rate": [300.0, 500.0]}},
             }
         },
     }
@@ -66,7 +68,21 @@ def test_history_keeps_ten_minutes() -> None:
     past.second(5, count=2 * KEPT_SAMPLES)
     columns = past.history.as_plain(0)["sides"]["leader"]
     assert len(columns["at"]) == 600
-    assert columns["quota"][0] is None
+    assert columns["quotas"] == {}
+
+
+def test_history_of_a_quota_begins_and_ends_with_it() -> None:
+    past = Past(rate=None)
+    past.second(count=2)
+    past.throttle.configure(ThrottleSettings(quotas=(QuotaSettings("recovery", 70, Recovering(True)),)))
+    past.second()
+    past.throttle.quotas[1].record(30)
+    past.second()
+    past.throttle.configure(ThrottleSettings())
+    past.second()
+    assert past.history.as_plain(0)["sides"]["leader"]["quotas"] == {
+        "recovery": {"limit": [None, 70, 70, None], "rate": [0.0, 0.0, 30.0, 0.0]}
+    }
 
 
 def test_history_bytes_that_are_counted_elsewhere_meanwhile_make_no_negative_rate() -> None:

@@ -344,6 +344,12 @@ async def test_sidecar_status_says_where_rates_come_from_and_who_holds_replicas_
         assert leader["lag"]["none_for_seconds"] == 0
         assert body["sides"]["follower"]["held_up_by"] == {"by": "nobody", "sentence": "Nothing is behind."}
 
+        # a rate without a list holds nothing back; the other quota does
+        change = {LEADER_RATE: 0, "leader.recovery.throttled.rate": 8, "topics": None}
+        assert (await weir.call("PATCH", "/v1/throttle", change))[0] == 200
+        _, body = await weir.call("GET", "/v1/status")
+        assert "the quota has room (0 B/s of 8 B/s used)" in body["sides"]["leader"]["held_up_by"]["sentence"]
+
 
 async def test_sidecar_takes_samples_from_its_start_to_its_end(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "SAMPLE_SECONDS", 0.01)

@@ -87,16 +87,16 @@ def test_rest_of_a_partition_is_its_offsets_in_bytes_and_half_a_batch_more() -> 
     assert sizes.remaining(10, others) == 125
 
 
-def test_miss_of_known_sizes_is_forgiven_three_times() -> None:
+def test_miss_of_known_sizes_is_forgiven_six_times() -> None:
     known, unknown = BatchSizes(), BatchSizes()
     known.learn(seen(*[100] * 5))
-    for _ in range(3):
-        known.miss()
+    for _ in range(6):
+        known.miss(BatchSizes())
     assert known.cap_for(1000, 5000, BatchSizes()) == (1000, True)
-    known.miss()
+    known.miss(BatchSizes())
     assert known.cap_for(1050, 5000, BatchSizes()) == (1050, False)
-    unknown.miss()
+    unknown.miss(BatchSizes())
     assert unknown.barren == 1
     known.learn(seen(*[100] * 5))
-    known.miss()
+    known.miss(BatchSizes())
     assert known.cap_for(1000, 5000, BatchSizes()) == (1000, True)

@@ -207,3 +207,18 @@ def test_what_is_ahead_is_told_anew_when_a_claim_lapses_comes_back_or_changes() 
     assert turns.ahead_of("c") == 35
     turns.leave("b")
     assert turns.ahead_of("c") == 10
+
+
+def test_places_of_one_replica_are_as_far_apart_as_what_its_turns_take() -> None:
+    """Large batches wait for a part of their credit only; twice that would be the next one's place."""
+    clock = MovedClock()
+    turns = BudgetQueue(clock)
+    for link in ("a1", "a2"):
+        turns.wait(link, 10, clock.now + 1, replica="a", share=100)
+    turns.wait("b", 10, clock.now + 1, replica="b", share=100)
+    turns.served("a1", 100, is_urgent=False, replica="a")
+    turns.served("b", 100, is_urgent=False, replica="b")
+    turns.wait("b", 10, clock.now + 1, replica="b", share=100)
+    assert turns.first() == "a2"
+    turns.owe("a", 50)
+    assert turns.first() == "b"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from quota.budget.ledger import Account, StrictLedger
 from quota.budget.offset_probes import OffsetProbes
 from quota.budget.queue import BudgetQueue
 from quota.budget.quota import Part, Quota
-from quota.fetch import context, plan
+from quota.fetch import context, plan, response_limit
 from quota.fetch.grant_queue import GrantQueue
 from quota.fetch.order import CatchUp
 from quota.fetch.partitions import LinkPartitions
 from quota.fetch.settlement import Settlement
 from quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
+from quota.throttled_replicas import ThrottledReplicas
 from tests.quota.model import hops
 from tests.quota.model.judge import judge
 from tests.quota.model.rogues import ROGUE_ID
@@ -128,6 +130,20 @@ def in_sync_lately_however_far_back(patch: Patch) -> None:
     patch.setattr(context, "LAST_VERSION_BEFORE_LEADER_EPOCHS", 6)
 
 
+def limits_not_kept(patch: Patch) -> None:
+    """An answer may be as large as the follower says."""
+    patch.setattr(response_limit, "limit_response", lambda request, limit, rotation: request)
+
+
+def lists_of_other_brokers(patch: Patch) -> None:
+    """What other brokers throttle is throttled here as well."""
+    patch.setattr(
+        ThrottledReplicas,
+        "partitions_of",
+        lambda self, broker: self.by_broker and frozenset(chain.from_iterable(self.by_broker.values())),
+    )
+
+
 def link(version: int, hop: str, leader: Side, follower: Side, *partitions: Partition, **more: object) -> Scenario:
     return replace(
         Scenario(version, hop, leader, follower, partitions),  # type: ignore[arg-type]
@@ -144,6 +160,8 @@ def side(rate: int, *topics: int) -> Side:
     return Side(rate, topics, order="round-robin")
 
 
+LISTED = Side(0, (0,), order="round-robin", one_in=2)
+LIMITED = replace(side(5 * MB, 0), response_max_bytes=100_000)
 LARGE = replace(T, pattern=(900_000,), count=200)
 OTHERS = [replace(T, number=number) for number in (1, 2)]
 BACKLOG = [Partition(3, number, 0, 0, 0, True, count=20_000) for number in range(30)]
@@ -160,13 +178,15 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     ),
     "8": (empty_answers_filled, link(3, "both", side(100_000, 1), side(100_000, 0), T, U)),
     "14": (negative_sizes, link(4, "leader", side(MB, 0), side(MB), HONEST, rogues=("negative",))),
-    "15": (claims_that_last, link(4, "leader", side(MB, 0), side(MB), HONEST, REST, rogues=("long wait",))),
+    "15": (claims_that_last, link(4, "leader", side(MB, 0), side(MB), LARGE, REST, rogues=("long wait",))),
     "16": (
         in_sync_lately_however_far_back,
         link(4, "leader", side(MB, 0), side(MB), HONEST, rogues=("high watermark",)),
     ),
+    "limits": (limits_not_kept, link(5, "leader", LIMITED, side(MB), T, *BACKLOG[:2])),
+    "lists": (lists_of_other_brokers, link(5, "leader", LISTED, side(MB), *OTHERS)),
 }
-"""By the number of the defect."""
+"""By the number of the defect, or what it is of."""
 
 
 @pytest.mark.parametrize("number", DEFECTS)

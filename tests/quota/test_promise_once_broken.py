@@ -179,3 +179,20 @@ def test_promise_of_what_the_next_hop_puts_its_own_grants_in_front_of_holds() ->
     assert not violations(
         Scenario(3, "both", leader, follower, partitions, bandwidth=20 * MB, seconds=40.0, most_exchanges=30)
     )
+
+
+def test_promise_beside_places_in_the_line_of_which_nobody_takes_budget_holds() -> None:
+    """Credit stood at its most and was lost, while those ahead had 1 MiB to reserve and were not the first."""
+    side = Side(500_000, (0,), order="round-robin")
+    partitions = (Partition(0, 0, 0, 0, 0, True, (100_000,), 50),)
+    assert not violations(
+        Scenario(9, "leader", side, side, partitions, rogues=("never reads",), seconds=40.0, most_exchanges=80)
+    )
+
+
+def test_promise_of_a_partition_whose_first_answer_is_an_error_holds() -> None:
+    """It passed from then on, as nobody knew whether it was in sync: all of it at a quota of 0."""
+    side = Side(0, (0, 1), order="round-robin")
+    partitions = (Partition(0, 0, 0, 0, 0, True, (1_000,), 30),)
+    events = (Event(5.56, "fail"), Event(13.126, "break"))
+    assert not violations(Scenario(3, "leader", side, side, partitions, events, seconds=40.0, most_exchanges=80))

@@ -23,7 +23,8 @@ function takeHistory({ now, sides }) {
     if (!panels.has(name)) continue;
     const panel = panels.get(name);
     columns.at.forEach((at, row) => panel.samples.push({
-      at, throttled: columns.throttled[row], other: columns.other[row], quota: columns.quota[row], lag: columns.lag_messages[row],
+      at, throttled: columns.throttled[row], other: columns.other[row], lag: columns.lag_messages[row],
+      quotas: Object.fromEntries(Object.entries(columns.quotas).map(([quota, { rate, limit }]) => [quota, { rate: rate[row], limit: limit[row] }])),
     }));
     while (panel.samples.length && panel.samples[0].at < now - CHART_SECONDS) panel.samples.shift();
   }

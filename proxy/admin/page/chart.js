@@ -1,6 +1,69 @@
-// The chart of one side: what passed in each second, and the quota.
+// The charts of one side, one for each quota that limits: what passed in each second, and what it allows. Where none
+// limits, one chart of all that passes.
 const CHART_SECONDS = 600;
 const GAP_SECONDS = 5; // without a sample: the process stood still
+
+const ALL = "";
+
+function showCharts(panel, side) {
+  const { samples, plots, section } = panel;
+  const limited = new Set(samples.flatMap(({ quotas }) => Object.keys(quotas).filter((name) => quotas[name].limit !== null)));
+  const order = side.quotas.map(({ name }) => name);
+  const names = limited.size ? [...limited].sort((one, other) => order.indexOf(one) - order.indexOf(other)) : [ALL];
+  for (const [name, plot] of plots) {
+    if (names.includes(name)) continue;
+    plot.figure.remove();
+    plots.delete(name);
+  }
+  const charts = one(".charts", section);
+  names.forEach((name, place) => {
+    if (!plots.has(name)) plots.set(name, newPlot(section, name));
+    const plot = plots.get(name);
+    // one that is moved loses the focus
+    if (charts.children[place] !== plot.figure) charts.insertBefore(plot.figure, charts.children[place] || null);
+    const quota = side.quotas.find((other) => other.name === name);
+    say(one("h3", plot.figure), names.length > 1 || ![ALL, LISTED].includes(name) ? headingOf(name, quota) : "");
+    plot.samples = samples.map(({ at, throttled, other, lag, quotas }) => {
+      const of = quotas[name] || { rate: 0, limit: null };
+      return name === ALL ? { at, throttled, other, lag, quota: null } : { at, throttled: of.rate, other, lag, quota: of.limit };
+    });
+    drawChart(plot);
+  });
+}
+
+function headingOf(name, quota) {
+  if (!quota || quota.bytes_per_second === null) return `${titleOf(name)}: no quota now`;
+  const observed = quota.mode === "observe" ? `; only observed, ${count(quota.would_leave_out)} times it would have left a partition out` : "";
+  return `${titleOf(name)}: ${rate(quota.rate_bytes_per_second)} of ${limit(quota.bytes_per_second)}${observed}`;
+}
+
+function newPlot(section, name) {
+  const figure = one("#chart").content.cloneNode(true).firstElementChild;
+  const label = [SIDES[section.id], name && titleOf(name)].filter(Boolean).join(", ");
+  const plot = { figure, label, samples: [], at: null };
+  const chart = one(".chart", figure);
+  new ResizeObserver(() => drawChart(plot)).observe(chart);
+  const pick = (event) => {
+    const box = chart.getBoundingClientRect();
+    if (plot.timeAt) read(plot, plot.timeAt(event.clientX - box.left));
+  };
+  chart.addEventListener("pointermove", pick);
+  chart.addEventListener("pointerdown", pick);
+  chart.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") read(plot, null); });
+  chart.addEventListener("blur", () => read(plot, null));
+  chart.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey || !plot.samples.length) return;
+    const last = plot.samples[plot.samples.length - 1].at;
+    const steps = { ArrowLeft: -5, ArrowRight: 5, PageUp: -60, PageDown: 60 };
+    if (event.key === "Escape") read(plot, null);
+    else if (event.key === "Home") read(plot, plot.samples[0].at);
+    else if (event.key === "End") read(plot, last);
+    else if (event.key in steps) read(plot, (plot.at === null ? last : plot.at) + steps[event.key]);
+    else return;
+    event.preventDefault();
+  });
+  return plot;
+}
 
 function niceTop(value) {
   if (!(value > 0)) return 1000;
@@ -8,9 +71,9 @@ function niceTop(value) {
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].find((step) => step * scale >= value) * scale;
 }
 
-function drawChart(panel) {
-  const { section, samples } = panel;
-  const svg = one(".plot", section), width = svg.clientWidth, height = svg.clientHeight;
+function drawChart(plot) {
+  const { figure, samples } = plot;
+  const svg = one(".plot", figure), width = svg.clientWidth, height = svg.clientHeight;
   if (!width || !samples.length) return;
   const newest = samples[samples.length - 1].at;
   const hasQuota = samples.some((sample) => sample.quota !== null);
@@ -19,7 +82,8 @@ function drawChart(panel) {
   const foot = 20, head = 8, plotHeight = height - foot - head;
   const x = (at) => width - (newest - at) * width / CHART_SECONDS;
   const y = (value) => head + plotHeight * (1 - Math.min(value, top) / top);
-  panel.plot = { x, y, timeAt: (place) => newest - (width - place) * CHART_SECONDS / width };
+  plot.x = x;
+  plot.timeAt = (place) => newest - (width - place) * CHART_SECONDS / width;
   const parts = [];
   for (const part of [0.25, 0.5, 0.75, 1]) {
     const line = Math.round(y(top * part)) + 0.5;
@@ -38,8 +102,8 @@ function drawChart(panel) {
   }
   parts.push(draw("line", { class: "cursor", y1: head, y2: height - foot, visibility: "hidden" }));
   svg.replaceChildren(...parts);
-  showLegend(section, hasQuota);
-  read(panel, panel.at);
+  showLegend(figure, hasQuota);
+  read(plot, plot.at);
 }
 
 function area(kind, samples, x, y, value) {
@@ -75,31 +139,31 @@ function quotaPath(samples, x, y) {
   return path;
 }
 
-function showLegend(section, hasQuota) {
+function showLegend(figure, hasQuota) {
   const shown = [["throttled", "throttled replicas"], hasQuota ? ["quota", "quota"] : ["other", "other replicas"]];
   const key = shown.map(([kind]) => kind).join();
-  const legend = one(".legend", section);
+  const legend = one(".legend", figure);
   if (legend.dataset.shown === key) return;
   legend.dataset.shown = key;
   legend.replaceChildren(...shown.map(([kind, text]) => make("li", {}, make("i", { class: kind }), text)));
 }
 
-function read(panel, at) {
-  const { section, samples } = panel;
-  const readout = one(".readout", section), cursor = one(".cursor", section), chart = one(".chart", section);
+function read(plot, at) {
+  const { figure, samples } = plot;
+  const readout = one(".readout", figure), cursor = one(".cursor", figure), chart = one(".chart", figure);
   if (!samples.length) return;
   const newest = samples[samples.length - 1].at;
-  panel.at = at === null ? null : Math.min(newest, Math.max(samples[0].at, at));
-  readout.classList.toggle("live", panel.at !== null);
-  if (panel.at === null) {
+  plot.at = at === null ? null : Math.min(newest, Math.max(samples[0].at, at));
+  readout.classList.toggle("live", plot.at !== null);
+  if (plot.at === null) {
     if (cursor) cursor.setAttribute("visibility", "hidden");
     readout.textContent = lastMinute(samples, newest);
-    chart.setAttribute("aria-label", `${SIDES[section.id]}, last ten minutes. ${readout.textContent} Arrow keys read the values.`);
+    chart.setAttribute("aria-label", `${plot.label}, last ten minutes. ${readout.textContent} Arrow keys read the values.`);
     return;
   }
-  const sample = samples.reduce((best, other) => (Math.abs(other.at - panel.at) < Math.abs(best.at - panel.at) ? other : best));
+  const sample = samples.reduce((best, other) => (Math.abs(other.at - plot.at) < Math.abs(best.at - plot.at) ? other : best));
   if (cursor) {
-    for (const end of ["x1", "x2"]) cursor.setAttribute(end, panel.plot.x(sample.at));
+    for (const end of ["x1", "x2"]) cursor.setAttribute(end, plot.x(sample.at));
     cursor.setAttribute("visibility", "visible");
   }
   const ago = newest - sample.at < 0.5 ? "Now" : `${duration(newest - sample.at)} ago`;

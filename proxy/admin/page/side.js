@@ -2,6 +2,7 @@
 const SIDES = { leader: "Leader side", follower: "Follower side" };
 const ABOUT = { leader: "what this broker sends", follower: "what this broker receives" };
 const TREND_SECONDS = 60, SHORTEST_TREND_SECONDS = 10;
+const LISTED = "configured"; // the quota of the listed replicas
 const panels = new Map(); // by side
 const seenBehind = new Map(); // times and messages of each partition that was shown lately
 
@@ -10,30 +11,9 @@ function panelOf(name) {
   const section = one("#side").content.cloneNode(true).firstElementChild;
   section.id = name;
   one("h2", section).append(SIDES[name], make("span", { class: "note" }, ` ${ABOUT[name]}`));
-  const panel = { section, samples: [], at: null };
+  const panel = { section, samples: [], plots: new Map() };
   panels.set(name, panel);
   one("#sides").append(section);
-  const chart = one(".chart", section);
-  new ResizeObserver(() => drawChart(panel)).observe(chart);
-  const pick = (event) => {
-    const box = chart.getBoundingClientRect();
-    read(panel, panel.plot && panel.plot.timeAt(event.clientX - box.left));
-  };
-  chart.addEventListener("pointermove", pick);
-  chart.addEventListener("pointerdown", pick);
-  chart.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") read(panel, null); });
-  chart.addEventListener("blur", () => read(panel, null));
-  chart.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey || !panel.samples.length) return;
-    const last = panel.samples[panel.samples.length - 1].at;
-    const steps = { ArrowLeft: -5, ArrowRight: 5, PageUp: -60, PageDown: 60 };
-    if (event.key === "Escape") read(panel, null);
-    else if (event.key === "Home") read(panel, panel.samples[0].at);
-    else if (event.key === "End") read(panel, last);
-    else if (event.key in steps) read(panel, (panel.at === null ? last : panel.at) + steps[event.key]);
-    else return;
-    event.preventDefault();
-  });
   return panel;
 }
 
@@ -41,13 +21,13 @@ function showSide(name, side, settings) {
   const panel = panelOf(name);
   const section = panel.section;
   const { lag, held_up_by: held } = side;
-  const quota = side.quota_bytes_per_second;
-  const used = side.throttled_rate_bytes_per_second;
+  const quota = mainQuota(side);
+  const allowed = quota.bytes_per_second, used = quota.rate_bytes_per_second;
   say(one(".verdict", section), held.sentence, `verdict ${held.by}`);
   say(one(".rate", section), rate(used));
-  say(one(".used", section), quota ? `${(100 * used / quota).toFixed(0)} % of the quota` : "of throttled replicas");
-  say(one(".limit", section), limit(quota));
-  say(one(".source", section), quotaNote(quota, side, settings[`${name}.replication.throttled.rate`]));
+  say(one(".used", section), allowed ? `${(100 * used / allowed).toFixed(0)} % of the quota` : "of throttled replicas");
+  say(one(".limit", section), limit(allowed));
+  say(one(".source", section), quotaNote(name, side, quota, settings));
   say(one(".behind", section), count(lag.partitions_behind));
   say(one(".messages", section), lag.partitions_behind ? `partitions, ${counted(lag.messages, "message")}` : "partitions");
   const left = lag.time_left_seconds;
@@ -56,14 +36,27 @@ function showSide(name, side, settings) {
   say(one(".falls", section), fallNote(lag));
   showLate(section, lag);
   showLinks(section, side);
-  drawChart(panel);
+  showCharts(panel, side);
 }
 
-function quotaNote(quota, side, setting) {
-  if (quota === null) return "nothing is throttled";
-  if (!side.throttled_topics.length) return "no topic is listed";
-  if (!setting) return "";
-  return `from ${setting.source}${setting.ends_in_seconds === undefined ? "" : `, ${duration(setting.ends_in_seconds)} left`}`;
+// The quota of the listed replicas, or another one where that limits nothing.
+const mainQuota = ({ quotas }) => quotas.find((quota) => quota.bytes_per_second !== null) || quotas[0];
+
+const titleOf = (name) => ({ configured: "Listed replicas", reassignment: "Reassignments", recovery: "Recovery" })[name] || name;
+
+function quotaNote(side, { throttled_topics: topics, quotas }, quota, settings) {
+  if (quota.bytes_per_second === null) return "nothing is throttled";
+  const isListed = quota.name === LISTED;
+  if (isListed && !topics.length) return "no topic is listed";
+  const setting = settings[`${side}.${isListed ? "replication" : quota.name}.throttled.rate`];
+  const more = quotas.filter((other) => other !== quota && other.bytes_per_second !== null).length;
+  return [
+    isListed ? "" : titleOf(quota.name),
+    setting ? `from ${setting.source}` : "",
+    setting && setting.ends_in_seconds !== undefined ? `${duration(setting.ends_in_seconds)} left` : "",
+    quota.mode === "observe" ? "only observed" : "",
+    more ? `${more} more below` : "",
+  ].filter(Boolean).join(", ");
 }
 
 function fallNote(lag) {

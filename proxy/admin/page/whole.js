@@ -46,10 +46,16 @@ function showThrottle(throttle, passed) {
   say(one("#throttle .more"), more ? `${count(more)} more are not shown.` : rows.length ? "" : "Nothing is throttled: no layer has a setting.");
 }
 
+function valueText(name, value) {
+  if (typeof value === "number" && name.endsWith("rate")) return limit(value);
+  if (typeof value !== "object") return String(value);
+  return Object.entries(value).map(([key, one]) => `${key} ${key === "rate" ? limit(one) : [].concat(one).join(", ")}`).join("; ");
+}
+
 function settingRow(source, part, inForce, passed) {
   const topic = /^topics\.(.+)\.((?:leader|follower)\..+)$/.exec(part.part);
   const name = part.part === "*" ? "everything below" : topic ? `${topic[1]}: ${topic[2]}` : part.part;
-  const value = part.removed ? "removed" : typeof part.value === "number" && part.part.endsWith("rate") ? limit(part.value) : cut(String(part.value), 80);
+  const value = part.removed ? "removed" : cut(valueText(part.part, part.value), 80);
   const ends = part.expires_in_seconds === undefined ? "-" : duration(Math.max(0, part.expires_in_seconds - passed));
   const why = [part.owner, part.reason].filter(Boolean).join(": ") || "-";
   return make("tr", { class: inForce || part.removed ? "" : "over" }, make("th", { class: "name", scope: "row" }, ...foldable(name)),
@@ -92,10 +98,11 @@ function fleetRows(sidecar) {
   const state = make("span", { class: `tag ${sidecar.ready ? "good" : "bad"}` }, sidecar.ready ? "ready" : "not ready");
   return Object.entries(sidecar.sides).map(([name, side], row) => {
     const { lag } = side;
+    const quota = mainQuota(side);
     const left = lag.time_left_seconds !== null ? duration(lag.time_left_seconds) : lag.stands_still ? "stands still" : "-";
     return make("tr", {},
       row ? cell("") : make("th", { scope: "row" }, link), row ? cell("") : make("td", {}, state), cell(name),
-      number(rate(side.throttled_rate_bytes_per_second)), number(limit(side.quota_bytes_per_second)),
+      number(rate(quota.rate_bytes_per_second)), number(limit(quota.bytes_per_second)),
       number(count(lag.partitions_behind)), number(left, lag.stands_still ? "bad" : ""),
       cell(side.held_up_by && side.held_up_by.by !== "nobody" ? side.held_up_by.sentence : "-", "wide"),
       cell(row ? "" : sidecar.version));

@@ -29,11 +29,17 @@ def late(topic: str, partition: int, messages: int, **more: Any) -> dict[str, An
     return {**row, "stuck": False, **more}
 
 
-def side(**more: Any) -> dict[str, Any]:
+def quota(name: str, allowed: int | None = None, used: float = 0.0, **more: Any) -> dict[str, Any]:
+    rates = {"bytes_per_second": allowed, "rate_bytes_per_second": used}
+    return {"name": name, **rates, "mode": "enforce", "would_leave_out": 0, **more}
+
+
+def side(allowed: int | None = None, used: float = 0.0, **more: Any) -> dict[str, Any]:
     """One side's part of a status: what was asked for, and nothing behind where the test says nothing else."""
     return {
-        "quota_bytes_per_second": None,
-        "throttled_rate_bytes_per_second": 0.0,
+        "quota_bytes_per_second": allowed,
+        "throttled_rate_bytes_per_second": used,
+        "quotas": [quota("configured", allowed, used)],
         "throttled_topics": [],
         "passthrough": {},
         "links": [],
@@ -64,8 +70,8 @@ def link(peer: int, behind: int = 0, waits: float | None = None) -> dict[str, An
 
 
 MOVING = side(
-    quota_bytes_per_second=5 * MB,
-    throttled_rate_bytes_per_second=4.96 * MB,
+    5 * MB,
+    4.96 * MB,
     throttled_topics=["orders"],
     passthrough={"fetch_version": 12, "tls": 3},
     links=[link(2, 12, 0.08), link(2), link(3, 0)],
@@ -98,15 +104,15 @@ def status(**sides: Any) -> dict[str, Any]:
     }
 
 
-def samples(rates: list[float], quota: int | None, other: float = 2 * MB, messages: int = 0) -> dict[str, list[Any]]:
+def samples(rates: list[float], allowed: int | None, other: float = 2 * MB, messages: int = 0) -> dict[str, Any]:
     """A sample for each rate, a second apart, the last one now."""
     times = [NOW - len(rates) + number for number in range(1, len(rates) + 1)]
     return {
         "at": times,
         "throttled": rates,
         "other": [other] * len(rates),
-        "quota": [quota] * len(rates),
         "lag_messages": [messages] * len(rates),
+        "quotas": {} if allowed is None else {"configured": {"rate": rates, "limit": [allowed] * len(rates)}},
     }
 
 
@@ -132,9 +138,14 @@ class _History:
         self.sides = {"leader": samples(moved, 5 * MB, messages=90_000), "follower": samples([0.0] * 600, None)}
 
     def as_plain(self, after: float) -> dict[str, Any]:
-        def newer(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        def newer(columns: dict[str, Any]) -> dict[str, Any]:
             kept = [number for number, at in enumerate(columns["at"]) if at > after]
-            return {name: [column[number] for number in kept] for name, column in columns.items()}
+            shown = {name: [columns[name][number] for number in kept] for name in columns if name != "quotas"}
+            quotas = {
+                name: {what: [column[number] for number in kept] for what, column in of.items()}
+                for name, of in columns["quotas"].items()
+            }
+            return {**shown, "quotas": quotas}
 
         return {"now": NOW, "sides": {name: newer(columns) for name, columns in self.sides.items()}}
 
@@ -146,7 +157,7 @@ class _Fleet:
         self.looks = 0
         self.answer = [
             fleet_row(1, leader=MOVING),
-            fleet_row(2, follower={**MOVING, "quota_bytes_per_second": 20 * MB}),
+            fleet_row(2, follower={**MOVING, "quotas": [quota("configured", 20 * MB, 4.96 * MB)]}),
             {"admin": "10.0.0.3:9690", "broker_id": 3, "error": "Connection refused"},
         ]
 

@@ -21,6 +21,7 @@ from tests.proxy.page.made_up import (
     lag,
     late,
     link,
+    quota,
     samples,
     served,
     side,
@@ -189,6 +190,32 @@ def test_chart_draws_what_passed_where_it_passed(browser: Browser, sidecar: Made
     assert line[0] + line[2] == pytest.approx(plot[2], abs=1)
 
 
+def test_each_quota_has_a_chart_and_one_that_only_observes_says_so(browser: Browser, sidecar: MadeUp, url: str) -> None:
+    columns = samples([2.5 * MB] * 300, 5 * MB)
+    columns["quotas"]["recovery"] = {"rate": [1.0 * MB] * 300, "limit": [None] * 100 + [1 * MB] * 200}
+    columns["quotas"][HOSTILE] = {"rate": [3.0 * MB] * 300, "limit": [2 * MB] * 300}
+    sidecar.samples.sides["leader"] = columns
+    observed = quota(HOSTILE, 2 * MB, 3.0 * MB, mode="observe", would_leave_out=7)
+    quotas = [quota("configured", 5 * MB, 2.5 * MB), quota("recovery", 1 * MB, 1.0 * MB), observed]
+    sidecar.told = status(leader=side(5 * MB, 2.5 * MB, quotas=quotas, throttled_topics=["orders"]))
+    _open(browser, url, PHONE)
+    assert _texts(browser, "#leader figure h3") == [
+        "Listed replicas: 2.50 MB/s of 5 MB/s",
+        "Recovery: 1.00 MB/s of 1 MB/s",
+        f"{HOSTILE}: 3.00 MB/s of 2 MB/s; only observed, 7 times it would have left a partition out",
+    ]
+    assert _texts(browser, "#leader .source") == ["from http, 1 h 13 min left, 2 more below"]
+    lengths = browser.evaluate("[...document.querySelectorAll('#leader .line')].map((line) => line.getBBox().width)")
+    assert lengths[1] == pytest.approx(lengths[0] * 2 / 3, rel=0.02)
+    assert browser.evaluate("document.documentElement.scrollWidth") == PHONE
+    columns["quotas"] = {}
+    sidecar.told = status(leader=side())
+    browser.open(url)
+    browser.wait_for(IS_SHOWN)
+    assert _texts(browser, "#leader figure h3") == [""]
+    assert browser.complaints == []
+
+
 def test_chart_leaves_a_gap_where_the_process_stood_still(browser: Browser, sidecar: MadeUp, url: str) -> None:
     columns = samples(waves(5 * MB, 100), 5 * MB)
     columns["at"] = [at - (60 if number < 50 else 0) for number, at in enumerate(columns["at"])]
@@ -212,6 +239,10 @@ def test_chart_reads_its_values_by_pointer_and_by_keyboard(browser: Browser, sid
     assert browser.evaluate(readout).startswith("Last minute: 2.50 MB/s on average")
     browser.evaluate(f"{chart}.focus()")
     browser.press("ArrowLeft")
+    assert browser.evaluate(readout).startswith("5 s ago: 2.50 MB/s")
+    asked = sidecar.asked
+    browser.wait_for(lambda: sidecar.asked >= asked + 2)  # new answers leave the focus and what is read where they are
+    assert browser.evaluate(f"document.activeElement === {chart}")
     assert browser.evaluate(readout).startswith("5 s ago: 2.50 MB/s")
     browser.press("Escape")
     assert browser.evaluate(readout).startswith("Last minute")

@@ -249,6 +249,15 @@ def _backlog_beside(choose: Chooser, scenario: Scenario) -> Scenario:
     return replace(plain, leader=Side(5 * MB, (0,), order=choose.pick(_ORDERS)), hops="leader")
 
 
+def many_links(links: int, version: int, order: Order, most_exchanges: int) -> Scenario:
+    """Two hops, of which the leader's throttles two topics and the follower's one; each of the links has both."""
+    partitions = [
+        Partition(topic, link, 0, link % 20, link // 20, True, count=200) for link in range(links) for topic in (0, 1)
+    ]
+    leader, follower = Side(20 * MB, (0, 1), order=order), Side(2 * MB, (0,), order=order)
+    return Scenario(version, "both", leader, follower, tuple(partitions), seconds=12.0, most_exchanges=most_exchanges)
+
+
 def _few(choose: Chooser) -> int:
     return choose.pick((0, 0, 1, 2, 5))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.hops import Chain, Sidecar
-from tests.quota.model.logs import Log
+from tests.quota.model.logs import Key, Log
 from tests.quota.model.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 from tests.quota.model.world import START
 
@@ -31,7 +31,7 @@ class Watch:
         self.run = run
         self.world = run.world
         self._disturbed_at = self.world.now
-        self._longest_waits: dict[tuple[int, int, int], dict[bytes, float]] = {}
+        self._longest_waits: dict[tuple[int, int, int], dict[Key, float]] = {}
 
     def start(self) -> None:
         """The run begins."""
@@ -75,7 +75,7 @@ class Watch:
                     if appended_at >= max(replica.synced_at, self._disturbed_at):
                         fetcher.took(now - appended_at, replica)
                 else:
-                    self._compare(fetcher, replica, waits[key[0]], now)
+                    self._compare(fetcher, replica, waits[key], now)
         if self._is_over():
             self.world.stop()
         self.world.after(LOOK_SECONDS, self._look)
@@ -114,12 +114,12 @@ class Watch:
             slowest = self._slowest_answer(fetcher)
             fetcher.slowest_allowed = SLOWEST_SECONDS + 2 * slowest + self._probes_first(place)
             self._longest_waits[place] = waits = {}
-            for topic in {key[0] for key in fetcher.replicas}:
-                seconds = SLACK_SECONDS + 2 * slowest
-                path = self.run.path(place[0], place[1])
-                waiting_at = [one for one in path if any(key[0] == topic for key in one.meter.terms.throttled)]
-                seconds += sum(lines[id(sidecar)] for sidecar in waiting_at) or self._probes_first(place)
-                waits[topic] = seconds * (1.5 if self.run.scenario.rogues else 1.0)
+            probes_first = self._probes_first(place)
+            path = self.run.path(place[0], place[1])
+            for key in fetcher.replicas:
+                in_line = sum(lines[id(sidecar)] for sidecar in path if key in sidecar.meter.terms.throttled)
+                seconds = SLACK_SECONDS + 2 * slowest + (in_line or probes_first)
+                waits[key] = seconds * (1.5 if self.run.scenario.rogues else 1.0)
 
     def _slowest_answer(self, fetcher: Fetcher) -> float:
         """Seconds that answers may take until it is each partition's turn."""

@@ -1,0 +1,101 @@
+"""`weir move execute`: begins a plan, and with --watch or in batches stays until it has ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from cli import move_progress
+from cli.move_inputs import connector, read_plan, read_rollback, told_errors, write_rollback
+from cli.move_verify import finish
+from cli.plan_inputs import parsed
+from cli.rates import parse_rate
+from planning.reassignment_json import format_reassignment
+
+
+def execute(
+    plan_file: Path,
+    bootstrap_server: str,
+    command_config: Path | None,
+    throttle: str | None,
+    log_dirs_throttle: str | None,
+    additional: bool,
+    batch_size: int,
+    timeout_ms: int,
+    force: bool,
+    watch: bool,
+    sidecars: Sequence[str] | None,
+    json_wanted: bool,
+) -> int:
+    """Print the way back, set the throttle, begin the moves, and stay where that is wanted."""
+    rate = parsed("--throttle", parse_rate, throttle)
+    disk_rate = parsed("--replica-alter-log-dirs-throttle", parse_rate, log_dirs_throttle)
+    plan = read_plan(plan_file)
+    connect = connector(bootstrap_server, command_config)
+    from control.errors import MoveError
+    from control.move_execution import Execution, Orders
+    from control.move_journal import JournalFile
+
+    orders = Orders(
+        throttle=rate,
+        replica_alter_log_dirs_throttle=disk_rate,
+        additional=additional,
+        force=force,
+        at_once=batch_size,
+        timeout_seconds=timeout_ms / 1000,
+    )
+    file = JournalFile(plan_file)
+    with told_errors(), file.locked() as mine:
+        if not mine:
+            raise MoveError("another `weir move` is at work on this plan")
+        with connect() as admin:
+            execution = Execution(admin, plan, file, orders, clock=time.monotonic, sleep=time.sleep)
+            execution.check()
+            before = execution.before
+            if execution.is_resumed:
+                before = {**before, **read_rollback(plan_file)}
+            rollback = write_rollback(plan_file, before)
+            if not json_wanted:
+                print(f"The way back, also in {rollback}:\n{format_reassignment(before)}\n")
+            execution.throttle()
+            begun = execution.start()
+            execution.move_logs()
+        stays = watch or bool(batch_size)
+        if json_wanted:
+            names = [str(partition) for partition in begun]
+            print(
+                json.dumps({"rollback": json.loads(format_reassignment(before)), "begun": names, "throttle": rate}),
+                flush=True,
+            )
+        else:
+            print(_begun(len(begun), len(plan.brokers)), flush=True)
+        if stays:
+            try:
+                move_progress.follow(connect, plan, plan_file, rate, batch_size, sidecars, json_wanted)
+            except KeyboardInterrupt:
+                print(_how_to_go_on(plan_file, batch_size), file=sys.stderr)
+                raise
+    if stays:
+        with told_errors(), connect() as admin:
+            return finish(admin, plan, plan_file, preserve_throttles=False, json_wanted=json_wanted)
+    if rate is not None or disk_rate is not None:
+        print("note: the throttle stays until `weir move verify` finds that the move has ended.", file=sys.stderr)
+    return 0
+
+
+def _begun(begun: int, planned: int) -> str:
+    if begun == planned:
+        return f"{begun} partition{'s' if begun != 1 else ''} began to move."
+    return f"{begun} of {planned} partitions began to move."
+
+
+def _how_to_go_on(plan_file: Path, batch_size: int) -> str:
+    if batch_size:
+        return (
+            "\nnote: what moves goes on, and nothing more begins; `weir move execute` with this plan and its batch size"
+            " goes on with the rest."
+        )
+    return f"\nnote: the move goes on; `weir move verify --watch --reassignment-json-file {plan_file}` takes it up."

@@ -1,0 +1,119 @@
+"""Follows a move on the terminal: one line that is kept up to date, or a line now and then where stdout is none."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cli.move_inputs import read_rollback
+from cli.quantities import show_duration
+from cli.sidecars import admin_addresses, ask_all
+from planning.units import show_rate, show_size
+
+if TYPE_CHECKING:
+    from control.move_admin import MoveAdmin
+    from control.move_following import Tick
+    from planning.reassignment_json import ReassignmentPlan
+
+_LINE_SECONDS = 10.0  # between lines where nobody watches: in a log file
+
+
+def follow(
+    connect: Callable[[], MoveAdmin],
+    plan: ReassignmentPlan,
+    plan_file: Path,
+    throttle: int | None,
+    at_once: int | None,
+    admin: Sequence[str] | None,
+    json_wanted: bool,
+) -> None:
+    """Show progress until nothing of the plan moves. With `json_wanted`, each look is a line of JSON."""
+    from control.move_following import Follower
+
+    terminal = sys.stdout.isatty()
+    shown_at = -_LINE_SECONDS
+    shown = ""
+    follower = Follower(connect, plan, read_rollback(plan_file), time.monotonic, time.sleep, at_once)
+    for tick in follower.ticks():
+        lag = _lag(admin)
+        if json_wanted:
+            print(json.dumps(_as_json(tick, throttle, lag)), flush=True)
+            continue
+        line = _line(tick, throttle, lag)
+        if terminal:
+            print(f"\r\x1b[K{line}", end="", flush=True)
+        elif line != shown and time.monotonic() - shown_at >= _LINE_SECONDS:
+            print(line, flush=True)
+            shown_at = time.monotonic()
+        shown = line
+    if terminal and not json_wanted:
+        print()
+
+
+def _lag(admin: Sequence[str] | None) -> int | None:
+    """Return SumReplicaLag in messages, of the leaders whose sidecars answer; None where none does."""
+    if not admin:
+        return None
+    lags = [
+        reply.value["sides"]["leader"]["lag"]["messages"]
+        for reply in ask_all(admin_addresses(admin, None), "GET", "/v1/status")
+        if reply.error is None
+    ]
+    return sum(lags) if lags else None
+
+
+def _line(tick: Tick, throttle: int | None, lag: int | None) -> str:
+    if tick.seen is None or tick.progress is None:
+        return f"the cluster gives no answer ({tick.away}); the move goes on, and so does this"
+    counts = _counts(tick)
+    done = counts["done"] + counts["gone"]
+    progress = tick.progress
+    parts = [f"{done} of {len(tick.seen.statuses)} partitions"]
+    if counts["waiting"]:
+        parts.append(f"{counts['waiting']} yet to begin")
+    if tick.seen.moving_logs:
+        parts.append(f"{len(tick.seen.moving_logs)} logs change their directory")
+    if progress.total:
+        parts.append(f"{show_size(progress.copied)} of {show_size(progress.total)}")
+    if progress.rate is not None and progress.left:
+        parts.append(show_rate(_rounded(progress.rate)))
+    behind = f"{lag} messages behind" if lag is not None else f"{show_size(progress.left)} behind"
+    parts.append(behind)
+    if progress.slowest is not None:
+        slowest = progress.slowest
+        of = f" of {show_rate(throttle)}" if throttle is not None else ""
+        left = "stands still" if slowest.seconds_left is None else f"{show_duration(slowest.seconds_left)} left"
+        parts.append(f"{left}: broker {slowest.broker} receives {show_rate(_rounded(slowest.rate))}{of}")
+    return ", ".join(parts)
+
+
+def _counts(tick: Tick) -> Mapping[str, int]:
+    states = [status.state for status in tick.seen.statuses.values()] if tick.seen is not None else []
+    return {state: states.count(state) for state in ("done", "moving", "waiting", "elsewhere", "gone")}
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.3g}")
+
+
+def _as_json(tick: Tick, throttle: int | None, lag: int | None) -> dict[str, Any]:
+    if tick.seen is None or tick.progress is None:
+        return {"away": tick.away}
+    progress, slowest = tick.progress, tick.progress.slowest
+    return {
+        "partitions": _counts(tick),
+        "bytes_copied": progress.copied,
+        "bytes_to_copy": progress.total,
+        "rate": progress.rate,
+        "throttle": throttle,
+        "sum_replica_lag": lag,
+        "bytes_behind": progress.left,
+        "seconds_left": progress.seconds_left,
+        "slowest": None
+        if slowest is None
+        else {"broker": slowest.broker, "bytes_behind": slowest.left, "rate": slowest.rate},
+    }

@@ -1,0 +1,126 @@
+"""What moves ask of a cluster besides: throttles of single brokers and topics, and the logs of replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
+from kafka.errors import NoError, ReplicaNotAvailableError
+from kafka.structs import TopicPartitionReplica
+
+from control.cluster_admin import ClusterAdmin
+from control.errors import ControlError
+from planning.assignment import Partition, Replica
+from planning.move_throttle import LISTS, RATES, ConfigChange
+
+# DescribeConfigs answers with nothing where a resource does not exist. Each of these is always there, so that an answer
+# can be told from none.
+_ALWAYS_THERE = {ConfigResourceType.BROKER: "log.dirs", ConfigResourceType.TOPIC: "retention.ms"}
+_OWN = {ConfigResourceType.BROKER: "DYNAMIC_BROKER_CONFIG", ConfigResourceType.TOPIC: "DYNAMIC_TOPIC_CONFIG"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLog:
+    """A replica's log in a log directory: its bytes. `is_future`: it is being moved here from another directory."""
+
+    path: str
+    size: int
+    is_future: bool
+
+
+class MoveAdmin(ClusterAdmin):
+    """A ClusterAdmin that can do all that a move needs."""
+
+    def own_throttles(
+        self, brokers: Iterable[int] = (), topics: Iterable[str] = ()
+    ) -> tuple[dict[int, dict[str, str]], dict[str, dict[str, str]]]:
+        """Return Kafka's own throttles that are set for single brokers and topics, defaults left out.
+
+        Topics that do not exist are left out; a broker that gives no answer is an error.
+        """
+        found_brokers = {int(name): own for name, own in self._own(ConfigResourceType.BROKER, brokers, RATES).items()}
+        return found_brokers, self._own(ConfigResourceType.TOPIC, topics, LISTS)
+
+    def change_configs(self, changes: Iterable[ConfigChange]) -> dict[str, str]:
+        """Change single settings, incrementally. Returns why, by `topic orders`, for each resource that was refused."""
+        by_resource: dict[tuple[str, str], dict[str, tuple[AlterConfigOp, str | None]]] = {}
+        for change in changes:
+            value = (AlterConfigOp[change.operation.upper()], change.value)
+            by_resource.setdefault((change.kind, change.name), {})[change.setting] = value
+        resources = [
+            ConfigResource(ConfigResourceType[kind.upper()], name, values)
+            for (kind, name), values in by_resource.items()
+        ]
+        if not resources:
+            return {}
+        results = self._ask(
+            "Changing configs",
+            lambda client: client.alter_configs(resources, raise_on_unknown=False, incremental=True),
+        )
+        return {
+            f"{kind} {name}": str(said)
+            for kind, by_name in results.items()
+            for name, said in by_name.items()
+            if said != "OK"
+        }
+
+    def replica_logs(
+        self, brokers: Iterable[int], partitions: Iterable[Partition]
+    ) -> dict[Replica, tuple[ReplicaLog, ...]]:
+        """Return the logs that brokers hold of partitions. A replica without a log is left out."""
+        wanted: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            wanted.setdefault(topic, []).append(number)
+        asked = list(brokers)
+        described = self._ask("Asking for log sizes", lambda client: client.describe_log_dirs(wanted, asked))
+        found: dict[Replica, tuple[ReplicaLog, ...]] = {}
+        for answer in described:
+            for log_dir in answer["log_dirs"]:
+                for described_topic in log_dir["topics"]:
+                    for entry in described_topic["partitions"]:
+                        replica = Replica(described_topic["name"], entry["partition_index"], answer["broker"])
+                        log = ReplicaLog(log_dir["log_dir"], entry["partition_size"], entry["is_future_key"])
+                        found[replica] = (*found.get(replica, ()), log)
+        return found
+
+    def move_log_dirs(self, log_dirs: Mapping[Replica, str]) -> frozenset[Replica]:
+        """Start to move replicas to other log directories of their brokers.
+
+        Returns those that are not there yet, as their broker has no replica of the partition; ControlError for others
+        that are refused.
+        """
+        wanted = {TopicPartitionReplica(*replica): path for replica, path in log_dirs.items()}
+        results = self._ask("Moving log directories", lambda client: client.alter_replica_log_dirs(wanted))
+        missing = set()
+        for key, error in results.items():
+            replica = Replica(key.topic, key.partition, key.broker_id)
+            if error is ReplicaNotAvailableError:
+                missing.add(replica)
+            elif error is not NoError:
+                raise ControlError(f"Moving the log of {replica}", str(error().description))
+        return frozenset(missing)
+
+    def _own(
+        self, kind: ConfigResourceType, names: Iterable[object], settings: Iterable[str]
+    ) -> dict[str, dict[str, str]]:
+        """Return those of `settings` that are set for brokers or topics themselves; topics that are gone left out."""
+        asked = [*settings, _ALWAYS_THERE[kind]]
+        resources = [ConfigResource(kind, str(name), asked) for name in names]
+        if not resources:
+            return {}
+        described = self._ask(
+            "Describing configs", lambda client: client.describe_configs(resources, config_filter="all")
+        ).get(kind.name.lower(), {})
+        unanswered = [resource.name for resource in resources if not described.get(resource.name)]
+        if unanswered and (kind is ConfigResourceType.BROKER or self.existing_partitions(unanswered)):
+            raise ControlError(f"Describing the configs of {kind.name.lower()} {unanswered[0]}", "nothing came back")
+        return {
+            name: {
+                setting: str(entry["value"])
+                for setting, entry in entries.items()
+                if entry["config_source"] == _OWN[kind] and setting != _ALWAYS_THERE[kind]
+            }
+            for name, entries in described.items()
+            if entries
+        }

@@ -1,0 +1,95 @@
+"""The file beside a reassignment file that says what a move has set, and the lock that only one command at a time has.
+
+It is written before anything is changed. So whoever runs `verify` after a kill finds what is to be put back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from control.errors import MoveError
+from planning.move_throttle import Claims
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """What one move has set in which cluster. `ended`: all of it was put back."""
+
+    cluster_id: str
+    claims: Claims = field(default_factory=Claims)
+    ended: bool = False
+    version: int = _VERSION
+
+
+class JournalFile:
+    """The journal of the move in `plan_file`."""
+
+    def __init__(self, plan_file: Path) -> None:
+        self._plan_file = plan_file
+        self.path = plan_file.with_name(f"{plan_file.name}.weir-move")
+
+    def read(self, cluster_id: str) -> Journal | None:
+        """Return the journal, None where there is none. MoveError where it cannot be read, or is another cluster's."""
+        try:
+            text = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise MoveError(f"{self.path} cannot be read: {error.strerror or error}") from error
+        try:
+            journal = msgspec.json.decode(text, type=Journal)
+        except msgspec.DecodeError as error:
+            raise MoveError(
+                f"{self.path}, which says what was set for the move, is damaged ({error}); remove it, and verify goes"
+                " by the plan alone"
+            ) from error
+        if journal.version != _VERSION:
+            raise MoveError(f"{self.path} was written by another version of weir")
+        if journal.cluster_id != cluster_id:
+            raise MoveError(
+                f"{self.path} belongs to a move in the cluster {journal.cluster_id}, and this is the cluster"
+                f" {cluster_id}"
+            )
+        return journal
+
+    def write(self, journal: Journal) -> None:
+        """Replace the journal. It is on the disk when this returns."""
+        new = self.path.with_name(f"{self.path.name}.new")
+        try:
+            with new.open("wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(journal), indent=1))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path)
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise MoveError(
+                f"{self.path}, where the move's throttle is written down, cannot be written: {error.strerror or error}"
+            ) from error
+
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Hold the plan's lock for as long as the block runs; it is given False where another command has it.
+
+        The lock goes with the process, however that ends.
+        """
+        with self._plan_file.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True

@@ -1,0 +1,129 @@
+"""Sets a move's throttle in the cluster, and puts back what stood before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import groupby
+
+from control.errors import ControlError, MoveError
+from control.move_admin import MoveAdmin
+from control.move_journal import Journal, JournalFile
+from planning.assignment import Brokers, Partition
+from planning.move_throttle import (
+    Claims,
+    ConfigChange,
+    PutBack,
+    Standing,
+    Wanted,
+    changes_to_set,
+    claims_by_the_plan,
+    claims_for,
+    emptied_lists,
+    put_back,
+)
+
+_TRIES = 4
+_RETRY_SECONDS = 0.5
+
+
+class MoveThrottling:
+    """The throttle of one move. `sleep` (seconds) is used between tries."""
+
+    def __init__(self, admin: MoveAdmin, file: JournalFile, sleep: Callable[[float], None]) -> None:
+        self._admin = admin
+        self._file = file
+        self._sleep = sleep
+        self._cluster_id = admin.cluster_id()
+
+    @property
+    def journal(self) -> Journal | None:
+        """What was written down; None where nothing was, or the file is lost."""
+        return self._file.read(self._cluster_id)
+
+    def begin(self, wanted: Wanted, *, undo: bool = True) -> None:
+        """Write down what is to be set, set it, and read it back. Brokers that are down are left out.
+
+        Where that fails, `undo` puts back what was set. It may not do so while something moves.
+        """
+        journal = self.journal
+        earlier = journal.claims if journal is not None and not journal.ended else Claims()
+        brokers = {broker for broker, _ in wanted.rates} | set(earlier.brokers)
+        topics = {topic for topic, _ in wanted.lists} | set(earlier.topics)
+        standing = self._standing(brokers & set(self._admin.brokers()), topics)
+        claims = claims_for(wanted, standing, earlier)
+        self._file.write(Journal(self._cluster_id, claims))
+        try:
+            self._until_nothing_to_do(
+                "Setting the throttle", lambda: changes_to_set(claims, self._standing(standing.rates, topics))
+            )
+        except (ControlError, MoveError):
+            if undo:
+                self.end(claims)
+            raise
+
+    def end(self, claims: Claims, still_moving: Collection[Partition] = ()) -> PutBack:
+        """Put back what stood before the move, and read it back. Returns what was changed, and what has to stay.
+
+        Partitions in `still_moving` stay throttled.
+        """
+        done: list[ConfigChange] = []
+        found = PutBack((), ())
+
+        def to_do() -> tuple[ConfigChange, ...]:
+            nonlocal found
+            standing = self._standing_for(claims)
+            found = put_back(claims, standing, still_moving)
+            changes = found.changes or (() if still_moving else emptied_lists(claims, standing))
+            done.extend(change for change in changes if change not in done)
+            return changes
+
+        self._until_nothing_to_do("Removing the throttle", to_do)
+        if not still_moving and not found.left:
+            self._file.write(Journal(self._cluster_id, ended=True))
+        return PutBack(tuple(done), found.left)
+
+    def claims_without_journal(self, plan: Mapping[Partition, Brokers], before: Mapping[Partition, Brokers]) -> Claims:
+        """Return what was probably set for a plan, by what stands for its partitions."""
+        topics = {partition.topic for partition in self._admin.partitions()}
+        return claims_by_the_plan(plan, before, self._standing(self._admin.brokers(), topics))
+
+    def _standing_for(self, claims: Claims) -> Standing:
+        """Read what stands; of all topics where a rate is not what the move has set, for somebody else may use it."""
+        standing = self._standing(set(claims.brokers) & set(self._admin.brokers()), claims.topics)
+        strange = any(
+            standing.rates[claim.broker].get(claim.setting) not in (claim.before, *claim.values)
+            for claim in claims.rates
+            if claim.broker in standing.rates
+        )
+        if not strange:
+            return standing
+        topics = {partition.topic for partition in self._admin.partitions()}
+        return Standing(standing.rates, self._admin.own_throttles((), topics)[1])
+
+    def _standing(self, brokers: Iterable[int], topics: Iterable[str]) -> Standing:
+        rates: dict[int, Mapping[str, str]] = {}
+        alive: set[int] | None = None
+        for broker in sorted(brokers):
+            try:
+                rates |= self._admin.own_throttles([broker])[0]
+            except ControlError:
+                # A broker that has gone down meanwhile gives no answer, which holds up nothing. One that is up has to.
+                alive = set(self._admin.brokers()) if alive is None else alive
+                if broker in alive:
+                    raise
+        return Standing(rates, self._admin.own_throttles((), sorted(topics))[1])
+
+    def _until_nothing_to_do(self, action: str, to_do: Callable[[], tuple[ConfigChange, ...]]) -> None:
+        """Do what there is to do until a reading shows that nothing is left. An error in a reading is no success."""
+        refused: dict[str, str] = {}
+        for tried in range(_TRIES * 2):
+            changes = to_do()
+            if not changes:
+                return
+            if tried:
+                self._sleep(_RETRY_SECONDS)
+            # Topics and brokers in the order that the changes have: it matters where this is interrupted.
+            for _, group in groupby(changes, key=lambda change: change.kind):
+                refused = self._admin.change_configs(group) or refused
+        reasons = "; ".join(f"{resource}: {reason}" for resource, reason in refused.items())
+        raise MoveError(f"{action} failed: {reasons or 'the cluster does not show what was set'}")

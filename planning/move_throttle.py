@@ -1,0 +1,316 @@
+"""Kafka's own throttle for a move: what is set for it, and what is put back when it has ended.
+
+Every change leaves alone what others own. Lists of throttled replicas grow and shrink by single entries (APPEND and
+SUBTRACT of IncrementalAlterConfigs, KIP-339). What was set is written down as claims: a claim on a list has the entries
+that were not there before, a claim on a rate has what stood before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from planning.assignment import Brokers, Partition, PartitionMove
+from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+
+DISK_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
+RATES: Final = (LEADER_RATE, FOLLOWER_RATE, DISK_RATE)
+LISTS: Final = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+
+_ALL: Final = "*"
+
+Entry = str
+"""One throttled replica, [partition]:[broker]."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One change of one setting, of a broker or a topic. `value` is empty where it is deleted."""
+
+    kind: Literal["broker", "topic"]
+    name: str
+    setting: str
+    operation: Literal["set", "delete", "append", "subtract"]
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RateClaim:
+    """A move sets a broker's rate. `before` is the broker's own rate until then; None: it had none.
+
+    `values` are the rates that it may have set: the newest last, and the one before, which stands where the move was
+    killed between writing the claim down and setting the rate.
+    """
+
+    broker: int
+    setting: str
+    before: str | None
+    values: tuple[str, ...]
+
+    @property
+    def value(self) -> str:
+        """The rate that the move wants."""
+        return self.values[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class ListClaim:
+    """A move has added `entries` to a topic's list. `stood`: the list was there before, even if it was empty."""
+
+    topic: str
+    setting: str
+    entries: tuple[Entry, ...]
+    stood: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """All that one move has set."""
+
+    rates: tuple[RateClaim, ...] = ()
+    lists: tuple[ListClaim, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.rates or any(claim.entries for claim in self.lists))
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics whose lists it has changed."""
+        return tuple(sorted({claim.topic for claim in self.lists}))
+
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        """The brokers whose rates it has changed."""
+        return tuple(sorted({claim.broker for claim in self.rates}))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is set in the cluster: own values of brokers and topics, without defaults.
+
+    A broker that is not in `rates` gave no answer. A topic that is not in `lists` does not exist.
+    """
+
+    rates: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    lists: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The throttle that a move needs: rates by (broker, setting), entries by (topic, setting)."""
+
+    rates: Mapping[tuple[int, str], int]
+    lists: Mapping[tuple[str, str], frozenset[Entry]]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRate:
+    """A rate that was not put back. `standing` is what is set; None where the broker gives no answer."""
+
+    claim: RateClaim
+    standing: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """Changes that put back what stood before a move, and what has to stay as it is for now."""
+
+    changes: tuple[ConfigChange, ...]
+    left: tuple[LeftRate, ...]
+
+
+def wanted_throttle(
+    moves: Mapping[Partition, PartitionMove],
+    rate: int | None,
+    disk_brokers: Collection[int] = (),
+    disk_rate: int | None = None,
+) -> Wanted:
+    """Return the throttle of a move, as kafka-reassign-partitions sets it. Rates are in bytes/s; None sets none.
+
+    Every replica that stands now is throttled as a leader, for any of them may be elected; only new ones are throttled
+    as followers. What moves nothing is not throttled.
+    """
+    rates: dict[tuple[int, str], int] = {}
+    lists: dict[tuple[str, str], set[Entry]] = {}
+    if rate is not None:
+        for partition, move in moves.items():
+            if not move.destinations:
+                continue
+            rates |= {(broker, setting): rate for broker in move.brokers for setting in (LEADER_RATE, FOLLOWER_RATE)}
+            for setting, brokers in ((LEADER_REPLICAS, move.sources), (FOLLOWER_REPLICAS, move.destinations)):
+                lists.setdefault((partition.topic, setting), set()).update(_entries(partition, brokers))
+    if disk_rate is not None:
+        rates |= {(broker, DISK_RATE): disk_rate for broker in disk_brokers}
+    return Wanted(rates, {key: frozenset(entries) for key, entries in lists.items()})
+
+
+def claims_for(wanted: Wanted, standing: Standing, earlier: Claims) -> Claims:
+    """Return what a move owns once `wanted` is set; `earlier` is what it owned before, if it was begun before.
+
+    Written down before anything is changed, so that nothing is ever set that no claim knows of.
+    """
+    rates = {(claim.broker, claim.setting): claim for claim in earlier.rates}
+    for (broker, setting), rate in wanted.rates.items():
+        if broker not in standing.rates:
+            continue
+        now = standing.rates[broker].get(setting)
+        owned = rates.get((broker, setting))
+        if owned is not None and now in owned.values:
+            rates[broker, setting] = RateClaim(broker, setting, owned.before, (now, str(rate)))
+        else:
+            rates[broker, setting] = RateClaim(broker, setting, now, (str(rate),))
+    lists = {(claim.topic, claim.setting): claim for claim in earlier.lists}
+    for (topic, setting), entries in wanted.lists.items():
+        if topic not in standing.lists:
+            continue
+        text = standing.lists[topic].get(setting)
+        now_listed = _listed(text)
+        claim = lists.get((topic, setting), ListClaim(topic, setting, (), text is not None))
+        still_owned = frozenset(claim.entries) & (now_listed or frozenset())
+        added = frozenset() if now_listed is None else entries - now_listed
+        lists[topic, setting] = ListClaim(topic, setting, _sorted(still_owned | added), claim.stood)
+    return Claims(tuple(rates.values()), tuple(lists.values()))
+
+
+def changes_to_set(claims: Claims, standing: Standing) -> tuple[ConfigChange, ...]:
+    """Return what sets a move's throttle: lists first, which throttle nothing until there is a rate."""
+    changes = []
+    for claim in claims.lists:
+        listed = _listed(standing.lists.get(claim.topic, {}).get(claim.setting))
+        if claim.topic in standing.lists and listed is not None and (missing := set(claim.entries) - listed):
+            changes.append(ConfigChange("topic", claim.topic, claim.setting, "append", ",".join(_sorted(missing))))
+    changes += [
+        ConfigChange("broker", str(claim.broker), claim.setting, "set", claim.value)
+        for claim in claims.rates
+        if claim.broker in standing.rates and standing.rates[claim.broker].get(claim.setting) != claim.value
+    ]
+    return tuple(changes)
+
+
+def put_back(claims: Claims, standing: Standing, still_moving: Collection[Partition] = ()) -> PutBack:
+    """Return what puts back what stood before a move, whatever else has changed since.
+
+    `standing` has the lists of all topics: they tell whether somebody else's throttle uses a broker. `still_moving` are
+    partitions of the plan that go on; they keep their entries, and all rates stay for them.
+
+    A rate that is not what the move has set was changed by somebody. Where others' lists name the broker it may be the
+    rate of another move, and stays. Where nobody else's do, it was this move's rate that was changed or removed, and
+    what stood before comes back.
+    Rates go first: where this is interrupted, the entries still tell which brokers had one.
+    """
+    changes: list[ConfigChange] = []
+    left: list[LeftRate] = []
+    used = _used_by_others(claims, standing) if not still_moving else _Brokers(frozenset())
+    for claim in claims.rates if not still_moving else ():
+        if claim.broker not in standing.rates:
+            left.append(LeftRate(claim, None))
+            continue
+        now = standing.rates[claim.broker].get(claim.setting)
+        if now == claim.before:
+            continue
+        if now is not None and now not in claim.values and (claim.setting == DISK_RATE or claim.broker in used):
+            left.append(LeftRate(claim, now))
+        elif claim.before is None:
+            changes.append(ConfigChange("broker", str(claim.broker), claim.setting, "delete"))
+        else:
+            changes.append(ConfigChange("broker", str(claim.broker), claim.setting, "set", claim.before))
+    for listed in claims.lists:
+        ended = [entry for entry in listed.entries if _partition(listed.topic, entry) not in still_moving]
+        now_listed = _listed(standing.lists.get(listed.topic, {}).get(listed.setting)) or frozenset()
+        if gone := [entry for entry in ended if entry in now_listed]:
+            changes.append(ConfigChange("topic", listed.topic, listed.setting, "subtract", ",".join(gone)))
+    return PutBack(tuple(changes), tuple(left))
+
+
+def emptied_lists(claims: Claims, standing: Standing) -> tuple[ConfigChange, ...]:
+    """Return what deletes lists that a move had begun, and that are empty now: a topic then has Kafka's default."""
+    return tuple(
+        ConfigChange("topic", claim.topic, claim.setting, "delete")
+        for claim in claims.lists
+        if not claim.stood and standing.lists.get(claim.topic, {}).get(claim.setting) == ""
+    )
+
+
+def claims_by_the_plan(
+    plan: Mapping[Partition, Brokers], before: Mapping[Partition, Brokers], standing: Standing
+) -> Claims:
+    """Return what a move has probably set, where nothing was written down or the file is lost.
+
+    Of the plan's partitions these are all entries that the move would have made: new replicas as followers, and those
+    of `before` as leaders; where that is not known either, all leaders. Of the brokers in these entries, their rates,
+    unless others' lists name them too. What stood before is not known, so nothing takes the place of what goes.
+    """
+    lists = []
+    for topic in sorted({partition.topic for partition in plan}):
+        for setting in LISTS:
+            listed = _listed(standing.lists.get(topic, {}).get(setting)) or frozenset()
+            entries = [entry for entry in listed if _made_by(plan, before, topic, setting, entry)]
+            if entries:
+                lists.append(ListClaim(topic, setting, _sorted(entries), stood=False))
+    found = Claims((), tuple(lists))
+    used = _used_by_others(found, standing)
+    named = sorted({_broker(entry) for claim in lists for entry in claim.entries})
+    rates = tuple(
+        RateClaim(broker, setting, None, (standing.rates[broker][setting],))
+        for broker in named
+        for setting in (LEADER_RATE, FOLLOWER_RATE)
+        if broker not in used and setting in standing.rates.get(broker, {})
+    )
+    return Claims(rates, tuple(lists))
+
+
+def _made_by(
+    plan: Mapping[Partition, Brokers], before: Mapping[Partition, Brokers], topic: str, setting: str, entry: Entry
+) -> bool:
+    partition, broker = _partition(topic, entry), _broker(entry)
+    if partition not in plan:
+        return False
+    if setting == FOLLOWER_REPLICAS:
+        return broker in plan[partition]
+    return partition not in before or broker in before[partition]
+
+
+class _Brokers:
+    """A set of brokers; None stands for all of them."""
+
+    def __init__(self, ids: frozenset[int] | None) -> None:
+        self._ids = ids
+
+    def __contains__(self, broker: int) -> bool:
+        return self._ids is None or broker in self._ids
+
+
+def _used_by_others(claims: Claims, standing: Standing) -> _Brokers:
+    """Return the brokers of all throttled replicas that are not the move's own."""
+    own = {(claim.topic, claim.setting): frozenset(claim.entries) for claim in claims.lists}
+    used: set[int] = set()
+    for topic, settings in standing.lists.items():
+        for setting, text in settings.items():
+            listed = _listed(text)
+            if listed is None:
+                return _Brokers(None)
+            used.update(_broker(entry) for entry in listed - own.get((topic, setting), frozenset()))
+    return _Brokers(frozenset(used))
+
+
+def _entries(partition: Partition, brokers: Iterable[int]) -> list[Entry]:
+    return [f"{partition.partition}:{broker}" for broker in brokers]
+
+
+def _listed(text: str | None) -> frozenset[Entry] | None:
+    """Return a list's entries, None for `*`."""
+    entries = frozenset(stripped for entry in (text or "").split(",") if (stripped := entry.strip()))
+    return None if entries == {_ALL} else entries
+
+
+def _partition(topic: str, entry: Entry) -> Partition:
+    return Partition(topic, int(entry.partition(":")[0]))
+
+
+def _broker(entry: Entry) -> int:
+    return int(entry.partition(":")[2])
+
+
+def _sorted(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    return tuple(sorted(entries, key=lambda entry: tuple(map(int, entry.split(":")))))

@@ -1,0 +1,196 @@
+"""`weir move` with options and files that are wrong, and what it prints of a cluster in memory."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from control import move_admin
+from control.move_admin import MoveAdmin
+from planning.assignment import Partition, Replica
+from planning.move_throttle import Standing
+from planning.reassignment_json import format_reassignment, parse_reassignment
+from tests.cli.commands import failing
+from tests.fakes.move_cluster import FakeCluster
+
+P0, P1 = Partition("orders", 0), Partition("orders", 1)
+SERVER = ("--bootstrap-server", "kafka1:9092")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    """What `weir move` connects to; time passes in it alone."""
+    fake = FakeCluster({P0: (1,), P1: (1, 2)}, size=4_000_000)
+
+    def connect(servers: list[str], *, client_options: object) -> MoveAdmin:
+        assert servers == ["kafka1:9092"]
+        return fake
+
+    monkeypatch.setattr(move_admin, "MoveAdmin", connect)
+    monkeypatch.setattr("time.sleep", fake.sleep)
+    monkeypatch.setattr("time.monotonic", fake.clock)
+    return fake
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    path.write_text(format_reassignment({P0: (2,), P1: (1, 2)}))
+    return path
+
+
+def planned(command: str, plan: Path, *more: str) -> list[str]:
+    return ["move", command, "--reassignment-json-file", str(plan), *SERVER, *more]
+
+
+def test_plan_that_is_no_json_is_refused_with_line_and_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{\n "partitions": [}')
+    status, sentence = failing(capsys, *planned("execute", path))
+    assert status == 2
+    assert sentence == f"{path}: line 2, column 17: this is no JSON: expecting value."
+
+
+@pytest.mark.parametrize("command", ["execute", "verify", "cancel"])
+def test_plan_that_cannot_be_read_is_told(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = failing(capsys, *planned(command, tmp_path / "none"))
+    assert status == 2
+    assert sentence.endswith("none cannot be read: No such file or directory.")
+
+
+def test_address_that_is_none_is_refused(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["move", "verify", "--reassignment-json-file", str(plan), "--bootstrap-server", "kafka1"]
+    status, sentence = failing(capsys, *words)
+    assert status == 2
+    assert sentence == "--bootstrap-server: 'kafka1' is no address: give it as in kafka1:9092."
+
+
+def test_properties_that_cannot_be_used_are_refused(
+    tmp_path: Path, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    properties = tmp_path / "client.properties"
+    properties.write_text("security.protocol=TLS\n")
+    status, sentence = failing(capsys, *planned("verify", plan, "--command-config", str(properties)))
+    assert status == 2
+    assert sentence.startswith("--command-config: security.protocol has to be one of PLAINTEXT")
+
+
+@pytest.mark.parametrize("option", ["--throttle", "--replica-alter-log-dirs-throttle"])
+def test_rate_that_is_none_is_refused(option: str, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = failing(capsys, *planned("execute", plan, option, "fast"))
+    assert status == 2
+    assert sentence.startswith(f"{option}: 'fast' is not a rate")
+
+
+def test_execute_prints_and_keeps_the_way_back(
+    cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(planned("execute", plan, "--throttle", "1MB")) == 0
+    out = capsys.readouterr().out
+    rollback = plan.with_name("plan.rollback.json")
+    assert parse_reassignment(rollback.read_text()).brokers == {P0: (1,), P1: (1, 2)}
+    assert rollback.read_text().strip() in out
+    assert "1 of 2 partitions began to move." in out
+    assert set(cluster.throttles.rates) == {1, 2}
+
+
+def test_way_back_of_a_plan_that_is_given_again_is_that_of_the_first_time(cluster: FakeCluster, plan: Path) -> None:
+    main(planned("execute", plan, "--throttle", "1MB"))
+    cluster.end_moves()
+    assert main(planned("execute", plan, "--throttle", "2MB")) == 0
+    assert parse_reassignment(plan.with_name("plan.rollback.json").read_text()).brokers[P0] == (1,)
+
+
+def test_verify_says_what_it_removes_and_then_that_all_is_done(
+    cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(planned("execute", plan, "--throttle", "1MB"))
+    capsys.readouterr()
+    status, sentence = failing(capsys, *planned("verify", plan))
+    assert (status, sentence) == (1, "1 of 2 still moving.")
+    cluster.end_moves()
+    assert main(planned("verify", plan)) == 0
+    out = capsys.readouterr().out
+    assert "leader.replication.throttled.replicas" in out
+    assert "without 0:1" in out
+    assert cluster.throttles == Standing()
+
+
+def test_verify_prints_json(cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(planned("execute", plan))
+    cluster.end_moves()
+    capsys.readouterr()
+    assert main(planned("verify", plan, "--json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["done"] is True
+    assert found["partitions"][0] == {
+        "topic": "orders",
+        "partition": 0,
+        "state": "done",
+        "replicas": [2],
+        "planned": [2],
+    }
+
+
+def test_watch_shows_progress_until_the_end(
+    cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(planned("execute", plan, "--throttle", "1MB"))
+    capsys.readouterr()
+
+    def progress(name: str) -> None:
+        if name == "reassignments":
+            replica = Replica(*P0, 2)
+            cluster.copied[replica] = cluster.copied.get(replica, 0) + 800_000
+            if cluster.copied[replica] >= 4_000_000:
+                cluster.end_moves()
+
+    cluster.before_each = progress
+    assert main(planned("verify", plan, "--watch", "--json")) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[1]["rate"] == pytest.approx(800_000)
+    assert lines[1]["slowest"]["broker"] == 2
+    assert lines[1]["throttle"] == 1_000_000
+    assert lines[-1]["done"] is True
+
+
+def test_cancel_tells_what_it_ended(cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(planned("execute", plan, "--throttle", "1MB"))
+    capsys.readouterr()
+    assert main(planned("cancel", plan)) == 0
+    assert "Cancelled: orders-0." in capsys.readouterr().out
+    assert cluster.throttles == Standing()
+
+
+def test_list_prints_what_moves(cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["move", "list", *SERVER]) == 0
+    assert capsys.readouterr().out == "Nothing is moving.\n"
+    main(planned("execute", plan))
+    capsys.readouterr()
+    assert main(["move", "list", *SERVER, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"topic": "orders", "partition": 0, "replicas": [2, 1], "adding_replicas": [2], "removing_replicas": [1]}
+    ]
+
+
+def test_generate_says_what_a_plan_costs(
+    cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics, out = tmp_path / "topics.json", tmp_path / "out.json"
+    topics.write_text('{"topics": [{"topic": "orders"}]}')
+    words = ["move", "generate", "--topics-to-move-json-file", str(topics), *SERVER]
+    assert main([*words, "--broker-list", "2,3", "--throttle", "1MB", "--in", "0", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "2 of the cluster's 2 partitions move (MoveRatio 1), 8 MB in all." in text
+    assert "Under 1 MB/s it takes 8 s beside 0 B/s of bytes in, for broker 1 has most to do." in text
+    assert set(parse_reassignment(out.read_text()).brokers) == {P0, P1}
+    status, sentence = failing(capsys, *words, "--broker-list", "2,9")
+    assert (status, sentence) == (1, "there is no broker 9, or it is down.")
+    status, sentence = failing(capsys, *words, "--broker-list", "2,2")
+    assert (status, sentence) == (2, "--broker-list: a broker is named twice: 2.")
+    topics.write_text('{"topics": [{"topic": "none"}]}')
+    status, sentence = failing(capsys, *words, "--broker-list", "2")
+    assert (status, sentence) == (1, "there is no topic none.")

@@ -1,0 +1,410 @@
+"""Moves against a cluster in memory: what is refused, what is set, and what is left after any failure."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from control.errors import ControlError, MoveError
+from control.move_execution import Execution, Orders
+from control.move_following import Follower, Tick, Verdict, cancel, verify
+from control.move_journal import JournalFile
+from planning.assignment import Brokers, Partition, Replica
+from planning.move_throttle import Standing
+from planning.reassignment_json import ReassignmentPlan
+from tests.fakes.move_cluster import FakeCluster
+from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+
+P0, P1, P2 = (Partition("orders", number) for number in range(3))
+NOTHING = Standing()
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> JournalFile:
+    return journal_in(tmp_path)
+
+
+def journal_in(folder: Path, name: str = "plan.json") -> JournalFile:
+    (folder / name).write_text("the plan")
+    return JournalFile(folder / name)
+
+
+def plan(**brokers: Brokers) -> ReassignmentPlan:
+    return ReassignmentPlan({Partition("orders", int(name[1:])): replicas for name, replicas in brokers.items()}, {})
+
+
+def three() -> FakeCluster:
+    return FakeCluster({P0: (1,), P1: (1,), P2: (1,)})
+
+
+def execution(cluster: FakeCluster, what: ReassignmentPlan, file: JournalFile, orders: Orders) -> Execution:
+    return Execution(cluster, what, file, orders, clock=cluster.clock, sleep=cluster.sleep)
+
+
+def execute(
+    cluster: FakeCluster, what: ReassignmentPlan, file: JournalFile, orders: Orders | None = None
+) -> list[Partition]:
+    run = execution(cluster, what, file, orders or Orders(throttle=100))
+    run.check()
+    run.throttle()
+    begun = run.start()
+    run.move_logs()
+    return begun
+
+
+def ended(cluster: FakeCluster, what: ReassignmentPlan, file: JournalFile) -> Verdict:
+    return verify(cluster, what, file, {}, sleep=cluster.sleep)
+
+
+def test_throttle_stays_while_a_partition_moves_and_goes_afterwards(file: JournalFile) -> None:
+    cluster, what = three(), plan(p0=(2,), p1=(1, 3))
+    assert execute(cluster, what, file) == [P0, P1]
+    set_ = cluster.throttles
+    assert set_.lists == {"orders": {LEADER_REPLICAS: "0:1,1:1", FOLLOWER_REPLICAS: "0:2,1:3"}}
+    cluster.end_moves(P0)
+    verdict = ended(cluster, what, file)
+    assert (verdict.is_done, verdict.put_back) == (False, None)
+    assert cluster.throttles == set_
+    cluster.end_moves()
+    assert ended(cluster, what, file).is_done
+    assert cluster.throttles == NOTHING
+
+
+def test_throttles_are_preserved_where_that_is_wanted(file: JournalFile) -> None:
+    cluster, what = three(), plan(p0=(2,))
+    execute(cluster, what, file)
+    cluster.end_moves()
+    assert verify(cluster, what, file, {}, preserve_throttles=True, sleep=cluster.sleep).is_done
+    assert cluster.throttles != NOTHING
+
+
+def test_verify_leaves_the_throttle_to_a_command_that_is_at_work(file: JournalFile) -> None:
+    """Between two steps of a move nothing moves; its throttle is not to go then."""
+    cluster, what = three(), plan(p0=(2,), p1=(2,))
+    with file.locked() as mine:
+        assert mine
+        execute(cluster, what, file, Orders(throttle=100, at_once=1))
+        cluster.end_moves()
+        verdict = ended(cluster, what, file)
+        assert verdict.busy
+        assert verdict.put_back is None
+    assert cluster.throttles != NOTHING
+
+
+def test_verify_gives_somebody_elsewhere_time_to_begin_the_next_step(file: JournalFile) -> None:
+    cluster, what = three(), plan(p0=(2,), p1=(2,))
+    execute(cluster, what, file, Orders(throttle=100, at_once=1))
+    cluster.end_moves()
+
+    def begin(name: str) -> None:
+        if name == "reassignments" and cluster.clock() >= 3 and not cluster.moving:
+            cluster.try_to_reassign({P1: (2,)})
+
+    cluster.before_each = begin
+    assert ended(cluster, what, file).put_back is None
+    assert cluster.throttles != NOTHING
+
+
+def test_move_whose_steps_were_broken_off_is_told_and_its_throttle_goes(file: JournalFile) -> None:
+    cluster, what = three(), plan(p0=(2,), p1=(2,))
+    execute(cluster, what, file, Orders(throttle=100, at_once=1))
+    cluster.end_moves()
+    verdict = ended(cluster, what, file)
+    assert not verdict.is_done
+    assert verdict.seen.waiting == [P1]
+    assert cluster.throttles == NOTHING
+    assert execute(cluster, what, file) == [P1]  # given again, it goes on
+
+
+def test_topic_that_is_deleted_in_mid_move_is_no_hindrance(file: JournalFile) -> None:
+    cluster, what = FakeCluster({P0: (1,), Partition("live", 0): (1,)}), plan(p0=(2,))
+    execute(cluster, what, file)
+    cluster.delete_topic("orders")
+    verdict = ended(cluster, what, file)
+    assert verdict.is_done
+    assert [status.state for status in verdict.seen.statuses.values()] == ["gone"]
+    assert cluster.throttles == NOTHING
+
+
+def test_broker_that_is_down_keeps_its_rate_until_it_is_back(file: JournalFile) -> None:
+    cluster, what = three(), plan(p0=(2,))
+    execute(cluster, what, file)
+    cluster.end_moves()
+    cluster.alive.remove(1)
+    verdict = ended(cluster, what, file)
+    assert verdict.put_back is not None
+    assert {(left.claim.broker, left.standing) for left in verdict.put_back.left} == {(1, None)}
+    assert set(cluster.throttles.rates) == {1}
+    cluster.alive.add(1)
+    ended(cluster, what, file)
+    assert cluster.throttles == NOTHING
+
+
+def test_dead_source_does_not_hold_up_a_move(file: JournalFile) -> None:
+    cluster = FakeCluster({P0: (1, 3)})
+    cluster.alive.remove(3)
+    assert execute(cluster, plan(p0=(1, 2)), file) == [P0]
+    assert set(cluster.throttles.rates) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        (ReassignmentPlan({Partition("none", 0): (1,)}, {}), "there is no topic none"),
+        (plan(p7=(1,)), "there is no partition orders-7"),
+        (plan(p0=(1, 9)), "there is no broker 9, or it is down: nothing can be moved there"),
+    ],
+)
+def test_what_does_not_exist_is_refused_even_by_force(what: ReassignmentPlan, sentence: str, file: JournalFile) -> None:
+    with pytest.raises(MoveError, match=sentence):
+        execute(three(), what, file, Orders(throttle=100, force=True))
+
+
+def test_plan_that_loses_replicas_is_refused_unless_forced(file: JournalFile) -> None:
+    cluster = FakeCluster({P0: (1, 2), P1: (1,)})
+    with pytest.raises(MoveError, match=r"takes replicas away from orders-0 \(from 2 to 1\): give --force"):
+        execute(cluster, plan(p0=(3,), p1=(2,)), file)
+    assert "alter_configs" not in cluster.requests
+    execute(cluster, plan(p0=(3,), p1=(2,)), file, Orders(force=True))
+
+
+def test_throttle_below_the_inflow_is_refused_with_the_figure(file: JournalFile) -> None:
+    cluster = FakeCluster({P0: (1, 3)}, size=10**6)
+    cluster.grown_per_look = 3_000  # in 3 s; broker 1 sends it to two followers
+    with pytest.raises(MoveError, match=r"a throttle of 2 kB/s is not above the 2 kB/s that producers' records take"):
+        execute(cluster, plan(p0=(1, 2)), file, Orders(throttle=2000))
+    assert cluster.throttles == NOTHING
+    execute(cluster, plan(p0=(1, 2)), file, Orders(throttle=2001))
+
+
+def test_move_beside_another_needs_additional(file: JournalFile) -> None:
+    cluster = three()
+    cluster.try_to_reassign({P2: (3,)})
+    with pytest.raises(MoveError, match="orders-2 is being moved already: wait for that, or give --additional"):
+        execute(cluster, plan(p0=(2,)), file)
+    assert execute(cluster, plan(p0=(2,)), file, Orders(additional=True)) == [P0]
+
+
+def test_partition_that_moves_elsewhere_is_turned_with_additional(file: JournalFile) -> None:
+    cluster = three()
+    cluster.try_to_reassign({P0: (3,)})
+    with pytest.raises(MoveError, match="give --additional"):
+        execute(cluster, plan(p0=(2,)), file)
+    assert execute(cluster, plan(p0=(2,)), file, Orders(additional=True)) == [P0]
+    assert cluster.moving[P0].target == (2,)
+
+
+def test_throttle_goes_where_the_whole_plan_is_refused(file: JournalFile) -> None:
+    cluster = three()
+    cluster.refuses = {P0: "no", P1: "no"}
+    with pytest.raises(MoveError, match="refuses to move orders-0: no; orders-1: no; nothing has begun"):
+        execute(cluster, plan(p0=(2,), p1=(2,)), file)
+    assert cluster.throttles == NOTHING
+
+
+def test_throttle_stays_where_part_of_the_plan_is_refused_and_goes_with_the_rest(file: JournalFile) -> None:
+    cluster, what = three(), plan(p0=(2,), p1=(2,))
+    cluster.refuses = {P1: "no"}
+    with pytest.raises(MoveError, match="refuses to move orders-1: no; 1 others have begun"):
+        execute(cluster, what, file)
+    assert cluster.throttles != NOTHING
+    cluster.end_moves()
+    ended(cluster, what, file)
+    assert cluster.throttles == NOTHING
+
+
+def test_reading_back_that_fails_is_no_success(file: JournalFile) -> None:
+    """Cruise Control takes an exception while it reads its throttle back for a throttle that is there."""
+    cluster = three()
+    changed: list[str] = []
+
+    def fail(name: str) -> None:
+        if name == "alter_configs":
+            changed.append(name)
+        elif name == "describe_configs" and changed and "failed" not in changed:
+            changed.append("failed")
+            raise ControlError("Describing configs", "gone")
+
+    cluster.before_each = fail
+    with pytest.raises(ControlError, match="gone"):
+        execute(cluster, plan(p0=(2,)), file)
+    assert cluster.moving == {}
+    assert cluster.throttles == NOTHING
+
+
+def test_throttle_that_does_not_show_is_no_success(file: JournalFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = three()
+    monkeypatch.setattr(cluster, "change_configs", lambda changes: {})
+    with pytest.raises(MoveError, match="the cluster does not show what was set"):
+        execute(cluster, plan(p0=(2,)), file)
+    assert cluster.moving == {}
+
+
+def test_cancel_ends_additions_too_and_leaves_what_moves_elsewhere(file: JournalFile) -> None:
+    cluster, what = three(), plan(p0=(1, 2), p1=(2,))
+    execute(cluster, what, file)
+    cluster.try_to_reassign({P1: (3,)})
+    done = cancel(cluster, what, file, {}, clock=cluster.clock, sleep=cluster.sleep)
+    assert (done.partitions, done.skipped) == ([P0], [P1])
+    assert list(cluster.moving) == [P1]
+    assert cluster.throttles.lists == {"orders": {LEADER_REPLICAS: "1:1", FOLLOWER_REPLICAS: "1:2"}}
+    assert cluster.throttles.rates
+    cluster.end_moves()
+    ended(cluster, what, file)
+    assert cluster.throttles == NOTHING
+
+
+def test_logs_are_moved_when_their_replica_is_there_and_told_where_it_is_not(file: JournalFile) -> None:
+    replica = Replica(*P0, 2)
+    what = ReassignmentPlan({P0: (1, 2)}, {replica: "/other", Replica(*P0, 1): "/other"})
+    cluster = FakeCluster({P0: (1,)})
+    with pytest.raises(MoveError, match="orders-0 on broker 2 could not be set within 10 s"):
+        execute(cluster, what, file, Orders(replica_alter_log_dirs_throttle=5))
+    cluster.end_moves()
+    execute(cluster, what, file, Orders(replica_alter_log_dirs_throttle=5, additional=True))
+    verdict = ended(cluster, what, file)
+    assert set(verdict.seen.log_states.values()) == {"moving"}
+    assert cluster.throttles.rates
+    done = cancel(cluster, what, file, {}, clock=cluster.clock, sleep=cluster.sleep)
+    assert len(done.replicas) == 2
+    assert cluster.throttles == NOTHING
+
+
+def ticks(cluster: FakeCluster, what: ReassignmentPlan, at_once: int | None = None) -> Iterator[Tick]:
+    return Follower(lambda: cluster, what, {}, cluster.clock, cluster.sleep, at_once).ticks()
+
+
+def test_steps_keep_as_many_moving_as_wanted(file: JournalFile) -> None:
+    """KIP-1335: the next begins when one has ended."""
+    cluster, what = three(), plan(p0=(2,), p1=(2,), p2=(2,))
+    assert execute(cluster, what, file, Orders(throttle=100, at_once=2)) == [P0, P1]
+    following = ticks(cluster, what, at_once=2)
+    next(following)
+    cluster.end_moves(P0)
+    next(following)
+    assert set(cluster.moving) == {P1, P2}
+    cluster.end_moves()
+    assert [tick.seen is not None for tick in following] == [True]
+
+
+def test_progress_tells_rate_time_left_and_who_holds_it_up() -> None:
+    cluster, what = FakeCluster({P0: (1,), P1: (1,)}), plan(p0=(2,), p1=(3,))
+    cluster.try_to_reassign({P0: (2,), P1: (3,)})
+    following = ticks(cluster, what)
+    next(following)
+    cluster.copied = {Replica(*P0, 2): 200, Replica(*P1, 3): 100}
+    progress = next(following).progress
+    assert progress is not None and progress.slowest is not None
+    assert (progress.copied, progress.total, progress.left, progress.rate) == (300, 2000, 1700, 300)
+    assert (progress.slowest.broker, progress.slowest.rate, progress.seconds_left) == (3, 100, 9)
+
+
+def test_following_goes_on_when_the_cluster_is_back_and_gives_up_after_ten_minutes() -> None:
+    """A controller that fails, and a cluster that is away."""
+    cluster, what = three(), plan(p0=(2,))
+    cluster.try_to_reassign({P0: (2,)})
+
+    def away(name: str) -> None:
+        raise ControlError("Listing moves", "nobody there")
+
+    following = ticks(cluster, what)
+    assert next(following).seen is not None
+    cluster.before_each = away
+    assert next(following).away == "nobody there"
+    cluster.before_each = lambda name: None
+    assert next(following).seen is not None
+    cluster.before_each = away
+    with pytest.raises(ControlError, match="nobody there"):
+        list(following)
+    assert cluster.clock() > 600
+
+
+def test_journal_of_another_cluster_is_refused(file: JournalFile) -> None:
+    cluster = three()
+    execute(cluster, plan(p0=(2,)), file)
+    cluster.end_moves()
+    cluster._id = "other"
+    with pytest.raises(MoveError, match="belongs to a move in the cluster cluster, and this is the cluster other"):
+        ended(cluster, plan(p0=(2,)), file)
+
+
+def test_damaged_journal_is_told(file: JournalFile) -> None:
+    file.path.write_text("{")
+    with pytest.raises(MoveError, match=r"is damaged .* remove it, and verify goes by the plan alone"):
+        execute(three(), plan(p0=(2,)), file)
+
+
+def test_journal_that_cannot_be_written_stops_a_move_before_it_begins(file: JournalFile) -> None:
+    file.path.mkdir()
+    cluster = three()
+    with pytest.raises(MoveError, match="cannot be read"):
+        execute(cluster, plan(p0=(2,)), file)
+    assert cluster.throttles == NOTHING
+
+
+def test_lost_journal_leaves_nothing_of_the_move(file: JournalFile) -> None:
+    cluster, what = three(), plan(p0=(2,))
+    execute(cluster, what, file)
+    file.path.unlink()
+    cluster.end_moves()
+    verdict = ended(cluster, what, file)
+    assert verdict.by_plan
+    assert cluster.throttles == NOTHING
+
+
+def test_second_verify_leaves_alone_what_has_the_same_names(file: JournalFile) -> None:
+    cluster, what = three(), plan(p0=(2,))
+    cluster.lists["orders"] = {FOLLOWER_REPLICAS: "0:2"}
+    execute(cluster, what, file)
+    cluster.end_moves()
+    ended(cluster, what, file)
+    ended(cluster, what, file)
+    assert cluster.throttles == Standing({}, {"orders": {FOLLOWER_REPLICAS: "0:2"}})
+
+
+@given(
+    kills=st.lists(st.integers(1, 40), max_size=4),
+    throttles=st.lists(st.sampled_from([50, 100]), min_size=5, max_size=5),
+    before=st.sampled_from([{}, {LEADER_RATE: "7", FOLLOWER_RATE: "100"}]),
+    ends=st.lists(st.booleans(), min_size=5, max_size=5),
+)
+def test_kill_at_any_request_leaves_nothing_after_one_verify(
+    tmp_path_factory: pytest.TempPathFactory,
+    kills: list[int],
+    throttles: list[int],
+    before: dict[str, str],
+    ends: list[bool],
+) -> None:
+    """`execute` and `verify` are killed at any request, and given again; then one `verify` runs to its end."""
+    file = journal_in(tmp_path_factory.mktemp("move"))
+    cluster, what = three(), plan(p0=(2,), p1=(1, 3))
+    cluster.rates[1] = dict(before)
+    cluster.lists["orders"] = {LEADER_REPLICAS: "2:1"}
+    standing = cluster.throttles
+    for kill, throttle, verifies in zip(kills, throttles, ends, strict=False):
+        left = [kill]
+
+        def die(name: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+        cluster.before_each = die
+        try:
+            if verifies:
+                cluster.end_moves()
+                ended(cluster, what, file)
+            else:
+                execute(cluster, what, file, Orders(throttle=throttle))
+        except Killed:
+            pass
+    cluster.before_each = lambda name: None
+    cluster.end_moves()
+    ended(cluster, what, file)
+    assert cluster.throttles == standing

@@ -1,0 +1,177 @@
+"""A cluster in memory for moves: it keeps replicas, moves and settings, and fails when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from control.cluster_admin import PartitionState
+from control.errors import ControlError
+from control.move_admin import MoveAdmin, ReplicaLog
+from planning.assignment import Brokers, Partition, Reassignment, Replica
+from planning.move_throttle import ConfigChange, Standing
+from tests.fakes.clock import MovedClock
+
+
+class FakeCluster(MoveAdmin):
+    """Stands in for MoveAdmin. `size` is each partition's bytes; `copied` those that a new replica has of it.
+
+    `before_each` is called with the name of each request before it is answered, and may raise.
+    """
+
+    def __init__(
+        self, replicas: Mapping[Partition, Brokers], brokers: Sequence[int] = (1, 2, 3), size: int = 1000
+    ) -> None:
+        self.replicas = dict(replicas)
+        self.alive = set(brokers)
+        self.size = size
+        self.grown_per_look = 0
+        self.copied: dict[Replica, int] = {}
+        self.moving: dict[Partition, Reassignment] = {}
+        self.rates: dict[int, dict[str, str]] = {broker: {} for broker in brokers}
+        self.lists: dict[str, dict[str, str]] = {partition.topic: {} for partition in replicas}
+        self.refuses: dict[Partition, str] = {}
+        self.log_dirs: dict[Replica, list[ReplicaLog]] = {}
+        self.requests: list[str] = []
+        self.before_each: Callable[[str], None] = lambda name: None
+        self.clock = MovedClock(0.0)
+        self._id = "cluster"
+
+    @property
+    def throttles(self) -> Standing:
+        """What is set."""
+        return Standing(
+            {broker: dict(own) for broker, own in self.rates.items() if own},
+            {topic: dict(own) for topic, own in self.lists.items() if own},
+        )
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.move(seconds)
+
+    def end_moves(self, *partitions: Partition) -> None:
+        """Bring moves to their end; without names, all."""
+        for partition in partitions or tuple(self.moving):
+            self.replicas[partition] = self.moving.pop(partition).target
+
+    def delete_topic(self, topic: str) -> None:
+        for partition in [p for p in self.replicas if p.topic == topic]:
+            del self.replicas[partition]
+            self.moving.pop(partition, None)
+        del self.lists[topic]
+
+    # -- MoveAdmin -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        pass
+
+    def cluster_id(self) -> str:
+        self._request("cluster_id")
+        return self._id
+
+    def brokers(self) -> list[int]:
+        self._request("brokers")
+        return sorted(self.alive)
+
+    def racks(self) -> dict[int, str | None]:
+        return dict.fromkeys(self.brokers())
+
+    def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
+        return self.existing_partitions({p.topic for p in self.replicas} if topics is None else topics)
+
+    def existing_partitions(self, topics: Iterable[str]) -> dict[Partition, PartitionState]:
+        self._request("partitions")
+        wanted = set(topics)
+        return {
+            partition: PartitionState(brokers[0], self._all(partition), brokers)
+            for partition, brokers in self.replicas.items()
+            if partition.topic in wanted
+        }
+
+    def reassignments(self) -> dict[Partition, Reassignment]:
+        self._request("reassignments")
+        return dict(self.moving)
+
+    def try_to_reassign(self, moves: Mapping[Partition, Brokers | Sequence[int] | None]) -> dict[Partition, str]:
+        self._request("reassign")
+        refused = {}
+        for partition, brokers in moves.items():
+            if partition in self.refuses:
+                refused[partition] = self.refuses[partition]
+            elif brokers is None:
+                self.moving.pop(partition, None)
+            else:
+                before = self.replicas[partition]
+                adding = tuple(broker for broker in brokers if broker not in before)
+                removing = tuple(broker for broker in before if broker not in brokers)
+                self.moving[partition] = Reassignment((*brokers, *removing), adding, removing)
+                if not adding:
+                    self.end_moves(partition)
+        return refused
+
+    def own_throttles(
+        self, brokers: Iterable[int] = (), topics: Iterable[str] = ()
+    ) -> tuple[dict[int, dict[str, str]], dict[str, dict[str, str]]]:
+        self._request("describe_configs")
+        asked = list(brokers)
+        if missing := [broker for broker in asked if broker not in self.alive]:
+            raise ControlError("Describing configs", f"broker {missing[0]} gives no answer")
+        return (
+            {broker: dict(self.rates[broker]) for broker in asked},
+            {topic: dict(self.lists[topic]) for topic in topics if topic in self.lists},
+        )
+
+    def change_configs(self, changes: Iterable[ConfigChange]) -> dict[str, str]:
+        self._request("alter_configs")
+        refused = {}
+        for change in changes:
+            if change.kind == "topic" and change.name not in self.lists:
+                refused[f"topic {change.name}"] = "unknown topic"
+                continue
+            held = self.rates[int(change.name)] if change.kind == "broker" else self.lists[change.name]
+            entries = [entry for entry in held.get(change.setting, "").split(",") if entry]
+            values = change.value.split(",")
+            match change.operation:
+                case "set":
+                    held[change.setting] = change.value
+                case "delete":
+                    held.pop(change.setting, None)
+                case "append":
+                    held[change.setting] = ",".join([*entries, *(v for v in values if v not in entries)])
+                case "subtract":
+                    held[change.setting] = ",".join(entry for entry in entries if entry not in values)
+        return refused
+
+    def replica_logs(
+        self, brokers: Iterable[int], partitions: Iterable[Partition]
+    ) -> dict[Replica, tuple[ReplicaLog, ...]]:
+        self._request("describe_log_dirs")
+        self.size += self.grown_per_look
+        wanted = set(partitions)
+        found: dict[Replica, tuple[ReplicaLog, ...]] = {}
+        for partition in wanted & set(self.replicas):
+            for broker in set(self._all(partition)) & set(brokers):
+                replica = Replica(*partition, broker)
+                size = self.size if broker in self.replicas[partition] else self.copied.get(replica, 0)
+                logs = self.log_dirs.get(replica, [ReplicaLog("/data", size, False)])
+                found[replica] = tuple(logs)
+        return found
+
+    def move_log_dirs(self, log_dirs: Mapping[Replica, str]) -> frozenset[Replica]:
+        self._request("alter_replica_log_dirs")
+        missing = set()
+        for replica, path in log_dirs.items():
+            if replica.broker not in self.replicas[replica.of]:
+                missing.add(replica)
+            elif path != "/data":
+                self.log_dirs[replica] = [ReplicaLog("/data", 1, False), ReplicaLog(path, 0, True)]
+            else:
+                self.log_dirs.pop(replica, None)
+        return frozenset(missing)
+
+    def _all(self, partition: Partition) -> Brokers:
+        move = self.moving.get(partition)
+        return move.replicas if move is not None else self.replicas[partition]
+
+    def _request(self, name: str) -> None:
+        self.requests.append(name)
+        self.before_each(name)

@@ -1,0 +1,78 @@
+"""`weir move` as people run it, against a cluster of the lab."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from control.move_admin import MoveAdmin
+from lab.cluster import PROJECT, Cluster
+from planning.assignment import Partition
+from planning.move_throttle import Standing
+from planning.reassignment_json import format_reassignment
+
+MB = 1_000_000
+
+
+class MoveCommands:
+    """Runs `weir move` on the plans in a folder."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.admin = MoveAdmin(cluster.bootstrap_servers)
+
+    def plan(self, topic: str, replicas: Mapping[int, Sequence[int]], name: str = "plan") -> Path:
+        """Write a plan, partition -> brokers."""
+        path = self.folder / f"{name}.json"
+        path.write_text(format_reassignment({Partition(topic, p): tuple(b) for p, b in replicas.items()}))
+        return path
+
+    def start(self, command: str, plan: Path | None = None, *more: str) -> subprocess.Popen[str]:
+        """Begin a command, and do not wait for it."""
+        words = ["move", command, "--bootstrap-server", ",".join(self.cluster.bootstrap_servers), *more]
+        if plan is not None:
+            words += ["--reassignment-json-file", str(plan)]
+        return subprocess.Popen(
+            [sys.executable, "-m", "cli.main", *words],
+            cwd=PROJECT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def run(self, command: str, plan: Path | None = None, *more: str, status: int = 0) -> tuple[str, str]:
+        """Run a command, which has to end with `status`; return what it printed on stdout and stderr."""
+        with self.start(command, plan, *more) as process:
+            out, error = process.communicate(timeout=120)
+        assert process.returncode == status, f"{command}: {process.returncode}\n{out}\n{error}"
+        assert "Traceback" not in error
+        return out, error
+
+    def throttles(self) -> Standing:
+        """What is set in the cluster, of single brokers and topics."""
+        topics = {partition.topic for partition in self.admin.partitions()}
+        rates, lists = self.admin.own_throttles(self.admin.brokers(), topics)
+        return Standing(
+            {broker: own for broker, own in rates.items() if own}, {topic: own for topic, own in lists.items() if own}
+        )
+
+    def change(self, *words: str) -> None:
+        """Change settings with Kafka's own tool."""
+        self.cluster.java_tool(
+            "configs",
+            "kafka.admin.ConfigCommand",
+            ["--bootstrap-server", self.cluster.bootstrap_servers[0], "--alter", *words],
+        )
+
+    def wait_for_end(self, seconds: float = 60) -> None:
+        """Wait until nothing moves in the cluster."""
+        self.admin.wait_for_reassignments(seconds)
+
+
+def json_of(text: str) -> list[dict[str, object]]:
+    """The JSON values that a command printed, one a line."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]

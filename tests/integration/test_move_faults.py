@@ -1,0 +1,76 @@
+"""`weir move` when it is killed, when its topic goes, and when the controller fails, on three real brokers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from time import sleep
+
+import pytest
+
+from lab.cluster import Cluster
+from lab.modes import MODES
+from planning.move_throttle import Standing
+from tests.integration.move_commands import MB, MoveCommands
+from tests.integration.moves import clear, filled
+
+pytestmark = pytest.mark.integration
+
+NOTHING = Standing()
+KILLS = 6
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with MODES["kraft-4.1"].cluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def move(cluster: Cluster, tmp_path: Path) -> Iterator[MoveCommands]:
+    commands = MoveCommands(cluster, tmp_path)
+    yield commands
+    commands.admin.close()
+    clear(cluster)
+
+
+def test_move_that_is_killed_at_any_point_leaves_nothing_after_one_verify(move: MoveCommands) -> None:
+    topic = filled(move.cluster, "orders", [2], 1 * MB, partitions=4)
+    random = Random(20261122)
+    for number in range(KILLS):
+        to = 3 if number % 2 == 0 else 2
+        plan = move.plan(topic, {partition: (to,) for partition in range(4)})
+        with move.start("execute", plan, "--throttle", "1MB", "--reassignment-batch-size", "1") as process:
+            sleep(random.uniform(0.3, 6))
+            process.kill()
+        move.wait_for_end()
+        with move.start("verify", plan) as verifying:  # 1 where the kill has left partitions that never began
+            _, error = verifying.communicate(timeout=60)
+        assert verifying.returncode == 0 or "execute the plan again" in error
+        assert move.throttles() == NOTHING, f"kill {number}"
+    move.run("execute", plan, "--watch")  # and given again, it goes on to the end
+
+
+def test_topic_that_is_deleted_in_mid_move_leaves_no_throttle(move: MoveCommands) -> None:
+    topic = filled(move.cluster, "orders", [2], 4 * MB, partitions=2)
+    plan = move.plan(topic, {0: [3], 1: [3]})
+    move.run("execute", plan, "--throttle", "100k")
+    move.admin.delete_topic(topic)
+    move.cluster.wait_for("the topic's end", lambda: not move.admin.partitions(), 30)
+    out, _ = move.run("verify", plan, "--watch")
+    assert "topic deleted" in out
+    assert move.throttles() == NOTHING
+
+
+def test_move_is_followed_over_the_controllers_failure(move: MoveCommands) -> None:
+    topic = filled(move.cluster, "orders", [2], 8 * MB, partitions=2)
+    plan = move.plan(topic, {0: [3], 1: [3]})
+    move.run("execute", plan, "--throttle", "500k")
+    with move.start("verify", plan, "--watch") as process:
+        sleep(3)
+        move.cluster.kill_broker(1)  # the only controller
+        sleep(4)
+        move.cluster.start_broker(1)
+        out, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    assert "Throttle removed" in out
+    assert move.throttles() == NOTHING

@@ -1,0 +1,357 @@
+"""What is set for a move and put back after it, on settings that others change meanwhile."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from planning.assignment import Partition, PartitionMove, Reassignment, planned_moves
+from planning.move_throttle import (
+    DISK_RATE,
+    Claims,
+    ConfigChange,
+    RateClaim,
+    Standing,
+    Wanted,
+    changes_to_set,
+    claims_by_the_plan,
+    claims_for,
+    emptied_lists,
+    put_back,
+    wanted_throttle,
+)
+from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+
+FOO_0, FOO_1 = Partition("foo", 0), Partition("foo", 1)
+
+
+class Settings:
+    """The settings of a cluster, changed as Kafka changes them (ConfigurationControlManager.java)."""
+
+    def __init__(self, brokers: tuple[int, ...] = (0, 1, 2, 3), topics: tuple[str, ...] = ("foo", "bar")) -> None:
+        self.rates: dict[int, dict[str, str]] = {broker: {} for broker in brokers}
+        self.lists: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+
+    @property
+    def standing(self) -> Standing:
+        return Standing(
+            {broker: dict(rates) for broker, rates in self.rates.items()},
+            {topic: dict(lists) for topic, lists in self.lists.items()},
+        )
+
+    def change(self, *changes: ConfigChange) -> None:
+        for change in changes:
+            held: dict[str, str] = self.rates[int(change.name)] if change.kind == "broker" else self.lists[change.name]
+            entries = [entry for entry in held.get(change.setting, "").split(",") if entry]
+            values = change.value.split(",")
+            match change.operation:
+                case "set":
+                    held[change.setting] = change.value
+                case "delete":
+                    held.pop(change.setting, None)
+                case "append":
+                    entries += [value for value in values if value not in entries]
+                    assert "*" not in entries or entries == ["*"], "Kafka refuses such a list"
+                    held[change.setting] = ",".join(entries)
+                case "subtract":
+                    held[change.setting] = ",".join(entry for entry in entries if entry not in values)
+
+    def begin(self, moves: Mapping[Partition, PartitionMove], rate: int, earlier: Claims | None = None) -> Claims:
+        claims = claims_for(wanted_throttle(moves, rate), self.standing, earlier or Claims())
+        self.change(*changes_to_set(claims, self.standing))
+        return claims
+
+    def end(self, claims: Claims) -> tuple[Any, ...]:
+        found = put_back(claims, self.standing)
+        self.change(*found.changes)
+        self.change(*emptied_lists(claims, self.standing))
+        return found.left
+
+
+def move(sources: set[int], destinations: set[int]) -> PartitionMove:
+    return PartitionMove(frozenset(sources), frozenset(destinations))
+
+
+def test_throttled_are_existing_replicas_as_leaders_and_new_ones_as_followers() -> None:
+    """ReassignPartitionsUnitTest.testMoveMap: some move already, to the same, other, fewer or more brokers."""
+    under_way = {
+        Partition("foo", 0): Reassignment((1, 2, 3, 4), (4,), (3,)),
+        Partition("foo", 1): Reassignment((4, 5, 6, 7, 8), (7, 8), (4, 5)),
+        **{Partition("foo", number): Reassignment((1, 2, 3, 4), (3, 4), (1, 2)) for number in (2, 3, 4, 5)},
+    }
+    current = {partition: reassignment.replicas for partition, reassignment in under_way.items()}
+    current |= {Partition("bar", 0): (2, 3, 4), Partition("baz", 0): (1, 2, 3)}
+    proposed = {
+        Partition("foo", 0): (1, 2, 5),
+        Partition("foo", 2): (3, 4),
+        Partition("foo", 3): (5, 6),
+        Partition("foo", 4): (3,),
+        Partition("foo", 5): (3, 4, 5, 6),
+        Partition("bar", 0): (1, 2, 3),
+    }
+    moves = planned_moves(proposed, current, under_way)
+    assert moves[Partition("foo", 0)] == move({1, 2, 3}, {5})
+    assert moves[Partition("foo", 2)] == move({1, 2}, {3, 4})
+    assert moves[Partition("foo", 3)] == move({1, 2}, {5, 6})
+    assert moves[Partition("foo", 4)] == move({1, 2}, {3})
+    assert moves[Partition("foo", 5)] == move({1, 2}, {3, 4, 5, 6})
+    assert moves[Partition("bar", 0)] == move({2, 3, 4}, {1})
+    wanted = wanted_throttle(moves, 1000)
+    assert wanted.lists["bar", LEADER_REPLICAS] == {"0:2", "0:3", "0:4"}
+    assert wanted.lists["bar", FOLLOWER_REPLICAS] == {"0:1"}
+    followers = "0:5 2:3 2:4 3:5 3:6 4:3 5:3 5:4 5:5 5:6"
+    assert wanted.lists["foo", FOLLOWER_REPLICAS] == set(followers.split())
+    leaders = "0:1 0:2 0:3 2:1 2:2 3:1 3:2 4:1 4:2 5:1 5:2"
+    assert wanted.lists["foo", LEADER_REPLICAS] == set(leaders.split())
+    assert {broker for broker, _ in wanted.rates} == {1, 2, 3, 4, 5, 6}
+    assert under_way[Partition("foo", 1)].target == (6, 7, 8)
+
+
+def test_partition_that_only_loses_a_replica_is_not_throttled() -> None:
+    assert wanted_throttle({FOO_0: move({1, 2}, set())}, 1000) == Wanted({}, {})
+
+
+def test_throttle_of_log_directories_is_of_their_brokers_alone() -> None:
+    """ReassignPartitionsUnitTest.testModifyLogDirThrottle."""
+    assert wanted_throttle({FOO_0: move({1}, {2})}, None, [3], 2000) == Wanted({(3, DISK_RATE): 2000}, {})
+
+
+def test_throttle_is_set_where_none_stood_and_nothing_is_left_of_it() -> None:
+    """ReplicationThrottleHelperTest.testAddingThrottlesWithNoPreExistingThrottles."""
+    settings = Settings()
+    claims = settings.begin({FOO_0: move({0, 1}, {2})}, 100)
+    assert settings.rates == {
+        **{broker: {LEADER_RATE: "100", FOLLOWER_RATE: "100"} for broker in (0, 1, 2)},
+        3: {},  # takes no part
+    }
+    assert settings.lists == {"foo": {LEADER_REPLICAS: "0:0,0:1", FOLLOWER_REPLICAS: "0:2"}, "bar": {}}
+    assert settings.end(claims) == ()
+    assert settings.standing == Settings().standing
+
+
+def test_entries_are_merged_into_what_stands_and_what_stood_comes_back() -> None:
+    """ReplicationThrottleHelperTest.testAddingThrottlesWithPreExistingThrottles; there the rates are lost."""
+    settings = Settings()
+    settings.rates[0] = {LEADER_RATE: "200", FOLLOWER_RATE: "100"}
+    settings.lists["foo"] = {LEADER_REPLICAS: "1:0,1:1", FOLLOWER_REPLICAS: "1:0,1:1"}
+    settings.lists["bar"] = {LEADER_REPLICAS: "1:1"}
+    before = settings.standing
+    claims = settings.begin({FOO_0: move({0, 1}, {2})}, 100)
+    assert settings.rates[0] == {LEADER_RATE: "100", FOLLOWER_RATE: "100"}
+    assert settings.lists["foo"] == {LEADER_REPLICAS: "1:0,1:1,0:0,0:1", FOLLOWER_REPLICAS: "1:0,1:1,0:2"}
+    assert settings.end(claims) == ()
+    assert settings.standing == before
+
+
+def test_part_of_a_move_keeps_its_entries_and_the_rates_while_it_goes_on() -> None:
+    """ReplicationThrottleHelperTest.testRemovingThrottlesOnlyOnBrokersWithoutRemainingMoves, and a cancel of a part."""
+    settings = Settings()
+    claims = settings.begin({FOO_0: move({0, 1}, {2}), FOO_1: move({0}, {3})}, 100)
+    settings.change(*put_back(claims, settings.standing, {FOO_1}).changes)
+    assert settings.lists["foo"] == {LEADER_REPLICAS: "1:0", FOLLOWER_REPLICAS: "1:3"}
+    assert settings.rates[3] == {LEADER_RATE: "100", FOLLOWER_RATE: "100"}
+    assert settings.end(claims) == ()
+    assert settings.standing == Settings().standing
+
+
+def test_list_of_all_replicas_is_left_as_it_is() -> None:
+    """ReplicationThrottleHelperTest.testDoNotModifyExistingWildcardReplicaThrottles."""
+    settings = Settings()
+    settings.lists["foo"] = dict.fromkeys((LEADER_REPLICAS, FOLLOWER_REPLICAS), "*")
+    before = settings.standing
+    claims = settings.begin({FOO_0: move({0}, {1})}, 100)
+    assert settings.lists["foo"] == before.lists["foo"]
+    assert settings.end(claims) == ()
+    assert settings.standing == before
+
+
+def test_topic_that_is_deleted_meanwhile_is_no_hindrance() -> None:
+    """ReplicationThrottleHelperTest.testClearThrottleOnNonExistentTopic."""
+    settings = Settings()
+    claims = settings.begin({FOO_0: move({0}, {1})}, 100)
+    del settings.lists["foo"]
+    assert settings.end(claims) == ()
+    assert settings.rates == Settings().rates
+
+
+def test_broker_that_gives_no_answer_keeps_its_rate_and_is_told() -> None:
+    settings = Settings()
+    claims = settings.begin({FOO_0: move({0}, {1})}, 100)
+    gone = settings.rates.pop(1)
+    left = settings.end(claims)
+    assert {(rate.claim.broker, rate.standing) for rate in left} == {(1, None)}
+    settings.rates[1] = gone
+    assert settings.end(claims) == ()
+    assert settings.standing == Settings().standing
+
+
+def test_new_rate_of_the_same_move_keeps_what_stood_before_the_first() -> None:
+    """`--additional` with another rate; ReassignPartitionsCommandTest goes from 1 B/s to 300 kB/s so."""
+    settings = Settings()
+    settings.rates[0] = {LEADER_RATE: "7"}
+    before = settings.standing
+    moves = {FOO_0: move({0}, {1})}
+    claims = settings.begin(moves, 200, earlier=settings.begin(moves, 100))
+    assert settings.rates[0] == {LEADER_RATE: "200", FOLLOWER_RATE: "200"}
+    settings.end(claims)
+    assert settings.standing == before
+
+
+def test_rate_set_by_hand_meanwhile_goes_with_the_move_where_nobody_else_is_throttled() -> None:
+    settings = Settings()
+    claims = settings.begin({FOO_0: move({0}, {1})}, 100)
+    settings.rates[0][LEADER_RATE] = "999"
+    assert settings.end(claims) == ()
+    assert settings.standing == Settings().standing
+
+
+def test_rate_that_another_tool_has_removed_is_put_back_to_what_stood_before() -> None:
+    """kafka-reassign-partitions --verify deletes every rate."""
+    settings = Settings()
+    settings.rates[0] = {LEADER_RATE: "7"}
+    before = settings.standing
+    claims = settings.begin({FOO_0: move({0}, {1})}, 100)
+    settings.rates = {broker: {} for broker in settings.rates}
+    settings.end(claims)
+    assert settings.standing == before
+
+
+@pytest.mark.parametrize("first", ["older", "newer"])
+def test_two_moves_at_once_leave_nothing_whichever_ends_first(first: str) -> None:
+    settings = Settings()
+    older = settings.begin({FOO_0: move({0}, {1})}, 100)
+    newer = settings.begin({FOO_1: move({0}, {2})}, 200)
+    if first == "older":
+        left = settings.end(older)
+        # Broker 0 has the newer one's rate, and is throttled for it; the older one is to be verified once more.
+        assert {(rate.claim.broker, rate.standing) for rate in left} == {(0, "200")}
+        assert settings.rates[0] == {LEADER_RATE: "200", FOLLOWER_RATE: "200"}
+    assert settings.end(newer) == ()
+    assert settings.rates[0] == {LEADER_RATE: "100", FOLLOWER_RATE: "100"}
+    assert settings.end(older) == ()
+    assert settings.standing == Settings().standing
+
+
+def test_without_what_was_written_down_the_entries_of_the_plan_tell_what_to_remove() -> None:
+    settings = Settings()
+    settings.lists["bar"] = {LEADER_REPLICAS: "0:3"}
+    settings.rates[3] = {LEADER_RATE: "7"}
+    settings.begin({FOO_0: move({0, 1}, {2}), FOO_1: move({3}, {2})}, 100)
+    found = claims_by_the_plan({FOO_0: (1, 2), FOO_1: (2,)}, {}, settings.standing)
+    settings.change(*put_back(found, settings.standing).changes)
+    settings.change(*emptied_lists(found, settings.standing))
+    assert settings.lists == {"foo": {}, "bar": {LEADER_REPLICAS: "0:3"}}
+    # Broker 3 is throttled by somebody else too, so its rates stay; what stood before is lost.
+    assert settings.rates == {0: {}, 1: {}, 2: {}, 3: {LEADER_RATE: "100", FOLLOWER_RATE: "100"}}
+
+
+def test_without_what_was_written_down_other_entries_of_the_partition_stay_where_the_rollback_tells() -> None:
+    standing = Standing({}, {"foo": {LEADER_REPLICAS: "0:0,0:5,1:0", FOLLOWER_REPLICAS: "0:2,0:5"}})
+    found = claims_by_the_plan({FOO_0: (2,)}, {FOO_0: (0,)}, standing)
+    assert [claim.entries for claim in found.lists] == [("0:0",), ("0:2",)]
+
+
+RATES = st.sampled_from(["1", "2", "3"])
+BROKERS = st.integers(0, 3)
+SETTINGS = st.sampled_from([LEADER_REPLICAS, FOLLOWER_REPLICAS])
+
+
+MOVES = {FOO_0: move({0, 1}, {2}), FOO_1: move({1}, {0})}
+
+
+class OthersMeanwhile(RuleBasedStateMachine):
+    """A move begins and is begun again at any points, while others change entries and rates that are not its own.
+
+    `others` is a cluster in which the move never was: what stands after the move is what stands there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = Settings()
+        self.others = Settings()
+        self.claims = Claims()
+
+    @precondition(lambda self: not self.claims)
+    @rule(broker=BROKERS, setting=st.sampled_from([LEADER_RATE, FOLLOWER_RATE]), rate=RATES)
+    def a_rate_is_set_before(self, broker: int, setting: str, rate: str) -> None:
+        self._both(ConfigChange("broker", str(broker), setting, "set", rate))
+
+    @rule(rate=RATES)
+    def a_rate_is_set_for_a_broker_that_takes_no_part(self, rate: str) -> None:
+        self._both(ConfigChange("broker", "3", LEADER_RATE, "set", rate))
+
+    @rule(broker=BROKERS, setting=SETTINGS, topic=st.sampled_from(["foo", "bar"]))
+    def others_throttle_a_replica(self, broker: int, setting: str, topic: str) -> None:
+        self._both(ConfigChange("topic", topic, setting, "append", f"5:{broker}"))
+
+    @rule(broker=BROKERS, setting=SETTINGS, topic=st.sampled_from(["foo", "bar"]))
+    def others_throttle_it_no_more(self, broker: int, setting: str, topic: str) -> None:
+        if setting in self.others.lists[topic]:
+            self._both(ConfigChange("topic", topic, setting, "subtract", f"5:{broker}"))
+
+    @precondition(lambda self: not self.claims)
+    @rule()
+    def a_replica_of_the_move_is_throttled_before(self) -> None:
+        self._both(ConfigChange("topic", "foo", LEADER_REPLICAS, "append", "0:0"))
+
+    @rule(rate=st.integers(10, 12))
+    def the_move_begins(self, rate: int) -> None:
+        self.claims = self.settings.begin(MOVES, rate, self.claims)
+
+    @rule(rate=st.integers(10, 12), done=st.integers(0, 8))
+    def the_move_is_killed_while_it_begins(self, rate: int, done: int) -> None:
+        wanted = wanted_throttle(MOVES, rate)
+        self.claims = claims_for(wanted, self.settings.standing, self.claims)
+        self.settings.change(*changes_to_set(self.claims, self.settings.standing)[:done])
+
+    @rule(done=st.integers(0, 8))
+    def the_move_is_killed_while_it_ends(self, done: int) -> None:
+        self.settings.change(*put_back(self.claims, self.settings.standing).changes[:done])
+
+    @rule()
+    def the_move_ends(self) -> None:
+        assert self.settings.end(self.claims) == ()
+        self.claims = Claims()
+        assert self._set(self.settings) == self._set(self.others)
+
+    @invariant()
+    def what_others_throttle_stays(self) -> None:
+        for topic, lists in self.others.lists.items():
+            for setting, text in lists.items():
+                assert set(text.split(",")) <= {*self.settings.lists[topic].get(setting, "").split(","), ""}
+
+    def _both(self, change: ConfigChange) -> None:
+        self.settings.change(change)
+        self.others.change(change)
+
+    @staticmethod
+    def _set(settings: Settings) -> tuple[Any, Any]:
+        """Whatever throttles: a list that is empty does not, and the order of entries does not count."""
+        lists = {
+            (topic, setting): set(text.split(","))
+            for topic, held in settings.lists.items()
+            for setting, text in held.items()
+            if text
+        }
+        return settings.rates, lists
+
+
+TestOthersMeanwhile = OthersMeanwhile.TestCase
+
+
+@given(st.sets(BROKERS, min_size=1), st.sets(BROKERS), st.sampled_from([None, "1", "100"]))
+def test_claim_on_a_rate_that_stood_is_kept_when_it_is_the_same(
+    sources: set[int], destinations: set[int], before: str | None
+) -> None:
+    """A rate that was right already: nothing is changed, and nothing is removed afterwards."""
+    settings = Settings()
+    if before is not None:
+        settings.rates = {broker: {LEADER_RATE: before, FOLLOWER_RATE: before} for broker in settings.rates}
+    standing = settings.standing
+    claims = settings.begin({FOO_0: move(sources, destinations - sources)}, 100)
+    assert all(claim == RateClaim(claim.broker, claim.setting, before, ("100",)) for claim in claims.rates)
+    settings.end(claims)
+    assert settings.standing == standing
