@@ -12,9 +12,21 @@ from typing import Annotated
 import typer
 
 from cli.errors import WRONG_USAGE, CommandError
+from cli.move_inputs import CommandConfigOption
 from cli.output import print_table
+from cli.plan_cluster import read_live
 from cli.plan_figures import Figures, Refusal, refusal
-from cli.plan_inputs import accuracy_of, bytes_in_of, bytes_of, count_brokers, or_default, parsed, ratio_of, read_past
+from cli.plan_inputs import (
+    accuracy_of,
+    bytes_in_of,
+    bytes_of,
+    count_brokers,
+    or_default,
+    parsed,
+    ratio_of,
+    read_past,
+    replication_of,
+)
 from cli.quantities import parse_deadline, parse_duration, parse_network, parse_size, show_moment
 from cli.rates import parse_rate
 from cli.sidecars import JsonOption
@@ -117,18 +129,23 @@ def plan(
     policy: Annotated[
         str, typer.Option("--policy", metavar="POLICY", help="Whose past accuracy counts: strict or kip73.")
     ] = "strict",
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option("--bootstrap-server", metavar="HOST:PORT", help="Read from this cluster what no option gives."),
+    ] = None,
+    command_config: CommandConfigOption = None,
     json_wanted: JsonOption = False,
 ) -> int:
     """Work out how long a move takes under a quota, or which quota moves it in time; every figure with its source."""
     now = _now()
     figures = Figures()
-    factor, source = or_default(replication, REPLICATION, "--replication")
-    figures.add("replication_factor", factor, "count", source)
+    live = read_live(bootstrap_server, command_config, broker)
+    factor = replication_of(figures, replication, live, REPLICATION)
     past = read_past(figures, history, factor, last, policy, broker, retention)
-    broker_count = count_brokers(figures, brokers, past)
-    share = ratio_of(figures, ratio, partitions_to_move, partitions, broker)
-    to_move = bytes_of(figures, size, past, broker_count, share, broker)
-    in_rate = bytes_in_of(figures, bytes_in, past, history)
+    broker_count = count_brokers(figures, brokers, past, live)
+    share = ratio_of(figures, ratio, partitions_to_move, partitions, broker, live)
+    to_move = bytes_of(figures, size, past, live, broker_count, share, broker)
+    in_rate = bytes_in_of(figures, bytes_in, past, live, history)
     network_rate = parsed("--network", parse_network, network)
     figures.add("network", network_rate, "bytes/s", f"--network {network}" if network else "give --network")
     delivered, worst_second = accuracy_of(figures, past, policy)

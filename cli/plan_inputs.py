@@ -13,6 +13,7 @@ from cli.rates import parse_rate
 from planning.arithmetic import DAY, bytes_to_move, move_ratio
 
 if TYPE_CHECKING:
+    from cli.plan_cluster import Live
     from pipeline.history import History
 
 _T = TypeVar("_T")
@@ -55,11 +56,24 @@ def read_past(
     return past
 
 
-def count_brokers(figures: Figures, given: int | None, past: History | None) -> int | None:
-    """Return the number of brokers that was given, or that the history has; None where neither tells."""
+def replication_of(figures: Figures, given: int | None, live: Live | None, default: int) -> int:
+    """Return the replication factor: as given, of most of the cluster's partitions, or the default."""
+    if given is None and live is not None:
+        figures.add("replication_factor", live.replication_factor, "count", "cluster: that of most partitions")
+        return live.replication_factor
+    factor, source = or_default(given, default, "--replication")
+    figures.add("replication_factor", factor, "count", source)
+    return factor
+
+
+def count_brokers(figures: Figures, given: int | None, past: History | None, live: Live | None) -> int | None:
+    """Return the number of brokers that was given, or that the cluster or the history has; None where none tells."""
     if given is not None:
         figures.add("brokers", given, "count", "--brokers")
         return given
+    if live is not None:
+        figures.add("brokers", live.brokers, "count", "cluster: brokers that are up")
+        return live.brokers
     if past is not None:
         figures.add("brokers", past.brokers, "count", "history: broker ids in broker_rates")
         return past.brokers
@@ -67,7 +81,12 @@ def count_brokers(figures: Figures, given: int | None, past: History | None) -> 
 
 
 def ratio_of(
-    figures: Figures, given: float | None, partitions_to_move: int | None, partitions: int | None, broker: int | None
+    figures: Figures,
+    given: float | None,
+    partitions_to_move: int | None,
+    partitions: int | None,
+    broker: int | None,
+    live: Live | None,
 ) -> float | None:
     """Return the share (0 to 1) of all partitions that is moved, None where no option gives one.
 
@@ -79,13 +98,16 @@ def ratio_of(
             " --partitions-to-move with --partitions), not both.",
             WRONG_USAGE,
         )
+    of_all = f"--partitions {partitions}"
+    if partitions_to_move is not None and partitions is None and live is not None:
+        partitions, of_all = live.partitions, f"{live.partitions} in the cluster"
     if (partitions_to_move is None) != (partitions is None):
         raise CommandError("--partitions-to-move and --partitions go together.", WRONG_USAGE)
     if partitions_to_move is not None and partitions is not None:
         if given is not None:
             raise CommandError("give --move-ratio or the numbers of partitions, not both.", WRONG_USAGE)
         ratio = move_ratio(partitions_to_move, partitions)
-        source = f"computed: --partitions-to-move {partitions_to_move} / --partitions {partitions} (KIP-73, Script)"
+        source = f"computed: --partitions-to-move {partitions_to_move} / {of_all} (KIP-73, Script)"
     elif given is not None:
         ratio, source = given, "--move-ratio"
     else:
@@ -100,6 +122,7 @@ def bytes_of(
     figures: Figures,
     size: str | None,
     past: History | None,
+    live: Live | None,
     brokers: int | None,
     ratio: float | None,
     broker: int | None,
@@ -109,8 +132,13 @@ def bytes_of(
     source = "--size"
     if log_size is None and past is not None:
         log_size, source = past.log_size, "history: mean bytes in of a broker during --retention (broker_rates)"
+    if log_size is None and live is not None:
+        log_size = live.log_size
+        source = "cluster: log sizes (DescribeLogDirs)" + ("" if broker is not None else ", the mean of all brokers")
     if log_size is None:
-        raise CommandError("--size is missing: give it, or --history with --retention.", WRONG_USAGE)
+        raise CommandError(
+            "--size is missing: give it, --bootstrap-server, or --history with --retention.", WRONG_USAGE
+        )
     if log_size <= 0:
         raise CommandError("there is nothing to move: the log size is 0.", WRONG_USAGE)
     figures.add("log_size_per_broker", log_size, "bytes", source)
@@ -128,17 +156,26 @@ def bytes_of(
     return to_move
 
 
-def bytes_in_of(figures: Figures, given: str | None, past: History | None, path: Path | None) -> float:
-    """Return the most bytes/s that come into a broker: as given, or of the busiest window in the history.
+def bytes_in_of(
+    figures: Figures, given: str | None, past: History | None, live: Live | None, path: Path | None
+) -> float:
+    """Return the most bytes/s that come into a broker: as given, of the busiest window in the history, or now.
 
-    CommandError where neither tells.
+    CommandError where nothing tells.
     """
     rate = parsed("--in", parse_rate, given)
     if rate is not None:
         figures.add("bytes_in", rate, "bytes/s", "--in")
         return rate
+    if past is None and live is not None:
+        source = f"cluster: broker {live.busiest}, by the growth of its logs just now (DescribeLogDirs)"
+        figures.add("bytes_in", live.bytes_in, "bytes/s", source)
+        return live.bytes_in
     if past is None:
-        raise CommandError("--in is missing: give the most bytes/s that come into a broker, or --history.", WRONG_USAGE)
+        raise CommandError(
+            "--in is missing: give the most bytes/s that come into a broker, --bootstrap-server or --history.",
+            WRONG_USAGE,
+        )
     if past.busiest is None:
         raise CommandError(
             f"--history: in {path} all replication is of throttled replicas, which says nothing of bytes in: give --in."

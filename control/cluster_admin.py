@@ -183,13 +183,7 @@ class ClusterAdmin:
         To cancel a move that has ended is no failure.
         """
         wanted = {TopicPartition(*partition): replicas for partition, replicas in moves.items()}
-        try:
-            results = self._ask("Starting the move", lambda client: client.alter_partition_reassignments(wanted))
-        except ControlError as error:
-            if isinstance(error.__cause__, IncompatibleBrokerVersion):
-                reason = "the brokers are older than Kafka 2.4, which was the first to take moves over the network"
-                raise ControlError(error.action, reason) from error
-            raise
+        results = self._ask("Starting the move", lambda client: client.alter_partition_reassignments(wanted))
         return {
             Partition(partition.topic, partition.partition): str(error().description)
             for partition, error in results.items()
@@ -355,5 +349,8 @@ def _check(action: str, error_code: int) -> None:
 def _refused(action: str) -> Iterator[None]:
     try:
         yield
+    except IncompatibleBrokerVersion as error:
+        reason = "the brokers are too old for it: moves need Kafka 2.4 or newer, changes of single settings 2.3"
+        raise ControlError(action, reason) from error
     except KafkaError as error:
         raise ControlError(action, str(error) or type(error).__name__) from error

@@ -1,4 +1,4 @@
-"""The arithmetic of a planned move (KIP-73's formulas), and rates and sizes as people read them.
+"""Moves of partitions as values: assignments, throttles, progress and KIP-73's formulas; and rates as people read them.
 
-Numbers come in, numbers go out: nothing in here may know a running sidecar, a file or Spark.
+Nothing in here may know a running sidecar, a cluster, a file or Spark.
 """

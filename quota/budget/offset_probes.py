@@ -51,6 +51,13 @@ MOST_AT_ONCE: Final = 3
 Otherwise a follower that connects anew for each fetch would take the whole quota.
 """
 
+UNREAD_SECONDS: Final = 2.0
+"""A follower that has not asked again this long after its probe does not read its answers.
+
+Its probes are not urgent any more, on any of its links: else one that opens connections and never reads would take a
+batch on each of them.
+"""
+
 _RETRY_SECONDS = 0.02
 _RETRY_SECONDS_EACH = 0.001
 _MOST_REPLICAS = 256
@@ -69,6 +76,9 @@ class OffsetProbes:
         # in the order of arrival: when each may go, and when its wait lapses
         self._waiting: dict[Hashable, tuple[float, float]] = {}
         self._first_at = math.inf  # no probe in line may go before
+        # by replica: the links that have not asked again since they sent a probe, and when that was
+        self._unread: dict[int, dict[Hashable, float]] = {}
+        self._abandoned: dict[int, float] = {}  # when such a link closed last, by replica
 
     def ready_at(
         self, link: Hashable, replica: int, due: float, *, is_urgent: bool = False, longest_wait: float = math.inf
@@ -97,7 +107,7 @@ class OffsetProbes:
         now = self._clock()
         asked_at, replica_at = self._replicas.get(replica, (-math.inf, -math.inf))
         ready = max(due, self._paid_at, replica_at)
-        if is_urgent:
+        if is_urgent and not self._reads_nothing(replica, now):
             unpaid = max(due, self._asked_at + URGENT_SECONDS, asked_at + URGENT_SECONDS)
             lately = self._links.get(link)
             if lately is not None and len(lately) == MOST_AT_ONCE and now - lately[0] < PROBE_SECONDS:
@@ -110,6 +120,12 @@ class OffsetProbes:
         if is_asked or self._is_behind_others(link, now):
             return self._retry_at(now), ready
         return now, ready
+
+    def _reads_nothing(self, replica: int, now: float) -> bool:
+        """Whether a replica leaves answers to its probes unread, or has closed links on which it did."""
+        if now - self._abandoned.get(replica, -math.inf) < PROBE_SECONDS:
+            return True
+        return any([now - since >= UNREAD_SECONDS for since in self._unread.get(replica, {}).values()])
 
     def _is_behind_others(self, link: Hashable, now: float) -> bool:
         for other, (other_ready, lapses) in self._waiting.items():
@@ -149,6 +165,7 @@ class OffsetProbes:
             self._replicas = {one: times for one, times in self._replicas.items() if times[1] > now}
         # until the answer shows what the probe brought
         self._replicas[replica] = now, now + REPLICA_SHARE * UNANSWERED_SECONDS
+        self._unread.setdefault(replica, {})[link] = now
 
     def answered(self, link: Hashable, replica: int, size: int, rate: int) -> None:
         """Take in the answer to `link`'s probe, which brought `size` bytes; `rate` is the quota in bytes/s."""
@@ -160,6 +177,14 @@ class OffsetProbes:
         if self._asking == link:
             self._asking = None
 
+    def read(self, link: Hashable, replica: int) -> None:
+        """Note that the replica of `link` has read the answer to its probe: it asks again."""
+        unread = self._unread.get(replica)
+        if unread is not None:
+            unread.pop(link, None)
+            if not unread:
+                del self._unread[replica]
+
     def leave(self, link: Hashable) -> None:
         """Note that `link` has no probe to send any more."""
         self._waiting.pop(link, None)
@@ -170,3 +195,9 @@ class OffsetProbes:
         """Forget `link`, which is closed."""
         self.leave(link)
         self._links.pop(link, None)
+        now = self._clock()
+        for replica, unread in list(self._unread.items()):
+            if link in unread:
+                self._abandoned = {one: at for one, at in self._abandoned.items() if now - at < PROBE_SECONDS}
+                self._abandoned[replica] = now
+                self.read(link, replica)

@@ -160,6 +160,7 @@ class ReplicaLink:
         """Take a request in. Returns the answer to it where it does not fit its session, else None."""
         # the follower asks again only after it has appended the last answer: that one has arrived
         self.accounts.confirm()
+        self.throttle.offset_probes.read(self, self.replica_id)
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
         partitions.replica_id = request.replica_id
         error_code = sessions.enter(request, now)

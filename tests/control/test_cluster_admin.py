@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import BrokerResponseError, KafkaConnectionError, UnknownBrokerIdError
+from kafka.errors import BrokerResponseError, IncompatibleBrokerVersion, KafkaConnectionError, UnknownBrokerIdError
 
 from control import cluster_admin
 from control.cluster_admin import ClusterAdmin, Partition, PartitionState, Reassignment, ThrottleSetting
@@ -124,6 +124,12 @@ def test_refusal_of_kafka_is_a_control_error_with_the_action(admin: ClusterAdmin
     with pytest.raises(ControlError, match=r"Creating topic orders failed: .*nobody there") as refused:
         admin.create_topic("orders", {0: [1]})
     assert refused.value.action == "Creating topic orders"
+
+
+def test_brokers_that_are_too_old_are_told(admin: ClusterAdmin) -> None:
+    client(admin).answers["list_partition_reassignments"] = IncompatibleBrokerVersion("no such api key")
+    with pytest.raises(ControlError, match="Listing moves failed: the brokers are too old for it"):
+        admin.reassignments()
 
 
 def test_topic_is_created_with_its_assignment(admin: ClusterAdmin) -> None:

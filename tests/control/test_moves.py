@@ -101,9 +101,10 @@ def test_verify_gives_somebody_elsewhere_time_to_begin_the_next_step(file: Journ
     cluster, what = three(), plan(p0=(2,), p1=(2,))
     execute(cluster, what, file, Orders(throttle=100, at_once=1))
     cluster.end_moves()
+    since = cluster.clock()
 
     def begin(name: str) -> None:
-        if name == "reassignments" and cluster.clock() >= 3 and not cluster.moving:
+        if name == "reassignments" and cluster.clock() - since >= 3 and not cluster.moving:
             cluster.try_to_reassign({P1: (2,)})
 
     cluster.before_each = begin

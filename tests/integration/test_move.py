@@ -145,6 +145,19 @@ def test_second_move_needs_additional_and_neither_leaves_anything(move: MoveComm
     assert move.throttles() == NOTHING
 
 
+def test_move_that_kafkas_own_tool_began_is_followed_to_its_end(move: MoveCommands) -> None:
+    """Nothing was written down of it: the plan tells what the tool has set."""
+    topic = filled(move.cluster, "orders", [1], 4 * MB, partitions=2)
+    plan = move.plan(topic, {0: [2], 1: [1, 3]})
+    tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+    server = ["--bootstrap-server", move.cluster.bootstrap_servers[0], "--reassignment-json-file", str(plan)]
+    move.cluster.java_tool("reassign", tool, [*server, "--execute", "--throttle", "1000000"])
+    assert move.throttles().lists
+    _, error = move.run("verify", plan, "--watch")
+    assert "nothing was written down of this move" in error
+    assert move.throttles() == NOTHING
+
+
 def test_throttle_is_changed_while_it_moves(move: MoveCommands) -> None:
     """ReassignPartitionsCommandTest: from 1 B/s on, a move ends only when its throttle is raised."""
     topic = filled(move.cluster, "orders", [1], 2 * MB, partitions=1)
