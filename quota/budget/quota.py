@@ -133,10 +133,6 @@ class Quota(ABC):
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
         """Keep the link's place in the line, for `part`."""
 
-    def keeps_waiting(self, link: Hashable, now: float) -> bool:
-        """Keep the place that `link` has in the line, if what it waits for is still out of reach. Returns whether."""
-        return False
-
     def served(self, ask: Ask, part: Part) -> None:
         """Note that the link was granted `part`."""
 

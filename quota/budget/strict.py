@@ -129,13 +129,6 @@ class StrictQuota(Quota):
             share=part.share,
         )
 
-    def keeps_waiting(self, link: Hashable, now: float) -> bool:
-        claim = self.line.claim_of(link)
-        if claim is None or self.ledger.credit_at(self.line.ahead_of(link) + claim[0]) <= self._clock():
-            return False
-        self.line.keep(link, now + CLAIM_SECONDS)
-        return True
-
     def served(self, ask: Ask, part: Part) -> None:
         self.line.served(ask.link, part.share, is_urgent=ask.is_urgent, replica=ask.replica_id)
 
