@@ -266,3 +266,11 @@ def test_replica_in_sync_is_never_held_back_by_a_standing_quota() -> None:
         talk.exchange()
     assert talk.follower.offsets[b"a", 0] == 10
     assert mean_rate(talk.follower.received, 1000.0, clock.now) > 0
+
+
+def test_waiting_topics_are_those_that_a_quota_holds_back() -> None:
+    moving = Moving(QuotaSettings("recovery", 0, Recovering()))
+    moving.rates(0.5)
+    assert moving.throttle.waiting_topics() == {"behind"}
+    moving.link.close()
+    assert moving.throttle.waiting_topics() == set()
