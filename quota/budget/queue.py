@@ -160,12 +160,6 @@ class BudgetQueue:
         self._untils.insert(place, until)
         self._urgent_count += is_urgent
 
-    def keep(self, link: Hashable, until: float) -> None:
-        """Keep `link`'s place, if it has one, for as many bytes as before."""
-        claim = self._claims.get(link)
-        if claim is not None:
-            self.wait(link, claim.size, until, is_urgent=claim.is_urgent, share=claim.share)
-
     def served(self, link: Hashable, size: float, *, is_urgent: bool, replica: Hashable = None) -> None:
         """Note that `link` had its turn, with `size` bytes."""
         replica = link if replica is None else replica

@@ -133,9 +133,6 @@ class Quota(ABC):
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
         """Keep the link's place in the line, for `part`."""
 
-    def keep_place(self, link: Hashable, now: float) -> None:
-        """Keep the place that `link` has in the line, although it gets nothing now."""
-
     def served(self, ask: Ask, part: Part) -> None:
         """Note that the link was granted `part`."""
 

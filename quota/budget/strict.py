@@ -129,9 +129,6 @@ class StrictQuota(Quota):
             share=part.share,
         )
 
-    def keep_place(self, link: Hashable, now: float) -> None:
-        self.line.keep(link, now + CLAIM_SECONDS)
-
     def served(self, ask: Ask, part: Part) -> None:
         self.line.served(ask.link, part.share, is_urgent=ask.is_urgent, replica=ask.replica_id)
 

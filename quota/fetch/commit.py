@@ -17,7 +17,7 @@ from quota.fetch import response_limit
 from quota.fetch.decisions import Answer, Decision, Forward, Hold
 from quota.fetch.link_state import LinkState
 from quota.fetch.order import GrantOrder
-from quota.fetch.plan import SHORTEST_HOLD_SECONDS, Action, FetchPlan, FetchView
+from quota.fetch.plan import Action, FetchPlan, FetchView
 from quota.fetch.request_parts import granted_topics, split, without_behind
 from quota.fetch.sessions import LEFT_OUT_MS
 from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, Upstream
@@ -50,9 +50,8 @@ def commit(
         if not view.held_seconds:
             state.partitions.leave_out()
             _count_held(state)
-        state.answers_from = plan.until - SHORTEST_HOLD_SECONDS if plan.is_last_hold else float("inf")
         return Hold(plan.until)
-    return (yield from answer_with_nothing(state, request))
+    return Answer((yield from _empty_answer(state, request)))
 
 
 def _unknown_since(state: LinkState, view: FetchView) -> float | None:
@@ -197,8 +196,8 @@ def _leave_out(state: LinkState, request: FetchRequest) -> Steps[Decision]:
     return _forward(state, fewer, InFlight(), b"".join(appended), len(made_up), leaves_out=sessions.in_session)
 
 
-def answer_with_nothing(state: LinkState, request: FetchRequest) -> Steps[Answer]:
-    """Answer with nothing new.
+def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
+    """Encode an answer with nothing new in it.
 
     To an incremental fetch that is an empty response: no partition has changed.
 
@@ -210,11 +209,11 @@ def answer_with_nothing(state: LinkState, request: FetchRequest) -> Steps[Answer
     version, correlation_id = request.header.api_version, request.header.correlation_id
     if state.sessions.is_incremental:
         session_id = state.sessions.follower.id
-        return Answer(encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [], session_id=session_id))
+        return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [], session_id=session_id)
     if 0 < version < _FIRST_MUTING_VERSION:
-        return Answer(encode_fetch_response(version, correlation_id, _EMPTY_MS, []))
+        return encode_fetch_response(version, correlation_id, _EMPTY_MS, [])
     made_up = yield from _made_up_topics(state, version)
-    return Answer(encode_fetch_response(version, correlation_id, 0, made_up))
+    return encode_fetch_response(version, correlation_id, 0, made_up)
 
 
 def _made_up_topics(state: LinkState, version: int) -> Steps[list[ResponseTopic]]:

@@ -10,7 +10,7 @@ from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VER
 from protocol.response_scanner import ResponseHead, ScannedTopic
 from protocol.steps import Steps, at_once
 from quota.budget.accounts import LinkAccounts
-from quota.fetch.commit import answer_with_nothing, commit, commit_pass
+from quota.fetch.commit import commit, commit_pass
 from quota.fetch.context import take_incremental, take_whole
 from quota.fetch.decisions import Answer, Decision, Hold
 from quota.fetch.link_state import LinkState
@@ -89,7 +89,6 @@ class ReplicaLink:
         state = self.state
         if held_seconds == 0.0:
             self._is_taken_in = False
-            state.answers_from = math.inf
         if not self._is_taken_in:
             if state.in_flight and request.header.api_version >= FIRST_SESSION_VERSION:
                 return Hold(math.inf)  # a request in a session builds on the answer to the one before it
@@ -102,12 +101,6 @@ class ReplicaLink:
         now = self.throttle.clock()  # read again: the steps so far took time
         if not state.partitions.any_wait or not self.throttle.is_throttling:
             return (yield from commit_pass(state, self, request))  # `plan` would decide the same; most fetches end here
-        if now >= state.answers_from:
-            # Its last plan has seen this coming. With hundreds of links in line, another one each takes a third of all
-            # work.
-            for quota in self.throttle.quotas:
-                quota.keep_place(self, now)
-            return (yield from answer_with_nothing(state, request))
         view, order = observe(state, self, request, now, held_seconds)
         return (yield from commit(state, self, request, view, order, plan(view)))
 

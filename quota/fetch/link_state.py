@@ -41,8 +41,6 @@ class LinkState:
         self.live_until = -math.inf
         """Up to this time records of partitions that need no budget are expected on the link."""
         self.settled_at = -math.inf
-        self.answers_from = math.inf
-        """From this time on the held fetch is answered with nothing."""
 
     def leave_unanswered(self, now: float) -> None:
         """Note that partitions are left out without a true answer. Where that was so before, the earlier time stays."""

@@ -36,9 +36,8 @@ LONGEST_HOLD_SECONDS: Final = 30.0
 SHORTEST_WAIT_SECONDS: Final = 0.05
 """A fetch that brings nothing is held for at least this long: else its follower would ask again at once, for ever."""
 
-SHORTEST_HOLD_SECONDS: Final = 0.001
-"""The event loop's resolution; after a shorter hold the plan would be the same again."""
-
+# the event loop's resolution; after a shorter hold the plan would be the same again
+_SHORTEST_HOLD_SECONDS: Final = 0.001
 _REFRESH_SECONDS: Final = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its claim in the line lapses
 _AT_ONCE: Final = 1  # min_bytes: the leader answers as soon as it has anything
 _LEAST_WHOLE_VERSION: Final = 3  # KIP-74: from v3 on the first partition with data returns at least one whole batch
@@ -131,9 +130,6 @@ class FetchPlan:
     """None keeps the follower's own."""
     until: float = _NEVER
     """When a held fetch is planned again (clock seconds)."""
-    is_last_hold: bool = False
-    """Whether a held fetch is answered with nothing at `until`, if nothing wakes it before: it has waited for its
-    max_wait_ms then, and what it waits for comes later."""
     probe_ready: float = _NEVER
     """`ready` of the link's ProbeTimes, where its offset probe has to wait."""
 
@@ -332,10 +328,8 @@ def _left_out(view: FetchView, claims: tuple[Claim, ...], ready: float, probe_re
             Action.LEAVE_OUT, claims=claims, max_wait_ms=max_wait_ms, min_bytes=_AT_ONCE, probe_ready=probe_ready
         )
     wait = min(max(view.max_wait_seconds, SHORTEST_WAIT_SECONDS), LONGEST_HOLD_SECONDS)
-    if view.held_seconds < wait - SHORTEST_HOLD_SECONDS or view.must_wait:
-        until = max(ready, now + SHORTEST_HOLD_SECONDS)
-        last = _NEVER if view.must_wait else now + wait - view.held_seconds
-        return FetchPlan(
-            Action.HOLD, claims=claims, until=min(until, last), is_last_hold=last < until, probe_ready=probe_ready
-        )
+    if view.held_seconds < wait - _SHORTEST_HOLD_SECONDS or view.must_wait:
+        until = max(ready, now + _SHORTEST_HOLD_SECONDS)
+        until = until if view.must_wait else min(until, now + wait - view.held_seconds)
+        return FetchPlan(Action.HOLD, claims=claims, until=until, probe_ready=probe_ready)
     return FetchPlan(Action.ANSWER, claims=claims, probe_ready=probe_ready)

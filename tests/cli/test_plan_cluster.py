@@ -22,7 +22,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     held = {0: (1, 2), 1: (1, 3), 2: (1, 2, 3)}
     fake = FakeCluster({Partition("orders", number): brokers for number, brokers in held.items()}, size=100 * MB)
 
-    def connect(servers: list[str], *, timeout_seconds: float, client_options: object) -> MoveAdmin:
+    def connect(servers: list[str], **options: object) -> MoveAdmin:
         return fake
 
     monkeypatch.setattr(move_admin, "MoveAdmin", connect)

@@ -25,6 +25,11 @@ class MoveCommands:
         self.folder = folder
         self.admin = MoveAdmin(cluster.bootstrap_servers)
 
+    @property
+    def topic(self) -> str:
+        """A topic's name for this test alone: with ZooKeeper a deleted one lives on for seconds."""
+        return self.folder.name
+
     def plan(self, topic: str, replicas: Mapping[int, Sequence[int]], name: str = "plan") -> Path:
         """Write a plan, partition -> brokers."""
         path = self.folder / f"{name}.json"

@@ -42,7 +42,7 @@ def move(cluster: Cluster, tmp_path: Path) -> Iterator[MoveCommands]:
 
 
 def test_throttled_move_is_verified_and_leaves_nothing(move: MoveCommands) -> None:
-    topic = filled(move.cluster, "orders", [1], 12 * MB, partitions=3)
+    topic = filled(move.cluster, move.topic, [1], 12 * MB, partitions=3)
     plan = move.plan(topic, {0: [2], 1: [1, 2], 2: [3]})
     out, note = move.run("execute", plan, "--throttle", "2MB")
     assert '"replicas":[1],"log_dirs":["any"]' in out
@@ -66,7 +66,7 @@ def test_throttled_move_is_verified_and_leaves_nothing(move: MoveCommands) -> No
 
 
 def test_what_stood_before_comes_back(move: MoveCommands) -> None:
-    topic = filled(move.cluster, "orders", [1], 2 * MB, partitions=2)
+    topic = filled(move.cluster, move.topic, [1], 2 * MB, partitions=2)
     move.change("--entity-type", "brokers", "--entity-name", "1", "--add-config", f"{LEADER_RATE}=7000000")
     move.change("--entity-type", "topics", "--entity-name", topic, "--add-config", f"{LEADER_REPLICAS}=[1:1,1:3]")
     move.cluster.wait_for("the rate", lambda: bool(move.throttles().rates), 10)
@@ -82,7 +82,7 @@ def test_what_stood_before_comes_back(move: MoveCommands) -> None:
 
 
 def test_moves_in_steps_begin_as_others_end_and_keep_their_throttle(move: MoveCommands) -> None:
-    topic = filled(move.cluster, "orders", [1], 8 * MB, partitions=8)
+    topic = filled(move.cluster, move.topic, [1], 8 * MB, partitions=8)
     plan = move.plan(topic, dict.fromkeys(range(8), (2,)))
     most = 0
     with move.start("execute", plan, "--throttle", "4MB", "--reassignment-batch-size", "2", "--json") as process:
@@ -102,7 +102,7 @@ def test_moves_in_steps_begin_as_others_end_and_keep_their_throttle(move: MoveCo
 
 def test_cancelled_move_goes_back_and_its_throttle_too(move: MoveCommands) -> None:
     """A move that adds a replica and takes none away is cancelled as well; Kafka's own tool skips it."""
-    topic = filled(move.cluster, "orders", [1], 6 * MB, partitions=2)
+    topic = filled(move.cluster, move.topic, [1], 6 * MB, partitions=2)
     plan = move.plan(topic, {0: [1, 2], 1: [3]})
     move.run("execute", plan, "--throttle", "100k")
     out, _ = move.run("list")
@@ -116,7 +116,7 @@ def test_cancelled_move_goes_back_and_its_throttle_too(move: MoveCommands) -> No
 
 
 def test_cancel_leaves_the_throttle_of_what_it_skips(move: MoveCommands) -> None:
-    topic = filled(move.cluster, "orders", [1], 6 * MB, partitions=2)
+    topic = filled(move.cluster, move.topic, [1], 6 * MB, partitions=2)
     plan = move.plan(topic, {0: [2], 1: [2]})
     move.run("execute", plan, "--throttle", "100k")
     move.admin.reassign({Partition(topic, 1): [3]})  # somebody turns one of them
@@ -132,7 +132,7 @@ def test_cancel_leaves_the_throttle_of_what_it_skips(move: MoveCommands) -> None
 
 
 def test_second_move_needs_additional_and_neither_leaves_anything(move: MoveCommands) -> None:
-    topic = filled(move.cluster, "orders", [1], 6 * MB, partitions=2)
+    topic = filled(move.cluster, move.topic, [1], 6 * MB, partitions=2)
     first, second = move.plan(topic, {0: [2]}, "first"), move.plan(topic, {1: [3]}, "second")
     move.run("execute", first, "--throttle", "1MB")
     assert "--additional" in move.run("execute", second, "--throttle", "500k", status=1)[1]
@@ -147,7 +147,7 @@ def test_second_move_needs_additional_and_neither_leaves_anything(move: MoveComm
 
 def test_move_that_kafkas_own_tool_began_is_followed_to_its_end(move: MoveCommands) -> None:
     """Nothing was written down of it: the plan tells what the tool has set."""
-    topic = filled(move.cluster, "orders", [1], 4 * MB, partitions=2)
+    topic = filled(move.cluster, move.topic, [1], 4 * MB, partitions=2)
     plan = move.plan(topic, {0: [2], 1: [1, 3]})
     tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
     server = ["--bootstrap-server", move.cluster.bootstrap_servers[0], "--reassignment-json-file", str(plan)]
@@ -160,7 +160,7 @@ def test_move_that_kafkas_own_tool_began_is_followed_to_its_end(move: MoveComman
 
 def test_throttle_is_changed_while_it_moves(move: MoveCommands) -> None:
     """ReassignPartitionsCommandTest: from 1 B/s on, a move ends only when its throttle is raised."""
-    topic = filled(move.cluster, "orders", [1], 2 * MB, partitions=1)
+    topic = filled(move.cluster, move.topic, [1], 2 * MB, partitions=1)
     plan = move.plan(topic, {0: [2]})
     move.run("execute", plan, "--throttle", "1")
     move.run("execute", plan, "--throttle", "50MB")
@@ -170,7 +170,7 @@ def test_throttle_is_changed_while_it_moves(move: MoveCommands) -> None:
 
 
 def test_generated_plan_uses_both_racks_and_moves_no_more_than_needed(move: MoveCommands) -> None:
-    topic = filled(move.cluster, "orders", [2, 3], 2 * MB, partitions=2)
+    topic = filled(move.cluster, move.topic, [2, 3], 2 * MB, partitions=2)
     topics, plan = move.folder / "topics.json", move.folder / "out.json"
     topics.write_text(json.dumps({"topics": [{"topic": topic}]}))
     options = ("--topics-to-move-json-file", str(topics), "--broker-list", "1,2,3", "--out", str(plan))
@@ -186,7 +186,7 @@ def test_generated_plan_uses_both_racks_and_moves_no_more_than_needed(move: Move
 
 
 def test_plans_that_cannot_be_carried_out_are_refused_in_one_sentence(move: MoveCommands) -> None:
-    topic = filled(move.cluster, "orders", [1, 2], 100_000, partitions=1)
+    topic = filled(move.cluster, move.topic, [1, 2], 100_000, partitions=1)
 
     def refused(plan: Path, status: int = 1) -> str:
         error = move.run("execute", plan, "--throttle", "1MB", status=status)[1]

@@ -34,7 +34,7 @@ def move(cluster: Cluster, tmp_path: Path) -> Iterator[MoveCommands]:
 
 
 def test_move_that_is_killed_at_any_point_leaves_nothing_after_one_verify(move: MoveCommands) -> None:
-    topic = filled(move.cluster, "orders", [2], 1 * MB, partitions=4)
+    topic = filled(move.cluster, move.topic, [2], 1 * MB, partitions=4)
     random = Random(20261122)
     for number in range(KILLS):
         to = 3 if number % 2 == 0 else 2
@@ -51,7 +51,7 @@ def test_move_that_is_killed_at_any_point_leaves_nothing_after_one_verify(move: 
 
 
 def test_topic_that_is_deleted_in_mid_move_leaves_no_throttle(move: MoveCommands) -> None:
-    topic = filled(move.cluster, "orders", [2], 4 * MB, partitions=2)
+    topic = filled(move.cluster, move.topic, [2], 4 * MB, partitions=2)
     plan = move.plan(topic, {0: [3], 1: [3]})
     move.run("execute", plan, "--throttle", "100k")
     move.admin.delete_topic(topic)
@@ -62,7 +62,7 @@ def test_topic_that_is_deleted_in_mid_move_leaves_no_throttle(move: MoveCommands
 
 
 def test_move_is_followed_over_the_controllers_failure(move: MoveCommands) -> None:
-    topic = filled(move.cluster, "orders", [2], 8 * MB, partitions=2)
+    topic = filled(move.cluster, move.topic, [2], 8 * MB, partitions=2)
     plan = move.plan(topic, {0: [3], 1: [3]})
     move.run("execute", plan, "--throttle", "500k")
     with move.start("verify", plan, "--watch") as process:

@@ -3,18 +3,17 @@
 import pytest
 
 from quota.budget.ledger import CREDIT_SECONDS, StrictLedger
-from quota.budget.queue import CLAIM_SECONDS, BudgetQueue
+from quota.budget.queue import BudgetQueue
 from quota.budget.quota import Ask
 from quota.budget.simple_rate import SimpleRate
 from quota.budget.strict import StrictQuota
-from quota.fetch import link as link_module
 from quota.fetch import plan as plan_module
-from quota.fetch.decisions import Answer, Forward, Hold
+from quota.fetch.decisions import Hold
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS, EVERY_PARTITION
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import MAX_WAIT_MS, Conversation, Follower, Leader, Log
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.lines import line_of
 
 MB = 1_000_000
@@ -73,35 +72,3 @@ def test_the_first_in_line_is_not_put_off_by_a_clock_that_goes_on_while_it_is_pl
         offer = quota.offer(Ask(link, 2, 10_000, False, False, 0.0), now)
         assert offer.ahead == ahead
         assert offer.ready <= now
-
-
-def test_a_fetch_that_was_held_for_its_whole_wait_is_answered_without_another_plan(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first, second, last = three_in_line()
-    for number in range(5):  # they keep it waiting for longer than its max_wait_ms
-        line_of(last.link.throttle).wait(number, MB, last.clock.now + 5, is_urgent=True)
-    request = last.follower.request()
-    decision = last.link.plan(request)
-    assert isinstance(decision, Hold)
-    waited = decision.until - last.clock.now
-    assert waited == pytest.approx(MAX_WAIT_MS / 1000)
-    last.clock.move(waited)
-    monkeypatch.setattr(link_module, "plan", None)
-    assert isinstance(last.link.plan(request, waited), Answer)
-    last.clock.move(CLAIM_SECONDS - 0.01)  # its follower has that long to ask again
-    for other in (first.link, second.link, *range(5)):
-        line_of(last.link.throttle).leave(other)
-    assert line_of(last.link.throttle).first() is last.link
-    monkeypatch.undo()
-    assert isinstance(last.link.plan(last.follower.request()), Forward)
-
-
-def test_a_fetch_that_is_woken_before_its_wait_is_over_is_planned_again() -> None:
-    first, *_ = three_in_line()
-    request = first.follower.request()
-    decision = first.link.plan(request)
-    assert isinstance(decision, Hold)
-    first.link.throttle.configure(ThrottleSettings(rate=100 * MB, replicas={"t": ALL_REPLICAS}))
-    first.clock.move(0.2)
-    assert isinstance(first.link.plan(request, 0.2), Forward)
