@@ -122,8 +122,7 @@ def next_pace(pace: Pace, now: float, seconds_left: float, moving: Mapping[Parti
     loads = loads_of(moving, _growth(pace.seen, moving, seconds))
     learned = replace(_learned(pace, loads, seconds), planned_at=now, seen=moving)
     planned = _planned(learned, seconds_left, loads, limits)
-    is_small = abs(planned.rate - pace.rate) < LEAST_CHANGE * pace.rate
-    if is_small and limits.clamp(pace.rate) == pace.rate >= _least(loads, limits):
+    if abs(planned.rate - pace.rate) < LEAST_CHANGE * pace.rate:
         return replace(planned, rate=pace.rate, late=_late(pace.rate * planned.part, seconds_left, loads))
     return planned
 

@@ -61,10 +61,13 @@ def followed(cluster: Moved, pacer: Pacer) -> list[Tick]:
 def test_move_ends_at_its_deadline_and_leaves_nothing(file: JournalFile, part: float) -> None:
     cluster = Moved()
     cluster.part = part
-    ticks = followed(cluster, begun(cluster, file, Deadline(100.0, Limits())))
+    pacer = begun(cluster, file, Deadline(100.0, Limits()))
+    cluster.requests.clear()
+    ticks = followed(cluster, pacer)
     assert cluster.clock() == pytest.approx(100.0, abs=3.0)
     rates = [tick.pace.rate for tick in ticks if tick.pace is not None]
     assert (len(set(rates)) > 1) == (part < 1)
+    assert cluster.requests.count("describe_configs") <= 6 * (len(set(rates)) - 1)  # only where the rate changes
     verify(cluster, PLAN, file, {}, sleep=cluster.sleep)
     assert cluster.throttles == Standing()
 
