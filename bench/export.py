@@ -22,7 +22,8 @@ from bench.codec import SHAPES
 from bench.plan import RATE, Fetches, State
 from bench.table import Report, parser
 from protocol.records import RecordsSeen
-from proxy.admin.metrics import ProcessStats, SideSource, families, render
+from proxy.admin.exposition import render
+from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.config.tables import Export
 from proxy.export.exporter import Exporter, new_exporter
 from proxy.export.stats import ExportStats

@@ -29,7 +29,6 @@ MOST_WORST = 1.05
 BEST_PART = 0.98
 """The default of `[cluster] followed_part`, for which the bounds are checked."""
 
-_TOPIC = "orders"
 _NAMES = {"leader": (LEADER_RATE, LEADER_REPLICAS, 1), "follower": (FOLLOWER_RATE, FOLLOWER_REPLICAS, 2)}
 _COLUMNS = {"MB/s": 0, "sides": 0, "part": 2, "mean": 3, "of the part": 3, "worst second": 3, "seconds": 1}
 
@@ -63,7 +62,7 @@ def _measured(
     for rate in rates:
         for side in sides:
             for part in parts:
-                mean, worst, took = _move(cluster, rate * MEGABYTE, side, part, seconds)
+                mean, worst, took = _move(cluster, done, rate * MEGABYTE, side, part, seconds)
                 done += 1
                 left = (count - done) * (seconds + 3)
                 print(
@@ -73,25 +72,28 @@ def _measured(
                 yield rate, side, part, mean, mean / part, worst, took
 
 
-def _move(cluster: Cluster, rate: int, side: str, part: float, seconds: float) -> tuple[float, float, float]:
+def _move(
+    cluster: Cluster, number: int, rate: int, side: str, part: float, seconds: float
+) -> tuple[float, float, float]:
     """Return the mean and the worst second as parts of `rate`, and how long the move took."""
+    topic = f"orders-{number}"  # in ZooKeeper mode a deleted topic's name is not free at once
     throttled = [_NAMES[one] for one in ("leader", "follower") if side in (one, "both")]
-    cluster.create_topic(_TOPIC, {number: [1] for number in range(PARTITIONS)})
+    cluster.create_topic(topic, {partition: [1] for partition in range(PARTITIONS)})
     sizes = dict.fromkeys(range(PARTITIONS), int(rate * part * seconds) // PARTITIONS)
-    fill(cluster.bootstrap_servers, _TOPIC, sizes, message_bytes=MESSAGE_BYTES, batch_bytes=MESSAGE_BYTES)
-    lists = {_TOPIC: {replicas: "*" for _, replicas, _ in throttled}}
+    fill(cluster.bootstrap_servers, topic, sizes, message_bytes=MESSAGE_BYTES, batch_bytes=MESSAGE_BYTES)
+    lists = {topic: {replicas: "*" for _, replicas, _ in throttled}}
     for name, replicas, broker in throttled:
-        cluster.sidecars[broker].put_throttle({name: int(rate * part), "topics": {_TOPIC: {replicas: "*"}}})
+        cluster.sidecars[broker].put_throttle({name: int(rate * part), "topics": {topic: {replicas: "*"}}})
     cluster.admin.set_native_throttle({broker: {name: rate} for name, _, broker in throttled}, lists)
-    moved = sorted(cluster.admin.partitions([_TOPIC]))
+    moved = sorted(cluster.admin.partitions([topic]))
     with cluster.received_bytes(2, moved) as received:
-        took = cluster.reassign({(topic, number): [1, 2] for topic, number in moved}, seconds=seconds * 4 + 60)
-    cluster.admin.clear_native_throttle([1, 2], [_TOPIC])
+        took = cluster.reassign(dict.fromkeys(moved, (1, 2)), seconds=seconds * 4 + 60)
+    cluster.admin.clear_native_throttle([1, 2], [topic])
     for sidecar in cluster.sidecars.values():
         sidecar.delete_throttle()
-    for topic, number in moved:
-        cluster.compare_segments(topic, number, 1, 2)
-    cluster.admin.delete_topic(_TOPIC)
+    for _, partition in moved:
+        cluster.compare_segments(topic, partition, 1, 2)
+    cluster.admin.delete_topic(topic)
     cluster.wait_for("the topic's end", lambda: not cluster.admin.partitions(), 30)
     series = received.series()
     begin, end = series.span

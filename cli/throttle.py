@@ -40,7 +40,15 @@ from cli.sidecars import (
 )
 from cli.stale import clear_stale
 from planning.units import show_rate
-from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from quota.setting_names import (
+    FOLLOWER_RATE,
+    FOLLOWER_REPLICAS,
+    LEADER_RATE,
+    LEADER_REPLICAS,
+    MODE,
+    STANDING_RATES,
+    UNDER_MIN_ISR,
+)
 
 if TYPE_CHECKING:
     from control.cluster_admin import ThrottleSetting
@@ -90,6 +98,12 @@ def set_throttle(
     follower_replicas: Annotated[
         str | None, typer.Option("--follower-replicas", metavar="LIST", help=_REPLICAS_HELP)
     ] = None,
+    other: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Another setting of [throttle], as in mode=observe; repeatable."
+        ),
+    ] = None,
     for_: Annotated[
         str | None, typer.Option("--for", metavar="TIME", help="How long it holds, as in 2h or 90min; else for ever.")
     ] = None,
@@ -109,6 +123,7 @@ def set_throttle(
         change[LEADER_RATE] = _rate("--leader-rate", leader_rate)
     if follower_rate is not None:
         change[FOLLOWER_RATE] = _rate("--follower-rate", follower_rate)
+    change |= dict(_named_setting(text) for text in other or ())
     replicas: dict[str, str | None] = {}
     if leader_replicas is not None:
         replicas[LEADER_REPLICAS] = _replicas("--leader-replicas", leader_replicas)
@@ -174,6 +189,17 @@ def _user() -> str:
         return ""
 
 
+def _named_setting(text: str) -> tuple[str, int | str | None]:
+    """Read `NAME=VALUE`, as in `leader.recovery.throttled.rate=50MB` and `mode=observe`."""
+    name, is_given, value = text.partition("=")
+    if name not in (*STANDING_RATES, UNDER_MIN_ISR, MODE) or not is_given:
+        known = ", ".join((*STANDING_RATES, UNDER_MIN_ISR, MODE))
+        raise CommandError(f"--set {text}: give it as NAME=VALUE, with one of {known}.", WRONG_USAGE)
+    if name in STANDING_RATES:
+        return name, _rate(f"--set {name}", value)
+    return name, None if value == _NONE else value
+
+
 def _rate(option: str, text: str) -> int | None:
     if text == _NONE:
         return None
@@ -230,9 +256,24 @@ def _rows(reply: Reply) -> Iterator[Row]:
         rate = table.get(name)
         value = _NONE if rate is None else f"{rate} bytes/s ({show_rate(rate)})"
         yield [sidecar, name, value, origins.get(name, "")]
+    for name in (*STANDING_RATES, UNDER_MIN_ISR, MODE):
+        setting = table.get(name)
+        if setting is not None:
+            words = f"{setting} bytes/s ({show_rate(setting)})" if name in STANDING_RATES else str(setting)
+            yield [sidecar, name, words, origins.get(name, "")]
+    for quota in table.get("quotas", ()):
+        yield [sidecar, f"quota {quota['name']}", _quota_words(quota), origins.get(f"quotas.{quota['name']}", "")]
     for topic, replicas in sorted(table["topics"].items()):
         for name, listed in replicas.items():
             yield [sidecar, f"{topic}: {name}", str(listed), origins.get(f"topics.{topic}.{name}", "")]
+
+
+def _quota_words(quota: dict[str, Any]) -> str:
+    """Describe a quota, as in `20000000 bytes/s (20 MB/s) on the leader's side, racks b, c`."""
+    scope = [f"{name} {', '.join(map(str, quota[name]))}" for name in ("peers", "racks", "topics") if quota.get(name)]
+    observed = ["only observed"] if quota.get("mode") == "observe" else []
+    rate = f"{quota['rate']} bytes/s ({show_rate(quota['rate'])})"
+    return ", ".join([f"{rate} on the {quota['side']}'s side", *scope, *observed])
 
 
 def _origins(table: dict[str, Any]) -> dict[str, str]:

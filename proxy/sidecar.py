@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
+from proxy.admin.exposition import render
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import AdminServer
-from proxy.admin.metrics import ProcessStats, SideSource, families, render
+from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.status import rate_settings, side_status
 from proxy.cluster.followers import Followers
 from proxy.cluster.in_sync import InSyncReplicas

@@ -15,3 +15,11 @@ FOLLOWER_REASSIGNMENT_RATE: Final = "follower.reassignment.throttled.rate"
 LEADER_RECOVERY_RATE: Final = "leader.recovery.throttled.rate"
 FOLLOWER_RECOVERY_RATE: Final = "follower.recovery.throttled.rate"
 UNDER_MIN_ISR: Final = "under.min.isr"
+MODE: Final = "mode"
+
+STANDING_RATES: Final = (
+    LEADER_REASSIGNMENT_RATE,
+    FOLLOWER_REASSIGNMENT_RATE,
+    LEADER_RECOVERY_RATE,
+    FOLLOWER_RECOVERY_RATE,
+)

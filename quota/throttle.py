@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from zlib import crc32
 
 from protocol.fetch import MAX_INT32
@@ -10,6 +11,9 @@ from quota.fetch.link import ReplicaLink
 from quota.settings import Clock, SideName, ThrottleSettings
 from quota.side_state import Holder, SideState
 from quota.topic_names import TopicNames
+
+MOST_WAITING = 1_000
+"""How many partitions of a link are looked at for `Throttle.waiting_topics`: in about 0.3 ms."""
 
 SESSION_EVICTION_SECONDS = 120.0  # min.incremental.fetch.session.eviction.ms
 
@@ -45,13 +49,15 @@ class Throttle(SideState):
             self.links = {link for link in self.links if link is not holder}
 
     def waiting_topics(self) -> set[str]:
-        """Return the topics of which some partition is held back, or not known to be in sync."""
+        """Return topics of which some partition is held back, or not known to be in sync.
+
+        Of each link at most MOST_WAITING partitions are looked at, those whose turn comes first.
+        """
         return {
-            topic.name.decode("utf-8", "replace")
+            replica.topic.name.decode("utf-8", "replace")
             for link in self.links
-            if link.partitions.any_wait
-            for topic in link.partitions.topics.values()
-            if topic.name is not None and (topic.behind or topic.unknown)
+            for replica in islice(link.partitions.queue, MOST_WAITING)
+            if replica.topic.name is not None
         }
 
     @property

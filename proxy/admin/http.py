@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
+from proxy.admin.exposition import content_type
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
-from proxy.admin.metrics import content_type
 from proxy.admin.page.write import headers, page
 from proxy.config.address import Address
 from proxy.config.reader import ConfigError, shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from proxy.admin.metrics import Family
+from proxy.admin.exposition import Family
 from proxy.cluster.poll_stats import PollStats
 
 

@@ -126,6 +126,14 @@ def test_throttle_show_json_is_what_the_sidecar_shows(capsys: pytest.CaptureFixt
             {"topics": {"a": {LEADER_REPLICAS: "0:1,1:2"}, "b": {LEADER_REPLICAS: "0:1,1:2"}}},
         ),
         (["--topic", "a", "--leader-replicas", "none"], {"topics": {"a": {LEADER_REPLICAS: None}}}),
+        (
+            ["--set", "leader.recovery.throttled.rate=50MB", "--set", "mode=observe", "--set", "under.min.isr=none"],
+            {"leader.recovery.throttled.rate": 50_000_000, "mode": "observe", "under.min.isr": None},
+        ),
+        (
+            ["--leader-rate", "5MB", "--for", "2h", "--owner", "ann", "--reason", "a move"],
+            {LEADER_RATE: 5_000_000, "lease": {"seconds": 7200, "owner": "ann", "reason": "a move"}},
+        ),
     ],
 )
 def test_throttle_set_sends_what_is_named_to_every_sidecar(
@@ -141,6 +149,11 @@ def test_throttle_set_sends_what_is_named_to_every_sidecar(
     ("options", "sentence"),
     [
         ([], "nothing to set"),
+        (["--set", "leader.recovery.throttled.rate"], "give it as NAME=VALUE"),
+        (["--set", "leader.recovery.rate=5MB"], "leader.recovery.throttled.rate"),
+        (["--set", "leader.recovery.throttled.rate=fast"], "'fast' is not a rate"),
+        (["--leader-rate", "5MB", "--for", "soon"], "--for: 'soon' is not a time"),
+        (["--leader-rate", "5MB", "--reason", "a move"], "--for is missing"),
         (["--leader-rate", "5 parsecs"], "--leader-rate: '5 parsecs' is not a rate"),
         (["--leader-rate", "0.5"], "whole number"),
         (["--topic", "orders"], "--leader-replicas or --follower-replicas is missing"),
@@ -180,3 +193,23 @@ def test_throttle_clear_removes_all_or_the_topics_named(capsys: pytest.CaptureFi
         ("DELETE", "/v1/throttle", None),
         ("PATCH", "/v1/throttle", {"topics": {"orders": None}}),
     ]
+
+
+def test_throttle_show_tells_of_standing_rates_quotas_and_what_is_left_of_leases(
+    capsys: pytest.CaptureFixture[str], admin: Admin
+) -> None:
+    quota = {"name": "zones", "side": "leader", "rate": 20_000_000, "racks": ["b", "c"], "mode": "observe"}
+    lease = {"expires_in_seconds": 3600, "owner": "ann", "reason": "adding broker 4"}
+    table = {
+        "leader.recovery.throttled.rate": 50_000_000,
+        "mode": "enforce",
+        "quotas": [quota],
+        "topics": {},
+        "sources": {"leader.recovery.throttled.rate": "http", "mode": "file", "quotas.zones": "file"},
+        "layers": [{"source": "http", "parts": [{"part": "leader.recovery.throttled.rate", "value": 1, **lease}]}],
+    }
+    admin.answers["/v1/throttle"] = (200, json.dumps(table).encode())
+    assert main(["throttle", "show", "--admin", admin.address]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "leader.recovery.throttled.rate 50000000 bytes/s (50 MB/s) http, 1 h left, ann: adding broker 4" in shown
+    assert "quota zones 20000000 bytes/s (20 MB/s) on the leader's side, racks b, c, only observed file" in shown

@@ -9,8 +9,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from protocol.errors import ProtocolError, TooMany, UnsupportedVersion
-from proxy.admin import metrics
-from proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, content_type, families, render
+from proxy.admin import exposition
+from proxy.admin.exposition import content_type, render
+from proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, families
 from proxy.relay.stats import OTHER_PEERS, RelayStats
 from quota.settings import SideName, ThrottleSettings
 from quota.throttle import Throttle
@@ -212,7 +213,7 @@ def test_metrics_content_type_is_what_accept_asks_for(accept: str, shown: str) -
 
 @pytest.mark.parametrize("accept", ["", OPENMETRICS])
 async def test_metrics_family_of_many_slices_has_one_header(monkeypatch: pytest.MonkeyPatch, accept: str) -> None:
-    monkeypatch.setattr(metrics, "SAMPLES_PER_SLICE", 3)
+    monkeypatch.setattr(exposition, "SAMPLES_PER_SLICE", 3)
     side = source("leader")
     for partition in range(10):
         side.throttle.stats.partition_bytes[b"orders"][partition] = partition
@@ -225,7 +226,7 @@ async def test_metrics_family_of_many_slices_has_one_header(monkeypatch: pytest.
 
 async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new topic may come while a scrape is under way."""
-    monkeypatch.setattr(metrics, "SAMPLES_PER_SLICE", 2)
+    monkeypatch.setattr(exposition, "SAMPLES_PER_SLICE", 2)
     side = busy_sides()[0]
     text = ""
     number = 0

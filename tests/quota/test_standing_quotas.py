@@ -216,8 +216,11 @@ def test_any_quotas_together_hold_and_whatever_none_covers_is_free(
                 <= rate * slack + 3 * BATCH / SECONDS + rate * CREDIT_SECONDS / SECONDS
             )
     for topic in TOPICS:
-        if not any(topic in topics for _, topics in bounds):
+        covering = [(rate, topics) for rate, topics in bounds if topic in topics]
+        if not covering:
             assert rates[topic] == UNBOUNDED
+        elif rates[topic] != UNBOUNDED:  # then a quota that covers it is full
+            assert any(sum(rates[one] for one in topics) >= 0.7 * rate for rate, topics in covering)
 
 
 def covers(scope: Scope, topic: bytes, side: SideName, under: set[tuple[bytes, int]]) -> bool:
@@ -263,3 +266,11 @@ def test_replica_in_sync_is_never_held_back_by_a_standing_quota() -> None:
         talk.exchange()
     assert talk.follower.offsets[b"a", 0] == 10
     assert mean_rate(talk.follower.received, 1000.0, clock.now) > 0
+
+
+def test_waiting_topics_are_those_that_a_quota_holds_back() -> None:
+    moving = Moving(QuotaSettings("recovery", 0, Recovering()))
+    moving.rates(0.5)
+    assert moving.throttle.waiting_topics() == {"behind"}
+    moving.link.close()
+    assert moving.throttle.waiting_topics() == set()
