@@ -9,6 +9,7 @@ import pytest
 from cli.main import main
 from control import move_admin
 from control.move_admin import MoveAdmin
+from control.move_journal import JournalFile
 from planning.assignment import Partition, Replica
 from planning.move_throttle import Standing
 from planning.reassignment_json import format_reassignment, parse_reassignment
@@ -127,6 +128,30 @@ def test_finish_by_stays_and_tells_whether_it_will_be_made(
     out = capsys.readouterr().out
     assert "to end by " in out
     assert prospect in out
+    assert cluster.throttles == Standing()
+
+
+def test_verify_takes_a_deadline_up_and_is_alone_in_that(
+    cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(planned("execute", plan, "--throttle", "1MB"))
+    capsys.readouterr()
+    tomorrow = (datetime.now().astimezone() + timedelta(days=1)).isoformat(timespec="seconds")
+    options = ("--watch", "--finish-by", tomorrow, "--between", "2MB,3MB", "--json")
+    with JournalFile(plan).locked():
+        status, sentence = failing(capsys, *planned("verify", plan, *options))
+    assert (status, sentence) == (1, "another `weir move` is at work on this plan, and keeps its throttle.")
+    looks = iter(range(20))
+
+    def progress(name: str) -> None:
+        if name == "reassignments" and next(looks, None) is None:
+            cluster.end_moves()
+
+    cluster.before_each = progress
+    assert main(planned("verify", plan, *options)) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (lines[0]["throttle"], lines[0]["finish_by"], lines[0]["seconds_late"]) == (2_000_000, tomorrow, 0)
+    assert lines[-1]["done"] is True
     assert cluster.throttles == Standing()
 
 
