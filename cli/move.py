@@ -16,6 +16,14 @@ _RATE_HELP = "as in 5000000, 500k, 5MB or 5MiB"
 ThrottleOption = Annotated[
     str | None, typer.Option("--throttle", metavar="RATE", help=f"Bytes/s of each broker's moves, {_RATE_HELP}.")
 ]
+FinishByOption = Annotated[
+    str | None,
+    typer.Option("--finish-by", metavar="TIME", help="Keep the lowest throttle that ends it by then, as in 06:00."),
+]
+BetweenOption = Annotated[
+    str | None,
+    typer.Option("--between", metavar="RATE,RATE", help="The lowest and highest throttle of --finish-by: 1MB,50MB."),
+]
 WatchOption = Annotated[bool, typer.Option("--watch", help="Show progress until the move has ended.")]
 TimeoutOption = Annotated[
     int,
@@ -57,6 +65,8 @@ def execute(
     bootstrap_server: BootstrapOption,
     command_config: CommandConfigOption = None,
     throttle: ThrottleOption = None,
+    finish_by: FinishByOption = None,
+    between: BetweenOption = None,
     log_dirs_throttle: Annotated[
         str | None,
         typer.Option(
@@ -86,8 +96,8 @@ def execute(
     from cli.move_execute import execute as run
 
     return run(
-        plan, bootstrap_server, command_config, throttle, log_dirs_throttle, additional, batch_size, timeout, force,
-        watch, admin, json_wanted,
+        plan, bootstrap_server, command_config, throttle, finish_by, between, log_dirs_throttle, additional,
+        batch_size, timeout, force, watch, admin, json_wanted,
     )  # fmt: skip
 
 
@@ -98,6 +108,8 @@ def verify(
     command_config: CommandConfigOption = None,
     preserve_throttles: PreserveOption = False,
     watch: WatchOption = False,
+    finish_by: FinishByOption = None,
+    between: BetweenOption = None,
     admin: AdminOption = None,
     json_wanted: JsonOption = False,
 ) -> int:
@@ -107,7 +119,9 @@ def verify(
     """
     from cli.move_verify import verify as run
 
-    return run(plan, bootstrap_server, command_config, preserve_throttles, watch, admin, json_wanted)
+    return run(
+        plan, bootstrap_server, command_config, preserve_throttles, watch, finish_by, between, admin, json_wanted
+    )
 
 
 @app.command()

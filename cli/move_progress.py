@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.move_inputs import read_rollback
-from cli.quantities import show_duration
+from cli.quantities import show_duration, show_moment
 from cli.sidecars import admin_addresses, ask_all
 from planning.units import show_rate, show_size
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from control.move_admin import MoveAdmin
     from control.move_following import Tick
+    from control.move_pacing import Pacer
+    from planning.finish_by import Pace
     from planning.reassignment_json import ReassignmentPlan
 
 _LINE_SECONDS = 10.0  # between lines where nobody watches: in a log file
@@ -30,20 +34,26 @@ def follow(
     at_once: int | None,
     admin: Sequence[str] | None,
     json_wanted: bool,
+    pacer: Pacer | None = None,
+    finish_by: datetime | None = None,
 ) -> None:
-    """Show progress until nothing of the plan moves. With `json_wanted`, each look is a line of JSON."""
+    """Show progress until nothing of the plan moves. With `json_wanted`, each look is a line of JSON.
+
+    `pacer` keeps the throttle for the deadline `finish_by`.
+    """
     from control.move_following import Follower
 
     terminal = sys.stdout.isatty()
     shown_at = -_LINE_SECONDS
     shown = ""
-    follower = Follower(connect, plan, read_rollback(plan_file), time.monotonic, time.sleep, at_once)
+    follower = Follower(connect, plan, read_rollback(plan_file), time.monotonic, time.sleep, at_once, pacer)
     for tick in follower.ticks():
         lag = _lag(admin)
+        throttle = tick.pace.rate if tick.pace is not None else throttle
         if json_wanted:
-            print(json.dumps(_as_json(tick, throttle, lag)), flush=True)
+            print(json.dumps(_as_json(tick, throttle, lag, finish_by)), flush=True)
             continue
-        line = _line(tick, throttle, lag)
+        line = _line(tick, throttle, lag, finish_by)
         if terminal:
             print(f"\r\x1b[K{line}", end="", flush=True)
         elif line != shown and time.monotonic() - shown_at >= _LINE_SECONDS:
@@ -66,7 +76,7 @@ def _lag(admin: Sequence[str] | None) -> int | None:
     return sum(lags) if lags else None
 
 
-def _line(tick: Tick, throttle: int | None, lag: int | None) -> str:
+def _line(tick: Tick, throttle: int | None, lag: int | None, finish_by: datetime | None) -> str:
     if tick.seen is None or tick.progress is None:
         return f"the cluster gives no answer ({tick.away}); the move goes on, and so does this"
     counts = _counts(tick)
@@ -88,7 +98,20 @@ def _line(tick: Tick, throttle: int | None, lag: int | None) -> str:
         of = f" of {show_rate(throttle)}" if throttle is not None else ""
         left = "stands still" if slowest.seconds_left is None else f"{show_duration(slowest.seconds_left)} left"
         parts.append(f"{left}: broker {slowest.broker} receives {show_rate(_rounded(slowest.rate))}{of}")
+    if finish_by is not None and tick.pace is not None:
+        parts.append(f"to end by {show_moment(finish_by)}: {_prospect(tick.pace)}")
     return ", ".join(parts)
+
+
+def _prospect(pace: Pace) -> str:
+    rate = show_rate(_rounded(pace.rate))
+    if pace.late is None:
+        return f"never at {rate}"
+    if pace.late:
+        return f"{show_duration(pace.late)} late at {rate}"
+    if pace.is_held_up:
+        return f"perhaps late, as less arrives than the {rate} that are allowed now"
+    return f"in time at {rate}"
 
 
 def _counts(tick: Tick) -> Mapping[str, int]:
@@ -100,11 +123,19 @@ def _rounded(rate: float) -> float:
     return float(f"{rate:.3g}")
 
 
-def _as_json(tick: Tick, throttle: int | None, lag: int | None) -> dict[str, Any]:
+def _as_json(tick: Tick, throttle: int | None, lag: int | None, finish_by: datetime | None) -> dict[str, Any]:
     if tick.seen is None or tick.progress is None:
         return {"away": tick.away}
     progress, slowest = tick.progress, tick.progress.slowest
+    deadline: dict[str, Any] = {}
+    if finish_by is not None and tick.pace is not None:
+        deadline = {
+            "finish_by": finish_by.isoformat(),
+            "seconds_late": tick.pace.late,
+            "held_up": tick.pace.is_held_up,
+        }
     return {
+        **deadline,
         "partitions": _counts(tick),
         "bytes_copied": progress.copied,
         "bytes_to_copy": progress.total,

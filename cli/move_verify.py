@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli import move_progress
-from cli.errors import CommandError
+from cli.errors import WRONG_USAGE, CommandError
+from cli.move_deadline import FinishBy, read_finish_by
 from cli.move_inputs import connector, read_plan, read_rollback, told_errors
 from cli.output import print_table
 
@@ -36,14 +37,21 @@ def verify(
     command_config: Path | None,
     preserve_throttles: bool,
     watch: bool,
+    finish_by: str | None,
+    between: str | None,
     sidecars: Sequence[str] | None,
     json_wanted: bool,
 ) -> int:
     """Show the state of each partition of a plan; put back what stood before its throttle where it has ended."""
+    wanted = read_finish_by(finish_by, between)
+    if wanted is not None and not watch:
+        raise CommandError("--finish-by needs --watch: the rate is kept for as long as this stays.", WRONG_USAGE)
     plan = read_plan(plan_file)
     connect = connector(bootstrap_server, command_config)
     with told_errors():
-        if watch:
+        if wanted is not None:
+            _pace(connect, plan, plan_file, wanted, sidecars, json_wanted)
+        elif watch:
             from control.move_journal import JournalFile
 
             with connect() as admin:
@@ -52,6 +60,27 @@ def verify(
             move_progress.follow(connect, plan, plan_file, max(rates, default=None), None, sidecars, json_wanted)
         with connect() as admin:
             return finish(admin, plan, plan_file, preserve_throttles=preserve_throttles, json_wanted=json_wanted)
+
+
+def _pace(
+    connect: Callable[[], MoveAdmin],
+    plan: ReassignmentPlan,
+    plan_file: Path,
+    wanted: FinishBy,
+    sidecars: Sequence[str] | None,
+    json_wanted: bool,
+) -> None:
+    """Take up a move that is to end by a deadline, until nothing of it moves."""
+    from control.errors import MoveError
+    from control.move_journal import JournalFile
+    from control.move_pacing import Pacer
+
+    file = JournalFile(plan_file)
+    with file.locked() as mine:
+        if not mine:
+            raise MoveError("another `weir move` is at work on this plan, and keeps its throttle")
+        pacer = Pacer(file, wanted.deadline(), clock=time.monotonic, sleep=time.sleep)
+        move_progress.follow(connect, plan, plan_file, None, None, sidecars, json_wanted, pacer, wanted.moment)
 
 
 def finish(

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from control.errors import ControlError, MoveError
 from control.move_admin import MoveAdmin
 from control.move_journal import JournalFile
-from control.move_look import growth, look, moves_of
+from control.move_look import copies_of, growth, look, moves_of
+from control.move_pacing import Deadline, moving_of
 from control.move_throttling import MoveThrottling
 from planning.assignment import Brokers, Partition, Replica
+from planning.finish_by import Pace, first_pace
 from planning.move_status import needed_rates, next_to_move
 from planning.move_throttle import wanted_throttle
 from planning.reassignment_json import ReassignmentPlan
@@ -57,6 +59,7 @@ class Execution:
         self._sleep = sleep
         self._throttling = MoveThrottling(admin, file, sleep)
         self._seen = look(admin, plan)
+        self._rate = orders.throttle
 
     @property
     def before(self) -> dict[Partition, Brokers]:
@@ -88,14 +91,33 @@ class Execution:
             self._check_that_none_is_lost()
             self._check_inflow()
 
+    def plan_pace(self, deadline: Deadline) -> Pace:
+        """Choose the throttle that ends the move by a deadline. Watches for INFLOW_SECONDS what producers write.
+
+        One that would never let it end is refused, unless forced.
+        """
+        moves = moves_of(self._plan.brokers, self._seen)
+        moving = {partition: self._seen.states[partition] for partition, move in moves.items() if move.destinations}
+        grown = growth(self._admin, moving, INFLOW_SECONDS, self._clock, self._sleep) if moving else {}
+        now = self._clock()
+        seen = moving_of(self._seen, copies_of(self._admin, self._plan.brokers, self.before, self._seen))
+        pace = first_pace(now, deadline.at - now, seen, grown, deadline.limits)
+        if pace.late is None and not self._orders.force:
+            raise MoveError(
+                f"under {show_rate(pace.rate)}, the most that is allowed, the move would never end beside what"
+                " producers write: allow more, or --force"
+            )
+        self._rate = pace.rate
+        return pace
+
     def throttle(self) -> None:
-        """Set the throttle that was ordered; where none was, write down that none is this move's."""
+        """Set the throttle that was ordered or chosen; where none was, write down that none is this move's."""
         disk_brokers = {replica.broker for replica in self._plan.log_dirs}
         orders = self._orders
         self._throttling.begin(
             wanted_throttle(
                 moves_of(self._plan.brokers, self._seen),
-                orders.throttle,
+                self._rate,
                 disk_brokers,
                 orders.replica_alter_log_dirs_throttle,
             ),

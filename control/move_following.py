@@ -10,8 +10,10 @@ from control.move_admin import MoveAdmin
 from control.move_execution import start
 from control.move_journal import JournalFile
 from control.move_look import Look, copies_of, look
+from control.move_pacing import Pacer
 from control.move_throttling import MoveThrottling
 from planning.assignment import Brokers, Partition, Replica
+from planning.finish_by import Pace
 from planning.move_status import Progress, ProgressMeter, next_to_move
 from planning.move_throttle import PutBack
 from planning.reassignment_json import ReassignmentPlan
@@ -34,13 +36,14 @@ class Tick:
     seen: Look | None = None
     progress: Progress | None = None
     away: str | None = None
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Follower:
     """How to follow a move: `connect` opens a new connection. `clock` and `sleep` are in seconds.
 
-    `at_once` is None where nothing is begun any more, else as in Orders.
+    `at_once` is None where nothing is begun any more, else as in Orders. `pacer` keeps the rate for a deadline.
     """
 
     connect: Callable[[], MoveAdmin]
@@ -49,6 +52,7 @@ class Follower:
     clock: Callable[[], float]
     sleep: Callable[[float], None]
     at_once: int | None = None
+    pacer: Pacer | None = None
 
     def ticks(self) -> Iterator[Tick]:
         """Yield a look now and then, until nothing of the plan moves and nothing more is to begin.
@@ -62,7 +66,7 @@ class Follower:
             while True:
                 try:
                     admin = admin or self.connect()
-                    seen, progress = self._step(admin, meter)
+                    tick, seen = self._step(admin, meter)
                 except ControlError as error:
                     now = self.clock()
                     away_since = now if away_since is None else away_since
@@ -74,7 +78,7 @@ class Follower:
                     yield Tick(away=error.reason)
                 else:
                     away_since = None
-                    yield Tick(seen, progress)
+                    yield tick
                     if seen.is_quiet and not (self.at_once is not None and seen.waiting):
                         return
                 self.sleep(POLL_SECONDS)
@@ -82,11 +86,13 @@ class Follower:
             if admin is not None:
                 admin.close()
 
-    def _step(self, admin: MoveAdmin, meter: ProgressMeter) -> tuple[Look, Progress]:
+    def _step(self, admin: MoveAdmin, meter: ProgressMeter) -> tuple[Tick, Look]:
         seen = look(admin, self.plan)
         if self.at_once is not None:
             start(admin, self.plan, next_to_move(seen.statuses, self.at_once))
-        return seen, meter.look(self.clock(), copies_of(admin, self.plan.brokers, self.before, seen))
+        copies = copies_of(admin, self.plan.brokers, self.before, seen)
+        pace = self.pacer.step(admin, seen, copies) if self.pacer is not None else None
+        return Tick(seen, meter.look(self.clock(), copies), pace=pace), seen
 
 
 @dataclass(frozen=True, slots=True)

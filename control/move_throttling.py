@@ -20,6 +20,7 @@ from planning.move_throttle import (
     claims_for,
     emptied_lists,
     put_back,
+    rated_anew,
 )
 
 _TRIES = 4
@@ -60,6 +61,25 @@ class MoveThrottling:
             if undo:
                 self.end(claims)
             raise
+
+    def change_rate(self, rate: int) -> None:
+        """Give the rates that the move has set, and nobody has changed since, another value (bytes/s).
+
+        What is to be set is written down first, so a kill leaves what the next `verify` puts back.
+        """
+        journal = self.journal
+        if journal is None or journal.ended:
+            return
+        claims = journal.claims
+
+        def to_do() -> tuple[ConfigChange, ...]:
+            nonlocal claims
+            standing = self._standing(set(claims.brokers) & set(self._admin.brokers()), ())
+            claims, changes = rated_anew(claims, standing, rate)
+            self._file.write(Journal(self._cluster_id, claims))
+            return changes
+
+        self._until_nothing_to_do("Changing the throttle", to_do)
 
     def end(self, claims: Claims, still_moving: Collection[Partition] = ()) -> PutBack:
         """Put back what stood before the move, and read it back. Returns what was changed, and what has to stay.

@@ -188,6 +188,24 @@ def changes_to_set(claims: Claims, standing: Standing) -> tuple[ConfigChange, ..
     return tuple(changes)
 
 
+def rated_anew(claims: Claims, standing: Standing, rate: int) -> tuple[Claims, tuple[ConfigChange, ...]]:
+    """Return the claims and changes that give the replication rates of a move that runs another value.
+
+    A rate that is not what the move has set is somebody else's by now, and stays; so does that of a broker that is
+    down.
+    """
+    rates = []
+    changes = []
+    for claim in claims.rates:
+        now = standing.rates.get(claim.broker, {}).get(claim.setting)
+        if claim.setting == DISK_RATE or now not in claim.values or now == str(rate):
+            rates.append(claim)
+            continue
+        rates.append(RateClaim(claim.broker, claim.setting, claim.before, (now, str(rate))))
+        changes.append(ConfigChange("broker", str(claim.broker), claim.setting, "set", str(rate)))
+    return Claims(tuple(rates), claims.lists), tuple(changes)
+
+
 def put_back(claims: Claims, standing: Standing, still_moving: Collection[Partition] = ()) -> PutBack:
     """Return what puts back what stood before a move, whatever else has changed since.
 

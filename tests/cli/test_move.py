@@ -1,6 +1,7 @@
 """`weir move` with options and files that are wrong, and what it prints of a cluster in memory."""
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from cli.main import main
 from control import move_admin
 from control.move_admin import MoveAdmin
+from control.move_journal import JournalFile
 from planning.assignment import Partition, Replica
 from planning.move_throttle import Standing
 from planning.reassignment_json import format_reassignment, parse_reassignment
@@ -83,6 +85,74 @@ def test_rate_that_is_none_is_refused(option: str, plan: Path, capsys: pytest.Ca
     status, sentence = failing(capsys, *planned("execute", plan, option, "fast"))
     assert status == 2
     assert sentence.startswith(f"{option}: 'fast' is not a rate")
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "sentence"),
+    [
+        ("execute", ("--finish-by", "06:00", "--throttle", "1MB"), "--throttle sets a rate and --finish-by finds one"),
+        ("execute", ("--between", "1MB,2MB"), "--between says which rates --finish-by may use: give both."),
+        ("verify", ("--between", "1MB,2MB", "--watch"), "--between says which rates --finish-by may use: give both."),
+        ("verify", ("--finish-by", "06:00"), "--finish-by needs --watch"),
+        ("execute", ("--finish-by", "soon"), "--finish-by: 'soon' is not a time"),
+        ("execute", ("--finish-by", "06:00", "--between", "1MB"), "--between: '1MB' is no range"),
+        ("execute", ("--finish-by", "06:00", "--between", "2MB,1MB"), "--between: '2MB,1MB' is no range"),
+        ("execute", ("--finish-by", "06:00", "--between", "0,1MB"), "--between: '0,1MB' is no range"),
+        ("execute", ("--finish-by", "06:00", "--between", "1MB,fast"), "--between: 'fast' is not a rate"),
+    ],
+)
+def test_wrong_use_of_finish_by_is_told(
+    command: str, words: tuple[str, ...], sentence: str, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, said = failing(capsys, *planned(command, plan, *words))
+    assert status == 2
+    assert said.startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("limits", "prospect"), [("1,900MB", "in time at "), ("1,1kB", " late at 1 kB/s")], ids=["in time", "late"]
+)
+def test_finish_by_stays_and_tells_whether_it_will_be_made(
+    limits: str, prospect: str, cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tomorrow = (datetime.now().astimezone() + timedelta(days=1)).isoformat(timespec="seconds")
+    looks = iter(range(20))
+
+    def progress(name: str) -> None:
+        if name == "reassignments" and next(looks, None) is None:
+            cluster.end_moves()
+
+    cluster.before_each = progress
+    cluster.size = 4_000_000_000
+    assert main(planned("execute", plan, "--finish-by", tomorrow, "--between", limits)) == 0
+    out = capsys.readouterr().out
+    assert "to end by " in out
+    assert prospect in out
+    assert cluster.throttles == Standing()
+
+
+def test_verify_takes_a_deadline_up_and_is_alone_in_that(
+    cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(planned("execute", plan, "--throttle", "1MB"))
+    capsys.readouterr()
+    tomorrow = (datetime.now().astimezone() + timedelta(days=1)).isoformat(timespec="seconds")
+    options = ("--watch", "--finish-by", tomorrow, "--between", "2MB,3MB", "--json")
+    with JournalFile(plan).locked():
+        status, sentence = failing(capsys, *planned("verify", plan, *options))
+    assert (status, sentence) == (1, "another `weir move` is at work on this plan, and keeps its throttle.")
+    looks = iter(range(20))
+
+    def progress(name: str) -> None:
+        if name == "reassignments" and next(looks, None) is None:
+            cluster.end_moves()
+
+    cluster.before_each = progress
+    assert main(planned("verify", plan, *options)) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (lines[0]["throttle"], lines[0]["finish_by"], lines[0]["seconds_late"]) == (2_000_000, tomorrow, 0)
+    assert lines[-1]["done"] is True
+    assert cluster.throttles == Standing()
 
 
 def test_execute_prints_and_keeps_the_way_back(

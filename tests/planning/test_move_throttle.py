@@ -21,6 +21,7 @@ from planning.move_throttle import (
     claims_for,
     emptied_lists,
     put_back,
+    rated_anew,
     wanted_throttle,
 )
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
@@ -355,3 +356,19 @@ def test_claim_on_a_rate_that_stood_is_kept_when_it_is_the_same(
     assert all(claim == RateClaim(claim.broker, claim.setting, before, ("100",)) for claim in claims.rates)
     settings.end(claims)
     assert settings.standing == standing
+
+
+def test_other_rate_is_given_only_where_the_moves_own_stands() -> None:
+    claims = Claims(
+        (
+            RateClaim(1, LEADER_RATE, "7", ("100",)),
+            RateClaim(1, FOLLOWER_RATE, None, ("100",)),
+            RateClaim(1, DISK_RATE, None, ("100",)),
+            RateClaim(2, LEADER_RATE, None, ("100",)),
+            RateClaim(3, LEADER_RATE, None, ("100",)),
+        )
+    )
+    rates = {1: {LEADER_RATE: "100", FOLLOWER_RATE: "55", DISK_RATE: "100"}, 2: {}}
+    changed, changes = rated_anew(claims, Standing(rates, {}), 200)
+    assert changes == (ConfigChange("broker", "1", LEADER_RATE, "set", "200"),)
+    assert changed.rates == (RateClaim(1, LEADER_RATE, "7", ("100", "200")), *claims.rates[1:])

@@ -1,0 +1,148 @@
+"""A move that is kept to a deadline, against a cluster in memory."""
+
+from pathlib import Path
+
+import pytest
+
+from control.errors import ControlError, MoveError
+from control.move_execution import Execution, Orders
+from control.move_following import Follower, Tick, verify
+from control.move_journal import JournalFile
+from control.move_pacing import Deadline, Pacer
+from planning.assignment import Partition, Replica
+from planning.finish_by import Limits
+from planning.move_throttle import Standing
+from planning.reassignment_json import ReassignmentPlan
+from tests.fakes.move_cluster import FakeCluster
+from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
+
+P0 = Partition("orders", 0)
+SIZE = 1_000_000
+PLAN = ReassignmentPlan({P0: (2,)}, {})
+
+
+class Moved(FakeCluster):
+    """A cluster that copies as fast as the follower's rate allows, or, where it has none, not at all."""
+
+    def __init__(self) -> None:
+        super().__init__({P0: (1,)}, size=SIZE)
+        self.part = 1.0
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if P0 in self.moving:
+            replica = Replica(*P0, 2)
+            arrived = int(int(self.rates[2].get(FOLLOWER_RATE, "0")) * self.part * seconds)
+            self.copied[replica] = self.copied.get(replica, 0) + arrived
+            if self.copied[replica] >= self.size:
+                self.end_moves()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> JournalFile:
+    (tmp_path / "plan.json").write_text("the plan")
+    return JournalFile(tmp_path / "plan.json")
+
+
+def begun(cluster: Moved, file: JournalFile, deadline: Deadline, *, force: bool = False) -> Pacer:
+    run = Execution(cluster, PLAN, file, Orders(force=force), clock=cluster.clock, sleep=cluster.sleep)
+    run.check()
+    pace = run.plan_pace(deadline)
+    run.throttle()
+    run.start()
+    return Pacer(file, deadline, clock=cluster.clock, sleep=cluster.sleep, pace=pace)
+
+
+def followed(cluster: Moved, pacer: Pacer) -> list[Tick]:
+    return list(Follower(lambda: cluster, PLAN, {P0: (1,)}, cluster.clock, cluster.sleep, pacer=pacer).ticks())
+
+
+@pytest.mark.parametrize("part", [0.8, 1.0])
+def test_move_ends_at_its_deadline_and_leaves_nothing(file: JournalFile, part: float) -> None:
+    cluster = Moved()
+    cluster.part = part
+    pacer = begun(cluster, file, Deadline(100.0, Limits()))
+    cluster.requests.clear()
+    ticks = followed(cluster, pacer)
+    assert cluster.clock() == pytest.approx(100.0, abs=3.0)
+    rates = [tick.pace.rate for tick in ticks if tick.pace is not None]
+    assert (len(set(rates)) > 1) == (part < 1)
+    assert cluster.requests.count("describe_configs") <= 6 * (len(set(rates)) - 1)  # only where the rate changes
+    verify(cluster, PLAN, file, {}, sleep=cluster.sleep)
+    assert cluster.throttles == Standing()
+
+
+def test_move_that_was_killed_is_taken_up_at_the_rate_that_stayed(file: JournalFile) -> None:
+    cluster = Moved()
+    begun(cluster, file, Deadline(100.0, Limits()))
+    cluster.sleep(30.0)
+    stayed = int(cluster.rates[2][FOLLOWER_RATE])
+    pacer = Pacer(file, Deadline(60.0, Limits()), clock=cluster.clock, sleep=cluster.sleep)
+    ticks = followed(cluster, pacer)
+    assert ticks[0].pace is not None and ticks[0].pace.rate == stayed
+    assert cluster.clock() == pytest.approx(60.0, abs=3.0)
+
+
+def test_rate_that_somebody_changed_is_left_alone_and_the_others_follow(file: JournalFile) -> None:
+    cluster = Moved()
+    cluster.part = 0.8
+    pacer = begun(cluster, file, Deadline(100.0, Limits()))
+    cluster.rates[1][LEADER_RATE] = "123"
+    before = cluster.rates[2][FOLLOWER_RATE]
+    followed(cluster, pacer)
+    assert cluster.rates[1][LEADER_RATE] == "123"
+    assert cluster.rates[2][FOLLOWER_RATE] != before
+
+
+def test_kill_while_the_rate_changes_leaves_what_verify_puts_back(file: JournalFile) -> None:
+    cluster = Moved()
+    cluster.part = 0.8
+    pacer = begun(cluster, file, Deadline(100.0, Limits()))
+
+    class Killed(BaseException):
+        """Stands for SIGKILL: nothing catches it."""
+
+    def kill(name: str) -> None:
+        if name == "alter_configs":
+            raise Killed
+
+    cluster.before_each = kill
+    with pytest.raises(Killed):
+        followed(cluster, pacer)
+    cluster.before_each = lambda name: None
+    cluster.end_moves()
+    verify(cluster, PLAN, file, {}, sleep=cluster.sleep)
+    assert cluster.throttles == Standing()
+
+
+def test_rate_that_could_not_be_set_is_set_at_the_next_look(file: JournalFile) -> None:
+    cluster = Moved()
+    cluster.part = 0.8
+    pacer = begun(cluster, file, Deadline(100.0, Limits()))
+    failures = iter((True,))
+
+    def fail(name: str) -> None:
+        if name == "alter_configs" and next(failures, False):
+            raise ControlError("Changing configs", "no answer")
+
+    cluster.before_each = fail
+    ticks = followed(cluster, pacer)
+    assert [tick.away for tick in ticks if tick.away] == ["no answer"]
+    assert cluster.clock() == pytest.approx(100.0, abs=3.0)
+
+
+def test_limit_under_which_it_would_never_end_is_refused_unless_forced(file: JournalFile) -> None:
+    cluster = Moved()
+    cluster.grown_per_look = 3000  # within the three seconds that are watched: 1,000 bytes/s
+    deadline = Deadline(100.0, Limits(1, 900))
+    with pytest.raises(MoveError, match="would never end beside what producers write"):
+        begun(cluster, file, deadline)
+    assert cluster.throttles == Standing()
+    begun(cluster, file, deadline, force=True)
+    assert cluster.rates[2][FOLLOWER_RATE] == "900"
+
+
+def test_move_without_a_throttle_of_its_own_cannot_be_taken_up(file: JournalFile) -> None:
+    cluster = Moved()
+    with pytest.raises(MoveError, match="there is none to change"):
+        followed(cluster, Pacer(file, Deadline(60.0, Limits()), clock=cluster.clock, sleep=cluster.sleep))
