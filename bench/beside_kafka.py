@@ -1,4 +1,4 @@
-"""Which part of Kafka's own rate a sidecar should keep to, where both throttle: `python -m bench.followed`.
+"""Which part of Kafka's own rate a sidecar should keep to, where both throttle: `python -m bench.beside_kafka`.
 
 Kafka's throttle is set at a rate, the sidecar's at a part of it, on the same replicas. All parts are measured on one
 cluster, one after the other, so that the machine's noise is shared. Printed are the mean and the worst sliding second
@@ -35,7 +35,7 @@ _COLUMNS = {"MB/s": 0, "sides": 0, "part": 2, "mean": 3, "of the part": 3, "wors
 
 def main() -> int:
     """Measure; 1 where the default's part misses a bound."""
-    options = parser("bench.followed", "Measure sidecars beside Kafka's own throttle.")
+    options = parser("bench.beside_kafka", "Measure sidecars beside Kafka's own throttle.")
     options.add_argument("--mode", choices=MODES, default="kraft-4.1", help="of the cluster (kraft-4.1)")
     options.add_argument("--seconds", type=float, default=12.0, help="how long a move is to take (12)")
     options.add_argument("--rates", type=int, nargs="+", default=RATES, metavar="MB", help="MB/s (1 5 20)")
