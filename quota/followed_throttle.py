@@ -71,6 +71,11 @@ class FollowedThrottle:
         """The topics that have a list, or had one when their move began."""
         return self._lists.keys() | self.moves.keys()
 
+    @property
+    def has_rates(self) -> bool:
+        """Whether any rate is in force."""
+        return bool(self._rates)
+
     def take_rates(self, rates: Mapping[str, int], now: float) -> bool:
         """Take the broker's rates (bytes/s) by name. Returns whether one was set or changed."""
         changed = False

@@ -30,6 +30,8 @@ from quota.layers import Layer
 
 ROUND_SECONDS: Final = 1.0
 LISTS_PER_ROUND: Final = 500
+IDLE_LISTS_PER_ROUND: Final = 100
+"""The same while the broker has no rate."""
 TOPICS_SECONDS: Final = 10.0
 """How often all topics' names are asked for."""
 LISTS_PER_QUESTION: Final = 100
@@ -176,7 +178,9 @@ class ThrottleFollower:
         if self._wants_all_lists:
             await self._look_around()
             self._turn = deque(sorted(self._cluster.topics))
-        count = len(self._turn) if self._wants_all_lists else LISTS_PER_ROUND
+        # without a rate no list throttles anything, and a rate that is set has all of them read
+        each_round = LISTS_PER_ROUND if followed.has_rates else IDLE_LISTS_PER_ROUND
+        count = len(self._turn) if self._wants_all_lists else each_round
         wrong: dict[str, str] = {}
         due = sorted({*followed.topics, *self._next(count)})
         for start in range(0, len(due), LISTS_PER_QUESTION):

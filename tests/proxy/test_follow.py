@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from proxy.cluster import follow
-from proxy.cluster.follow import LISTS_PER_ROUND, WHAT
+from proxy.cluster.follow import IDLE_LISTS_PER_ROUND, LISTS_PER_ROUND, WHAT
 from proxy.log import FAULT_INTERVAL_SECONDS
 from quota.followed_throttle import NO_RATE, RATE_KEPT_SECONDS, Move
 from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
@@ -130,9 +130,9 @@ async def test_lists_of_many_topics_are_read_some_a_round_and_all_at_once_when_a
         await following.round()
         return [topic for some in cluster.brokers[1].lists_asked for topic in some]
 
-    assert await asked() == topics[:LISTS_PER_ROUND]
-    assert await asked() == [topics[7], *topics[LISTS_PER_ROUND : 2 * LISTS_PER_ROUND]]  # that one at each round
-    assert await asked() == [topics[7], *topics[2 * LISTS_PER_ROUND :]]
+    idle = IDLE_LISTS_PER_ROUND
+    assert await asked() == topics[:idle]
+    assert await asked() == [topics[7], *topics[idle : 2 * idle]]  # that one at each round
     cluster.rates = {1: {LEADER_RATE: "1000"}}
     assert await asked() == topics
     assert max(len(some) for some in cluster.brokers[1].lists_asked) == follow.LISTS_PER_QUESTION
