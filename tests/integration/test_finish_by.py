@@ -1,0 +1,61 @@
+"""`weir move --finish-by` on real brokers, whose sidecars follow Kafka's own throttle."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from lab.cluster import Cluster
+from lab.modes import MODES
+from lab.produce import LiveProducer
+from planning.move_throttle import Standing
+from tests.integration.move_commands import MB, MoveCommands, json_of
+from tests.integration.moves import filled
+from tests.throttle_names import LEADER_RATE
+
+pytestmark = pytest.mark.integration
+
+SECONDS = 32.0
+SIZE = 20 * MB
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    followed = {"cluster": {"follow_throttles": True}}
+    with MODES["kraft-4.1"].cluster(2, sidecars=True, poll_isr=True, sidecar_tables=followed) as cluster:
+        yield cluster
+        cluster.check_logs()
+
+
+@pytest.fixture
+def move(cluster: Cluster, tmp_path: Path) -> Iterator[MoveCommands]:
+    commands = MoveCommands(cluster, tmp_path)
+    yield commands
+    commands.admin.clear_native_throttle(cluster.broker_ids, ())
+    commands.admin.close()
+
+
+def test_move_ends_at_its_deadline_while_produce_changes(move: MoveCommands) -> None:
+    """After a third of the time producers begin to write."""
+    topic = filled(move.cluster, move.topic, [1], SIZE, partitions=2)
+    plan = move.plan(topic, {0: [1, 2], 1: [1, 2]})
+    deadline = datetime.now().astimezone() + timedelta(seconds=SECONDS)
+    begun = monotonic()
+    options = ("--finish-by", deadline.isoformat(), "--between", "100k,20MB", "--json")
+    with move.start("execute", plan, *options) as execute:
+        sleep(SECONDS / 3 - (monotonic() - begun))
+        standing = move.throttles().rates
+        with LiveProducer(move.cluster.bootstrap_servers, topic, [0, 1], rate=30, message_bytes=10_000):
+            move.admin.wait_for_reassignments(2 * SECONDS)
+            took = monotonic() - begun
+        out, error = execute.communicate(timeout=60)
+    assert execute.returncode == 0, error
+    rates = list(dict.fromkeys(str(line["throttle"]) for line in json_of(out) if "seconds_late" in line))
+    print(f"ended after {took:.1f} s of {SECONDS:g}, at {', '.join(rates)} bytes/s")
+    assert standing[1][LEADER_RATE] == standing[2][LEADER_RATE] == rates[0]
+    assert SIZE / SECONDS < int(rates[0]) < 2 * SIZE / SECONDS
+    assert len(rates) > 1
+    assert took == pytest.approx(SECONDS, rel=0.2)  # within 4 % on a machine that does nothing else
+    assert move.throttles() == Standing()
