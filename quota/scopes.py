@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar, NamedTuple
 
-from quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION
-
-_METADATA_TOPIC = CLUSTER_METADATA_TOPIC.encode()
+from quota.throttled_replicas import EVERY_PARTITION, NO_PARTITION
 
 
 class Ends(NamedTuple):
@@ -45,7 +43,7 @@ class AllBut:
 
 
 class Scope(ABC):
-    """The replicas that a quota covers."""
+    """The replicas that a quota covers. It is never asked about the cluster's metadata log: no quota covers that."""
 
     counts_in_sync: ClassVar[bool]
     """Whether bytes of replicas in sync count in the quota. They are never held back."""
@@ -87,8 +85,6 @@ class Recovering(Scope):
     def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends) -> Container[int]:
         if topic is None:
             return EVERY_PARTITION
-        if topic == _METADATA_TOPIC:
-            return NO_PARTITION
         excluded = _added(facts, topic, ends)
         if self.spares_under_min_isr:
             excluded |= facts.under_min_isr.get(topic, NO_PARTITION)
@@ -113,7 +109,7 @@ class Matching(Scope):
         return self.topics is not None
 
     def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends) -> Container[int]:
-        if topic == _METADATA_TOPIC or (self.peers is not None and ends.other not in self.peers):
+        if self.peers is not None and ends.other not in self.peers:
             return NO_PARTITION
         if self.racks is not None and facts.racks is not None and facts.racks.get(ends.other) not in self.racks:
             return NO_PARTITION

@@ -15,7 +15,9 @@ from quota.budget.strict import StrictQuota
 from quota.scopes import ClusterFacts, Ends
 from quota.settings import Clock, QuotaSettings, ThrottleSettings
 from quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, EveryPartition
-from quota.topic_names import TopicNames
+from quota.topic_names import CLUSTER_METADATA_ID, TopicNames
+
+_METADATA_LOG = CLUSTER_METADATA_TOPIC.encode()
 
 CONFIGURED = "configured"
 """The name of the quota of the listed replicas: `leader.` or `follower.replication.throttled.rate`."""
@@ -180,6 +182,8 @@ class SideQuotas:
         scope = quota.scope
 
         def covers(topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
+            if topic == _METADATA_LOG or topic_id == CLUSTER_METADATA_ID:
+                return NO_PARTITION
             if topic is None and scope.needs_names:
                 return self._while_unnamed(topic_id)
             return scope.partitions(self.facts, topic, ends)

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.metadata import NO_ID
 from quota.budget.ledger import CREDIT_SECONDS
-from quota.scopes import Matching, Reassigned, Recovering, Scope
+from quota.scopes import Ends, Matching, Reassigned, Recovering, Scope
 from quota.settings import Policy, QuotaSettings, SideName, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
+from quota.topic_names import CLUSTER_METADATA_ID
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
@@ -274,3 +276,12 @@ def test_waiting_topics_are_those_that_a_quota_holds_back() -> None:
     assert moving.throttle.waiting_topics() == {"behind"}
     moving.link.close()
     assert moving.throttle.waiting_topics() == set()
+
+
+@pytest.mark.parametrize("scope", [Recovering(), Matching(peers=frozenset({2})), Matching(topics=("*",))])
+def test_metadata_log_of_the_cluster_is_covered_by_no_quota(scope: Scope) -> None:
+    """Whoever holds it back cuts a broker off from the cluster."""
+    throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(quotas=(QuotaSettings("all", 0, scope),)))
+    for name, topic_id in ((b"__cluster_metadata", NO_ID), (None, CLUSTER_METADATA_ID)):
+        assert 0 not in throttle.throttled_partitions(name, topic_id, Ends(2, 2))
+    assert 0 in throttle.throttled_partitions(b"orders", NO_ID, Ends(2, 2))

@@ -3,8 +3,8 @@
 import pytest
 
 from quota.fetch.decisions import Forward, Hold
-from quota.scopes import Ends
-from quota.settings import ThrottleSettings
+from quota.scopes import Ends, Matching, Recovering
+from quota.settings import QuotaSettings, ThrottleSettings
 from quota.throttled_replicas import ALL_REPLICAS
 from quota.topic_names import CLUSTER_METADATA_ID
 from tests.fakes.conversation import mean_rate, worst_second
@@ -94,8 +94,10 @@ def test_a_fetch_of_unnamed_ids_alone_is_held_for_no_more_than_a_second() -> Non
         (ThrottleSettings(rate=MB), TOPIC_ID),
         (ThrottleSettings(replicas={"t": ALL_REPLICAS}), TOPIC_ID),
         (THROTTLING_T, CLUSTER_METADATA_ID),
+        (ThrottleSettings(quotas=(QuotaSettings("recovery", 0, Recovering()),)), CLUSTER_METADATA_ID),
+        (ThrottleSettings(quotas=(QuotaSettings("links", 0, Matching(peers=frozenset({2}))),)), CLUSTER_METADATA_ID),
     ],
-    ids=["no topics", "no rate", "cluster metadata"],
+    ids=["no topics", "no rate", "cluster metadata", "cluster metadata, recovery", "cluster metadata, links"],
 )
 def test_an_id_is_not_throttled_where_nothing_else_is_nor_that_of_the_cluster(
     settings: ThrottleSettings, topic_id: bytes
