@@ -18,7 +18,7 @@ from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from quota.topic_names import CLUSTER_METADATA_ID
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, mean_rate
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 MB = 1_000_000
@@ -285,3 +285,35 @@ def test_metadata_log_of_the_cluster_is_covered_by_no_quota(scope: Scope) -> Non
     for name, topic_id in ((b"__cluster_metadata", NO_ID), (None, CLUSTER_METADATA_ID)):
         assert 0 not in throttle.throttled_partitions(name, topic_id, Ends(2, 2))
     assert 0 in throttle.throttled_partitions(b"orders", NO_ID, Ends(2, 2))
+
+
+@pytest.mark.parametrize("version", [3, 12])
+def test_two_hops_with_unlike_standing_rates_keep_each_its_own(version: int) -> None:
+    """The follower's sidecar bounds what recovers, the leader's what is added."""
+    clock = MovedClock()
+    leader = Leader({(topic, 0): Log([BATCH] * BATCHES) for topic in TOPICS})
+    offsets = dict.fromkeys(leader.logs, 0)
+    sides: list[tuple[SideName, int, QuotaSettings]] = [
+        ("leader", 1, QuotaSettings("reassignment", 2 * RATE, Reassigned())),
+        ("follower", 2, QuotaSettings("recovery", RATE, Recovering())),
+    ]
+    throttles = [Throttle(side, broker, clock, ThrottleSettings(quotas=(quota,))) for side, broker, quota in sides]
+    for throttle in throttles:
+        throttle.set_adding_replicas(ADDING)
+    fetch: Callable[[], object]
+    if version < 7:
+        hop = NextHop(clock, throttles[0].link(2), leader)
+        fetch = Conversation(
+            clock, throttles[1].link(1), leader, Follower(offsets, version=version), next_hop=hop
+        ).exchange
+    else:
+        ingress = Hop(clock, throttles[0].link(2), SessionLeader(clock, leader))
+        egress = Hop(clock, throttles[1].link(1), ingress)
+        fetch = SessionFollower(clock, egress, offsets, version).fetch
+    begin = clock.now
+    while clock.now < begin + 2 * SECONDS:
+        fetch()
+        clock.move(0.008)
+    seconds = clock.now - begin
+    assert offsets[b"behind", 0] * BATCH / seconds == near(RATE)
+    assert offsets[b"added", 0] * BATCH / seconds == near(2 * RATE)
