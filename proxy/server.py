@@ -7,13 +7,14 @@ import gc
 import signal
 from pathlib import Path
 
+from proxy.capture.requirements import CaptureError
 from proxy.config.load import load_config
 from proxy.config.tables import Config
 from proxy.event_loop import new_event_loop, raise_descriptor_limit
 from proxy.log import configure_logging
 from proxy.sidecar import ListenError, Sidecar
 
-__all__ = ["ListenError", "run_sidecar"]
+__all__ = ["CaptureError", "ListenError", "run_sidecar"]
 
 _COLLECTIONS = 1_000, 20, 50
 """When Python looks for reference cycles: after so many new objects, after so many looks at those, and so on.
@@ -23,11 +24,12 @@ All objects are looked at after a million new ones: with 50,000 topics on a link
 """
 
 
-def run_sidecar(config: Config, path: Path, version: str) -> int:
+def run_sidecar(config: Config, path: Path | None, version: str) -> int:
     """Serve `config` until SIGTERM or SIGINT, then drain. Returns the exit status.
 
     It is 0 if the sidecar drained, or closed what was left at the end of its time; 1 if a second signal cut that short.
-    SIGHUP loads `path` again. Raises ListenError when an address cannot be listened on.
+    SIGHUP loads `path` again, if there is one. Raises ListenError when an address cannot be listened on, and
+    CaptureError when connections cannot be captured.
     """
     configure_logging(as_json=config.log.json, level=config.log.level)
     raise_descriptor_limit()
@@ -36,7 +38,7 @@ def run_sidecar(config: Config, path: Path, version: str) -> int:
         return runner.run(_serve(config, path, version))
 
 
-async def _serve(config: Config, path: Path, version: str) -> int:
+async def _serve(config: Config, path: Path | None, version: str) -> int:
     end, again, hang_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -67,10 +69,13 @@ async def _drained(sidecar: Sidecar, cut_short: asyncio.Event) -> bool:
     return draining in done
 
 
-async def _reload_when_asked(sidecar: Sidecar, path: Path, asked: asyncio.Event) -> None:
+async def _reload_when_asked(sidecar: Sidecar, path: Path | None, asked: asyncio.Event) -> None:
     while True:
         await asked.wait()
         asked.clear()
+        if path is None:
+            sidecar.log.warning("nothing_to_reload", reason="this sidecar was started without a file")
+            continue
         try:
             # in a thread, as a disk or the resolution of a host name may be slow
             sidecar.reload(await asyncio.to_thread(load_config, path))

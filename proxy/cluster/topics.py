@@ -37,6 +37,7 @@ class TopicPoll:
     """Asks for the topics of all `subscribers` every `poll_seconds`. `clock` gives monotonic seconds.
 
     With `needs_topic_ids`, a cluster without topic ids is asked again only when a broker is known to have them.
+    With `needs_brokers` it is asked for its brokers even while no subscriber wants a topic.
     """
 
     what = "topics"
@@ -47,11 +48,13 @@ class TopicPoll:
         clock: Callable[[], float],
         poll_seconds: float = DEFAULT_POLL_SECONDS,
         needs_topic_ids: bool = True,
+        needs_brokers: bool = False,
     ) -> None:
         self._subscribers = subscribers
         self._clock = clock
         self._poll_seconds = poll_seconds
         self._needs_topic_ids = needs_topic_ids
+        self._needs_brokers = needs_brokers
         self._at = clock()
 
     def due_now(self) -> None:
@@ -79,7 +82,7 @@ class TopicPoll:
         brokers, controller = client.view.brokers, client.view.controller
         topics: dict[bytes, Topic] = {}
         try:
-            for names in _shares(sorted(wanted)):
+            for names in [[]] if self._needs_brokers and not wanted else _shares(sorted(wanted)):
                 told = await client.question(self.what, partial(describe, names=names, with_partitions=with_partitions))
                 brokers, controller = told.brokers or brokers, told.controller
                 topics |= told.topics
