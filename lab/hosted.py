@@ -66,7 +66,7 @@ class HostedCluster(KraftCluster):
                 {
                     "broker_id": broker_id,
                     "admin": {"listen": place.admin_address},
-                    "cluster": {"bootstrap_servers": place.client_address, "poll_seconds": 1},
+                    "cluster": {"bootstrap_servers": ",".join(self.bootstrap_servers), "poll_seconds": 1},
                     "capture": {"port": PORT, **capture},
                     **(tables or {}),
                 }
