@@ -62,12 +62,12 @@ def split(
             kept: list[bytes] = []
             zero: list[bytes] = []
             work += len(entries) // stride
-            for start, (partition, _, _) in zip(
+            for start, (partition, _, max_bytes) in zip(
                 range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
             ):
                 entry = entries[start : start + stride]
                 if partition not in topic.behind and partition not in topic.unknown:
-                    kept.append(entry)
+                    (kept if max_bytes else zero).append(entry)  # 0 bytes as above
                 elif topic in granted_topics and topic.partitions[partition] in granted:
                     found[topic.partitions[partition]] = entry
                 elif partition in none_pays:
