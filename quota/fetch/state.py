@@ -107,11 +107,19 @@ class ReplicaPartition:
     def largest_batch(self) -> int:
         """What one whole batch of it may have, in bytes.
 
-        That is as much as was seen; but the first few batches of a topic may be small ones by chance. Where the next
-        size is not known either, it is as large a batch as a cluster with Kafka's defaults has.
+        That is as much as was seen of its topic. While few of its own were seen, they may be as large as any of the
+        side: what passes of a topic may be small ones alone, such as those in sync. And the first few of a topic may be
+        small ones by chance. Where the next size is not known either, one of them is as large as a cluster with Kafka's
+        defaults has.
         """
-        if self.batches.next_size or self.topic.batches.seen >= FEW:
+        if self.batches.next_size:
             return self.seen_batch
+        if self.topic.batches.seen >= FEW:
+            return (
+                self.seen_batch
+                if self.batches.seen >= FEW
+                else max(self.seen_batch, self.topic.largest_batch.size_of_any)
+            )
         return max(self.max_bytes, self.seen_batch, UNSEEN_BATCH_BYTES)
 
     def advance(self, fetch_offset: int) -> None:

@@ -218,3 +218,33 @@ def test_promise_of_a_partition_beside_another_of_its_topic_that_the_next_hop_le
         Partition(1, 1, 0, 0, 0, True, (100_000,), 25),
     )
     assert not violations(Scenario(3, "both", leader, follower, partitions, seconds=40.0, most_exchanges=50))
+
+
+def test_promise_of_a_quota_beside_what_the_next_hop_lets_pass_of_the_same_topic_holds() -> None:
+    """What the next hop did not throttle came in front of what was granted, and beside it, for all of its batches."""
+    leader = Side(20 * MB, (0, 1), order="round-robin", one_in=2)
+    follower = Side(500_000, (0, 1), order="round-robin")
+    partitions = (
+        Partition(0, 2, 0, 0, 0, True, (100_000,), 1),
+        Partition(0, 4, 0, 0, 0, True, (100_000,), 3),
+        Partition(0, 5, 0, 0, 0, True, (100_000,), 25),
+        Partition(2, 0, 0, 0, 0, False),
+    )
+    assert not violations(
+        Scenario(3, "both", leader, follower, partitions, bandwidth=500 * MB, seconds=25.0, most_exchanges=30)
+    )
+
+
+def test_promise_of_a_large_batch_of_a_topic_of_which_small_ones_in_sync_passed_holds() -> None:
+    """As much was reserved as one of those has, while another link brought a large batch of another topic."""
+    side = Side(MB, (0, 1), order="round-robin")
+    partitions = (
+        Partition(0, 0, 0, 0, 0, True, (900_000,), 2),
+        Partition(1, 1, 0, 0, 0, True, (900_000,), 1),
+        Partition(1, 2, 0, 0, 0, False, live_every=0.2),
+        Partition(0, 2, 1, 0, 0, True, (900_000,), 2),
+        Partition(1, 4, 1, 0, 0, False, live_every=0.2),
+    )
+    assert not violations(
+        Scenario(7, "follower", side, side, partitions, latency=0.005, seconds=25.0, most_exchanges=80)
+    )
