@@ -318,6 +318,7 @@ class InFlight:
     granted_bytes: int = 0  # all caps together
     grants_are_first: bool = False  # whether the grants stand in front of everything else
     is_probe: bool = False
+    is_paid: bool = False  # whether what came with this probe, or is likely to have come, was charged
     asks_all: bool = False  # whether it has every partition that waits, so that its answer is true for all
     forwarded_at: float = 0.0  # clock seconds
     max_wait_seconds: float = 0.0

@@ -248,3 +248,16 @@ def test_promise_of_a_large_batch_of_a_topic_of_which_small_ones_in_sync_passed_
     assert not violations(
         Scenario(7, "follower", side, side, partitions, latency=0.005, seconds=25.0, most_exchanges=80)
     )
+
+
+def test_promise_of_the_mean_beside_a_peer_that_never_reads_what_its_probes_bring_holds() -> None:
+    """Its offset probes had no answer that came whole, so what they brought was charged to nobody."""
+    side = Side(200_000, (0,), order="round-robin")
+    partitions = (
+        Partition(0, 1, 0, 0, 0, True, (900_000,), 1),
+        Partition(2, 0, 0, 0, 0, False, live_every=0.5),
+    )
+    rogues: tuple[Rogue, ...] = ("never reads",)
+    assert not violations(
+        Scenario(7, "follower", side, side, partitions, rogues=rogues, seconds=31.0, most_exchanges=80)
+    )
