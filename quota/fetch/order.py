@@ -100,6 +100,10 @@ class CatchUp:
             replica.granted_offset = replica.fetch_offset
             order.queue.granted(replica, cap)
 
+    def forget(self) -> None:
+        """Drop the ranking: its partitions are dropped."""
+        self._ranked, self._members, self._at_risk, self._ranked_at = [], frozenset(), [], float("-inf")
+
     def _paced(self, queue: GrantQueue) -> Sequence[ReplicaPartition]:
         """The partitions that an earlier hop lets through now, the one with the fewest bytes first.
 
