@@ -28,9 +28,9 @@ LEAST_GROWTH: Final = 256 * 2**20
 
 
 class Collector:
-    """Looks at all objects when `is_idle` says that no connection is open, or when `resident` bytes have doubled.
+    """Looks at all objects when there was no connection in two checks, or when `resident` bytes have doubled.
 
-    `look` does it.
+    `is_idle` says whether no connection is open. `look` does it.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Collector:
         self._look = look
         self._resident_then = 0  # after the last look
         self._looks_then = 0
+        self._was_idle = False
         self._thresholds = gc.get_threshold()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -62,8 +63,9 @@ class Collector:
 
     def check(self) -> None:
         """Look at everything if that is due."""
-        is_idle = self._is_idle() and _young_looks() > self._looks_then
-        if is_idle or self._resident() > self._resident_then + max(self._resident_then, LEAST_GROWTH):
+        was_idle, self._was_idle = self._was_idle, self._is_idle()
+        is_quiet = was_idle and self._was_idle and _young_looks() > self._looks_then
+        if is_quiet or self._resident() > self._resident_then + max(self._resident_then, LEAST_GROWTH):
             self._look()
             self._note()
 

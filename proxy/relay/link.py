@@ -186,12 +186,9 @@ class Link:
             self._note_kept()
             if self._kept_half >= _LARGE_FETCH:
                 pump.waits_in_line = True
-            pump.large_reads = (
-                stream.opaque
-                or stream.passing > SMALL_BUFFER_SIZE
-                or is_bulk
-                or (not is_requests and self._responses.observing)
-            )
+            pump.large_reads = stream.opaque or stream.passing > SMALL_BUFFER_SIZE or is_bulk
+            if not is_requests and self._responses.observing:
+                pump.large_reads = not self._responses.is_dense
         self._go_on_draining()
 
     def take(self, pump: Pump, view: memoryview) -> int:

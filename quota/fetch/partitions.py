@@ -83,8 +83,9 @@ class LinkPartitions:
 
     def waiting(self) -> Iterator[ReplicaPartition]:
         """Iterate over the partitions that are throttled and not known to be in sync."""
-        for topic in self.topics.values():
-            yield from topic.behind.values()
+        if self.behind_count:
+            for topic in self.topics.values():
+                yield from topic.behind.values()
         yield from self.unknown()
 
     def unknown(self) -> Iterator[ReplicaPartition]:
