@@ -15,8 +15,12 @@ from kafka.errors import (
     IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
+    NodeNotReadyError,
     NoReassignmentInProgressError,
+    NotControllerError,
+    TopicAlreadyExistsError,
     UnknownBrokerIdError,
+    UnknownTopicOrPartitionError,
 )
 
 from control.errors import ControlError
@@ -35,8 +39,11 @@ _UNSET = {"", "[]", "None", str(2**63 - 1)}
 _ASKED_OF_BROKERS = (LEADER_RATE, FOLLOWER_RATE, DISK_RATE, "num.io.threads")
 _ASKED_OF_TOPICS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 
-_MORE_TRIES = 5
 _RETRY_SECONDS = 0.2
+# What a broker that restarts, or a controller that changes, makes of a request. Every request here may be repeated.
+_PASSING = (KafkaConnectionError, NodeNotReadyError, NotControllerError)
+# kafka-python raises this, and no KafkaError, while the cluster has no controller.
+_NO_CONTROLLER = "Failed to find active controller id"
 
 _PREFERRED = 0  # ElectLeadersRequest.json: ElectionType
 _UNKNOWN_TOPIC = 3
@@ -71,7 +78,9 @@ class ClusterAdmin:
     """Connections to a cluster's controllers and brokers. Every method blocks, and raises ControlError.
 
     `client_options` are kafka-python's, such as those of control.client_properties.
-    `clock` and `sleep` (seconds) are used only by methods that wait for the cluster.
+    `clock` and `sleep` (seconds) are used only to wait for the cluster.
+    `patience_seconds`: how long a request is repeated while connections fail or the controller changes. It may be
+    changed at any time, and is `timeout_seconds` at first.
     """
 
     def __init__(
@@ -88,6 +97,7 @@ class ClusterAdmin:
         self._client_options = dict(client_options or {})
         self._clock = clock
         self._sleep = sleep
+        self.patience_seconds = timeout_seconds
         self._client = self._connect()
 
     def __enter__(self) -> Self:
@@ -144,7 +154,7 @@ class ClusterAdmin:
         self, topics: Iterable[str] | None, check: Callable[[Mapping[str, Any]], None]
     ) -> dict[Partition, PartitionState]:
         names = None if topics is None else list(topics)
-        described = self._ask("Asking for topics", lambda client: self._describe_topics(client, names))
+        described = self._ask("Asking for topics", lambda client: client.describe_topics(names))
         found = {}
         for topic in described:
             check(topic)
@@ -165,12 +175,18 @@ class ClusterAdmin:
             "configs": dict(configs or {}),
         }
         self._ask(
-            f"Creating topic {topic}", lambda client: client.create_topics({topic: wanted}, wait_for_metadata=True)
+            f"Creating topic {topic}",
+            lambda client: client.create_topics({topic: wanted}, wait_for_metadata=True),
+            done=TopicAlreadyExistsError,
         )
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
-        self._ask(f"Deleting topic {topic}", lambda client: client.delete_topics([topic]))
+        self._ask(
+            f"Deleting topic {topic}",
+            lambda client: client.delete_topics([topic]),
+            done=UnknownTopicOrPartitionError,
+        )
 
     def reassign(self, moves: Mapping[Partition, Sequence[int] | None]) -> None:
         """Start to move partitions to new replica lists; None in place of a list cancels the partition's move."""
@@ -294,28 +310,35 @@ class ClusterAdmin:
                 raise ControlError(f"Describing the configs of {label}", "nothing came back; does it exist?")
         return found
 
-    def _ask(self, action: str, ask: Callable[[KafkaAdminClient], Any]) -> Any:
-        """Ask. Where a broker is unknown, ask again with a new client: one looks for brokers every 5 minutes only.
+    def _ask(self, action: str, ask: Callable[[KafkaAdminClient], Any], *, done: type[KafkaError] | None = None) -> Any:
+        """Ask, again with a new client where it may help. ControlError names `action`.
 
-        Nothing was sent in that case. ControlError names `action`.
+        A client looks for brokers and the controller every 5 minutes only, so an old one may not find them.
+        `done` is the error that a repeated request gets where the one before it was carried out.
         """
+        begun = self._clock()
+        is_known = True
+        repeated = False
         with _refused(action):
-            try:
-                return ask(self._client)
-            except UnknownBrokerIdError:
+            while True:
+                try:
+                    return _asked(self._client, ask)
+                except UnknownBrokerIdError:
+                    if not is_known:
+                        raise
+                    is_known = False
+                except _PASSING:
+                    if self._clock() - begun >= self.patience_seconds:
+                        raise
+                    self._sleep(_RETRY_SECONDS)
+                except KafkaError as error:
+                    if repeated and done is not None and isinstance(error, done):
+                        return None
+                    raise
+                repeated = True
                 new = self._connect()  # if it fails, the old client can still be used
                 self._client.close()
                 self._client = new
-                return ask(new)
-
-    def _describe_topics(self, client: KafkaAdminClient, names: list[str] | None) -> Any:
-        """Ask for topics; where the broker does not answer, ask again, and the client then chooses another one."""
-        for _ in range(_MORE_TRIES):
-            try:
-                return client.describe_topics(names)
-            except KafkaConnectionError:
-                self._sleep(_RETRY_SECONDS)
-        return client.describe_topics(names)
 
     def _alter(
         self,
@@ -338,6 +361,15 @@ class ClusterAdmin:
 
 def _texts(configs: Mapping[str, object]) -> dict[str, str | None]:
     return {key: None if value is None else str(value) for key, value in configs.items()}
+
+
+def _asked(client: KafkaAdminClient, ask: Callable[[KafkaAdminClient], Any]) -> Any:
+    try:
+        return ask(client)
+    except RuntimeError as error:
+        if _NO_CONTROLLER in str(error):
+            raise NotControllerError("the cluster has no controller now") from error
+        raise
 
 
 def _check(action: str, error_code: int) -> None:

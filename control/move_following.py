@@ -65,7 +65,9 @@ class Follower:
         try:
             while True:
                 try:
-                    admin = admin or self.connect()
+                    if admin is None:
+                        admin = self.connect()
+                        admin.patience_seconds = POLL_SECONDS  # whoever looks on is to see at once that it is away
                     tick, seen = self._step(admin, meter)
                 except ControlError as error:
                     now = self.clock()
