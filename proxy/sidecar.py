@@ -147,7 +147,7 @@ class Sidecar:
         """
         self._state = "draining"
         seconds = self.config.limits.drain_seconds
-        self.log.info("draining", connections=self._connections(), seconds=seconds)
+        self.log.info("draining", connections=self.connections, seconds=seconds)
         await asyncio.gather(*(listener.drain(seconds) for listener in self.listeners))
 
     async def close(self) -> None:
@@ -336,7 +336,9 @@ class Sidecar:
     def _broker_hosts(self) -> dict[int, str]:
         return {broker_id: broker.host for broker_id, broker in self._cluster.client.view.brokers.items()}
 
-    def _connections(self) -> int:
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
         return sum(side.relay.connections for side in self.sides)
 
 
