@@ -28,6 +28,7 @@ from proxy.relay.pump import BLOCKED, IN_LINE, STOPPED, UNTAKEN, Pump
 from proxy.relay.replica_sources import ReplicaSources
 from proxy.relay.side import Side
 from proxy.relay.sliced_work import SlicedWork
+from proxy.relay.stats import Relayed
 from proxy.relay.transport import Transport
 
 _LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
@@ -157,6 +158,11 @@ class Link:
         self._fetches.close()
         self._relay.fetch_memory.drop(self)
         self._on_close(self)
+
+    @property
+    def relayed(self) -> Relayed:
+        """The bytes that both peers have sent so far."""
+        return Relayed(self._to_upstream.moved, self._to_client.moved)
 
     @property
     def is_reading(self) -> bool:
