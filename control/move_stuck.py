@@ -40,7 +40,7 @@ class StuckWatch:
         elif self._asked_at is None or now - self._asked_at >= ASKED_SECONDS:
             self._asked_at = now
             found = self._circumstances(admin, still, moving)
-            self._found = tuple(why_stuck(one, now, moving, found) for one in still)
+            self._found = tuple(why_stuck(one, now, self._meter.moving, found) for one in still)
         return self._found
 
     def _circumstances(self, admin: MoveAdmin, still: list[Still], moving: Mapping[Partition, Moving]) -> Circumstances:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from planning.assignment import Partition
@@ -52,9 +52,12 @@ class StillMeter:
 
     def __init__(self) -> None:
         self._lowest: dict[int, tuple[int, Still]] = {}
+        self.moving: Mapping[Partition, Moving] = {}
+        """The move as it was last known: without a leader nothing tells how far a partition is."""
 
     def look(self, now: float, moving: Mapping[Partition, Moving]) -> list[Still]:
         """Take in what every new replica is behind at `now` (s)."""
+        moving = self.moving = {partition: self._known(partition, one) for partition, one in moving.items()}
         left: dict[int, int] = {}
         for one in moving.values():
             for broker, behind in one.left.items():
@@ -65,6 +68,10 @@ class StillMeter:
                 self._lowest[broker] = behind, Still(broker, now, moving)
         self._lowest = {broker: lowest for broker, lowest in self._lowest.items() if left.get(broker)}
         return [still for _, still in self._lowest.values() if now - still.since >= STILL_SECONDS]
+
+    def _known(self, partition: Partition, one: Moving) -> Moving:
+        before = self.moving.get(partition)
+        return one if one.size or before is None else replace(before, leader=one.leader)
 
 
 def why_stuck(still: Still, now: float, moving: Mapping[Partition, Moving], found: Circumstances) -> Stuck:

@@ -10,7 +10,7 @@ from control.move_following import Follower, Tick, verify
 from control.move_journal import JournalFile
 from control.move_pacing import Deadline, DeadlinePacer
 from planning.assignment import Partition, Replica
-from planning.finish_by import Limits
+from planning.finish_by import Limits, Pace
 from planning.move_throttle import Standing
 from planning.reassignment_json import ReassignmentPlan
 from tests.fakes.move_cluster import FakeCluster
@@ -65,7 +65,7 @@ def test_move_ends_at_its_deadline_and_leaves_nothing(file: JournalFile, part: f
     cluster.requests.clear()
     ticks = followed(cluster, pacer)
     assert cluster.clock() == pytest.approx(100.0, abs=3.0)
-    rates = [tick.pace.rate for tick in ticks if tick.pace is not None]
+    rates = [tick.pace.rate for tick in ticks if isinstance(tick.pace, Pace)]
     assert (len(set(rates)) > 1) == (part < 1)
     assert cluster.requests.count("describe_configs") <= 6 * (len(set(rates)) - 1)  # only where the rate changes
     verify(cluster, PLAN, file, {}, sleep=cluster.sleep)
@@ -79,7 +79,7 @@ def test_move_that_was_killed_is_taken_up_at_the_rate_that_stayed(file: JournalF
     stayed = int(cluster.rates[2][FOLLOWER_RATE])
     pacer = DeadlinePacer(file, Deadline(60.0, Limits()), clock=cluster.clock, sleep=cluster.sleep)
     ticks = followed(cluster, pacer)
-    assert ticks[0].pace is not None and ticks[0].pace.rate == stayed
+    assert isinstance(ticks[0].pace, Pace) and ticks[0].pace.rate == stayed
     assert cluster.clock() == pytest.approx(60.0, abs=3.0)
 
 
