@@ -33,6 +33,7 @@ from tests.integration.move_commands import MoveCommands, json_of
 LEADER, FOLLOWER = 1, 2
 LIVE, MOVED = "live", "orders"
 PARTITIONS = range(10)
+LIVE_PARTITIONS = range(8)  # the producer has one request under way for each
 RECORD_BYTES = 10_000
 WARM_UP_SECONDS = 3.0
 SETTLED_SECONDS = 15.0  # the rates, after a move has begun
@@ -104,7 +105,8 @@ def main() -> int:
     ):
         cluster.create_topic(MOVED, {partition: [LEADER] for partition in PARTITIONS})
         fill(cluster.bootstrap_servers, MOVED, dict.fromkeys(PARTITIONS, size // len(PARTITIONS)))
-        cluster.create_topic(LIVE, {0: [LEADER, FOLLOWER][: 1 + chosen.followers]})
+        replicas = [LEADER, FOLLOWER][: 1 + chosen.followers]
+        cluster.create_topic(LIVE, dict.fromkeys(LIVE_PARTITIONS, replicas))
         _shape(cluster.places[LEADER].advertised, chosen.capacity, chosen.queue)
         move = MoveCommands(cluster, Path(folder))
         rate = chosen.produce / RECORD_BYTES
@@ -160,7 +162,7 @@ def _produce(servers: list[str], rate: float, before: float, seconds: float) -> 
     """Produce, and return the records of the last seconds."""
     gc.collect()
     gc.disable()
-    with LiveProducer(servers, LIVE, [0], rate=rate, message_bytes=RECORD_BYTES) as producer:
+    with LiveProducer(servers, LIVE, list(LIVE_PARTITIONS), rate=rate, message_bytes=RECORD_BYTES) as producer:
         time.sleep(before + seconds)
     gc.enable()
     if producer.failed:
@@ -187,7 +189,22 @@ def _shape(port: int, capacity: int, queue_ms: float) -> None:
     _run("tc", "qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb")
     for number, which in ((1, "sport"), (2, "dport")):
         shaped = ["tbf", "rate", f"{capacity * 8}bit", "burst", "16kb", "latency", f"{queue_ms}ms"]
-        _run("tc", "class", "add", "dev", "lo", "parent", "1:", "classid", f"1:{number}", "htb", "rate", "10gbit")
+        _run(
+            "tc",
+            "class",
+            "add",
+            "dev",
+            "lo",
+            "parent",
+            "1:",
+            "classid",
+            f"1:{number}",
+            "htb",
+            "rate",
+            "10gbit",
+            "quantum",
+            "1514",
+        )
         _run("tc", "qdisc", "add", "dev", "lo", "parent", f"1:{number}", "handle", f"{number}0:", *shaped)
         match = ["u32", "match", "ip", which, str(port), "0xffff", "flowid", f"1:{number}"]
         _run("tc", "filter", "add", "dev", "lo", "parent", "1:", "protocol", "ip", "prio", str(number), *match)

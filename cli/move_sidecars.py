@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cli.sidecars import admin_addresses, ask_all
 from planning.headroom import Passed
@@ -29,6 +29,23 @@ def passed(admin: Sequence[str] | None) -> Callable[[frozenset[str]], Mapping[in
     return ask
 
 
+class Replicated(NamedTuple):
+    """Record bytes of replicas that are not throttled, as one sidecar counted them; None for a side that it has not."""
+
+    received: int | None
+    sent: int | None
+
+
+def replicated(admin: Sequence[str] | None) -> dict[int, Replicated]:
+    """Ask what has been replicated so far, by broker."""
+    return {
+        int(status["broker_id"]): Replicated(
+            _unthrottled(status["sides"].get("follower")), _unthrottled(status["sides"].get("leader"))
+        )
+        for status in _statuses(admin)
+    }
+
+
 def sentences(admin: Sequence[str] | None) -> Callable[[], Mapping[int, str]]:
     """Return a function that asks who holds replicas up: a sentence of each broker whose sidecar knows it."""
 
@@ -52,6 +69,10 @@ def _statuses(admin: Sequence[str] | None) -> Iterator[dict[str, Any]]:
 
 def _throttles(status: Mapping[str, Any], topics: frozenset[str]) -> bool:
     return all(topics <= set(side["throttled_topics"]) for side in status["sides"].values())
+
+
+def _unthrottled(side: Mapping[str, Any] | None) -> int | None:
+    return None if side is None else sum(one["bytes"] for one in side["replication"] if not one["throttled"])
 
 
 def _passed(status: Mapping[str, Any]) -> Passed:
