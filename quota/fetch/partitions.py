@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from protocol.fetch import NO_LEADER_EPOCH
 from protocol.steps import Steps
+from quota.budget.ledger import StrictLedger
 from quota.counters import IntervalCounts
 from quota.fetch.grant_queue import GrantQueue
 from quota.fetch.sessions import FetchSessions
@@ -92,6 +94,17 @@ class LinkPartitions:
             for topic in self.topics.values():
                 for partition in topic.unknown:
                     yield topic.partitions[partition]
+
+    def largest_waiting(self) -> dict[StrictLedger, int]:
+        """Return the largest batch seen lately of topics that wait, in bytes, for each ledger that it counts in."""
+        sizes: dict[StrictLedger, int] = {}
+        for topic in self.topics.values():
+            size = topic.largest_batch.size
+            for quota, covered in topic.coverage:
+                is_larger = quota.limits and size > sizes.get(quota.ledger, 0)
+                if is_larger and any(partition in covered for partition in chain(topic.behind, topic.unknown)):
+                    sizes[quota.ledger] = size
+        return sizes
 
     # What a request changes
 
