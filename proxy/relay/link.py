@@ -28,6 +28,7 @@ from proxy.relay.pump import BLOCKED, IN_LINE, STOPPED, UNTAKEN, Pump
 from proxy.relay.replica_sources import ReplicaSources
 from proxy.relay.side import Side
 from proxy.relay.sliced_work import SlicedWork
+from proxy.relay.stats import Relayed
 from proxy.relay.transport import Transport
 
 _LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
@@ -164,6 +165,11 @@ class Link:
         self._requests.stream.drop()
         del self._to_upstream, self._to_client, self._requests_in, self._responses_in, self._requests, self._work
         self._linger = None
+
+    @property
+    def relayed(self) -> Relayed:
+        """The bytes that both peers have sent so far."""
+        return Relayed(self._to_upstream.moved, self._to_client.moved)
 
     @property
     def is_reading(self) -> bool:
