@@ -19,8 +19,7 @@ from proxy.admin.http import AdminServer
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.status import rate_settings, side_status
 from proxy.capture.capture import Capture
-from proxy.capture.nftables import Nftables, NftError
-from proxy.capture.requirements import CaptureError, check_machine
+from proxy.capture.requirements import CaptureError
 from proxy.cluster.followers import Followers
 from proxy.cluster.in_sync import InSyncReplicas
 from proxy.cluster.poll_metrics import poll_families
@@ -39,6 +38,8 @@ from proxy.relay.replica_sources import Addresses, ReplicaSources
 from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
+from proxy.shares.exchange import Exchange
+from proxy.shares.metrics import share_families
 from proxy.throttle.table import LayeredThrottle
 from quota.followed_throttle import Moves
 from quota.layers import Layer
@@ -116,7 +117,10 @@ class Sidecar:
             clock,
         )
         self.fleet = Fleet(config, self._broker_hosts, self.status, clock)
-        self.capture: Capture | None = None
+        self.capture = (
+            None if config.capture is None else Capture(config.capture, config.broker_id, self._relays, self.log)
+        )
+        self.exchange = Exchange(config.broker_id, (), self.fleet.targets, self.log, clock)
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -134,7 +138,10 @@ class Sidecar:
                 upstream = Upstream(egress.upstream, egress.peer)
                 listener = Listener(self._relays["follower"], egress.listen, upstream)
                 await self._listen(listener, f"egress[{index}]")
-            await self._start_capture()
+            if self.capture is not None:
+                self.listeners += await self.capture.listen()
+                self.capture.throttle_changed(self._is_throttled())
+                self.capture.start()
             with _named("admin", self.config.admin.listen):
                 self.admin_address = await self._admin.start(self.config.admin.listen)
         except (ListenError, CaptureError):
@@ -146,6 +153,7 @@ class Sidecar:
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self._cluster.start()
         self.history.start()
+        self.exchange.start()
         self._start_export()
         self._state = "serving"
 
@@ -156,7 +164,7 @@ class Sidecar:
         """
         self._state = "draining"
         seconds = self.config.limits.drain_seconds
-        self.log.info("draining", connections=self._connections(), seconds=seconds)
+        self.log.info("draining", connections=self.connections, seconds=seconds)
         if self.capture is not None:
             await self.capture.step_out()
         await asyncio.gather(*(listener.drain(seconds) for listener in self.listeners))
@@ -167,6 +175,7 @@ class Sidecar:
         self.history.close()
         if self._expiry is not None:
             self._expiry.cancel()
+        await self.exchange.close()
         await self._cluster.close()
         for listener in self.listeners:
             listener.abort()
@@ -245,7 +254,11 @@ class Sidecar:
         if self.capture is not None:
             self.process.is_captured = self.capture.is_in
         polled = poll_families(self.polls, self._clock())
-        return render(chain(families(self.sides, self.process), polled), accept)
+        return render(chain(families(self.sides, self.process), polled, share_families(self.exchange)), accept)
+
+    def answer_about_shares(self, body: bytes) -> msgspec.Struct:
+        """Answer another sidecar with which a rate is shared; ConfigError."""
+        return self.exchange.answer(body)
 
     # Inner workings
 
@@ -254,23 +267,6 @@ class Sidecar:
             await listener.start()
         self.listeners.append(listener)
         self.log.info("listening", role=route.partition("[")[0], **_route_status(listener))
-
-    async def _start_capture(self) -> None:
-        if self.config.capture is None:
-            return
-        check_machine()
-        try:
-            packet_filter = Nftables()
-        except NftError as error:
-            raise CaptureError(f"capture needs the kernel's packet filter: {error}") from error
-        sources = ReplicaSources(None, self._clock)
-        self.capture = Capture(
-            self.config.capture, self.config.broker_id, self._relays, sources, packet_filter, self.log
-        )
-        await self.capture.listen()
-        self.listeners += self.capture.listeners
-        self.capture.throttle_changed(self._is_throttled())
-        self.capture.start()
 
     def _is_throttled(self) -> bool:
         return any(side.throttle.settings.throttles for side in self.sides)
@@ -288,6 +284,7 @@ class Sidecar:
         if self.capture is not None:
             self.capture.throttle_changed(self._is_throttled())
         self._cluster.throttle_changed()
+        self.exchange.changed()
         self._await_expiry()
 
     def _follow_throttle(self, layer: Layer) -> None:
@@ -377,7 +374,9 @@ class Sidecar:
     def _broker_hosts(self) -> dict[int, str]:
         return {broker_id: broker.host for broker_id, broker in self._cluster.client.view.brokers.items()}
 
-    def _connections(self) -> int:
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
         return sum(side.relay.connections for side in self.sides)
 
 

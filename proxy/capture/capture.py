@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from proxy.capture.destination import original_destination
-from proxy.capture.nftables import NftError, PacketFilter
-from proxy.capture.requirements import drop_connections
+from proxy.capture.nftables import Nftables, NftError, PacketFilter
+from proxy.capture.requirements import CaptureError, check_machine, drop_connections
 from proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of
 from proxy.config.address import Address, IPAddress, numeric_address
 from proxy.config.tables import CaptureTable
@@ -34,7 +34,7 @@ class Capture:
     - It goes in by breaking the connections that stand, once: whoever had one comes back through the sidecar.
     - It steps out by letting new connections pass beside it, and closing those it carries between two requests.
 
-    `drop` is requirements.drop_connections, but for tests.
+    `packet_filter` and `drop` are the kernel's and requirements.drop_connections, but for tests.
     """
 
     def __init__(
@@ -42,9 +42,8 @@ class Capture:
         settings: CaptureTable,
         broker_id: int,
         relays: Mapping[SideName, Side],
-        sources: ReplicaSources,
-        packet_filter: PacketFilter,
         log: EventLog,
+        packet_filter: Callable[[], PacketFilter] | None = None,
         drop: DropConnections = drop_connections,
     ) -> None:
         self.settings = settings
@@ -53,8 +52,9 @@ class Capture:
         """Whether new connections are captured."""
         self._broker_id = broker_id
         self._relays = relays
-        self._sources = sources
-        self._filter = packet_filter
+        self._sources = ReplicaSources(None)
+        self._open_filter = packet_filter
+        self._filter: PacketFilter | None = None
         self._log = log
         self._drop = drop
         self._rules: CaptureRules | None = None
@@ -66,8 +66,14 @@ class Capture:
         self._running: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
-    async def listen(self) -> None:
-        """Listen for captured connections, on free ports. Raises OSError."""
+    async def listen(self) -> list[Listener]:
+        """Listen for captured connections, on free ports. Raises OSError; CaptureError for what the machine lacks."""
+        if self._open_filter is None:
+            check_machine()
+        try:
+            self._filter = (self._open_filter or Nftables)()
+        except NftError as error:
+            raise CaptureError(f"capture needs the kernel's packet filter: {error}") from error
         ports: dict[SideName, dict[int, int]] = {"leader": {}, "follower": {}}
         for side in self.settings.sides:
             for version, address in _LISTEN.items():
@@ -92,6 +98,7 @@ class Capture:
             settings.from_ == "anyone",
             settings.user,
         )
+        return self.listeners
 
     def start(self) -> None:
         """Begin to capture when it is wanted, and keep the kernel told that this process lives."""
@@ -137,7 +144,8 @@ class Capture:
         if self._running is not None:
             self._running.cancel()
         self.is_in = False
-        self._filter.close()
+        if self._filter is not None:
+            self._filter.close()
 
     @property
     def _knows_brokers(self) -> bool:
@@ -163,27 +171,24 @@ class Capture:
 
     def _stay(self) -> bool:
         """Tell the kernel whom to capture, and that this process lives. Returns whether it took that."""
-        rules = self._rules
-        if rules is None:
+        rules, packet_filter = self._rules, self._filter
+        if rules is None or packet_filter is None:
             return False
         try:
             if not self._has_table:
-                self._make(rules)
+                with contextlib.suppress(NftError):  # it is not there, as a rule
+                    packet_filter.run(f"delete table {rules.table}")
+                packet_filter.run(rules.create())
                 self._has_table = True
             if not self._has_addresses:
-                self._filter.run(rules.addresses(self._own, self._peers))
+                packet_filter.run(rules.addresses(self._own, self._peers))
                 self._has_addresses = True
-            self._filter.run(rules.stay_alive())
+            packet_filter.run(rules.stay_alive())
         except NftError as error:
             self._failed(str(error))
             return False
         self._failure = None
         return True
-
-    def _make(self, rules: CaptureRules) -> None:
-        with contextlib.suppress(NftError):  # it is not there, as a rule
-            self._filter.run(f"delete table {rules.table}")
-        self._filter.run(rules.create())
 
     def _failed(self, reason: str) -> None:
         self._has_table = self._has_addresses = self.is_in = False
@@ -203,12 +208,11 @@ class Capture:
             self._log.warning("connections_not_dropped", reason=reason, effect=effect)
 
     def _leave(self) -> None:
-        rules = self._rules
-        if not self.is_in or rules is None:
+        if not self.is_in or self._rules is None or self._filter is None:
             return
         self.is_in = False
         try:
-            self._filter.run(rules.step_out())
+            self._filter.run(self._rules.step_out())
         except NftError as error:
             self._failed(str(error))
             return

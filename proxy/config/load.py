@@ -40,6 +40,12 @@ def parse_config(text: str) -> Config:
     except ValueError as error:  # raised for an integer of thousands of digits
         raise ConfigError("", f"is not TOML: {error}") from error
     config = read_table(Config, plain)
+    check_config(config)
+    return config
+
+
+def check_config(config: Config) -> None:
+    """Check what no single field shows; ConfigError names the field."""
     check_routes(config)
     _check_replicas_from(config.ingress)
     if config.cluster is not None:
@@ -47,7 +53,6 @@ def parse_config(text: str) -> Config:
     _check_capture(config)
     _check_export(config.export)
     check_throttle(config.throttle, config.cluster, "throttle")
-    return config
 
 
 def _check_replicas_from(ingress: tuple[Ingress, ...]) -> None:

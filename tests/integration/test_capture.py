@@ -4,8 +4,12 @@ No broker is configured for it. In every test records are produced with acks=all
 replica may leave the ISR.
 """
 
+import json
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -14,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from lab.cluster import PROJECT
 from lab.hosted import PORT, HostedCluster
 from lab.hosts import missing
 from lab.produce import LiveProducer, latency
@@ -173,8 +178,6 @@ def test_sidecar_is_in_the_path_only_while_a_throttle_is_in_force(
 
 def test_client_on_the_same_port_is_left_alone(cluster: HostedCluster, topics: tuple[str, str]) -> None:
     """Its connection stands through all of it, and passes no sidecar."""
-    import socket
-
     _, live = topics
     with socket.create_connection((cluster.hosts.address(LEADER), PORT), timeout=5) as client:
         with unharmed(cluster, live):
@@ -216,3 +219,35 @@ def test_ipv6_is_captured_too() -> None:
         assert links(cluster.sidecars[1], "leader") > 0
         assert links(cluster.sidecars[2], "follower") > 0
         assert_identical(cluster, [moved], 1, 2)
+
+
+def test_sidecar_without_a_file_finds_its_broker(cluster: HostedCluster, topics: tuple[str, str]) -> None:
+    server = cluster.places[PEER].client_address
+    weir = cluster.hosts.on(PEER, [sys.executable, "-m", "cli.main"])
+    with subprocess.Popen(
+        [*weir, "run", "--capture", str(PORT), "--bootstrap-server", server],
+        cwd=PROJECT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+
+        def status() -> Any:
+            asked = subprocess.run(
+                [*weir, "status", "--admin", "127.0.0.1:9690", "--json"],
+                cwd=PROJECT,
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=False,
+            )
+            return json.loads(asked.stdout)[0] if asked.returncode == 0 else {}
+
+        try:
+            cluster.wait_for("the follower's link", lambda: '"ready": true' in json.dumps(status()), 20)
+            assert f'"broker_id": {PEER}' in json.dumps(status())
+        finally:
+            running.send_signal(signal.SIGTERM)
+            _, said = running.communicate(timeout=20)
+    assert "event=captured port=9092 peers=2" in said
+    assert running.returncode == 0

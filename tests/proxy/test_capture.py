@@ -11,7 +11,6 @@ import pytest
 from proxy.capture.capture import Capture
 from proxy.capture.nftables import NftError
 from proxy.config.tables import CaptureTable
-from proxy.relay.replica_sources import ReplicaSources
 from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from quota.settings import SideName
@@ -57,9 +56,7 @@ async def capturing(**settings: Any) -> AsyncIterator[tuple[Capture, FakeFilter,
     with logged() as (log, _):
         sides: tuple[SideName, SideName] = ("leader", "follower")
         relays = {side: Side(ScriptedThrottle(), RelayStats(side), log) for side in sides}
-        capture = Capture(
-            CaptureTable(port=9092, **settings), 1, relays, ReplicaSources(None), packet_filter, log, dropped
-        )
+        capture = Capture(CaptureTable(port=9092, **settings), 1, relays, log, lambda: packet_filter, dropped)
         await capture.listen()
         capture.start()
         try:
