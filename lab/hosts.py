@@ -5,6 +5,7 @@ It needs root and `ip` (iproute2). What a program that was killed has left is re
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -19,6 +20,7 @@ from lab.errors import LabError
 
 _PREFIX = "weirlab"
 _TRIES = 20
+_made = itertools.count(1)
 
 
 def missing() -> str | None:
@@ -41,6 +43,7 @@ class Hosts:
 
     def __init__(self, count: int) -> None:
         self._count = count
+        self._id = f"{os.getpid()}-{next(_made)}"
         self._subnet = ""
         self._subnet6 = ""
 
@@ -57,7 +60,7 @@ class Hosts:
         """Remove the hosts, and whatever runs on them loses its network."""
         for number in range(1, self._count + 1):
             _ip("netns", "del", self.name(number), may_fail=True)
-        _ip("link", "del", _bridge(os.getpid()), may_fail=True)
+        _ip("link", "del", f"wl{self._id}", may_fail=True)
 
     def __enter__(self) -> Self:
         self.start()
@@ -70,7 +73,7 @@ class Hosts:
 
     def name(self, number: int) -> str:
         """Return the namespace of a host, 1 the first."""
-        return f"{_PREFIX}-{os.getpid()}-{number}"
+        return f"{_PREFIX}-{self._id}-{number}"
 
     def address(self, number: int) -> str:
         """Return a host's IPv4 address."""
@@ -89,12 +92,12 @@ class Hosts:
         return _run(self.on(number, command))
 
     def _make(self) -> None:
-        bridge = _bridge(os.getpid())
+        bridge = f"wl{self._id}"
         _ip("link", "add", bridge, "type", "bridge")
         self._take_subnet(bridge)
         _ip("link", "set", bridge, "up")
         for number in range(1, self._count + 1):
-            name, outer = self.name(number), f"wl{os.getpid()}-{number}"
+            name, outer = self.name(number), f"{bridge}-{number}"
             _ip("netns", "add", name)
             _ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", name)
             _ip("link", "set", outer, "master", bridge, "up")
@@ -116,15 +119,11 @@ class Hosts:
         raise LabError("No free network was found for the lab's hosts: remove other bridges first.")
 
 
-def _bridge(pid: int) -> str:
-    return f"wl{pid}"
-
-
 def _remove_leftovers() -> None:
-    for name, pid in re.findall(rf"({_PREFIX}-(\d+)-\w+)", _ip("netns", "list")):
+    for name, pid in re.findall(rf"({_PREFIX}-(\d+)-[\w-]+)", _ip("netns", "list")):
         if not os.path.exists(f"/proc/{pid}"):
             _ip("netns", "del", name, may_fail=True)
-    for bridge, pid in re.findall(r"^\d+: (wl(\d+)):", _ip("-o", "link", "show", "type", "bridge"), re.MULTILINE):
+    for bridge, pid in re.findall(r"^\d+: (wl(\d+)-\d+):", _ip("-o", "link", "show", "type", "bridge"), re.MULTILINE):
         if not os.path.exists(f"/proc/{pid}"):
             _ip("link", "del", bridge, may_fail=True)
 
