@@ -60,3 +60,18 @@ def test_promise_of_errors_beside_grants_of_another_quota_holds() -> None:
             most_exchanges=1_000,
         )
         assert not violations(scenario)
+
+
+def test_quota_that_observes_changes_nothing_beside_others() -> None:
+    """What it saw of topics that nobody throttles counted as batches that throttled ones may have."""
+    observed = QuotaSettings("recovery", 1_800_000, Recovering(), is_observed=True)
+    leader = side(observed, rate=5 * MB)
+    follower = side(QuotaSettings("reassignment", 1_800_000, Reassigned(spares_under_min_isr=False)), topics=(0,))
+    partitions = (
+        Partition(0, 1, 0, 0, 0, True, (1_000, 30_000), 80),
+        Partition(0, 2, 0, 0, 0, True, (50_000,), 14),
+        Partition(3, 0, 0, 0, 0, True, (100_000,), 2_000),
+        Partition(3, 2, 0, 0, 0, True, count=20_000),
+    )
+    adding = ((0, 2), (3, 2))
+    assert not violations(Scenario(6, "both", leader, follower, partitions, adding=adding, most_exchanges=80))
