@@ -138,7 +138,14 @@ def _grant(
     )
     request = request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes)
     appended = yield from _encoded(request.header.api_version, made_up)
-    return _forward(state, request, fetch, appended, len(made_up), leaves_out=bool(left_out) and sessions.in_session)
+    return _forward(
+        state,
+        request,
+        fetch,
+        appended,
+        len(made_up),
+        leaves_out=sessions.in_session and (bool(left_out) or sessions.postpones_some),
+    )
 
 
 def _none_unpaid(topic: ReplicaTopic) -> Container[int]:

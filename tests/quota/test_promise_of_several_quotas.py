@@ -75,3 +75,13 @@ def test_quota_that_observes_changes_nothing_beside_others() -> None:
     )
     adding = ((0, 2), (3, 2))
     assert not violations(Scenario(6, "both", leader, follower, partitions, adding=adding, most_exchanges=80))
+
+
+def test_promise_of_a_partition_beside_another_that_the_next_hop_lets_little_through_of_holds() -> None:
+    """It was never the first of its fetch, as turns go by bytes, though the two belong to different quotas here."""
+    leader = side(QuotaSettings("recovery", 20_000, Recovering()), QuotaSettings("reassignment", 10_000, Reassigned()))
+    follower = side(QuotaSettings("reassignment", 20 * MB, Reassigned()), rate=5 * MB, topics=(0,))
+    partitions = (Partition(0, 1, 0, 0, 0, True, count=62), Partition(1, 1, 0, 0, 0, True, count=7))
+    assert not violations(
+        Scenario(8, "both", leader, follower, partitions, adding=((1, 1),), seconds=8.0, most_exchanges=60)
+    )

@@ -274,3 +274,28 @@ def test_promise_of_a_partition_that_an_earlier_hop_grants_seldom_holds() -> Non
     assert not violations(
         Scenario(14, "both", leader, follower, partitions, bandwidth=20 * MB, seconds=20.0, most_exchanges=80)
     )
+
+
+def test_promise_of_a_quota_beside_what_the_next_hops_session_with_the_leader_has_in_front_holds() -> None:
+    """Asked for with 0 bytes there, a partition that it does not throttle brought a batch beside the grant."""
+    leader = Side(200_000, (0, 1), order="round-robin", one_in=2)
+    follower = Side(200_000, (0,), order="round-robin")
+    partitions = (
+        Partition(0, 0, 0, 0, 0, True, (100_000,), 5),
+        Partition(0, 1, 0, 0, 0, True, (100_000,), 5),
+        Partition(0, 5, 1, 0, 0, True, (100_000,), 10),
+        Partition(1, 1, 1, 0, 0, True, (100_000,), 0),
+    )
+    assert not violations(
+        Scenario(
+            13,
+            "both",
+            leader,
+            follower,
+            partitions,
+            bandwidth=100 * MB,
+            latency=0.005,
+            seconds=25.0,
+            most_exchanges=80,
+        )
+    )
