@@ -243,6 +243,10 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
     if state.sessions.is_incremental:
         session_id = state.sessions.follower.id
         return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [], session_id=session_id)
+    if state.sessions.in_session:  # it begins: an empty response would have its follower begin anew with another fetch
+        made_up = yield from _made_up_topics(state, version)
+        session_id = state.sessions.follower.id
+        return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, made_up, session_id=session_id)
     if 0 < version < _FIRST_MUTING_VERSION:
         return encode_fetch_response(version, correlation_id, _EMPTY_MS, [])
     made_up = yield from _made_up_topics(state, version)

@@ -85,3 +85,14 @@ def test_promise_of_a_partition_beside_another_that_the_next_hop_lets_little_thr
     assert not violations(
         Scenario(8, "both", leader, follower, partitions, adding=((1, 1),), seconds=8.0, most_exchanges=60)
     )
+
+
+def test_promise_of_a_partition_beside_a_full_fetch_of_one_whose_quota_is_nothing_now_holds() -> None:
+    """The next hop held that fetch, which began a session, until an offset probe could go."""
+    leader = side(QuotaSettings("recovery", 20_000, Recovering()), QuotaSettings("reassignment", 10_000, Reassigned()))
+    follower = side(QuotaSettings("reassignment", 20 * MB, Reassigned()), rate=5 * MB, topics=(0,))
+    partitions = (Partition(0, 1, 0, 0, 0, True, count=2_000), Partition(1, 1, 0, 0, 0, True, count=15))
+    events = (Event(4.825, "scoped quota", 32, 20 * MB), Event(8.904, "scoped quota", 357, 0))
+    assert not violations(
+        Scenario(8, "both", leader, follower, partitions, events, adding=((1, 1),), seconds=25.0, most_exchanges=60)
+    )
