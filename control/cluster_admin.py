@@ -28,16 +28,18 @@ from planning.assignment import Brokers
 from planning.assignment import Partition as Partition
 from planning.assignment import Reassignment as Reassignment
 from planning.move_throttle import DISK_RATE as DISK_RATE
+from planning.move_throttle import LISTS, RATES
 from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
-_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS, DISK_RATE)
 # Kafka's defaults, which DescribeConfigs returns where nothing is set: Long.MAX_VALUE for rates, an empty list for
 # replicas.
 _UNSET = {"", "[]", "None", str(2**63 - 1)}
 
-# so that the answer for a broker without a throttle has an entry
-_ASKED_OF_BROKERS = (LEADER_RATE, FOLLOWER_RATE, DISK_RATE, "num.io.threads")
-_ASKED_OF_TOPICS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+# Beside each kind's settings one that is always there, so that an answer without a throttle can be told from none.
+_ASKED_OF: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "broker": (RATES, "num.io.threads"),
+    "topic": (LISTS, "retention.ms"),
+}
 
 _RETRY_SECONDS = 0.2
 # What a broker that restarts, or a controller that changes, makes of a request. Every request here may be repeated.
@@ -242,32 +244,13 @@ class ClusterAdmin:
             for label, entries in self._described(resources).items()
         }
 
-    def native_throttles(self, topics: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
-        """Return all of Kafka's own throttles that are set, by broker and topic; empty shows that there is none."""
-        names = list(topics) if topics is not None else sorted({partition.topic for partition in self.partitions()})
-        found = {}
-        for resource, entries in self.configs(self.brokers(), names).items():
-            throttles = {key: value for key, value in entries.items() if key in _THROTTLES and value not in _UNSET}
-            if throttles:
-                found[resource] = throttles
-        return found
-
     def throttle_settings(self, brokers: Iterable[int], topics: Iterable[str]) -> list[ThrottleSetting]:
         """Return the settings of Kafka's own throttle that are set for these brokers and topics, and where.
 
         Little is asked for, so it may be done for all topics of a large cluster.
         """
-        wanted = [ConfigResource(ConfigResourceType.BROKER, str(broker), _ASKED_OF_BROKERS) for broker in brokers]
-        wanted += [ConfigResource(ConfigResourceType.TOPIC, topic, _ASKED_OF_TOPICS) for topic in topics]
-        found = []
-        for label, entries in self._described(wanted).items():
-            kind: Literal["broker", "topic"] = "broker" if label.startswith("broker ") else "topic"
-            name = label.partition(" ")[2]
-            for setting, entry in sorted(entries.items()):
-                if setting in _THROTTLES and entry["value"] is not None and str(entry["value"]) not in _UNSET:
-                    source = str(entry["config_source"])
-                    found.append(ThrottleSetting(kind, name, setting, str(entry["value"]), source))
-        return found
+        found = [*self._throttles_of("broker", brokers).values(), *self._throttles_of("topic", topics).values()]
+        return [throttle for of_one in found for throttle in of_one if throttle.value not in _UNSET]
 
     def set_native_throttle(
         self, rates: Mapping[int, Mapping[str, int]], replicas: Mapping[str, Mapping[str, str]]
@@ -294,19 +277,48 @@ class ClusterAdmin:
                 }
             )
 
-    def _described(self, resources: Sequence[Any]) -> dict[str, dict[str, Any]]:
-        """Return the entries of each resource by its label, such as `broker 1`."""
+    def _throttles_of(
+        self, kind: Literal["broker", "topic"], names: Iterable[object], *, may_be_gone: bool = False
+    ) -> dict[str, list[ThrottleSetting]]:
+        """Return all settings of Kafka's own throttle that have a value, be it a default, by broker or topic.
+
+        With `may_be_gone`, topics that do not exist are left out.
+        """
+        settings, always_there = _ASKED_OF[kind]
+        resources = [
+            ConfigResource(ConfigResourceType[kind.upper()], str(name), [*settings, always_there]) for name in names
+        ]
+        described = self._described(resources, may_be_gone=may_be_gone)
+        return {
+            (name := label.partition(" ")[2]): [
+                ThrottleSetting(kind, name, setting, str(entry["value"]), str(entry["config_source"]))
+                for setting, entry in sorted(entries.items())
+                if setting in settings and entry["value"] is not None
+            ]
+            for label, entries in described.items()
+        }
+
+    def _described(self, resources: Sequence[Any], *, may_be_gone: bool = False) -> dict[str, dict[str, Any]]:
+        """Return the entries of each resource by its label, such as `broker 1`.
+
+        With `may_be_gone`, topics that do not exist are left out.
+        """
         if not resources:
             return {}
         described = self._ask(
             "Describing configs", lambda client: client.describe_configs(resources, config_filter="all")
         )
-        found = {f"{kind} {name}": entries for kind, by_name in described.items() for name, entries in by_name.items()}
+        found = {
+            f"{kind} {name}": entries
+            for kind, by_name in described.items()
+            for name, entries in by_name.items()
+            if entries
+        }
+        # The client drops the error of a single resource, whose entries are then empty. That must not read as "unset".
         for resource in resources:
-            # The client drops the error of a single resource, whose entries are then empty. That must not read as
-            # "unset".
+            is_topic = resource.resource_type is ConfigResourceType.TOPIC
             label = f"{resource.resource_type.name.lower()} {resource.name}"
-            if not found.get(label):
+            if label not in found and not (may_be_gone and is_topic and not self.existing_partitions([resource.name])):
                 raise ControlError(f"Describing the configs of {label}", "nothing came back; does it exist?")
         return found
 

@@ -226,34 +226,6 @@ def described(broker: dict[str, Any], topic: dict[str, Any]) -> dict[str, Any]:
     return {"broker": {"1": broker}, "topic": {"orders": topic}}
 
 
-def test_native_throttles_are_empty_when_nothing_is_set(admin: ClusterAdmin) -> None:
-    client(admin).answers["describe_cluster"] = {"brokers": [{"broker_id": 1}]}
-    rates = {"leader.replication.throttled.rate": {"value": str(2**63 - 1)}, "log.dirs": {"value": "/data"}}
-    client(admin).answers["describe_configs"] = described(rates, UNSET)
-    assert admin.native_throttles(["orders"]) == {}
-    # Defaults for the whole cluster would be left out by the client's own filter "modified".
-    assert client(admin).asked[-1][2] == {"config_filter": "all"}
-
-
-def test_native_throttles_name_what_is_set(admin: ClusterAdmin) -> None:
-    client(admin).answers["describe_cluster"] = {"brokers": [{"broker_id": 1}]}
-    rates = {"follower.replication.throttled.rate": {"value": "0"}, "log.dirs": {"value": "/data"}}
-    client(admin).answers["describe_configs"] = described(
-        rates, {"leader.replication.throttled.replicas": {"value": "*"}}
-    )
-    assert admin.native_throttles(["orders"]) == {
-        "broker 1": {"follower.replication.throttled.rate": "0"},
-        "topic orders": {"leader.replication.throttled.replicas": "*"},
-    }
-
-
-def test_config_that_could_not_be_read_is_not_taken_for_unset(admin: ClusterAdmin) -> None:
-    client(admin).answers["describe_cluster"] = {"brokers": [{"broker_id": 1}]}
-    client(admin).answers["describe_configs"] = described({"log.dirs": {"value": "/data"}}, {})
-    with pytest.raises(ControlError, match="Describing the configs of topic orders failed: nothing came back"):
-        admin.native_throttles(["orders"])
-
-
 def test_refused_config_change_is_an_error(admin: ClusterAdmin) -> None:
     client(admin).answers["alter_configs"] = {"broker": {"1": "OK"}, "topic": {"orders": "[Error 29] denied"}}
     with pytest.raises(ControlError, match=r"Changing Kafka's own throttle of topic orders failed: .*denied"):
