@@ -175,7 +175,7 @@ class Settlement:
     # Batch sizes
 
     def _learn_batches(self, arrivals: list[_Arrival]) -> None:
-        for topic, replica, seen, _, _ in arrivals:
+        for topic, replica, seen, is_throttled, _ in arrivals:
             if replica is not None:
                 self._barren.discard(replica)
                 replica.barren_grants = replica.barren_turns = 0
@@ -183,7 +183,8 @@ class Settlement:
                 replica.batches.learn(seen)
                 replica.arrived = seen.complete_bytes
                 topic.batches.learn(seen)
-                topic.largest_batch.learn(max(seen.largest, seen.next_batch_size), self._now)
+                largest = max(seen.largest, seen.next_batch_size)
+                topic.largest_batch.learn(largest, self._now, is_throttled=is_throttled)
 
     def _note_barren(self) -> None:
         """Find out why granted partitions brought nothing.
