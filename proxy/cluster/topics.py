@@ -80,7 +80,8 @@ class TopicPoll:
             wanted |= dict.fromkeys(names)
             if subscriber.with_partitions:
                 with_partitions.update(names)
-            await asyncio.sleep(0)  # tens of thousands of topics take some milliseconds
+            if len(names) > TOPICS_PER_QUESTION:
+                await asyncio.sleep(0)  # tens of thousands take some milliseconds
         brokers, controller = client.view.brokers, client.view.controller
         topics: dict[bytes, Topic] = {}
         try:
