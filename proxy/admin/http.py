@@ -49,6 +49,9 @@ class Administered(Protocol):
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
         """Yield the metrics in slices."""
 
+    def answer_about_shares(self, body: bytes) -> msgspec.Struct:
+        """Answer another sidecar with which a rate is shared; ConfigError."""
+
 
 class AdminServer:
     """Serves the admin HTTP API on one address until it is stopped."""
@@ -70,6 +73,7 @@ class AdminServer:
                 web.get("/v1/status", self._status),
                 web.get("/v1/history", self._history),
                 web.get("/v1/fleet", self._fleet),
+                web.post("/v1/shares", self._shares),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -132,15 +136,15 @@ class AdminServer:
             raise ConfigError("cluster", "is not set, and [admin] fleet is not either: no other sidecar is known")
         return _json({"sidecars": await fleet.rows()})
 
+    async def _shares(self, request: web.Request) -> web.Response:
+        return _json(self._administered.answer_about_shares(await _body(request)))
+
     async def _show_throttle(self, request: web.Request) -> web.Response:
         return _json(await self._administered.throttle.as_plain())
 
     async def _change_throttle(self, request: web.Request) -> web.Response:
         throttle = self._administered.throttle
-        try:
-            body = await request.read()
-        except web.RequestPayloadError as error:  # the body is not compressed as Content-Encoding says
-            raise ConfigError("body", f"cannot be read: {error}") from error
+        body = await _body(request)
         if request.method == "DELETE":
             throttle.clear()
         elif request.method == "PUT":
@@ -160,6 +164,13 @@ def _new_connection(server: web.Server) -> asyncio.BaseProtocol:
         if oldest.transport is not None:
             oldest.transport.abort()  # aborted, as it may take nothing that is sent either
     return server()
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.RequestPayloadError as error:  # the body is not compressed as Content-Encoding says
+        raise ConfigError("body", f"cannot be read: {error}") from error
 
 
 def _decoded(body: bytes) -> object:

@@ -73,7 +73,7 @@ class RelayStats:
 
     links: set[OpenLink] = field(default_factory=set)
     """The links that are open. They count their bytes themselves, so that no read pays for a total."""
-    relayed_before: Relayed = Relayed()
+    relayed_before: Relayed = field(default_factory=Relayed)
     """What links relayed that are closed."""
 
     @property

@@ -18,6 +18,7 @@ from quota.topic_names import printed_id
 
 UNKNOWN_REPLICA = -1
 PARTITIONS_PER_STEP = 1_000  # in one step of about 2 ms, when all are looked at again
+FREED_PER_STEP = 300  # topics and partitions
 # how long a partition is remembered after the last fetch that asked for it: longer than a hop leaves one out
 ABSENT_SECONDS = 15.0
 
@@ -84,8 +85,9 @@ class LinkPartitions:
 
     def waiting(self) -> Iterator[ReplicaPartition]:
         """Iterate over the partitions that are throttled and not known to be in sync."""
-        for topic in self.topics.values():
-            yield from topic.behind.values()
+        if self.behind_count:
+            for topic in self.topics.values():
+                yield from topic.behind.values()
         yield from self.unknown()
 
     def unknown(self) -> Iterator[ReplicaPartition]:
@@ -191,19 +193,35 @@ class LinkPartitions:
             if not topic.partitions and not topic.absent:
                 del self.topics[topic.key]
 
-    def forget_all(self) -> None:
-        """Begin with nothing: what is kept has the layout of another version."""
-        self.count_all_left_out()
-        self.asker.close()
+    def forget_all(self) -> Steps[None]:
+        """Begin with nothing: what is kept has the layout of another version. Done in steps."""
+        self.close()
         self.asker = self.side.lag.asker()
-        self.topics, self.absent, self.queue, self.failed = {}, {}, GrantQueue(), []
-        self.behind_count = self.unknown_count = self.count = 0
-        self.sessions.touched = {}
+        yield from self.free()
 
     def close(self) -> None:
         """The connection has ended."""
         self.count_all_left_out()
         self.asker.close()
+
+    def free(self) -> Steps[None]:
+        """Drop all partitions a few at a time, so that each is freed at once.
+
+        A topic and its partitions refer to each other. Left as they are, only Python's collector would find them, in a
+        look at everything.
+        """
+        topics = self.topics
+        self.topics, self.absent, self.queue, self.failed = {}, {}, GrantQueue(), []
+        self.behind_count = self.unknown_count = self.count = 0
+        self.sessions.touched = {}
+        count = 0
+        while topics:
+            _, topic = topics.popitem()
+            count += 1 + len(topic.partitions)
+            topic.let_go()
+            if count >= FREED_PER_STEP:
+                yield
+                count = 0
 
     # Who waits
 

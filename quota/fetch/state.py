@@ -292,6 +292,10 @@ class ReplicaTopic:
         """Look into the next answer whole, as a partition waits for its high watermark."""
         self._response_blocks = {}
 
+    def let_go(self) -> None:
+        """Drop every partition: nobody asks for the topic on this link any more."""
+        self.partitions, self.absent, self.behind = {}, {}, {}
+
     def made_up_entries(self, api_version: int, behind: Collection[ReplicaPartition]) -> bytes:
         """Encode an empty response entry for each of `behind`: no error, no records, and the last high watermark.
 

@@ -20,8 +20,10 @@ from proxy.admin.history import History
 from proxy.admin.http import MAX_BODY_BYTES, AdminServer
 from proxy.config.address import Address
 from proxy.config.load import parse_config
+from proxy.config.reader import ConfigError
 from proxy.config.tables import Config, ThrottleTable
 from proxy.log import EventLog
+from proxy.shares.messages import ShareAnswer
 from proxy.throttle.table import LayeredThrottle
 from tests.fakes.clock import MovedClock
 from tests.proxy.test_config import FULL
@@ -52,6 +54,11 @@ class Sidecar:
     async def metrics(self, accept: str) -> AsyncIterator[bytes]:
         for part in (b"weir_a 1\n", b"weir_b 2\n"):
             yield part
+
+    def answer_about_shares(self, body: bytes) -> ShareAnswer:
+        if not body:
+            raise ConfigError("body", "is empty")
+        return ShareAnswer(broker_id=1, seconds=3)
 
 
 @dataclass
@@ -236,3 +243,9 @@ async def test_admin_connections_beyond_the_limit_close_the_oldest_and_the_next_
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
     for _, writer in silent:
         writer.close()
+
+
+async def test_admin_question_about_shares_is_answered(client: Client) -> None:
+    answer = {"broker_id": 1, "seconds": 3.0, "misses": [], "loans": {}, "refused": {}}
+    assert await client.call("POST", "/v1/shares", {}) == (200, answer)
+    assert await client.call("POST", "/v1/shares") == (400, {"error": "body: is empty.", "field": "body"})

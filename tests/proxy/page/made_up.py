@@ -15,6 +15,7 @@ from proxy.admin.http import AdminServer
 from proxy.config.address import Address
 from proxy.config.tables import ThrottleTable
 from proxy.log import EventLog
+from proxy.shares.messages import ShareAnswer
 from proxy.throttle.table import LayeredThrottle
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 
@@ -194,6 +195,9 @@ class MadeUp:
 
     async def metrics(self, accept: str) -> AsyncIterator[bytes]:
         yield b""
+
+    def answer_about_shares(self, body: bytes) -> ShareAnswer:
+        return ShareAnswer(broker_id=1, seconds=3)
 
 
 @contextmanager
