@@ -131,12 +131,14 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     - `follow_throttles`: whether Kafka's own throttle, from its dynamic configurations, is in force here too.
     - `followed_part`: the part of Kafka's rates that is then kept to.
+    - `properties`: a file with Kafka's client properties, for SASL and TLS.
     """
 
     bootstrap_servers: tuple[Address, ...]
     poll_seconds: PositiveSeconds = 5.0
     follow_throttles: bool = False
     followed_part: PartOfRate = 0.98
+    properties: FilePath | None = None
 
 
 class CaptureTable(msgspec.Struct, frozen=True, kw_only=True):
