@@ -28,7 +28,7 @@ from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.cluster.watch import ClusterWatch, Consumers
 from proxy.config.address import Address
 from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
-from proxy.config.throttle import throttle_settings, wants_facts
+from proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
 from proxy.export.exporter import Exporter, new_exporter
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
 from proxy.relay.buffers import BufferPool
@@ -39,6 +39,7 @@ from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.shares.exchange import Exchange
+from proxy.shares.follower_quotas import FollowerQuotas
 from proxy.shares.metrics import share_families
 from proxy.throttle.table import LayeredThrottle
 from quota.followed_throttle import Moves
@@ -111,6 +112,7 @@ class Sidecar:
                     racks=self._apply_racks,
                     wants_facts=self._wants_facts,
                 ),
+                wants_brokers=lambda: wants_brokers(self.throttle.table),
             ),
             self.log,
             self.polls,
@@ -120,7 +122,9 @@ class Sidecar:
         self.capture = (
             None if config.capture is None else Capture(config.capture, config.broker_id, self._relays, self.log)
         )
-        self.exchange = Exchange(config.broker_id, (), self.fleet.targets, self.log, clock)
+        leader = self.sides[SIDES.index("leader")].throttle
+        self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
+        self.exchange = Exchange(config.broker_id, [self._follower_quotas], self.fleet.targets, self.log, clock)
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -279,13 +283,19 @@ class Sidecar:
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
         for side in self.sides:
-            side.throttle.configure(throttle_settings(self.config, table, side.throttle.side))
+            followers = self._follower_quotas.followers
+            side.throttle.configure(throttle_settings(self.config, table, side.throttle.side, followers))
         self._replan_held()
         if self.capture is not None:
             self.capture.throttle_changed(self._is_throttled())
         self._cluster.throttle_changed()
         self.exchange.changed()
         self._await_expiry()
+
+    def _followers_changed(self) -> None:
+        """Make quotas for followers that were not known before."""
+        if wants_brokers(self.throttle.table):
+            self._apply_throttle(self.throttle.table)
 
     def _follow_throttle(self, layer: Layer) -> None:
         self.throttle.follow(layer)
@@ -339,6 +349,7 @@ class Sidecar:
                 listener.sources.learn(brokers)
         if self.capture is not None:
             self.capture.learn(brokers)
+        self.exchange.changed()
 
     def _apply_topic_names(self) -> None:
         for side in self.sides:
