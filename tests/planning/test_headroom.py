@@ -138,7 +138,7 @@ def test_rates_settle_at_what_clients_leave_and_clients_get_what_they_want(link:
 @settings(max_examples=100, deadline=None)
 @given(parts, parts, st.floats(-0.02, 0.02), st.floats(-0.02, 0.02))
 def test_rates_do_not_swing_after_a_change(before: float, after: float, first: float, second: float) -> None:
-    """Though clients' wish wavers by a fiftieth of the link, nothing changes any more 15 intervals after they change it."""
+    """Clients' wish wavers by a fiftieth of the link. 15 intervals after it changes by more, all stays as it is."""
     wavers = [first, second]
 
     def wish(now: float) -> float:
