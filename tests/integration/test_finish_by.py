@@ -66,7 +66,7 @@ def test_move_at_what_is_free_is_killed_and_taken_up_by_whoever_watches(move: Mo
     cluster = move.cluster
     topic = filled(cluster, move.topic, [1], 60 * MB, partitions=2)
     live = f"{topic}-live"
-    cluster.create_topic(live, dict.fromkeys(range(4), [1, 2]))
+    cluster.create_topic(live, {partition: [1, 2] for partition in range(4)})
     plan = move.plan(topic, {0: [1, 2], 1: [1, 2]})
     admins = [word for sidecar in cluster.sidecars.values() for word in ("--admin", sidecar.admin_address)]
     options = ("--auto", "--link-capacity", "900k", "--between", "100k,800k", *admins, "--json")
