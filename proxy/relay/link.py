@@ -153,10 +153,14 @@ class Link:
         self._client.close()
         self._upstream.close()
         self._work.close()
-        self._requests.forget_held()
+        self._requests.close()
         self._fetches.close()
         self._relay.fetch_memory.drop(self)
         self._on_close(self)
+
+    def use_gate(self) -> None:
+        """Have a gate from the next request on, as the side has gates now."""
+        self._requests.use_gate()
 
     @property
     def is_reading(self) -> bool:
@@ -173,7 +177,8 @@ class Link:
         )
         if stream.skip(len(view)):
             inflow.skip(len(view))
-            pump.unsent.append(view)
+            if not is_requests or self._requests.passes(view):
+                pump.unsent.append(view)
         else:
             is_bulk = inflow.arrived(view)
             self._note_kept()
