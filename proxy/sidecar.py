@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,6 +16,7 @@ from proxy.admin.exposition import render
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import AdminServer
+from proxy.admin.limit_metrics import limit_families
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.status import rate_settings, side_status
 from proxy.cluster.followers import Followers
@@ -25,9 +26,12 @@ from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.cluster.watch import ClusterWatch, Consumers
 from proxy.config.address import Address
+from proxy.config.client_limits import ClientLimitTable, rules_of
 from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
 from proxy.config.throttle import throttle_settings, wants_facts
 from proxy.export.exporter import Exporter, new_exporter
+from proxy.limits.gate import LinkGate
+from proxy.limits.stage import LimitStage
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
 from proxy.relay.buffers import BufferPool
 from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
@@ -83,10 +87,12 @@ class Sidecar:
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = Side(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
+        self.limits = LimitStage(clock, self.log, topic_names.name_of)
+        self.client_limits: tuple[ClientLimitTable, ...] = ()
+        self.listeners: list[Listener] = []
         self._apply_limits()
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
-        self.listeners: list[Listener] = []
         self.history = History(self.sides, clock)
         self._admin = AdminServer(self, self.log)
         self.admin_address: Address | None = None
@@ -228,7 +234,8 @@ class Sidecar:
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
         """Yield the metrics in slices."""
         polled = poll_families(self.polls, self._clock())
-        return render(chain(families(self.sides, self.process), polled), accept)
+        limited = limit_families(self.limits)
+        return render(chain(families(self.sides, self.process), limited, polled), accept)
 
     # Inner workings
 
@@ -243,6 +250,22 @@ class Sidecar:
         for relay in self._relays.values():
             relay.fetch_size_limit = self.config.limits.fetch_request_max_bytes
             relay.connect_seconds = self.config.limits.connect_timeout_seconds
+        self.limit_clients(self.config.limits.client)
+
+    def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
+        """Put these limits of clients in force, in place of all others. What is held is decided about at once."""
+        if tuple(tables) == self.client_limits:
+            return
+        rules = rules_of(tables)
+        self.client_limits = tuple(tables)
+        self.limits.configure(rules)
+        relay = self._relays["leader"]
+        if rules and relay.new_gate is None:
+            relay.new_gate = lambda link: LinkGate(self.limits, relay, link)
+            for listener in self.listeners:
+                if listener.relay is relay:
+                    for link in listener.links:
+                        link.use_gate()
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
         for side in self.sides:

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 from proxy.config.address import Address
+from proxy.config.client_limits import check_client_limits
 from proxy.config.reader import ConfigError, read_table
 from proxy.config.route_checks import check_routes
 from proxy.config.tables import Config, Export, Ingress
@@ -45,6 +46,7 @@ def parse_config(text: str) -> Config:
     if config.cluster is not None:
         _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
     _check_export(config.export)
+    check_client_limits(config.limits.client, "limits.client")
     check_throttle(config.throttle, config.cluster, "throttle")
     return config
 
