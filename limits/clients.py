@@ -52,12 +52,14 @@ class Client:
 
         Returns how many seconds the next one has to wait.
         """
+        if not batches:
+            return self.pause()
         before = self.pause()
         for group in self._groups:
             group.accumulate(batches)
         self.rates.add(sum([batch.records for batch in batches]))
         after = self.pause()
-        if batches:
+        if after or self._pause_per_byte:
             brought = max(0.0, after - before) / max(1, frame_size)
             known = self._pause_per_byte
             self._pause_per_byte = brought if known is None else known + _NEWEST_WEIGHT * (brought - known)
@@ -65,7 +67,8 @@ class Client:
 
     def pause(self) -> float:
         """Return how many seconds the next request has to wait: the longest of all pauses, never their sum."""
-        return max([group.pause() for group in self._groups], default=0.0)
+        groups = self._groups
+        return groups[0].pause() if len(groups) == 1 else max([group.pause() for group in groups], default=0.0)
 
     def expected_pause(self, frame_size: int) -> float:
         """Return the pause that an answer of this size is expected to bring, by those before it; 0 if there is none."""
@@ -100,6 +103,8 @@ class Clients:
         self._clients: OrderedDict[str, Client] = OrderedDict()
         self._uncovered: set[str] = set()
         self._groups: dict[_GroupKey, Group] = {}
+        self.generation = 0
+        """Grows when what `of` returned before may be another client now."""
         self.evicted = 0
         """Clients that gave way to others."""
         self.disabled = 0
@@ -129,6 +134,7 @@ class Clients:
         A group whose rule has changed only in its settings goes on with what it owes.
         """
         self._rules = tuple(rules)
+        self.generation += 1
         old, self._groups = self._groups, {}
         clients, self._clients = self._clients, OrderedDict()
         self._uncovered.clear()
@@ -154,6 +160,7 @@ class Clients:
         if len(self._clients) > self._most:
             _, gone = self._clients.popitem(last=False)
             self.evicted += 1
+            self.generation += 1
             self._drop_unused(gone.groups)
         return client
 

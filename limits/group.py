@@ -14,6 +14,8 @@ from limits.slowed_clock import SlowedClock
 TURN_SECONDS: Final = 0.05
 """How long the next one in line waits for the answer to the one before it, which may bring the next pause."""
 
+_MOST_TOPICS: Final = 1000  # of which it is remembered whether they count
+
 
 class Waiting(Protocol):
     """A connection, one request of which waits."""
@@ -32,10 +34,10 @@ class Group:
         self.rule = rule
         self._clock = clock
         self._slowed = SlowedClock(clock)
-        self._limiters = [
-            GuardedLimiter(one.name, one.make, one.settings, self._slowed, on_fault, is_trusted=one.is_built_in)
-            for one in rule.limiters
-        ]
+        self._on_fault = on_fault
+        self._limiters: dict[str, GuardedLimiter] = {}
+        self._exempted: dict[str, bool] = {}
+        self._add_limiters()
         self._line: dict[Waiting, tuple[int, int]] = {}  # rank, then who came first
         self._tickets = 0
         self._under_way: tuple[Waiting, float] | None = None  # who went last after a wait, and when
@@ -58,22 +60,26 @@ class Group:
     def configure(self, rule: Rule) -> None:
         """Take a changed rule with limiters of the same names."""
         self.rule = rule
-        for limiter, named in zip(self._limiters, rule.limiters, strict=True):
-            limiter.configure(named.settings)
+        self._exempted.clear()
+        for named in rule.limiters:
+            if named.name in self._limiters:
+                self._limiters[named.name].configure(named.settings)
+        self._add_limiters()
         self.wake_all()
 
     def accumulate(self, batches: Sequence[Batch]) -> None:
         """Account for one answer or request. Where nothing counts, nothing is told to the limiters."""
-        exempts = self.rule.exempts
-        counted = [batch for batch in batches if not exempts(batch.topic)]
+        if not self._limiters:
+            return
+        counted = [batch for batch in batches if not self._exempts(batch.topic)]
         if counted:
-            for limiter in self._limiters:
+            for limiter in self._limiters.values():
                 limiter.accumulate(counted)
 
     def pause(self) -> float:
         """Return how many seconds the next request has to wait: the longest of the limiters' pauses."""
         longest = 0.0
-        for limiter in self._limiters:
+        for limiter in self._limiters.values():
             longest = max(longest, limiter.throttle_time())
         return longest / self._slowed.speed
 
@@ -110,9 +116,25 @@ class Group:
 
     def close(self) -> None:
         """End the limiters, and let go who waits."""
-        for limiter in self._limiters:
+        for limiter in self._limiters.values():
             limiter.close()
         self.wake_all()
+
+    def _add_limiters(self) -> None:
+        """Start the limiters that were not started, but for built-in ones without a limit: these cost nothing."""
+        for one in self.rule.limiters:
+            if one.name not in self._limiters and not one.is_idle:
+                self._limiters[one.name] = GuardedLimiter(
+                    one.name, one.make, one.settings, self._slowed, self._on_fault, is_trusted=one.is_built_in
+                )
+
+    def _exempts(self, topic: str) -> bool:
+        known = self._exempted.get(topic)
+        if known is None:
+            if len(self._exempted) >= _MOST_TOPICS:
+                self._exempted.clear()
+            known = self._exempted[topic] = self.rule.exempts(topic)
+        return known
 
     def _turn(self, who: Waiting, rank: int) -> float:
         """Return how long `who` has to wait for its turn, where others wait too."""

@@ -29,6 +29,11 @@ class NamedLimiter:
     settings: Mapping[str, object] = field(default_factory=dict)
     is_built_in: bool = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it cannot do anything: a built-in one without a limit."""
+        return self.is_built_in and all(value is None for value in self.settings.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:

@@ -87,6 +87,11 @@ class RecordCounts:
         return self._left == 0
 
     @property
+    def left(self) -> int:
+        """Bytes of the frame still to come; -1 until that is known."""
+        return self._left
+
+    @property
     def records(self) -> int:
         """All records so far."""
         return sum([counted[0] for counted in self.topics.values()])

@@ -18,32 +18,43 @@ MOST_START: Final = 1024
 
 
 class RequestSender(NamedTuple):
-    """What the first MOST_START bytes of a request tell."""
+    """What `start`, the first bytes of a request with its size, tells of its sender. Reading it never raises."""
 
-    client_id: bytes | None = None
-    """As on the wire; None where there is none."""
-    session: tuple[int, int] | None = None
-    """The id and the epoch of a Fetch's session (v7+); (0, -1), which is none, in earlier versions."""
-    is_transactional: bool = False
-    """Whether it is a Produce request with a transactional id."""
+    api_key: int = -1
+    api_version: int = 0
+    start: bytes = b""
 
+    @property
+    def client_id(self) -> bytes | None:
+        """The id as on the wire; None where there is none."""
+        start, at = self.start, _CLIENT_ID_AT + _INT16.size
+        if len(start) < at:
+            return None
+        (length,) = _INT16.unpack_from(start, _CLIENT_ID_AT)
+        return None if length < 0 else start[at : at + length]
 
-def read_sender(api_key: int, api_version: int, start: bytes) -> RequestSender:
-    """Read what `start`, a request's first bytes with its size, tells of the sender. It never raises."""
-    at = _CLIENT_ID_AT + _INT16.size
-    if len(start) < at:
-        return RequestSender()
-    (length,) = _INT16.unpack_from(start, _CLIENT_ID_AT)
-    client_id = None if length < 0 else start[at : at + length]
-    at += max(0, length)
-    try:
-        if api_key == FETCH:
-            return RequestSender(client_id, _session(api_version, start, at))
-        if api_key == PRODUCE:
-            return RequestSender(client_id, is_transactional=_has_transaction(api_version, start, at))
-    except MalformedFrame:  # the broker judges it
-        pass
-    return RequestSender(client_id)
+    @property
+    def session(self) -> tuple[int, int] | None:
+        """The id and the epoch of a Fetch's session (v7+); (0, -1), which is none, in earlier versions.
+
+        None where it is not known.
+        """
+        try:
+            return _session(self.api_version, self.start, self._body_at) if self.api_key == FETCH else None
+        except MalformedFrame:  # the broker judges it
+            return None
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it is a Produce request with a transactional id."""
+        try:
+            return self.api_key == PRODUCE and _has_transaction(self.api_version, self.start, self._body_at)
+        except MalformedFrame:
+            return False
+
+    @property
+    def _body_at(self) -> int:
+        return _CLIENT_ID_AT + _INT16.size + len(self.client_id or b"")
 
 
 def _session(api_version: int, start: bytes, at: int) -> tuple[int, int] | None:

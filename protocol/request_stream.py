@@ -15,7 +15,7 @@ from protocol.fetch_versions import DECODED_VERSIONS, FETCH_VERSIONS
 from protocol.frame_stream import FrameStream
 from protocol.header import FETCH, SASL_HANDSHAKE, SIZE, RequestHeader
 from protocol.request_head import Head, RequestHead, read_request_head
-from protocol.request_sender import MOST_START, RequestSender, read_sender
+from protocol.request_sender import MOST_START, RequestSender
 from protocol.response_scanner import Buffer
 from protocol.steps import Steps, T, at_once
 
@@ -326,7 +326,7 @@ class RequestStream(FrameStream):
         """Give out what has to be known of a request that passes; `frame` is what is there of it."""
         if self.may_hold is not None and self.may_hold(head):
             start = bytes(frame[: min(MOST_START, head.frame_size)])
-            yield RequestBegins(head, read_sender(head.api_key, head.api_version, start))
+            yield RequestBegins(head, RequestSender(head.api_key, head.api_version, start))
         _, api_key, api_version, correlation_id, expects_response, _ = head
         if api_key == FETCH:
             if reason is None and api_version not in DECODED_VERSIONS and (replica_id is None or replica_id >= 0):

@@ -63,6 +63,13 @@ class FetchAnswer:
             self._count()
         return out, taken
 
+    def sees(self, view: memoryview) -> bool:
+        """Take bytes in the middle of the answer; see ResponseObserver."""
+        if self._head is not None or len(view) >= self._counts.left:
+            return False
+        self._counts.receive(view)
+        return True
+
     def _take_head(self, view: memoryview) -> list[Buffer]:
         head = self._head
         assert head is not None  # noqa: S101

@@ -47,6 +47,9 @@ class LinkGate:
         self._relay = relay
         self._link = link
         self._client: Client | None = None  # of the request that is held or under way
+        self._known: Client | None = None  # the client of `_client_id`
+        self._client_id: bytes | None = None
+        self._known_at = -1
         self._produces = 0  # requests that wait for an answer
         self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)  # when the last of them were answered
 
@@ -56,7 +59,11 @@ class LinkGate:
 
     def arrived(self, request: RequestBegins) -> Pass | Hold:
         """Hold or pass a request that has come."""
-        client = self._stage.client(request.sender.client_id)
+        client_id = request.sender.client_id
+        if client_id != self._client_id or self._known_at != self._stage.clients.generation:
+            self._client_id, self._known_at = client_id, self._stage.clients.generation
+            self._known = self._stage.client(client_id)
+        client = self._known
         if client is None:
             return Pass()
         now = self._stage.clock()

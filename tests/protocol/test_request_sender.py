@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.framing import RequestBegins, RequestStream
-from protocol.request_sender import MOST_START, RequestSender, read_sender
+from protocol.request_sender import MOST_START, RequestSender
 from tests.protocol.wire import CONSUMER, fetch, produce, request, string
 
 
@@ -24,20 +24,22 @@ def session_fetch(version: int, session_id: int, epoch: int) -> bytes:
 
 def sender(frame: bytes) -> RequestSender:
     _, api_key, version = struct.unpack_from(">ihh", frame)
-    return read_sender(api_key, version, frame[:MOST_START])
+    return RequestSender(api_key, version, frame[:MOST_START])
 
 
 @pytest.mark.parametrize("version", range(19))
 def test_a_fetch_tells_its_session(version: int) -> None:
     if version < 7:
-        assert sender(fetch(1, CONSUMER, version=version)) == RequestSender(b"c", (0, -1))
+        found, session = sender(fetch(1, CONSUMER, version=version)), (0, -1)
     else:
-        assert sender(session_fetch(version, 77, 3)) == RequestSender(b"c", (77, 3))
+        found, session = sender(session_fetch(version, 77, 3)), (77, 3)
+    assert (found.client_id, found.session, found.is_transactional) == (b"c", session, False)
 
 
 @pytest.mark.parametrize("version", range(14))
 def test_a_produce_tells_whether_it_is_transactional(version: int) -> None:
-    assert sender(produce(1, 1, version=version)) == RequestSender(b"c", None, version >= 3)
+    found = sender(produce(1, 1, version=version))
+    assert (found.client_id, found.session, found.is_transactional) == (b"c", None, version >= 3)
     none = b"\x00\x00" if version >= 9 else string(None)
     assert sender(request(0, version, 1, none + struct.pack(">h", 1))).is_transactional is False
 
@@ -51,7 +53,10 @@ def test_any_client_id_is_taken_as_it_is_or_cut_off(client_id: bytes | None) -> 
 
 @given(api_key=st.integers(0, 2), version=st.integers(-1, 30), start=st.binary(max_size=60))
 def test_any_bytes_are_read(api_key: int, version: int, start: bytes) -> None:
-    read_sender(api_key, version, start)
+    found = RequestSender(api_key, version, start)
+    assert len(found.client_id or b"") <= len(start)
+    assert isinstance(found.is_transactional, bool)
+    assert found.session is None or len(found.session) == 2
 
 
 @pytest.mark.parametrize("cut", [0, 3, 9, 20, 30])
