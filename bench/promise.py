@@ -2,7 +2,8 @@
 
 Each run is a model of followers, sidecars and leaders (tests/quota/model), drawn by its seed. Printed are the seeds of
 the runs in which something did not hold, and what; `--seed N` tells one run line by line, and `--seed N --shrink` makes
-it as small as it may be and still fails. `--links 200` is one large run that is not drawn.
+it as small as it may be and still fails, and `--listed` leaves out all quotas but those of the listed replicas.
+`--links 200` is one large run that is not drawn.
 """
 
 import argparse
@@ -13,8 +14,9 @@ from concurrent.futures import ProcessPoolExecutor
 
 from quota.settings import Order
 from tests.quota.model.describe import scenario_lines, shrink
+from tests.quota.model.draw import draw, draw_listed, many_links
 from tests.quota.model.judge import judge
-from tests.quota.model.scenario import Scenario, Seeded, draw, many_links
+from tests.quota.model.scenario import Scenario, Seeded
 from tests.quota.model.world import Violation
 
 RUNS = 4_000
@@ -35,13 +37,15 @@ def main() -> int:
     parser.add_argument("--depth", type=int, default=2, help="how long runs are (2; the unit tests have 1)")
     parser.add_argument("--processes", type=int, default=2, help="at a time (2)")
     parser.add_argument("--seed", type=int, help="tell one run line by line")
+    parser.add_argument("--listed", action="store_true", help="with --seed: no quotas but those of listed replicas")
     parser.add_argument("--shrink", action="store_true", help="with --seed: make it small first")
     parser.add_argument("--links", type=int, help="so many links with unlike lists and two hops, at v6 and v12")
     options = parser.parse_args()
     if options.links is not None:
         return _hold_many(options.links)
     if options.seed is not None:
-        return _tell(draw(Seeded(options.seed), options.depth), shrinks=options.shrink)
+        drawn = (draw_listed if options.listed else draw)(Seeded(options.seed), options.depth)
+        return _tell(drawn, shrinks=options.shrink)
     return _run_all(options.first, options.runs, options.depth, options.processes)
 
 

@@ -20,9 +20,16 @@ FinishByOption = Annotated[
     str | None,
     typer.Option("--finish-by", metavar="TIME", help="Keep the lowest throttle that ends it by then, as in 06:00."),
 ]
+AutoOption = Annotated[
+    bool, typer.Option("--auto", help="Keep the throttle at what others leave free of each broker's link.")
+]
+LinkCapacityOption = Annotated[
+    str | None,
+    typer.Option("--link-capacity", metavar="RATE", help="With --auto: what a link carries each way, as in 100MB."),
+]
 BetweenOption = Annotated[
     str | None,
-    typer.Option("--between", metavar="RATE,RATE", help="The lowest and highest throttle of --finish-by: 1MB,50MB."),
+    typer.Option("--between", metavar="RATE,RATE", help="The lowest and highest throttle of both: 1MB,50MB."),
 ]
 WatchOption = Annotated[bool, typer.Option("--watch", help="Show progress until the move has ended.")]
 TimeoutOption = Annotated[
@@ -66,6 +73,8 @@ def execute(
     command_config: CommandConfigOption = None,
     throttle: ThrottleOption = None,
     finish_by: FinishByOption = None,
+    auto: AutoOption = False,
+    link_capacity: LinkCapacityOption = None,
     between: BetweenOption = None,
     log_dirs_throttle: Annotated[
         str | None,
@@ -94,10 +103,11 @@ def execute(
 ) -> int:
     """Begin the moves of a plan. It can be given again: what has moved already stays."""
     from cli.move_execute import execute as run
+    from cli.move_pacing import read_pacing
 
     return run(
-        plan, bootstrap_server, command_config, throttle, finish_by, between, log_dirs_throttle, additional,
-        batch_size, timeout, force, watch, admin, json_wanted,
+        plan, bootstrap_server, command_config, throttle, read_pacing(finish_by, auto, link_capacity, between, admin),
+        log_dirs_throttle, additional, batch_size, timeout, force, watch, admin, json_wanted,
     )  # fmt: skip
 
 
@@ -109,6 +119,8 @@ def verify(
     preserve_throttles: PreserveOption = False,
     watch: WatchOption = False,
     finish_by: FinishByOption = None,
+    auto: AutoOption = False,
+    link_capacity: LinkCapacityOption = None,
     between: BetweenOption = None,
     admin: AdminOption = None,
     json_wanted: JsonOption = False,
@@ -117,11 +129,13 @@ def verify(
 
     The exit status is 0 when all is done, else 1.
     """
+    from cli.move_pacing import read_pacing
     from cli.move_verify import verify as run
 
     return run(
-        plan, bootstrap_server, command_config, preserve_throttles, watch, finish_by, between, admin, json_wanted
-    )
+        plan, bootstrap_server, command_config, preserve_throttles, watch,
+        read_pacing(finish_by, auto, link_capacity, between, admin), admin, json_wanted,
+    )  # fmt: skip
 
 
 @app.command()

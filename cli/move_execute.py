@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cli import move_progress
 from cli.errors import WRONG_USAGE, CommandError
-from cli.move_deadline import read_finish_by
 from cli.move_inputs import connector, read_plan, read_rollback, told_errors, write_rollback
+from cli.move_pacing import Auto, FinishBy
 from cli.move_verify import finish
 from cli.plan_inputs import parsed
 from cli.rates import parse_rate
@@ -24,8 +24,7 @@ def execute(
     bootstrap_server: str,
     command_config: Path | None,
     throttle: str | None,
-    finish_by: str | None,
-    between: str | None,
+    wanted: FinishBy | Auto | None,
     log_dirs_throttle: str | None,
     additional: bool,
     batch_size: int,
@@ -37,10 +36,10 @@ def execute(
 ) -> int:
     """Print the way back, set the throttle, begin the moves, and stay where that is wanted."""
     rate = parsed("--throttle", parse_rate, throttle)
-    wanted = read_finish_by(finish_by, between)
     if rate is not None and wanted is not None:
         raise CommandError(
-            "--throttle sets a rate and --finish-by finds one: give one of them, and --between for limits.", WRONG_USAGE
+            "--throttle sets a rate, --finish-by and --auto find one: give one of them, and --between for limits.",
+            WRONG_USAGE,
         )
     disk_rate = parsed("--replica-alter-log-dirs-throttle", parse_rate, log_dirs_throttle)
     plan = read_plan(plan_file)
@@ -48,7 +47,7 @@ def execute(
     from control.errors import MoveError
     from control.move_execution import Execution, Orders
     from control.move_journal import JournalFile
-    from control.move_pacing import Pacer
+    from control.move_pacing import DeadlinePacer, LinkPacer, Pacer
 
     orders = Orders(
         throttle=rate,
@@ -65,12 +64,17 @@ def execute(
         with connect() as admin:
             execution = Execution(admin, plan, file, orders, clock=time.monotonic, sleep=time.sleep)
             execution.check()
-            pacer = None
-            if wanted is not None:
+            pacer: Pacer | None = None
+            if isinstance(wanted, FinishBy):
                 deadline = wanted.deadline()
                 pace = execution.plan_pace(deadline)
                 rate = pace.rate
-                pacer = Pacer(file, deadline, clock=time.monotonic, sleep=time.sleep, pace=pace)
+                pacer = DeadlinePacer(file, deadline, clock=time.monotonic, sleep=time.sleep, pace=pace)
+            elif isinstance(wanted, Auto):
+                link = wanted.link()
+                allowance = execution.plan_allowance(link)
+                rate = max(allowance.rates.values(), default=None)
+                pacer = LinkPacer(file, link, clock=time.monotonic, sleep=time.sleep, allowance=allowance)
             before = execution.before
             if execution.is_resumed:
                 before = {**before, **read_rollback(plan_file)}
@@ -91,10 +95,10 @@ def execute(
             print(_begun(len(begun), len(plan.brokers)), flush=True)
         if stays:
             try:
-                moment = wanted.moment if wanted is not None else None
+                moment = wanted.moment if isinstance(wanted, FinishBy) else None
                 move_progress.follow(connect, plan, plan_file, rate, batch_size, sidecars, json_wanted, pacer, moment)
             except KeyboardInterrupt:
-                print(_how_to_go_on(plan_file, batch_size, finish_by), file=sys.stderr)
+                print(_how_to_go_on(plan_file, batch_size), file=sys.stderr)
                 raise
     if stays:
         with told_errors(), connect() as admin:
@@ -110,14 +114,11 @@ def _begun(begun: int, planned: int) -> str:
     return f"{begun} of {planned} partitions began to move."
 
 
-def _how_to_go_on(plan_file: Path, batch_size: int, finish_by: str | None) -> str:
+def _how_to_go_on(plan_file: Path, batch_size: int) -> str:
     if batch_size:
         return (
             "\nnote: what moves goes on, and nothing more begins; `weir move execute` with this plan and its batch size"
             " goes on with the rest."
         )
-    same_deadline = f" --finish-by {shlex.quote(finish_by)}" if finish_by is not None else ""
-    return (
-        f"\nnote: the move goes on; `weir move verify --watch{same_deadline} --reassignment-json-file {plan_file}`"
-        " takes it up."
-    )
+    file = shlex.quote(str(plan_file))
+    return f"\nnote: the move goes on; `weir move verify --watch --reassignment-json-file {file}` takes it up."

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli.move_inputs import read_rollback
+from cli.move_sidecars import lag as lag_of
+from cli.move_sidecars import sentences
 from cli.quantities import show_duration, show_moment
-from cli.sidecars import admin_addresses, ask_all
+from planning.finish_by import Pace
+from planning.headroom import Allowance
 from planning.units import show_rate, show_size
+from quota.setting_names import FOLLOWER_RATE
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -20,8 +24,8 @@ if TYPE_CHECKING:
     from control.move_admin import MoveAdmin
     from control.move_following import Tick
     from control.move_pacing import Pacer
-    from planning.finish_by import Pace
     from planning.reassignment_json import ReassignmentPlan
+    from planning.stuck import Stuck
 
 _LINE_SECONDS = 10.0  # between lines where nobody watches: in a log file
 
@@ -39,17 +43,20 @@ def follow(
 ) -> None:
     """Show progress until nothing of the plan moves. With `json_wanted`, each look is a line of JSON.
 
-    `pacer` keeps the throttle for the deadline `finish_by`.
+    `pacer` keeps the throttle, where there is one for the deadline `finish_by`.
     """
     from control.move_following import Follower
+    from control.move_journal import JournalFile
+    from control.move_stuck import StuckWatch
 
     terminal = sys.stdout.isatty()
     shown_at = -_LINE_SECONDS
     shown = ""
-    follower = Follower(connect, plan, read_rollback(plan_file), time.monotonic, time.sleep, at_once, pacer)
+    watch = StuckWatch(JournalFile(plan_file), sentences(admin))
+    follower = Follower(connect, plan, read_rollback(plan_file), time.monotonic, time.sleep, at_once, pacer, watch)
     for tick in follower.ticks():
-        lag = _lag(admin)
-        throttle = tick.pace.rate if tick.pace is not None else throttle
+        lag = lag_of(admin)
+        throttle = tick.pace.rate if isinstance(tick.pace, Pace) else throttle
         if json_wanted:
             print(json.dumps(_as_json(tick, throttle, lag, finish_by)), flush=True)
             continue
@@ -62,18 +69,6 @@ def follow(
         shown = line
     if terminal and not json_wanted:
         print()
-
-
-def _lag(admin: Sequence[str] | None) -> int | None:
-    """Return SumReplicaLag in messages, of the leaders whose sidecars answer; None where none does."""
-    if not admin:
-        return None
-    lags = [
-        reply.value["sides"]["leader"]["lag"]["messages"]
-        for reply in ask_all(admin_addresses(admin, None), "GET", "/v1/status")
-        if reply.error is None
-    ]
-    return sum(lags) if lags else None
 
 
 def _line(tick: Tick, throttle: int | None, lag: int | None, finish_by: datetime | None) -> str:
@@ -95,12 +90,34 @@ def _line(tick: Tick, throttle: int | None, lag: int | None, finish_by: datetime
     parts.append(behind)
     if progress.slowest is not None:
         slowest = progress.slowest
+        throttle = _throttle_of(slowest.broker, tick, throttle)
         of = f" of {show_rate(throttle)}" if throttle is not None else ""
         left = "stands still" if slowest.seconds_left is None else f"{show_duration(slowest.seconds_left)} left"
         parts.append(f"{left}: broker {slowest.broker} receives {show_rate(_rounded(slowest.rate))}{of}")
-    if finish_by is not None and tick.pace is not None:
+    if finish_by is not None and isinstance(tick.pace, Pace):
         parts.append(f"to end by {show_moment(finish_by)}: {_prospect(tick.pace)}")
+    if isinstance(tick.pace, Allowance):
+        parts.append(_allowed(tick.pace))
+    parts += [_stuck(one) for one in tick.stuck]
     return ", ".join(parts)
+
+
+def _throttle_of(broker: int, tick: Tick, throttle: int | None) -> int | None:
+    return tick.pace.rates.get((broker, FOLLOWER_RATE)) if isinstance(tick.pace, Allowance) else throttle
+
+
+def _allowed(allowance: Allowance) -> str:
+    rates = sorted(_rounded(rate) for rate in allowance.rates.values())
+    shown = " to ".join(show_rate(rate) for rate in dict.fromkeys((rates[0], rates[-1]))) if rates else "nothing"
+    if not allowance.too_low:
+        return f"allowed {shown}"
+    broker, setting = min(allowance.too_low)
+    return f"allowed {shown}: {setting} of broker {broker} is not above what producers write, so it never ends"
+
+
+def _stuck(stuck: Stuck) -> str:
+    named = ", ".join(map(str, stuck.partitions[:3])) + (", ..." if len(stuck.partitions) > 3 else "")
+    return f"broker {stuck.broker} has got no nearer for a minute ({named}): {stuck.why}"
 
 
 def _prospect(pace: Pace) -> str:
@@ -128,7 +145,12 @@ def _as_json(tick: Tick, throttle: int | None, lag: int | None, finish_by: datet
         return {"away": tick.away}
     progress, slowest = tick.progress, tick.progress.slowest
     deadline: dict[str, Any] = {}
-    if finish_by is not None and tick.pace is not None:
+    if isinstance(tick.pace, Allowance):
+        deadline["rates"] = [
+            {"broker": broker, "setting": setting, "rate": rate, "too_low": (broker, setting) in tick.pace.too_low}
+            for (broker, setting), rate in sorted(tick.pace.rates.items())
+        ]
+    if finish_by is not None and isinstance(tick.pace, Pace):
         deadline = {
             "finish_by": finish_by.isoformat(),
             "seconds_late": tick.pace.late,
@@ -144,6 +166,10 @@ def _as_json(tick: Tick, throttle: int | None, lag: int | None, finish_by: datet
         "sum_replica_lag": lag,
         "bytes_behind": progress.left,
         "seconds_left": progress.seconds_left,
+        "stuck": [
+            {"broker": one.broker, "partitions": [str(partition) for partition in one.partitions], "why": one.why}
+            for one in tick.stuck
+        ],
         "slowest": None
         if slowest is None
         else {"broker": slowest.broker, "bytes_behind": slowest.left, "rate": slowest.rate},

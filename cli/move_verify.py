@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from cli import move_progress
 from cli.errors import WRONG_USAGE, CommandError
-from cli.move_deadline import FinishBy, read_finish_by
 from cli.move_inputs import connector, read_plan, read_rollback, told_errors
+from cli.move_pacing import Auto, FinishBy, written_pacing
 from cli.output import print_table
 
 if TYPE_CHECKING:
@@ -37,50 +37,58 @@ def verify(
     command_config: Path | None,
     preserve_throttles: bool,
     watch: bool,
-    finish_by: str | None,
-    between: str | None,
+    wanted: FinishBy | Auto | None,
     sidecars: Sequence[str] | None,
     json_wanted: bool,
 ) -> int:
     """Show the state of each partition of a plan; put back what stood before its throttle where it has ended."""
-    wanted = read_finish_by(finish_by, between)
     if wanted is not None and not watch:
-        raise CommandError("--finish-by needs --watch: the rate is kept for as long as this stays.", WRONG_USAGE)
+        raise CommandError(
+            "--finish-by and --auto need --watch: the rate is kept for as long as this stays.", WRONG_USAGE
+        )
     plan = read_plan(plan_file)
     connect = connector(bootstrap_server, command_config)
     with told_errors():
-        if wanted is not None:
-            _pace(connect, plan, plan_file, wanted, sidecars, json_wanted)
-        elif watch:
-            from control.move_journal import JournalFile
-
-            with connect() as admin:
-                journal = JournalFile(plan_file).read(admin.cluster_id())
-            rates = [int(claim.value) for claim in journal.claims.rates] if journal is not None else []
-            move_progress.follow(connect, plan, plan_file, max(rates, default=None), None, sidecars, json_wanted)
+        if watch:
+            _watch(connect, plan, plan_file, wanted, sidecars, json_wanted)
         with connect() as admin:
             return finish(admin, plan, plan_file, preserve_throttles=preserve_throttles, json_wanted=json_wanted)
 
 
-def _pace(
+def _watch(
     connect: Callable[[], MoveAdmin],
     plan: ReassignmentPlan,
     plan_file: Path,
-    wanted: FinishBy,
+    wanted: FinishBy | Auto | None,
     sidecars: Sequence[str] | None,
     json_wanted: bool,
 ) -> None:
-    """Take up a move that is to end by a deadline, until nothing of it moves."""
+    """Follow a move until nothing of it moves. Keep its rate where that is wanted, or where it was kept before.
+
+    What was kept before is left alone while another command has the plan's lock: that one keeps it.
+    """
     from control.errors import MoveError
     from control.move_journal import JournalFile
-    from control.move_pacing import Pacer
 
     file = JournalFile(plan_file)
+    with connect() as admin:
+        journal = file.read(admin.cluster_id())
+    rates = [int(claim.value) for claim in journal.claims.rates] if journal is not None else []
+    is_given = wanted is not None
+    if wanted is None and journal is not None and journal.pacing is not None:
+        wanted = written_pacing(journal.pacing, sidecars)
+    throttle = max(rates, default=None)
+    if wanted is None:
+        move_progress.follow(connect, plan, plan_file, throttle, None, sidecars, json_wanted)
+        return
     with file.locked() as mine:
-        if not mine:
+        if is_given and not mine:
             raise MoveError("another `weir move` is at work on this plan, and keeps its throttle")
-        pacer = Pacer(file, wanted.deadline(), clock=time.monotonic, sleep=time.sleep)
-        move_progress.follow(connect, plan, plan_file, None, None, sidecars, json_wanted, pacer, wanted.moment)
+        if mine and not is_given:
+            print(f"note: the throttle is kept {wanted}, as it was when this move began.", file=sys.stderr)
+        moment = wanted.moment if isinstance(wanted, FinishBy) else None
+        pacer = wanted.pacer(file) if mine else None
+        move_progress.follow(connect, plan, plan_file, throttle, None, sidecars, json_wanted, pacer, moment)
 
 
 def finish(

@@ -29,7 +29,7 @@ from cli.plan_inputs import (
 )
 from cli.quantities import parse_deadline, parse_duration, parse_network, parse_size, show_moment
 from cli.rates import parse_rate
-from cli.sidecars import JsonOption
+from cli.sidecars import AdminOption, JsonOption
 from planning.arithmetic import (
     Answer,
     ImpossibleMove,
@@ -134,12 +134,13 @@ def plan(
         typer.Option("--bootstrap-server", metavar="HOST:PORT", help="Read from this cluster what no option gives."),
     ] = None,
     command_config: CommandConfigOption = None,
+    admin: AdminOption = None,
     json_wanted: JsonOption = False,
 ) -> int:
     """Work out how long a move takes under a quota, or which quota moves it in time; every figure with its source."""
     now = _now()
     figures = Figures()
-    live = read_live(bootstrap_server, command_config, broker)
+    live = read_live(bootstrap_server, command_config, broker, admin)
     factor = replication_of(figures, replication, live, REPLICATION)
     past = read_past(figures, history, factor, last, policy, broker, retention)
     broker_count = count_brokers(figures, brokers, past, live)

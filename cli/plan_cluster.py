@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.errors import CommandError
+from cli.errors import WRONG_USAGE, CommandError
 from cli.move_inputs import connector, told_errors
+from cli.move_sidecars import Replicated, replicated
 from planning.assignment import Partition
 
 WATCHED_SECONDS = 5.0
@@ -18,7 +19,10 @@ WATCHED_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What a cluster is now: brokers, R, partitions, and of all brokers or one, log size (bytes) and bytes in."""
+    """What a cluster is now: brokers, R, partitions, and of all brokers or one, log size (bytes) and bytes in.
+
+    `is_by_sidecar`: the sidecar of the busiest broker tells its bytes in, and not its logs.
+    """
 
     brokers: int
     replication_factor: int
@@ -26,11 +30,19 @@ class Live:
     log_size: float
     bytes_in: float
     busiest: int
+    is_by_sidecar: bool = False
 
 
-def read_live(bootstrap_server: str | None, command_config: Path | None, broker: int | None) -> Live | None:
-    """Ask a cluster; None where no option names one. With `broker`, sizes and bytes in are that broker's alone."""
+def read_live(
+    bootstrap_server: str | None, command_config: Path | None, broker: int | None, sidecars: Sequence[str] | None
+) -> Live | None:
+    """Ask a cluster; None where no option names one. With `broker`, sizes and bytes in are that broker's alone.
+
+    Bytes in are what sidecars tell, or the growth of logs where that is more: a sidecar sees no topic with one replica.
+    """
     if bootstrap_server is None:
+        if sidecars:
+            raise CommandError("--admin needs --bootstrap-server: sidecars tell only what comes in now.", WRONG_USAGE)
         return None
     connect = connector(bootstrap_server, command_config)
     from control.move_look import growth, leader_sizes
@@ -43,21 +55,44 @@ def read_live(bootstrap_server: str | None, command_config: Path | None, broker:
         if not states:
             raise CommandError("--bootstrap-server: the cluster has no topic, so there is nothing to move.")
         sizes = leader_sizes(admin, states)
+        before, begun = replicated(sidecars), time.monotonic()
         grown = growth(admin, states, WATCHED_SECONDS, time.monotonic, time.sleep)
+        after, seconds = replicated(sidecars), time.monotonic() - begun
     held = {partition: state.replicas for partition, state in states.items()}
     asked = brokers if broker is None else [broker]
     log_sizes = _by_broker(held, sizes, asked)
-    rates = _by_broker(held, grown, asked)
-    busiest = max(rates, key=rates.__getitem__)
     factors = Counter(len(replicas) for replicas in held.values())
+    factor = factors.most_common(1)[0][0]
+    by_logs = _by_broker(held, grown, asked)
+    told = {one: _told(before[one], after[one], seconds, factor) for one in asked if one in before and one in after}
+    rates = {one: max(by_logs[one], told.get(one, 0.0)) for one in asked}
+    busiest = max(rates, key=rates.__getitem__)
     return Live(
         brokers=len(brokers),
-        replication_factor=factors.most_common(1)[0][0],
+        replication_factor=factor,
         partitions=len(states),
         log_size=sum(log_sizes.values()) / len(log_sizes),
         bytes_in=rates[busiest],
         busiest=busiest,
+        is_by_sidecar=told.get(busiest, 0.0) > by_logs[busiest],
     )
+
+
+def _told(before: Replicated, after: Replicated, seconds: float, factor: int) -> float:
+    """Return the bytes/s that come into a broker, by what its sidecar counted of replicas that are not throttled.
+
+    A leader sends what comes in once to each of its followers. Where the sidecar has one side only, the KIP's
+    proportion stands in for the other: 1/R of what comes in is for leaders.
+    """
+    if factor < 2:
+        return 0.0
+
+    def rate(then: int | None, now: int | None) -> float | None:
+        return max(0, now - then) / seconds if then is not None and now is not None else None
+
+    received, sent = rate(before.received, after.received), rate(before.sent, after.sent)
+    as_leader = sent / (factor - 1) if sent is not None else (received or 0.0) / (factor - 1)
+    return as_leader + (received if received is not None else as_leader * (factor - 1))
 
 
 def _by_broker(

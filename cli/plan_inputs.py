@@ -169,6 +169,8 @@ def bytes_in_of(
         return rate
     if past is None and live is not None:
         source = f"cluster: broker {live.busiest}, by the growth of its logs just now (DescribeLogDirs)"
+        if live.is_by_sidecar:
+            source = f"sidecar of broker {live.busiest}: replication just now, throttled replicas aside (/v1/status)"
         figures.add("bytes_in", live.bytes_in, "bytes/s", source)
         return live.bytes_in
     if past is None:

@@ -15,8 +15,12 @@ from kafka.errors import (
     IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
+    NodeNotReadyError,
     NoReassignmentInProgressError,
+    NotControllerError,
+    TopicAlreadyExistsError,
     UnknownBrokerIdError,
+    UnknownTopicOrPartitionError,
 )
 
 from control.errors import ControlError
@@ -24,19 +28,24 @@ from planning.assignment import Brokers
 from planning.assignment import Partition as Partition
 from planning.assignment import Reassignment as Reassignment
 from planning.move_throttle import DISK_RATE as DISK_RATE
+from planning.move_throttle import LISTS, RATES
 from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
-_THROTTLES = (LEADER_RATE, FOLLOWER_RATE, LEADER_REPLICAS, FOLLOWER_REPLICAS, DISK_RATE)
 # Kafka's defaults, which DescribeConfigs returns where nothing is set: Long.MAX_VALUE for rates, an empty list for
 # replicas.
 _UNSET = {"", "[]", "None", str(2**63 - 1)}
 
-# so that the answer for a broker without a throttle has an entry
-_ASKED_OF_BROKERS = (LEADER_RATE, FOLLOWER_RATE, DISK_RATE, "num.io.threads")
-_ASKED_OF_TOPICS = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+# Beside each kind's settings one that is always there, so that an answer without a throttle can be told from none.
+_ASKED_OF: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "broker": (RATES, "num.io.threads"),
+    "topic": (LISTS, "retention.ms"),
+}
 
-_MORE_TRIES = 5
 _RETRY_SECONDS = 0.2
+# What a broker that restarts, or a controller that changes, makes of a request. Every request here may be repeated.
+_PASSING = (KafkaConnectionError, NodeNotReadyError, NotControllerError)
+# kafka-python raises this, and no KafkaError, while the cluster has no controller.
+_NO_CONTROLLER = "Failed to find active controller id"
 
 _PREFERRED = 0  # ElectLeadersRequest.json: ElectionType
 _UNKNOWN_TOPIC = 3
@@ -71,7 +80,9 @@ class ClusterAdmin:
     """Connections to a cluster's controllers and brokers. Every method blocks, and raises ControlError.
 
     `client_options` are kafka-python's, such as those of control.client_properties.
-    `clock` and `sleep` (seconds) are used only by methods that wait for the cluster.
+    `clock` and `sleep` (seconds) are used only to wait for the cluster.
+    `patience_seconds`: how long a request is repeated while connections fail or the controller changes. It may be
+    changed at any time, and is `timeout_seconds` at first.
     """
 
     def __init__(
@@ -88,6 +99,7 @@ class ClusterAdmin:
         self._client_options = dict(client_options or {})
         self._clock = clock
         self._sleep = sleep
+        self.patience_seconds = timeout_seconds
         self._client = self._connect()
 
     def __enter__(self) -> Self:
@@ -144,7 +156,7 @@ class ClusterAdmin:
         self, topics: Iterable[str] | None, check: Callable[[Mapping[str, Any]], None]
     ) -> dict[Partition, PartitionState]:
         names = None if topics is None else list(topics)
-        described = self._ask("Asking for topics", lambda client: self._describe_topics(client, names))
+        described = self._ask("Asking for topics", lambda client: client.describe_topics(names))
         found = {}
         for topic in described:
             check(topic)
@@ -165,12 +177,18 @@ class ClusterAdmin:
             "configs": dict(configs or {}),
         }
         self._ask(
-            f"Creating topic {topic}", lambda client: client.create_topics({topic: wanted}, wait_for_metadata=True)
+            f"Creating topic {topic}",
+            lambda client: client.create_topics({topic: wanted}, wait_for_metadata=True),
+            done=TopicAlreadyExistsError,
         )
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic."""
-        self._ask(f"Deleting topic {topic}", lambda client: client.delete_topics([topic]))
+        self._ask(
+            f"Deleting topic {topic}",
+            lambda client: client.delete_topics([topic]),
+            done=UnknownTopicOrPartitionError,
+        )
 
     def reassign(self, moves: Mapping[Partition, Sequence[int] | None]) -> None:
         """Start to move partitions to new replica lists; None in place of a list cancels the partition's move."""
@@ -226,32 +244,13 @@ class ClusterAdmin:
             for label, entries in self._described(resources).items()
         }
 
-    def native_throttles(self, topics: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
-        """Return all of Kafka's own throttles that are set, by broker and topic; empty shows that there is none."""
-        names = list(topics) if topics is not None else sorted({partition.topic for partition in self.partitions()})
-        found = {}
-        for resource, entries in self.configs(self.brokers(), names).items():
-            throttles = {key: value for key, value in entries.items() if key in _THROTTLES and value not in _UNSET}
-            if throttles:
-                found[resource] = throttles
-        return found
-
     def throttle_settings(self, brokers: Iterable[int], topics: Iterable[str]) -> list[ThrottleSetting]:
         """Return the settings of Kafka's own throttle that are set for these brokers and topics, and where.
 
         Little is asked for, so it may be done for all topics of a large cluster.
         """
-        wanted = [ConfigResource(ConfigResourceType.BROKER, str(broker), _ASKED_OF_BROKERS) for broker in brokers]
-        wanted += [ConfigResource(ConfigResourceType.TOPIC, topic, _ASKED_OF_TOPICS) for topic in topics]
-        found = []
-        for label, entries in self._described(wanted).items():
-            kind: Literal["broker", "topic"] = "broker" if label.startswith("broker ") else "topic"
-            name = label.partition(" ")[2]
-            for setting, entry in sorted(entries.items()):
-                if setting in _THROTTLES and entry["value"] is not None and str(entry["value"]) not in _UNSET:
-                    source = str(entry["config_source"])
-                    found.append(ThrottleSetting(kind, name, setting, str(entry["value"]), source))
-        return found
+        found = [*self._throttles_of("broker", brokers).values(), *self._throttles_of("topic", topics).values()]
+        return [throttle for of_one in found for throttle in of_one if throttle.value not in _UNSET]
 
     def set_native_throttle(
         self, rates: Mapping[int, Mapping[str, int]], replicas: Mapping[str, Mapping[str, str]]
@@ -278,44 +277,80 @@ class ClusterAdmin:
                 }
             )
 
-    def _described(self, resources: Sequence[Any]) -> dict[str, dict[str, Any]]:
-        """Return the entries of each resource by its label, such as `broker 1`."""
+    def _throttles_of(
+        self, kind: Literal["broker", "topic"], names: Iterable[object], *, may_be_gone: bool = False
+    ) -> dict[str, list[ThrottleSetting]]:
+        """Return all settings of Kafka's own throttle that have a value, be it a default, by broker or topic.
+
+        With `may_be_gone`, topics that do not exist are left out.
+        """
+        settings, always_there = _ASKED_OF[kind]
+        resources = [
+            ConfigResource(ConfigResourceType[kind.upper()], str(name), [*settings, always_there]) for name in names
+        ]
+        described = self._described(resources, may_be_gone=may_be_gone)
+        return {
+            (name := label.partition(" ")[2]): [
+                ThrottleSetting(kind, name, setting, str(entry["value"]), str(entry["config_source"]))
+                for setting, entry in sorted(entries.items())
+                if setting in settings and entry["value"] is not None
+            ]
+            for label, entries in described.items()
+        }
+
+    def _described(self, resources: Sequence[Any], *, may_be_gone: bool = False) -> dict[str, dict[str, Any]]:
+        """Return the entries of each resource by its label, such as `broker 1`.
+
+        With `may_be_gone`, topics that do not exist are left out.
+        """
         if not resources:
             return {}
         described = self._ask(
             "Describing configs", lambda client: client.describe_configs(resources, config_filter="all")
         )
-        found = {f"{kind} {name}": entries for kind, by_name in described.items() for name, entries in by_name.items()}
+        found = {
+            f"{kind} {name}": entries
+            for kind, by_name in described.items()
+            for name, entries in by_name.items()
+            if entries
+        }
+        # The client drops the error of a single resource, whose entries are then empty. That must not read as "unset".
         for resource in resources:
-            # The client drops the error of a single resource, whose entries are then empty. That must not read as
-            # "unset".
+            is_topic = resource.resource_type is ConfigResourceType.TOPIC
             label = f"{resource.resource_type.name.lower()} {resource.name}"
-            if not found.get(label):
+            if label not in found and not (may_be_gone and is_topic and not self.existing_partitions([resource.name])):
                 raise ControlError(f"Describing the configs of {label}", "nothing came back; does it exist?")
         return found
 
-    def _ask(self, action: str, ask: Callable[[KafkaAdminClient], Any]) -> Any:
-        """Ask. Where a broker is unknown, ask again with a new client: one looks for brokers every 5 minutes only.
+    def _ask(self, action: str, ask: Callable[[KafkaAdminClient], Any], *, done: type[KafkaError] | None = None) -> Any:
+        """Ask, again with a new client where it may help. ControlError names `action`.
 
-        Nothing was sent in that case. ControlError names `action`.
+        A client looks for brokers and the controller every 5 minutes only, so an old one may not find them.
+        `done` is the error that a repeated request gets where the one before it was carried out.
         """
+        begun = self._clock()
+        is_known = True
+        repeated = False
         with _refused(action):
-            try:
-                return ask(self._client)
-            except UnknownBrokerIdError:
+            while True:
+                try:
+                    return _asked(self._client, ask)
+                except UnknownBrokerIdError:
+                    if not is_known:
+                        raise
+                    is_known = False
+                except _PASSING:
+                    if self._clock() - begun >= self.patience_seconds:
+                        raise
+                    self._sleep(_RETRY_SECONDS)
+                except KafkaError as error:
+                    if repeated and done is not None and isinstance(error, done):
+                        return None
+                    raise
+                repeated = True
                 new = self._connect()  # if it fails, the old client can still be used
                 self._client.close()
                 self._client = new
-                return ask(new)
-
-    def _describe_topics(self, client: KafkaAdminClient, names: list[str] | None) -> Any:
-        """Ask for topics; where the broker does not answer, ask again, and the client then chooses another one."""
-        for _ in range(_MORE_TRIES):
-            try:
-                return client.describe_topics(names)
-            except KafkaConnectionError:
-                self._sleep(_RETRY_SECONDS)
-        return client.describe_topics(names)
 
     def _alter(
         self,
@@ -338,6 +373,15 @@ class ClusterAdmin:
 
 def _texts(configs: Mapping[str, object]) -> dict[str, str | None]:
     return {key: None if value is None else str(value) for key, value in configs.items()}
+
+
+def _asked(client: KafkaAdminClient, ask: Callable[[KafkaAdminClient], Any]) -> Any:
+    try:
+        return ask(client)
+    except RuntimeError as error:
+        if _NO_CONTROLLER in str(error):
+            raise NotControllerError("the cluster has no controller now") from error
+        raise
 
 
 def _check(action: str, error_code: int) -> None:

@@ -9,15 +9,10 @@ from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 from kafka.errors import NoError, ReplicaNotAvailableError
 from kafka.structs import TopicPartitionReplica
 
-from control.cluster_admin import ClusterAdmin
+from control.cluster_admin import ClusterAdmin, ThrottleSetting
 from control.errors import ControlError
 from planning.assignment import Partition, Replica
-from planning.move_throttle import LISTS, RATES, ConfigChange
-
-# DescribeConfigs answers with nothing where a resource does not exist. Each of these is always there, so that an answer
-# can be told from none.
-_ALWAYS_THERE = {ConfigResourceType.BROKER: "log.dirs", ConfigResourceType.TOPIC: "retention.ms"}
-_OWN = {ConfigResourceType.BROKER: "DYNAMIC_BROKER_CONFIG", ConfigResourceType.TOPIC: "DYNAMIC_TOPIC_CONFIG"}
+from planning.move_throttle import ConfigChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +34,9 @@ class MoveAdmin(ClusterAdmin):
 
         Topics that do not exist are left out; a broker that gives no answer is an error.
         """
-        found_brokers = {int(name): own for name, own in self._own(ConfigResourceType.BROKER, brokers, RATES).items()}
-        return found_brokers, self._own(ConfigResourceType.TOPIC, topics, LISTS)
+        rates = self._throttles_of("broker", brokers)
+        lists = self._throttles_of("topic", topics, may_be_gone=True)
+        return {int(name): _own(found) for name, found in rates.items()}, {n: _own(found) for n, found in lists.items()}
 
     def change_configs(self, changes: Iterable[ConfigChange]) -> dict[str, str]:
         """Change single settings, incrementally. Returns why, by `topic orders`, for each resource that was refused."""
@@ -101,26 +97,7 @@ class MoveAdmin(ClusterAdmin):
                 raise ControlError(f"Moving the log of {replica}", str(error().description))
         return frozenset(missing)
 
-    def _own(
-        self, kind: ConfigResourceType, names: Iterable[object], settings: Iterable[str]
-    ) -> dict[str, dict[str, str]]:
-        """Return those of `settings` that are set for brokers or topics themselves; topics that are gone left out."""
-        asked = [*settings, _ALWAYS_THERE[kind]]
-        resources = [ConfigResource(kind, str(name), asked) for name in names]
-        if not resources:
-            return {}
-        described = self._ask(
-            "Describing configs", lambda client: client.describe_configs(resources, config_filter="all")
-        ).get(kind.name.lower(), {})
-        unanswered = [resource.name for resource in resources if not described.get(resource.name)]
-        if unanswered and (kind is ConfigResourceType.BROKER or self.existing_partitions(unanswered)):
-            raise ControlError(f"Describing the configs of {kind.name.lower()} {unanswered[0]}", "nothing came back")
-        return {
-            name: {
-                setting: str(entry["value"])
-                for setting, entry in entries.items()
-                if entry["config_source"] == _OWN[kind] and setting != _ALWAYS_THERE[kind]
-            }
-            for name, entries in described.items()
-            if entries
-        }
+
+def _own(throttles: Iterable[ThrottleSetting]) -> dict[str, str]:
+    """Return the settings that the resource has itself, empty lists too, by name."""
+    return {throttle.setting: throttle.value for throttle in throttles if throttle.is_own}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from control.errors import ControlError, MoveError
 from control.move_admin import MoveAdmin
-from control.move_journal import JournalFile
+from control.move_journal import JournalFile, Pacing
 from control.move_look import copies_of, growth, look, moves_of
-from control.move_pacing import Deadline, moving_of
+from control.move_pacing import Deadline, Link, moving_of, read_links
 from control.move_throttling import MoveThrottling
 from planning.assignment import Brokers, Partition, Replica
 from planning.finish_by import Pace, first_pace
+from planning.headroom import Allowance, Key, first_allowance
 from planning.move_status import needed_rates, next_to_move
 from planning.move_throttle import wanted_throttle
 from planning.reassignment_json import ReassignmentPlan
@@ -60,6 +61,8 @@ class Execution:
         self._throttling = MoveThrottling(admin, file, sleep)
         self._seen = look(admin, plan)
         self._rate = orders.throttle
+        self._rates: Mapping[Key, int] = {}
+        self._pacing: Pacing | None = None
 
     @property
     def before(self) -> dict[Partition, Brokers]:
@@ -107,8 +110,36 @@ class Execution:
                 f"under {show_rate(pace.rate)}, the most that is allowed, the move would never end beside what"
                 " producers write: allow more, or --force"
             )
-        self._rate = pace.rate
+        self._rate, self._pacing = pace.rate, deadline.pacing
         return pace
+
+    def plan_allowance(self, link: Link) -> Allowance:
+        """Choose the rates that others leave free of each broker's link. Watches for INFLOW_SECONDS what passes.
+
+        Rates that would never let the move end are refused, unless forced.
+        """
+        moves = moves_of(self._plan.brokers, self._seen)
+        keys = wanted_throttle(moves, 1).rates.keys()
+        brokers = frozenset(broker for broker, _ in keys)
+        copies = copies_of(self._admin, self._plan.brokers, self.before, self._seen)
+        begun = self._clock()
+        before = read_links(self._admin, self._seen, copies, brokers, link.passed(frozenset()))
+        if keys:
+            self._sleep(INFLOW_SECONDS)
+        copies = copies_of(self._admin, self._plan.brokers, self.before, self._seen)
+        seen = read_links(self._admin, self._seen, copies, brokers, link.passed(frozenset()))
+        now = self._clock()
+        allowance = first_allowance(keys, before, now, seen, max(now - begun, 1e-3), link.capacity, link.limits)
+        if allowance.too_low and not self._orders.force:
+            broker, setting = min(allowance.too_low)
+            raise MoveError(
+                f"{setting} of broker {broker} may be {show_rate(allowance.rates[broker, setting])} at most, and beside"
+                " what producers write the move would then never end: allow more, or --force"
+            )
+        self._rate, self._rates = max(allowance.rates.values(), default=None), allowance.rates
+        self._pacing = link.pacing
+        # Until the sidecars follow this throttle, they count the move with all else.
+        return replace(allowance, seen=replace(seen, passed={}))
 
     def throttle(self) -> None:
         """Set the throttle that was ordered or chosen; where none was, write down that none is this move's."""
@@ -120,7 +151,9 @@ class Execution:
                 self._rate,
                 disk_brokers,
                 orders.replica_alter_log_dirs_throttle,
+                self._rates,
             ),
+            self._pacing,
             undo=self._seen.is_quiet,
         )
 

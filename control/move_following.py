@@ -10,13 +10,16 @@ from control.move_admin import MoveAdmin
 from control.move_execution import start
 from control.move_journal import JournalFile
 from control.move_look import Look, copies_of, look
-from control.move_pacing import Pacer
+from control.move_pacing import Pacer, moving_of
+from control.move_stuck import StuckWatch
 from control.move_throttling import MoveThrottling
 from planning.assignment import Brokers, Partition, Replica
 from planning.finish_by import Pace
+from planning.headroom import Allowance
 from planning.move_status import Progress, ProgressMeter, next_to_move
 from planning.move_throttle import PutBack
 from planning.reassignment_json import ReassignmentPlan
+from planning.stuck import Stuck
 
 POLL_SECONDS = 1.0
 AWAY_SECONDS = 600.0
@@ -31,19 +34,24 @@ Somebody elsewhere may be about to begin the next partitions.
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A look at a move that is followed. `away`: why the cluster gives no answer; then there is nothing else."""
+    """A look at a move that is followed. `away`: why the cluster gives no answer; then there is nothing else.
+
+    `stuck` has the brokers that have got no nearer for a minute.
+    """
 
     seen: Look | None = None
     progress: Progress | None = None
     away: str | None = None
-    pace: Pace | None = None
+    pace: Pace | Allowance | None = None
+    stuck: tuple[Stuck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Follower:
     """How to follow a move: `connect` opens a new connection. `clock` and `sleep` are in seconds.
 
-    `at_once` is None where nothing is begun any more, else as in Orders. `pacer` keeps the rate for a deadline.
+    `at_once` is None where nothing is begun any more, else as in Orders. `pacer` keeps the rate. `watch` finds out who
+    holds the move up.
     """
 
     connect: Callable[[], MoveAdmin]
@@ -53,6 +61,7 @@ class Follower:
     sleep: Callable[[float], None]
     at_once: int | None = None
     pacer: Pacer | None = None
+    watch: StuckWatch = field(default_factory=StuckWatch)
 
     def ticks(self) -> Iterator[Tick]:
         """Yield a look now and then, until nothing of the plan moves and nothing more is to begin.
@@ -65,7 +74,9 @@ class Follower:
         try:
             while True:
                 try:
-                    admin = admin or self.connect()
+                    if admin is None:
+                        admin = self.connect()
+                        admin.patience_seconds = POLL_SECONDS  # whoever looks on is to see at once that it is away
                     tick, seen = self._step(admin, meter)
                 except ControlError as error:
                     now = self.clock()
@@ -92,7 +103,9 @@ class Follower:
             start(admin, self.plan, next_to_move(seen.statuses, self.at_once))
         copies = copies_of(admin, self.plan.brokers, self.before, seen)
         pace = self.pacer.step(admin, seen, copies) if self.pacer is not None else None
-        return Tick(seen, meter.look(self.clock(), copies), pace=pace), seen
+        now = self.clock()
+        stuck = self.watch.look(admin, now, moving_of(seen, copies))
+        return Tick(seen, meter.look(now, copies), pace=pace, stuck=stuck), seen
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,26 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Pacing:
+    """How the rate of a move is kept: for a deadline (Unix time), or by what is free of a link (bytes/s).
+
+    `lowest` and `highest` are the rates that are allowed, as in planning.finish_by.Limits.
+    """
+
+    finish_by: float | None = None
+    link_capacity: int | None = None
+    lowest: int = 1
+    highest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Journal:
-    """What one move has set in which cluster. `ended`: all of it was put back."""
+    """What one move has set in which cluster, and how its rate is kept. `ended`: all of it was put back."""
 
     cluster_id: str
     claims: Claims = field(default_factory=Claims)
     ended: bool = False
+    pacing: Pacing | None = None
     version: int = _VERSION
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import groupby
 
 from control.errors import ControlError, MoveError
 from control.move_admin import MoveAdmin
-from control.move_journal import Journal, JournalFile
+from control.move_journal import Journal, JournalFile, Pacing
 from planning.assignment import Brokers, Partition
 from planning.move_throttle import (
     Claims,
@@ -41,8 +42,8 @@ class MoveThrottling:
         """What was written down; None where nothing was, or the file is lost."""
         return self._file.read(self._cluster_id)
 
-    def begin(self, wanted: Wanted, *, undo: bool = True) -> None:
-        """Write down what is to be set, set it, and read it back. Brokers that are down are left out.
+    def begin(self, wanted: Wanted, pacing: Pacing | None = None, *, undo: bool = True) -> None:
+        """Write down what is to be set and how it is kept, set it, and read it back. Brokers that are down are not set.
 
         Where that fails, `undo` puts back what was set. It may not do so while something moves.
         """
@@ -52,7 +53,7 @@ class MoveThrottling:
         topics = {topic for topic, _ in wanted.lists} | set(earlier.topics)
         standing = self._standing(brokers & set(self._admin.brokers()), topics)
         claims = claims_for(wanted, standing, earlier)
-        self._file.write(Journal(self._cluster_id, claims))
+        self._file.write(Journal(self._cluster_id, claims, pacing=pacing))
         try:
             self._until_nothing_to_do(
                 "Setting the throttle", lambda: changes_to_set(claims, self._standing(standing.rates, topics))
@@ -62,8 +63,16 @@ class MoveThrottling:
                 self.end(claims)
             raise
 
-    def change_rate(self, rate: int) -> None:
-        """Give the rates that the move has set, and nobody has changed since, another value (bytes/s).
+    def keep(self, pacing: Pacing) -> None:
+        """Write down how the rate of a move that runs is kept from now on."""
+        journal = self.journal
+        if journal is not None and not journal.ended and journal.pacing != pacing:
+            self._file.write(replace(journal, pacing=pacing))
+
+    def change_rates(self, rates: int | Mapping[tuple[int, str], int]) -> None:
+        """Give the rates that the move has set, and nobody has changed since, other values (bytes/s).
+
+        `rates` is one for all, or those that change by (broker, setting).
 
         What is to be set is written down first, so a kill leaves what the next `verify` puts back.
         """
@@ -75,8 +84,8 @@ class MoveThrottling:
         def to_do() -> tuple[ConfigChange, ...]:
             nonlocal claims
             standing = self._standing(set(claims.brokers) & set(self._admin.brokers()), ())
-            claims, changes = rated_anew(claims, standing, rate)
-            self._file.write(Journal(self._cluster_id, claims))
+            claims, changes = rated_anew(claims, standing, rates)
+            self._file.write(replace(journal, claims=claims))
             return changes
 
         self._until_nothing_to_do("Changing the throttle", to_do)

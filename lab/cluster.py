@@ -195,12 +195,20 @@ class Cluster(ABC):
             self.admin.wait_for_reassignments(seconds)
         return time.monotonic() - begun
 
+    def native_throttles(self, topics: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
+        """Return what is set of Kafka's own throttles, by `broker 1` and `topic orders`; None means all topics."""
+        names = sorted({partition.topic for partition in self.admin.partitions()}) if topics is None else topics
+        found: dict[str, dict[str, str]] = {}
+        for throttle in self.admin.throttle_settings(self.admin.brokers(), names):
+            found.setdefault(f"{throttle.kind} {throttle.name}", {})[throttle.setting] = throttle.value
+        return found
+
     def assert_no_native_throttle(self) -> None:
         """Check with DescribeConfigs that no throttle of Kafka's own is set on a broker or topic. Raises LabError."""
         found: dict[str, dict[str, str]] = {}
 
         def answered() -> bool:
-            found.update(self.admin.native_throttles())
+            found.update(self.native_throttles())
             return True
 
         self.wait_for("an answer on every topic, new ones too", answered, 30)

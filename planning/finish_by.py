@@ -18,6 +18,9 @@ from quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 INTERVAL_SECONDS: Final = 10.0
 """The rate changes no more often. Kafka's own throttle measures over about as long."""
 
+TAKE_UP_SECONDS: Final = 3.0
+"""A move that is taken up is watched for so long before its rate is planned: till then its producers are not known."""
+
 LEAST_CHANGE: Final = 0.02
 """Changes of the rate that are smaller than this part of it are left out."""
 
@@ -80,7 +83,8 @@ class Pace:
 
     `late`: seconds by which the deadline is missed at this rate, 0 where it is met, None where the move never ends.
     `part`: how much of the rate arrives. `is_held_up`: lately something else than the rate decided what arrived.
-    `seen` is the look at which it was planned, `busiest` the rate (broker and setting) that decided.
+    `seen` is the look at which it was planned, `busiest` the rate (broker and setting) that decided. It stays for
+    `interval` seconds.
     """
 
     rate: int
@@ -90,6 +94,7 @@ class Pace:
     late: float | None = 0.0
     part: float = 1.0
     is_held_up: bool = False
+    interval: float = INTERVAL_SECONDS
 
 
 def first_pace(
@@ -105,11 +110,11 @@ def first_pace(
 
 def taken_up(rate: int, now: float, moving: Mapping[Partition, Moving], limits: Limits) -> Pace:
     """Return the pace of a move that runs at `rate`: that rate, as far as it is allowed, until more is known."""
-    return Pace(limits.clamp(rate), now, moving)
+    return Pace(limits.clamp(rate), now, moving, interval=TAKE_UP_SECONDS)
 
 
 def next_pace(pace: Pace, now: float, seconds_left: float, moving: Mapping[Partition, Moving], limits: Limits) -> Pace:
-    """Plan again, INTERVAL_SECONDS after the last time at the earliest; before that the pace stays as it is.
+    """Plan again when the pace's interval is over; before that it stays as it is.
 
     It stays too while a partition's size is not known. Seconds left are below 0 when the deadline has passed.
     """
@@ -117,10 +122,10 @@ def next_pace(pace: Pace, now: float, seconds_left: float, moving: Mapping[Parti
     unknown = any(
         not one.size and pace.seen[partition].size for partition, one in moving.items() if partition in pace.seen
     )
-    if seconds < INTERVAL_SECONDS or unknown:
+    if seconds < pace.interval or unknown:
         return pace
     loads = loads_of(moving, _growth(pace.seen, moving, seconds))
-    learned = replace(_learned(pace, loads, seconds), planned_at=now, seen=moving)
+    learned = replace(_learned(pace, loads, seconds), planned_at=now, seen=moving, interval=INTERVAL_SECONDS)
     planned = _planned(learned, seconds_left, loads, limits)
     if abs(planned.rate - pace.rate) < LEAST_CHANGE * pace.rate:
         return replace(planned, rate=pace.rate, late=_late(pace.rate * planned.part, seconds_left, loads))

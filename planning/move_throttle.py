@@ -125,8 +125,11 @@ def wanted_throttle(
     rate: int | None,
     disk_brokers: Collection[int] = (),
     disk_rate: int | None = None,
+    by_broker: Mapping[tuple[int, str], int] | None = None,
 ) -> Wanted:
     """Return the throttle of a move, as kafka-reassign-partitions sets it. Rates are in bytes/s; None sets none.
+
+    `by_broker` has rates that are not `rate`, by (broker, setting).
 
     Every replica that stands now is throttled as a leader, for any of them may be elected; only new ones are throttled
     as followers. What moves nothing is not throttled.
@@ -137,7 +140,8 @@ def wanted_throttle(
         for partition, move in moves.items():
             if not move.destinations:
                 continue
-            rates |= {(broker, setting): rate for broker in move.brokers for setting in (LEADER_RATE, FOLLOWER_RATE)}
+            for key in ((broker, setting) for broker in move.brokers for setting in (LEADER_RATE, FOLLOWER_RATE)):
+                rates[key] = (by_broker or {}).get(key, rate)
             for setting, brokers in ((LEADER_REPLICAS, move.sources), (FOLLOWER_REPLICAS, move.destinations)):
                 lists.setdefault((partition.topic, setting), set()).update(_entries(partition, brokers))
     if disk_rate is not None:
@@ -188,17 +192,20 @@ def changes_to_set(claims: Claims, standing: Standing) -> tuple[ConfigChange, ..
     return tuple(changes)
 
 
-def rated_anew(claims: Claims, standing: Standing, rate: int) -> tuple[Claims, tuple[ConfigChange, ...]]:
-    """Return the claims and changes that give the replication rates of a move that runs another value.
+def rated_anew(
+    claims: Claims, standing: Standing, wanted: int | Mapping[tuple[int, str], int]
+) -> tuple[Claims, tuple[ConfigChange, ...]]:
+    """Return the claims and changes that give the replication rates of a move that runs other values.
 
-    A rate that is not what the move has set is somebody else's by now, and stays; so does that of a broker that is
-    down.
+    `wanted` is one rate for all, or rates by (broker, setting); those that it leaves out stay as they are. A rate
+    that is not what the move has set is somebody else's by now, and stays; so does that of a broker that is down.
     """
     rates = []
     changes = []
     for claim in claims.rates:
         now = standing.rates.get(claim.broker, {}).get(claim.setting)
-        if claim.setting == DISK_RATE or now not in claim.values or now == str(rate):
+        rate = wanted if isinstance(wanted, int) else wanted.get((claim.broker, claim.setting))
+        if claim.setting == DISK_RATE or rate is None or now not in claim.values or now == str(rate):
             rates.append(claim)
             continue
         rates.append(RateClaim(claim.broker, claim.setting, claim.before, (now, str(rate))))

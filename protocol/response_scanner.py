@@ -27,6 +27,7 @@ Buffer: TypeAlias = bytes | memoryview
 """Bytes to send. A memoryview is a slice of what was received, and is valid only until the next receive."""
 
 _LONGEST_HEAD: Final = 4096  # bytes with the header's tags, of which brokers send none
+_SPARSE_TOPIC: Final = 1024  # bytes of a topic, below which reading its entries costs more than moving its bytes
 
 
 class ResponseHead(NamedTuple):
@@ -72,6 +73,7 @@ class FetchResponseScanner:
         "done",
         "frame_size",
         "head",
+        "is_dense",
         "topics",
     )
 
@@ -91,6 +93,8 @@ class FetchResponseScanner:
         self.topics: list[ScannedTopic] = []
         self.head = ResponseHead()
         self.frame_size = 0
+        self.is_dense = False
+        """Whether the bytes received last had so many topics that a large read of them would take long."""
 
         self._row = fetch_version(version)
         self._correlation_id = correlation_id
@@ -129,7 +133,9 @@ class FetchResponseScanner:
         body = self._body
         assert body is not None  # noqa: S101
         end = min(len(view), walked + body.left)
+        topics = len(body.topics)
         body.walk(view, walked, end)
+        self.is_dense = (len(body.topics) - topics) * _SPARSE_TOPIC > end - walked
         if self._appended and body.behind_topics >= 0:
             topics_end = end + body.left - body.behind_topics
             if topics_end > start:

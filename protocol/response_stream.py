@@ -32,6 +32,10 @@ class ResponseObserver(Protocol):
     def done(self) -> bool:
         """Whether the response's last byte was received."""
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether a large read of what follows would take long, by what was received last."""
+
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
         """Take the next bytes received; the first call begins with the frame's size prefix.
 
@@ -80,6 +84,11 @@ class ResponseStream(FrameStream):
     def observing(self) -> bool:
         """Whether a response is being observed now."""
         return self._observer is not None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether a response is being observed now, and a large read of what follows would take long."""
+        return self._observer is not None and self._observer.is_dense
 
     def expect(self, pending: Pending) -> None:
         """Add a request that is being forwarded, or an answer of weir's own, to the end of the queue."""

@@ -40,6 +40,8 @@ from proxy.relay.replica_sources import Addresses, ReplicaSources
 from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
+from proxy.shares.exchange import Exchange
+from proxy.shares.metrics import share_families
 from proxy.throttle.table import LayeredThrottle
 from quota.followed_throttle import Moves
 from quota.layers import Layer
@@ -119,6 +121,7 @@ class Sidecar:
             clock,
         )
         self.fleet = Fleet(config, self._broker_hosts, self.status, clock)
+        self.exchange = Exchange(config.broker_id, (), self.fleet.targets, self.log, clock)
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -143,6 +146,7 @@ class Sidecar:
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self._cluster.start()
         self.history.start()
+        self.exchange.start()
         self._start_export()
         self._state = "serving"
 
@@ -153,7 +157,7 @@ class Sidecar:
         """
         self._state = "draining"
         seconds = self.config.limits.drain_seconds
-        self.log.info("draining", connections=self._connections(), seconds=seconds)
+        self.log.info("draining", connections=self.connections, seconds=seconds)
         await asyncio.gather(*(listener.drain(seconds) for listener in self.listeners))
 
     async def close(self) -> None:
@@ -162,6 +166,7 @@ class Sidecar:
         self.history.close()
         if self._expiry is not None:
             self._expiry.cancel()
+        await self.exchange.close()
         await self._cluster.close()
         for listener in self.listeners:
             listener.abort()
@@ -234,8 +239,12 @@ class Sidecar:
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
         """Yield the metrics in slices."""
         polled = poll_families(self.polls, self._clock())
-        limited = limit_families(self.limits)
-        return render(chain(families(self.sides, self.process), limited, polled), accept)
+        limited, shares = limit_families(self.limits), share_families(self.exchange)
+        return render(chain(families(self.sides, self.process), limited, polled, shares), accept)
+
+    def answer_about_shares(self, body: bytes) -> msgspec.Struct:
+        """Answer another sidecar with which a rate is shared; ConfigError."""
+        return self.exchange.answer(body)
 
     # Inner workings
 
@@ -272,6 +281,7 @@ class Sidecar:
             side.throttle.configure(throttle_settings(self.config, table, side.throttle.side))
         self._replan_held()
         self._cluster.throttle_changed()
+        self.exchange.changed()
         self._await_expiry()
 
     def _follow_throttle(self, layer: Layer) -> None:
@@ -359,7 +369,9 @@ class Sidecar:
     def _broker_hosts(self) -> dict[int, str]:
         return {broker_id: broker.host for broker_id, broker in self._cluster.client.view.brokers.items()}
 
-    def _connections(self) -> int:
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
         return sum(side.relay.connections for side in self.sides)
 
 

@@ -32,16 +32,23 @@ class LargestBatch:
     once.
     """
 
-    __slots__ = ("__weakref__", "_before", "_since", "_size")
+    __slots__ = ("__weakref__", "_before", "_since", "_size", "_whole")
 
-    def __init__(self) -> None:
+    def __init__(self, whole: LargestBatch | None = None) -> None:
+        """`whole` is the one of all topics."""
         self._size = self._before = 0  # of the minute that began at `_since`, and of the one before it
         self._since = -math.inf
+        self._whole = whole
 
     @property
     def size(self) -> int:
         """Its size in bytes; 0 while no batch was seen."""
         return max(self._size, self._before)
+
+    @property
+    def size_of_any(self) -> int:
+        """The same of all topics of the side."""
+        return self.size if self._whole is None else self._whole.size
 
     def learn(self, size: int, now: float) -> None:
         """Take in that a batch of `size` bytes was seen."""
@@ -50,6 +57,8 @@ class LargestBatch:
             self._size, self._since = 0, now
         if size > self._size:
             self._size = size
+        if self._whole is not None:
+            self._whole.learn(size, now)
 
 
 class LargestBatches:
@@ -58,12 +67,13 @@ class LargestBatches:
     def __init__(self) -> None:
         # weak: a topic that no link fetches any more is forgotten
         self._topics: WeakValueDictionary[bytes, LargestBatch] = WeakValueDictionary()
+        self._whole = LargestBatch()
 
     def of(self, topic: bytes) -> LargestBatch:
         """Return the LargestBatch of a topic. Keep a reference to it for as long as the topic is fetched."""
         largest = self._topics.get(topic)
         if largest is None:
-            largest = self._topics[topic] = LargestBatch()
+            largest = self._topics[topic] = LargestBatch(self._whole)
         return largest
 
 

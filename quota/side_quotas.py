@@ -14,25 +14,13 @@ from quota.budget.simple_rate import SimpleRate
 from quota.budget.strict import StrictQuota
 from quota.scopes import ClusterFacts, Ends
 from quota.settings import Clock, QuotaSettings, ThrottleSettings
-from quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, EveryPartition
+from quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, EveryPartition
 from quota.topic_names import CLUSTER_METADATA_ID, TopicNames
 
 _METADATA_LOG = CLUSTER_METADATA_TOPIC.encode()
 
 CONFIGURED = "configured"
 """The name of the quota of the listed replicas: `leader.` or `follower.replication.throttled.rate`."""
-
-
-class AllOf:
-    """The union of `parts`, without a copy of them."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self, parts: tuple[Container[int], ...]) -> None:
-        self._parts = parts
-
-    def __contains__(self, partition: object) -> bool:
-        return any(partition in part for part in self._parts)
 
 
 class _CoveredTopics:
@@ -162,7 +150,7 @@ class SideQuotas:
         """Return the topic's partitions that any quota may hold back on a link. None is a name not known yet."""
         if (only := self.only_quota) is not None:
             return only.covers(topic, topic_id, ends)
-        return AllOf(tuple([quota.covers(topic, topic_id, ends) for quota in self.quotas if quota.limits]))
+        return AnyOf(tuple([quota.covers(topic, topic_id, ends) for quota in self.quotas if quota.limits]))
 
     def coverage(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> tuple[tuple[Quota, Container[int]], ...]:
         """Return each quota with those of the topic's partitions that belong to it on a link."""

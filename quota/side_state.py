@@ -36,8 +36,9 @@ class Holder(Hashable, Protocol):
 class SideState(SideQuotas):
     """One side's throttle without its links.
 
-    It is not thread-safe: one event loop owns it. After `configure`, `set_in_sync_replicas` and `set_under_min_isr` the
-    owner plans every held request again. All other changes count from the next fetch on.
+    It is not thread-safe: one event loop owns it. After `configure` and after every change of what the cluster says
+    (`set_in_sync_replicas`, `set_under_min_isr`, `set_adding_replicas`, `set_racks`) the owner plans every held request
+    again. All other changes count from the next fetch on.
     """
 
     def __init__(

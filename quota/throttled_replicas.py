@@ -8,7 +8,7 @@ ConfigHandler.scala).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 _ENTRY = re.compile(r"([0-9]+):([0-9]+)")
@@ -103,6 +103,18 @@ class EveryPartition:
 
     def __contains__(self, partition: object) -> bool:
         return True
+
+
+class AnyOf:
+    """The union of `parts`, without a copy of them."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: tuple[Container[int], ...]) -> None:
+        self._parts = parts
+
+    def __contains__(self, partition: object) -> bool:
+        return any(partition in part for part in self._parts)
 
 
 EVERY_PARTITION = EveryPartition()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
 import aiohttp
@@ -109,7 +110,7 @@ class Fleet:
             return self._rows
 
     async def _ask_all(self) -> list[Row]:
-        targets = (await self._targets())[:MOST_SIDECARS]
+        targets = await self.targets()
         limit = asyncio.Semaphore(_AT_ONCE)
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         # no decompression: a small answer could become a very large one
@@ -117,11 +118,14 @@ class Fleet:
             rows = await asyncio.gather(*[self._ask(target, session, limit) for target in targets])
         return sorted(rows, key=lambda row: (row["broker_id"] is None, row["broker_id"] or 0, row["admin"]))
 
-    async def _targets(self) -> list[Target]:
+    async def targets(self) -> list[Target]:
+        """Return where the sidecars are expected, this one among them; at most MOST_SIDECARS."""
         if self._named is None:
-            return [Target(Address(host, self._port), broker_id) for broker_id, host in self._hosts().items()]
+            hosts = islice(self._hosts().items(), MOST_SIDECARS)
+            return [Target(Address(host, self._port), broker_id) for broker_id, host in hosts]
         found = await asyncio.gather(*[_addresses(address) for address in self._named])
-        return [Target(address) for address in dict.fromkeys(address for some in found for address in some)]
+        addresses = dict.fromkeys(address for some in found for address in some)
+        return [Target(address) for address in islice(addresses, MOST_SIDECARS)]
 
     async def _ask(self, target: Target, session: aiohttp.ClientSession, limit: asyncio.Semaphore) -> Row:
         said: Row

@@ -55,6 +55,9 @@ class Administered(Protocol):
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
         """Yield the metrics in slices."""
 
+    def answer_about_shares(self, body: bytes) -> msgspec.Struct:
+        """Answer another sidecar with which a rate is shared; ConfigError."""
+
 
 class AdminServer:
     """Serves the admin HTTP API on one address until it is stopped."""
@@ -80,6 +83,7 @@ class AdminServer:
                 web.get("/v1/status", self._status),
                 web.get("/v1/history", self._history),
                 web.get("/v1/fleet", self._fleet),
+                web.post("/v1/shares", self._shares),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -141,6 +145,9 @@ class AdminServer:
         if not fleet.is_known:
             raise ConfigError("cluster", "is not set, and [admin] fleet is not either: no other sidecar is known")
         return _json({"sidecars": await fleet.rows()})
+
+    async def _shares(self, request: web.Request) -> web.Response:
+        return _json(self._administered.answer_about_shares(await _body(request)))
 
     async def _show_throttle(self, request: web.Request) -> web.Response:
         return _json(await self._administered.throttle.as_plain())

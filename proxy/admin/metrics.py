@@ -280,6 +280,13 @@ def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         lambda side: side.relay.fetches_answered,
     )
     yield _by_side_and(
+        "weir_relayed_bytes",
+        "Bytes relayed, replication and all else: requests to the upstream, and answers to clients.",
+        "what",
+        sides,
+        lambda relay: relay.relayed._asdict(),
+    )
+    yield _by_side_and(
         "weir_fetch_requests",
         "Fetch requests of replicas, by version.",
         "api_version",

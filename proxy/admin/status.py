@@ -54,6 +54,7 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
         ],
         "throttled_topics": sorted(topic for topic, replicas in settings.replicas.items() if replicas),
         "connections": relay.connections,
+        "relayed_bytes": relay.relayed._asdict(),
         "held_fetches": relay.held,
         "fetches_held": relay.fetches_held,
         "fetches_answered": relay.fetches_answered,

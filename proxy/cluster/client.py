@@ -228,4 +228,6 @@ class ClusterClient:
             due = min((poll.due_at(self) for poll in self._polls), default=math.inf)
             seconds = min(max(due - self.clock(), _SHORTEST_PAUSE_SECONDS), MAX_IDLE_RETRY_SECONDS)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            # not wait_for: it would lose a cancellation that comes together with a wake
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()

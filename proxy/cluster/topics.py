@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
@@ -69,17 +70,18 @@ class TopicPoll:
     async def ask(self, client: ClusterClient) -> None:
         """Ask for what the subscribers want, and tell them."""
         self._at = self._clock() + self._poll_seconds
-        wanted: set[bytes] = set()
+        wanted: dict[bytes, None] = {}
         with_partitions: set[bytes] = set()
         for subscriber in self._subscribers:
             names = await subscriber.topics()
-            wanted.update(names)
+            wanted |= dict.fromkeys(names)
             if subscriber.with_partitions:
                 with_partitions.update(names)
+            await asyncio.sleep(0)  # tens of thousands of topics take some milliseconds
         brokers, controller = client.view.brokers, client.view.controller
         topics: dict[bytes, Topic] = {}
         try:
-            for names in _shares(sorted(wanted)):
+            for names in _shares(list(wanted)):
                 told = await client.question(self.what, partial(describe, names=names, with_partitions=with_partitions))
                 brokers, controller = told.brokers or brokers, told.controller
                 topics |= told.topics
@@ -125,4 +127,4 @@ class BrokerHosts:
 
 def _shares(names: list[bytes]) -> Iterator[list[bytes]]:
     for start in range(0, len(names), TOPICS_PER_QUESTION):
-        yield names[start : start + TOPICS_PER_QUESTION]
+        yield sorted(names[start : start + TOPICS_PER_QUESTION])

@@ -63,6 +63,11 @@ class FetchAnswer:
             self._count()
         return out, taken
 
+    @property
+    def is_dense(self) -> bool:
+        """Batches are stepped over, however large a read is."""
+        return False
+
     def sees(self, view: memoryview) -> bool:
         """Take bytes in the middle of the answer; see ResponseObserver."""
         if self._head is not None or len(view) >= self._counts.left:
@@ -145,6 +150,11 @@ class ProduceAnswer:
     def done(self) -> bool:
         """Whether the answer has passed whole."""
         return self._left == 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Produce answers are small."""
+        return False
 
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
         """Take bytes; what is sent for them may come later."""

@@ -23,6 +23,7 @@ from proxy.relay import outcomes
 from proxy.relay.outcomes import Outcome
 from proxy.relay.replica_sources import ReplicaSources
 from proxy.relay.side import LinkThrottle, Side
+from proxy.relay.sliced_work import do_later
 from quota.fetch.context import TooManyPartitions
 from quota.fetch.decisions import Answer, Decision, Forward, Hold
 
@@ -115,6 +116,7 @@ class ReplicaFetches:
             return
         try:
             throttle.close()
+            do_later(throttle.free_steps(), self._relay.turns)
         except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)
             self._relay.throttle.drop(throttle)  # so that it keeps nothing reserved

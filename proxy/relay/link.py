@@ -28,6 +28,7 @@ from proxy.relay.pump import BLOCKED, IN_LINE, STOPPED, UNTAKEN, Pump
 from proxy.relay.replica_sources import ReplicaSources
 from proxy.relay.side import Side
 from proxy.relay.sliced_work import SlicedWork
+from proxy.relay.stats import Relayed
 from proxy.relay.transport import Transport
 
 _LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
@@ -157,6 +158,18 @@ class Link:
         self._fetches.close()
         self._relay.fetch_memory.drop(self)
         self._on_close(self)
+        self._loop.call_soon(self._let_go)  # not now: a part of the link may have called this
+
+    def _let_go(self) -> None:
+        """Drop the parts that refer to the link, which is then freed at once. See `proxy/collector.py`."""
+        self._requests.stream.drop()
+        del self._to_upstream, self._to_client, self._requests_in, self._responses_in, self._requests, self._work
+        self._linger = None
+
+    @property
+    def relayed(self) -> Relayed:
+        """The bytes that both peers have sent so far."""
+        return Relayed(self._to_upstream.moved, self._to_client.moved)
 
     def use_gate(self) -> None:
         """Have a gate from the next request on, as the side has gates now."""
@@ -184,12 +197,9 @@ class Link:
             self._note_kept()
             if self._kept_half >= _LARGE_FETCH:
                 pump.waits_in_line = True
-            pump.large_reads = (
-                stream.opaque
-                or stream.passing > SMALL_BUFFER_SIZE
-                or is_bulk
-                or (not is_requests and self._responses.observing)
-            )
+            pump.large_reads = stream.opaque or stream.passing > SMALL_BUFFER_SIZE or is_bulk
+            if not is_requests and self._responses.observing:
+                pump.large_reads = not self._responses.is_dense
         self._go_on_draining()
 
     def take(self, pump: Pump, view: memoryview) -> int:
@@ -240,8 +250,7 @@ class Link:
 
     def replan(self) -> None:
         """Have the held request decided about again."""
-        held = self._requests.held
-        if held is None:
+        if self.life.is_closed or (held := self._requests.held) is None:
             return
         if self._work.is_under_way:
             self._replans_later = True

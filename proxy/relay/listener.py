@@ -165,6 +165,7 @@ class Listener:
             on_close=self._closed,
         )
         self.links.add(link)
+        self.relay.stats.links.add(link)
         link.start()
         if self._draining:
             link.drain()
@@ -183,6 +184,7 @@ class Listener:
 
     def _closed(self, link: Link) -> None:
         self.links.discard(link)
+        self.relay.stats.closed(link)
         self._count_closed()
 
     def _count_closed(self) -> None:

@@ -41,6 +41,9 @@ class LinkThrottle(Protocol):
     def close(self) -> None:
         """End it: the connection is gone, and every answer still to come with it."""
 
+    def free_steps(self) -> Steps[None]:
+        """Free what it kept, after `close`."""
+
 
 class SideThrottle(Protocol):
     """One side's throttle; quota.throttle.Throttle is one."""

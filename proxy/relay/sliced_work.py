@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from functools import partial
 from typing import Final, Protocol
 
 from protocol.steps import Steps
@@ -47,7 +48,7 @@ class SlicedWork:
             next(steps)
         except StopIteration:  # most work is done here
             return
-        if not self._is_done(steps):
+        if not _is_done(steps):
             self.is_under_way = True
             self._owner.work_began()
             self._go_on_later(steps)
@@ -59,10 +60,6 @@ class SlicedWork:
         steps, self._steps = self._steps, None
         if steps is not None:
             steps.close()
-
-    def _is_done(self, steps: Steps[None]) -> bool:
-        end = time.perf_counter() + SLICE_SECONDS
-        return all(time.perf_counter() < end for _ in steps)
 
     def _go_on_later(self, steps: Steps[None]) -> None:
         if self._is_closed:
@@ -76,7 +73,7 @@ class SlicedWork:
         if steps is None:
             return
         try:
-            is_done = self._is_done(steps)
+            is_done = _is_done(steps)
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
             self._owner.work_failed(error)
             return
@@ -85,3 +82,19 @@ class SlicedWork:
         elif not self._is_closed:
             self.is_under_way = False
             self._owner.work_ended()
+
+
+def do_later(steps: Steps[None], turns: TurnBudget) -> None:
+    """Have `steps` run in turns to come. They must not raise."""
+    turns.add(partial(_go_on, steps, turns))
+
+
+def _go_on(steps: Steps[None], turns: TurnBudget) -> None:
+    if not _is_done(steps):
+        do_later(steps, turns)
+
+
+def _is_done(steps: Steps[None]) -> bool:
+    """Run a slice. Returns whether it was the last."""
+    end = time.perf_counter() + SLICE_SECONDS
+    return all(time.perf_counter() < end for _ in steps)

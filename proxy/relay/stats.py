@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from quota.settings import SideName
 
@@ -14,6 +14,21 @@ MOST_PEERS: Final = 1000
 
 OTHER_PEERS: Final = -1
 """The peer that all further replica ids are counted under."""
+
+
+class Relayed(NamedTuple):
+    """Bytes that were relayed, replication and all else: requests to the upstream, and answers to the clients."""
+
+    requests: int = 0
+    answers: int = 0
+
+
+class OpenLink(Protocol):
+    """A link as it is counted."""
+
+    @property
+    def relayed(self) -> Relayed:
+        """What it has relayed so far."""
 
 
 @dataclass(slots=True)
@@ -55,6 +70,23 @@ class RelayStats:
     """Connections with replica ids beyond MOST_PEERS."""
     peers: set[int] = field(default_factory=set)
     """The replica ids that are counted one by one."""
+
+    links: set[OpenLink] = field(default_factory=set)
+    """The links that are open. They count their bytes themselves, so that no read pays for a total."""
+    relayed_before: Relayed = field(default_factory=Relayed)
+    """What links relayed that are closed."""
+
+    @property
+    def relayed(self) -> Relayed:
+        """All bytes of all links so far."""
+        all_of = [self.relayed_before, *(link.relayed for link in self.links)]
+        return Relayed(sum(one.requests for one in all_of), sum(one.answers for one in all_of))
+
+    def closed(self, link: OpenLink) -> None:
+        """Note that a link is closed."""
+        before, last = self.relayed_before, link.relayed
+        self.links.discard(link)
+        self.relayed_before = Relayed(before.requests + last.requests, before.answers + last.answers)
 
     def peer_of(self, replica_id: int) -> int:
         """Return the peer that a connection of `replica_id` is counted under."""

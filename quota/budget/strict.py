@@ -109,6 +109,12 @@ class StrictQuota(Quota):
         ready = ledger.credit_at(needed)
         if ready > self._clock():
             return Verdict(False, ready)
+        if ahead:
+            # A batch that goes beyond the window would take the room that those ahead wait for: each time, where they
+            # come back seldom. So there has to be as much room as gathers while they could have gone.
+            ready = ledger.room_at(min(part.reserved, ledger.most_credit))
+            if ready > self._clock():
+                return Verdict(False, ready)
         room = ledger.room() - ahead
         if part.reserved <= room + part.batch:
             return Verdict(True, ready)

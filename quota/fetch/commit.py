@@ -8,7 +8,8 @@ reserved.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Container, Hashable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 
 from protocol.fetch import FetchRequest, ResponseTopic, encode_fetch_response, encode_response_topics, fetch_version
@@ -20,7 +21,8 @@ from quota.fetch.order import GrantOrder
 from quota.fetch.plan import Action, FetchPlan, FetchView
 from quota.fetch.request_parts import granted_topics, split, without_behind
 from quota.fetch.sessions import LEFT_OUT_MS
-from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, Upstream
+from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
+from quota.throttled_replicas import NO_PARTITION
 
 _EMPTY_MS = 1
 _FIRST_MUTING_VERSION = 8
@@ -36,7 +38,7 @@ def commit(
     if plan.action is Action.PASS:
         return (yield from commit_pass(state, link, request))
     if plan.action is Action.GRANT:
-        return (yield from _grant(state, request, view, order, plan))
+        return (yield from _grant(state, link, request, view, order, plan))
     if plan.action is Action.PROBE:
         return (yield from _probe(state, link, request, view, plan))
     state.unknown_since = _unknown_since(state, view)
@@ -80,7 +82,7 @@ def commit_pass(state: LinkState, link: Hashable, request: FetchRequest) -> Step
 
 
 def _grant(
-    state: LinkState, request: FetchRequest, view: FetchView, order: GrantOrder, plan: FetchPlan
+    state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, order: GrantOrder, plan: FetchPlan
 ) -> Steps[Decision]:
     partitions, sessions = state.partitions, state.sessions
     for quota, part in plan.parts.items():
@@ -89,10 +91,17 @@ def _grant(
     state.catch_up.granted(order, plan.grants, max(reserved.values(), default=0))
     granted = [replica for replica, _ in plan.grants]
     partitions.leave_out(granted)
-    if not plan.asks_all:
-        state.leave_unanswered(view.now)
+    if plan.probe_ready < float("inf"):
+        state.unknown_since = _unknown_since(state, view)
+        state.side.offset_probes.wait(link, plan.probe_ready)
+    unpaid = _none_unpaid if plan.paid is None else partial(ReplicaTopic.unpaid, paying=plan.paid)
+    left_out: Collection[ReplicaPartition] = ()
+    made_up: list[ResponseTopic] = []
     grants_are_first = view.now < state.crowded_until
     if sessions.is_incremental:
+        if plan.asks_all and plan.paid is not None:
+            left_out = [one for one in partitions.waiting() if one.partition in unpaid(one.topic)]
+        asked = [one for one in _asked_along(state, plan) if one.partition not in unpaid(one.topic)]
         if grants_are_first:
             # a session keeps an order of its own, so only a new session puts the grants in front
             sessions.leader.begin_anew()
@@ -100,26 +109,47 @@ def _grant(
             request,
             partitions,
             plan.grants,
-            _asked_along(state, plan),
+            asked,
             is_throttling=view.is_throttling,
             grants_are_first=grants_are_first,
         )
     else:
-        front, entries, asked = yield from split(partitions.topics, request, frozenset(granted))
-        funded = granted_topics(request, plan.grants, entries)
+        parts = yield from split(partitions.topics, request, frozenset(granted), unpaid)
+        funded, front, left_out = granted_topics(request, plan.grants, parts.granted), parts.front, parts.left_out
         # What is not throttled goes in front. Only where it fills every answer do the grants go in front of it: it
         # would take turns with them if there were no quota.
         first = funded + front if grants_are_first else front + funded
-        request = request.with_(topics=first + asked)
-        request = yield from sessions.whole(request, partitions.topics, chain(granted, partitions.waiting()))
+        request = request.with_(topics=first + parts.asked)
+        treated: Iterable[ReplicaPartition] = chain(granted, partitions.waiting())
+        if left_out:
+            treated = [one for one in treated if one not in left_out]
+            for topic, behind in _by_topic(left_out).items():
+                made_up.append(ResponseTopic(topic.key, topic.made_up_entries(request.header.api_version, behind)))
+        request = yield from sessions.whole(request, partitions.topics, treated, leaves_out=bool(left_out))
+    asks_all = plan.asks_all and not left_out
+    if not asks_all:
+        state.leave_unanswered(view.now)
     fetch = InFlight(
         reserved=reserved,
         granted=granted,
         granted_bytes=sum([cap for _, cap in plan.grants]),
-        asks_all=plan.asks_all,
+        asks_all=asks_all,
         grants_are_first=grants_are_first,
     )
-    return _forward(state, request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes), fetch)
+    request = request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes)
+    appended = yield from _encoded(request.header.api_version, made_up)
+    return _forward(state, request, fetch, appended, len(made_up), leaves_out=bool(left_out) and sessions.in_session)
+
+
+def _none_unpaid(topic: ReplicaTopic) -> Container[int]:
+    return NO_PARTITION
+
+
+def _by_topic(replicas: Iterable[ReplicaPartition]) -> dict[ReplicaTopic, list[ReplicaPartition]]:
+    by_topic: dict[ReplicaTopic, list[ReplicaPartition]] = {}
+    for replica in replicas:
+        by_topic.setdefault(replica.topic, []).append(replica)
+    return by_topic
 
 
 def _asked(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
@@ -168,9 +198,9 @@ def _probe(
             request, partitions, (), _asked(state, plan), is_throttling=view.is_throttling
         )
     else:
-        front, _, asked = yield from split(partitions.topics, request, frozenset())
+        parts = yield from split(partitions.topics, request, frozenset(), _none_unpaid)
         request = yield from sessions.whole(
-            request.with_(topics=front + asked), partitions.topics, partitions.waiting()
+            request.with_(topics=parts.front + parts.asked), partitions.topics, partitions.waiting()
         )
     return _forward(state, request.with_(max_wait_ms=0), InFlight(is_probe=True, asks_all=plan.asks_all))
 
@@ -188,12 +218,8 @@ def _leave_out(state: LinkState, request: FetchRequest) -> Steps[Decision]:
     fewer = yield from sessions.whole(request.with_(topics=topics), partitions.topics, (), leaves_out=True)
     version = request.header.api_version
     made_up = yield from _made_up_topics(state, version)
-    appended: list[bytes] = []
-    for first in range(0, len(made_up), _TOPICS_PER_STEP):
-        if first:
-            yield
-        appended.append(encode_response_topics(version, made_up[first : first + _TOPICS_PER_STEP]))
-    return _forward(state, fewer, InFlight(), b"".join(appended), len(made_up), leaves_out=sessions.in_session)
+    appended = yield from _encoded(version, made_up)
+    return _forward(state, fewer, InFlight(), appended, len(made_up), leaves_out=sessions.in_session)
 
 
 def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
@@ -216,12 +242,21 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
     return encode_fetch_response(version, correlation_id, 0, made_up)
 
 
+def _encoded(version: int, made_up: Sequence[ResponseTopic]) -> Steps[bytes]:
+    appended: list[bytes] = []
+    for first in range(0, len(made_up), _TOPICS_PER_STEP):
+        if first:
+            yield
+        appended.append(encode_response_topics(version, made_up[first : first + _TOPICS_PER_STEP]))
+    return b"".join(appended)
+
+
 def _made_up_topics(state: LinkState, version: int) -> Steps[list[ResponseTopic]]:
     """Return an empty response entry for every partition behind."""
     made_up: list[ResponseTopic] = []
     for topic in list(state.partitions.topics.values()):
         if topic.behind:
-            made_up.append(ResponseTopic(topic.key, topic.made_up_entries(version)))
+            made_up.append(ResponseTopic(topic.key, topic.made_up_entries(version, topic.behind.values())))
             if not len(made_up) % _TOPICS_PER_STEP:
                 yield
     return made_up

@@ -16,9 +16,9 @@ from protocol.steps import Steps
 from quota.fetch.partitions import LinkPartitions
 from quota.fetch.state import NEVER, ReplicaTopic
 
-PARTITIONS_PER_STEP = 200  # in one step: about 2 ms, where all of them are new
+PARTITIONS_PER_STEP = 60  # in one step: about 2 ms, where all of them are new, each in a new topic
 TOPICS_PER_STEP = 2_000  # in one step, where they repeat the request before
-_COUNTED_PER_STEP = 10_000  # topics
+_COUNTED_PER_STEP = 3_000  # topics
 LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # followers below level 0.11 (KIP-101): they truncate to their high watermark
 MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 

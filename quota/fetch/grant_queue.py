@@ -50,7 +50,7 @@ class GrantQueue:
             else:
                 replica.was_queued = True
                 replica.turn = self._reached
-            self._is_sorted = False
+            self._is_sorted &= replica.turn >= self._furthest
             self._waiting[replica] = None
         replica.is_paced |= is_capped
         if replica.is_paced:
@@ -66,10 +66,10 @@ class GrantQueue:
         """Note a grant of `size` bytes: the partition's next turn comes when all others have had as much."""
         self._reached = max(self._reached, replica.turn)
         replica.turn_before, replica.turn = replica.turn, self._reached + size
+        self._is_sorted &= replica.turn >= self._furthest
         self._furthest = max(self._furthest, replica.turn)
         del self._waiting[replica]
         self._waiting[replica] = None
-        self._is_sorted = False
 
     def brought_nothing(self, replica: ReplicaPartition) -> None:
         """Give a partition its turn back: the answer to its grant had no records of any partition.

@@ -18,7 +18,8 @@ from quota.fetch.observe import observe
 from quota.fetch.partitions import LinkPartitions
 from quota.fetch.plan import plan
 from quota.fetch.sessions import FetchSessions
-from quota.fetch.settlement import Settlement
+from quota.fetch.settlement import Settlement, charge_probe
+from quota.fetch.state import InFlight
 from quota.side_state import SideState
 
 STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
@@ -130,8 +131,7 @@ class ReplicaLink:
         """
         self.accounts.confirm()
         while self.state.in_flight:
-            fetch = self.state.in_flight.popleft()
-            self.accounts.count_as_sent(fetch.reserved, fetch.likely_bytes)
+            self._count_as_sent(self.state.in_flight.popleft())
 
     def release_if_stuck(self) -> None:
         """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed."""
@@ -139,9 +139,17 @@ class ReplicaLink:
         if now - self.state.settled_at >= STUCK_SECONDS:
             self.accounts.confirm()
         for fetch in self.state.in_flight:
-            if fetch.reserved and now - fetch.forwarded_at >= STUCK_SECONDS + fetch.max_wait_seconds:
-                reserved, fetch.reserved = fetch.reserved, {}
-                self.accounts.count_as_sent(reserved, fetch.likely_bytes)
+            if now - fetch.forwarded_at >= STUCK_SECONDS + fetch.max_wait_seconds:
+                self._count_as_sent(fetch)
+
+    def _count_as_sent(self, fetch: InFlight) -> None:
+        """Count, once, what went of an answer that never came whole, or hangs: it is not known, but likely."""
+        if fetch.reserved:
+            reserved, fetch.reserved = fetch.reserved, {}
+            self.accounts.count_as_sent(reserved, fetch.likely_bytes)
+        if fetch.is_probe and not fetch.is_paid:
+            fetch.is_paid = True
+            charge_probe(self.state, self, self.partitions.largest_waiting())
 
     def close(self) -> None:
         """End the link. Even if this fails half way, the link holds nothing of the budget afterwards."""
@@ -150,6 +158,11 @@ class ReplicaLink:
             self.partitions.close()
         finally:
             self.throttle.drop(self)
+
+    def free_steps(self) -> Steps[None]:
+        """Free what a closed link keeps, in steps: of tens of thousands of topics that takes a while."""
+        self.state.catch_up.forget()
+        yield from self.partitions.free()
 
     def _take_in(self, request: FetchRequest, now: float) -> Steps[Answer | None]:
         """Take a request in. Returns the answer to it where it does not fit its session, else None."""
@@ -165,7 +178,8 @@ class ReplicaLink:
                 sessions.follower.end()
                 error_code = FETCH_SESSION_ID_NOT_FOUND
             else:
-                partitions.forget_all()
+                self.state.catch_up.forget()
+                yield from partitions.forget_all()
                 self._api_version = version
         if error_code:
             correlation_id = request.header.correlation_id

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Container, Hashable
 from functools import partial
 
 from protocol.fetch import FetchRequest
 from quota.budget.offset_probes import PROBE_SECONDS
-from quota.budget.quota import Ask
+from quota.budget.quota import Ask, Quota
 from quota.fetch.link_state import LinkState
 from quota.fetch.order import GrantOrder
 from quota.fetch.plan import NO_PROBE, FetchView, ProbeTimes
@@ -61,9 +61,21 @@ def observe(
         probe_times=partial(_probe_times, state, link, now, must_wait=must_wait),
         unanswered_since=state.unanswered_since,
         is_asked_for_offsets=sessions.is_asked_for_offsets,
+        are_unknown_paid=partial(_are_unknown_paid, state),
         names_awaited_until=side.names_awaited_until,
     )
     return view, order
+
+
+def _are_unknown_paid(state: LinkState, paying: Container[Quota]) -> bool:
+    if not state.partitions.unknown_count:
+        return True
+    for topic in state.partitions.topics.values():
+        if topic.unknown:
+            unpaid = topic.unpaid(paying)
+            if any(partition in unpaid for partition in topic.unknown):
+                return False
+    return True
 
 
 def _probe_times(state: LinkState, link: Hashable, now: float, *, must_wait: bool) -> ProbeTimes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 
 from protocol.steps import Steps, at_once
@@ -51,7 +52,6 @@ class CatchUp:
         "_at_risk",
         "_is_other_hops_turn",
         "_last",
-        "_members",
         "_owed",
         "_ranked",
         "_ranked_at",
@@ -61,8 +61,8 @@ class CatchUp:
 
     def __init__(self, side: SideState) -> None:
         self._side = side
-        self._ranked: list[ReplicaPartition] = []  # all that was behind when they were ranked, the most urgent first
-        self._members: frozenset[ReplicaPartition] = frozenset()  # the same as a set
+        # all that was behind when they were ranked, the most urgent first
+        self._ranked: dict[ReplicaPartition, None] = {}
         self._at_risk: list[ReplicaPartition] = []  # those among them below min ISR
         self._under_min_isr: frozenset[tuple[bytes, int]] = frozenset()  # the set that the ranking was made with
         self._ranked_at = float("-inf")
@@ -100,6 +100,10 @@ class CatchUp:
             replica.granted_offset = replica.fetch_offset
             order.queue.granted(replica, cap)
 
+    def forget(self) -> None:
+        """Drop the ranking: its partitions are dropped."""
+        self._ranked, self._at_risk, self._ranked_at = {}, [], float("-inf")
+
     def _paced(self, queue: GrantQueue) -> Sequence[ReplicaPartition]:
         """The partitions that an earlier hop lets through now, the one with the fewest bytes first.
 
@@ -123,7 +127,7 @@ class CatchUp:
                 yield replica
         if len(queue) > len(stalled):
             for replica in queue:  # those that fell behind after the ranking was made
-                if replica not in self._members:
+                if replica not in self._ranked:
                     yield replica
         yield from stalled
 
@@ -140,7 +144,7 @@ class CatchUp:
             remaining += [_remaining(replica) for replica in waiting[first : first + _RANKED_PER_STEP]]
         if len(waiting) > _RANKED_PER_STEP:
             yield
-        ranked = [waiting[place] for place in sorted(range(len(waiting)), key=remaining.__getitem__)]
+        ranked = [waiting[place] for place in (yield from _sorted_places(remaining))]
         at_risk: list[ReplicaPartition] = []
         if under_min_isr:
             at_risk = [one for one in ranked if (one.topic.name, one.partition) in under_min_isr]
@@ -148,12 +152,28 @@ class CatchUp:
             ranked = at_risk + [one for one in ranked if one not in are_at_risk]
         if len(waiting) > _RANKED_PER_STEP:
             yield
-        self._members = frozenset(ranked)
-        self._ranked, self._at_risk = ranked, at_risk
+        self._ranked, self._at_risk = dict.fromkeys(ranked), at_risk
         self._ranked_at, self._under_min_isr = now, under_min_isr
 
     def _rank_when_due(self, queue: GrantQueue, now: float) -> None:
         at_once(self.rank_steps(queue, now))
+
+
+def _sorted_places(values: Sequence[float]) -> Steps[Sequence[int]]:
+    """Return the places of all values, the least first. Sorted in steps: parts, which are then merged two by two."""
+    count = len(values)
+    parts = []
+    for first in range(0, count, _RANKED_PER_STEP):
+        parts.append(sorted(range(first, min(first + _RANKED_PER_STEP, count)), key=values.__getitem__))
+        if count > _RANKED_PER_STEP:
+            yield
+    while len(parts) > 1:
+        merged = []
+        for pair in range(0, len(parts), 2):
+            merged.append(sorted(chain(*parts[pair : pair + 2]), key=values.__getitem__))
+            yield
+        parts = merged
+    return parts[0] if parts else ()
 
 
 def _first_then(first: Sequence[ReplicaPartition], order: Iterable[ReplicaPartition]) -> Iterator[ReplicaPartition]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from protocol.fetch import NO_LEADER_EPOCH
 from protocol.steps import Steps
+from quota.budget.ledger import StrictLedger
 from quota.counters import IntervalCounts
 from quota.fetch.grant_queue import GrantQueue
 from quota.fetch.sessions import FetchSessions
@@ -16,6 +18,7 @@ from quota.topic_names import printed_id
 
 UNKNOWN_REPLICA = -1
 PARTITIONS_PER_STEP = 1_000  # in one step of about 2 ms, when all are looked at again
+FREED_PER_STEP = 300  # topics and partitions
 # how long a partition is remembered after the last fetch that asked for it: longer than a hop leaves one out
 ABSENT_SECONDS = 15.0
 
@@ -82,8 +85,9 @@ class LinkPartitions:
 
     def waiting(self) -> Iterator[ReplicaPartition]:
         """Iterate over the partitions that are throttled and not known to be in sync."""
-        for topic in self.topics.values():
-            yield from topic.behind.values()
+        if self.behind_count:
+            for topic in self.topics.values():
+                yield from topic.behind.values()
         yield from self.unknown()
 
     def unknown(self) -> Iterator[ReplicaPartition]:
@@ -92,6 +96,17 @@ class LinkPartitions:
             for topic in self.topics.values():
                 for partition in topic.unknown:
                     yield topic.partitions[partition]
+
+    def largest_waiting(self) -> dict[StrictLedger, int]:
+        """Return the largest batch seen lately of topics that wait, in bytes, for each ledger that it counts in."""
+        sizes: dict[StrictLedger, int] = {}
+        for topic in self.topics.values():
+            size = topic.largest_batch.size
+            for quota, covered in topic.coverage:
+                is_larger = quota.limits and size > sizes.get(quota.ledger, 0)
+                if is_larger and any(partition in covered for partition in chain(topic.behind, topic.unknown)):
+                    sizes[quota.ledger] = size
+        return sizes
 
     # What a request changes
 
@@ -178,19 +193,35 @@ class LinkPartitions:
             if not topic.partitions and not topic.absent:
                 del self.topics[topic.key]
 
-    def forget_all(self) -> None:
-        """Begin with nothing: what is kept has the layout of another version."""
-        self.count_all_left_out()
-        self.asker.close()
+    def forget_all(self) -> Steps[None]:
+        """Begin with nothing: what is kept has the layout of another version. Done in steps."""
+        self.close()
         self.asker = self.side.lag.asker()
-        self.topics, self.absent, self.queue, self.failed = {}, {}, GrantQueue(), []
-        self.behind_count = self.unknown_count = self.count = 0
-        self.sessions.touched = {}
+        yield from self.free()
 
     def close(self) -> None:
         """The connection has ended."""
         self.count_all_left_out()
         self.asker.close()
+
+    def free(self) -> Steps[None]:
+        """Drop all partitions a few at a time, so that each is freed at once.
+
+        A topic and its partitions refer to each other. Left as they are, only Python's collector would find them, in a
+        look at everything.
+        """
+        topics = self.topics
+        self.topics, self.absent, self.queue, self.failed = {}, {}, GrantQueue(), []
+        self.behind_count = self.unknown_count = self.count = 0
+        self.sessions.touched = {}
+        count = 0
+        while topics:
+            _, topic = topics.popitem()
+            count += 1 + len(topic.partitions)
+            topic.let_go()
+            if count >= FREED_PER_STEP:
+                yield
+                count = 0
 
     # Who waits
 

@@ -8,7 +8,7 @@ Unlike Kafka, weir asks the quota before the bytes are sent. Each partition that
 - *asked*: in the request with partition_max_bytes 0, after a granted one that has data. The leader itself then answers
   with true offsets and errors;
 - *left out*: not in the request; an empty entry is appended to the answer. Only where nothing is granted while other
-  partitions cannot wait;
+  partitions cannot wait, or where no grant pays for the batch that an asked one may bring: in another quota;
 - *held*: the whole request waits, as every partition of it would be left out.
 
 `plan` reads a view and returns a value. It changes nothing: `quota.fetch.commit` carries the plan out.
@@ -16,8 +16,8 @@ Unlike Kafka, weir asks the quota before the bytes are sent. Each partition that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -100,6 +100,8 @@ class FetchView:
     """The time since which some partitions had no true answer, as they were left out; None where all had one."""
     is_asked_for_offsets: bool
     """Whether the request is an earlier hop's offset probe."""
+    are_unknown_paid: Callable[[Container[Quota]], bool]
+    """Whether grants of these quotas pay for a batch of every partition without a known high watermark."""
     names_awaited_until: float
     """When the first topic id without a name is no longer treated as throttled (clock seconds)."""
 
@@ -128,6 +130,9 @@ class FetchPlan:
     max_wait_ms: int = 0
     min_bytes: int | None = None
     """None keeps the follower's own."""
+    paid: Container[Quota] | None = None
+    """The quotas that pay for a batch of what is asked for with 0 bytes, where not all do. Partitions of others are
+    left out."""
     until: float = _NEVER
     """When a held fetch is planned again (clock seconds)."""
     probe_ready: float = _NEVER
@@ -139,12 +144,25 @@ def plan(view: FetchView) -> FetchPlan:
     if not (view.behind_count or view.unknown_count) or not view.is_throttling:
         return FetchPlan(Action.PASS)
     grants, parts, claims, ready = _grants(view)
-    if grants:
+    if grants and not view.has_several_quotas:
+        return _granted(view, grants, parts, claims)
+    are_paid = bool(grants) and view.are_unknown_paid(parts)
+    if grants and are_paid and not _is_answer_due(view):
         return _granted(view, grants, parts, claims)
     probe = view.probe_times()
     if probe.at <= view.now:
         return FetchPlan(Action.PROBE, claims=claims, asks_all=_asks_all(view))
+    if grants and (are_paid or view.is_incremental):
+        return replace(_granted(view, grants, parts, claims), probe_ready=probe.ready)
     return _left_out(view, claims, min(ready, probe.at), probe.ready)
+
+
+def _is_answer_due(view: FetchView) -> bool:
+    """Whether some partitions had no true answer for so long that an offset probe goes before any grant.
+
+    What no grant pays for is left out beside grants, and these may go on without an end.
+    """
+    return view.unanswered_since is not None and view.now - view.unanswered_since >= PROBE_SECONDS
 
 
 # Granting
@@ -282,8 +300,16 @@ def _granted(
     min_bytes = _min_bytes(view, grants, parts)
     if min_bytes > _AT_ONCE:
         wait_left = min(wait_left, round(LONGEST_RIDE_SECONDS * 1000))
-    asks_all = _asks_all(view)
-    return FetchPlan(Action.GRANT, grants, parts, claims, asks_all=asks_all, max_wait_ms=wait_left, min_bytes=min_bytes)
+    return FetchPlan(
+        Action.GRANT,
+        grants,
+        parts,
+        claims,
+        asks_all=_asks_all(view),
+        max_wait_ms=wait_left,
+        min_bytes=min_bytes,
+        paid=parts if view.has_several_quotas else None,
+    )
 
 
 def _asks_all(view: FetchView) -> bool:

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence, Set
+from typing import NamedTuple
 
 from protocol.fetch import FetchRequest, FetchVersion, RequestTopic, fetch_version
 from protocol.steps import Steps
 from quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
+from quota.throttled_replicas import NO_PARTITION
 
 _WORK_PER_STEP = 500  # topics and entries looked at in one step of about 2 ms
 
 _MAX_BYTES = 2  # index in (partition, fetch offset, partition_max_bytes)
 
 
+class Parts(NamedTuple):
+    """The parts of a whole request."""
+
+    front: list[RequestTopic]
+    """Topics without partitions that wait."""
+    granted: dict[ReplicaPartition, bytes]
+    """The entries of those granted."""
+    asked: list[RequestTopic]
+    """The others, with 0 bytes."""
+    left_out: dict[ReplicaPartition, None]
+    """Those that are neither granted nor asked for."""
+
+
 def split(
-    topics: Mapping[bytes, ReplicaTopic], request: FetchRequest, granted: Set[ReplicaPartition]
-) -> Steps[tuple[list[RequestTopic], dict[ReplicaPartition, bytes], list[RequestTopic]]]:
-    """Return topics without partitions that wait, the entries of those granted, and the others with 0 bytes."""
+    topics: Mapping[bytes, ReplicaTopic],
+    request: FetchRequest,
+    granted: Set[ReplicaPartition],
+    unpaid: Callable[[ReplicaTopic], Container[int]],
+) -> Steps[Parts]:
+    """Return the parts of `request`; partitions that wait and are `unpaid` are left out, unless they are granted."""
     row = fetch_version(request.header.api_version)
     front: list[RequestTopic] = []
     asked: list[RequestTopic] = []
     found: dict[ReplicaPartition, bytes] = {}
+    left_out: dict[ReplicaPartition, None] = {}
     granted_topics = {replica.topic for replica in granted}
     work = 0
     for block in request.topics:
@@ -35,27 +54,31 @@ def split(
             # fetch.
             asks_none = entries and not row.requested(stride).unpack_from(entries)[_MAX_BYTES]
             (asked if asks_none else front).append(block)
-        elif topic not in granted_topics and _holds_back_all(topic):
+            continue
+        none_pays = unpaid(topic)
+        if none_pays is NO_PARTITION and topic not in granted_topics and _holds_back_all(topic):
             asked.append(RequestTopic(name, row.with_no_bytes(entries, stride), stride, tags))
         else:
             kept: list[bytes] = []
             zero: list[bytes] = []
             work += len(entries) // stride
-            for start, (partition, _, _) in zip(
+            for start, (partition, _, max_bytes) in zip(
                 range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
             ):
                 entry = entries[start : start + stride]
                 if partition not in topic.behind and partition not in topic.unknown:
-                    kept.append(entry)
+                    (kept if max_bytes else zero).append(entry)  # 0 bytes as above
                 elif topic in granted_topics and topic.partitions[partition] in granted:
                     found[topic.partitions[partition]] = entry
+                elif partition in none_pays:
+                    left_out[topic.partitions[partition]] = None
                 else:
                     zero.append(entry)
             if kept:
                 front.append(RequestTopic(name, b"".join(kept), stride))
             if zero:
                 asked.append(RequestTopic(name, row.with_no_bytes(b"".join(zero), stride), stride))
-    return front, found, asked
+    return Parts(front, found, asked, left_out)
 
 
 def without_behind(topics: Mapping[bytes, ReplicaTopic], request: FetchRequest) -> Steps[list[RequestTopic]]:

@@ -38,7 +38,7 @@ by this value that it has to go on asking. Followers ignore values that are not 
 from v8 on (KIP-219); followers without KAFKA-17455 then wait for `replica.socket.timeout.ms`, 30 s.
 """
 
-PARTITIONS_PER_STEP: Final = 3_000
+PARTITIONS_PER_STEP: Final = 1_000
 """Partitions walked in one step of about 2 ms."""
 
 _NONE: Final = ()
@@ -108,11 +108,10 @@ class FetchSessions:
         keeps_slot = self.follower.id
         self.follower.end()
         self.leader.begin_anew()
-        if request.session_epoch == INITIAL_EPOCH:
-            size = sum([len(topic.entries) // topic.stride for topic in request.topics if topic.entries])
-            if session_id := keeps_slot or self._open_session(size):
-                self.opened_at = self.opened_at if keeps_slot else now
-                self.follower.begin(session_id, uses_topic_ids)
+        begins = request.session_epoch == INITIAL_EPOCH
+        if begins and (session_id := keeps_slot or self._open_session(_count(request))):
+            self.opened_at = self.opened_at if keeps_slot else now
+            self.follower.begin(session_id, uses_topic_ids)
         return 0
 
     def answered(self, head: ResponseHead) -> None:
@@ -237,6 +236,11 @@ class FetchSessions:
             session_epoch=self.leader.epoch,
             forgotten=_NONE if lists_all else _forgotten(gone),
         )
+
+
+def _count(request: FetchRequest) -> int:
+    """How many partitions a request lists."""
+    return sum([len(topic.entries) // topic.stride for topic in request.topics if topic.entries])
 
 
 def _is_raft(request: FetchRequest) -> bool:

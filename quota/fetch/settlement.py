@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from protocol.fetch import RESPONSE_ENTRY
@@ -35,6 +35,20 @@ class _Arrival(NamedTuple):
     is_throttled: bool
     waited: bool
     """Whether it was throttled and not in sync when the fetch was planned."""
+
+
+def charge_probe(state: LinkState, link: Hashable, sizes: Mapping[StrictLedger, int]) -> None:
+    """Charge what came with an offset probe: at most one batch.
+
+    Nothing was reserved for it, and no quota could have stopped it.
+    """
+    side, replica_id = state.side, state.partitions.replica_id
+    for ledger, size in sizes.items():
+        ledger.charge_probe(size)
+    rate = min([ledger.rate or 0 for ledger in sizes], default=side.ledger.rate or 0)
+    side.offset_probes.answered(link, replica_id, max(sizes.values(), default=0), rate)
+    for quota in side.quotas:
+        quota.owe(replica_id, sizes.get(quota.ledger, 0))
 
 
 class Settlement:
@@ -134,15 +148,9 @@ class Settlement:
             ledger = self._only.ledger
             of_waiting, in_sync = {ledger: self._waited}, {ledger: self._throttled - self._waited}
         if fetch.is_probe:
-            # At most one batch comes with an offset probe. Nothing was reserved for it, and no quota could have stopped
-            # it.
-            replica_id = state.partitions.replica_id
-            for ledger, size in of_waiting.items():
-                ledger.charge_probe(size)
-            rate = min([ledger.rate or 0 for ledger in of_waiting], default=side.ledger.rate or 0)
-            side.offset_probes.answered(link, replica_id, self._waited, rate)
-            for quota in side.quotas:
-                quota.owe(replica_id, of_waiting.get(quota.ledger, 0))
+            if not fetch.is_paid:
+                fetch.is_paid = True
+                charge_probe(state, link, of_waiting)
         else:
             # taken out first: it is settled once, even if an exception follows
             reserved, fetch.reserved = fetch.reserved, {}

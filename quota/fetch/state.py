@@ -6,7 +6,7 @@ empty entry with a stale high watermark could destroy a replica.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -15,6 +15,7 @@ from quota.batches import FEW, BatchSizes, LargestBatch
 from quota.budget.ledger import StrictLedger
 from quota.budget.quota import Quota
 from quota.lag.asked_topic import AskedTopic
+from quota.throttled_replicas import NO_PARTITION, AnyOf
 
 UNKNOWN_OFFSET = -1
 Coverage = tuple[tuple[Quota, Container[int]], ...]
@@ -106,11 +107,19 @@ class ReplicaPartition:
     def largest_batch(self) -> int:
         """What one whole batch of it may have, in bytes.
 
-        That is as much as was seen; but the first few batches of a topic may be small ones by chance. Where the next
-        size is not known either, it is as large a batch as a cluster with Kafka's defaults has.
+        That is as much as was seen of its topic. While few of its own were seen, they may be as large as any of the
+        side: what passes of a topic may be small ones alone, such as those in sync. And the first few of a topic may be
+        small ones by chance. Where the next size is not known either, one of them is as large as a cluster with Kafka's
+        defaults has.
         """
-        if self.batches.next_size or self.topic.batches.seen >= FEW:
+        if self.batches.next_size:
             return self.seen_batch
+        if self.topic.batches.seen >= FEW:
+            return (
+                self.seen_batch
+                if self.batches.seen >= FEW
+                else max(self.seen_batch, self.topic.largest_batch.size_of_any)
+            )
         return max(self.max_bytes, self.seen_batch, UNSEEN_BATCH_BYTES)
 
     def advance(self, fetch_offset: int) -> None:
@@ -244,6 +253,15 @@ class ReplicaTopic:
         self._request_blocks: dict[bytes, bytes] = {}
         self._response_blocks: dict[bytes, bytes] = {}
 
+    def unpaid(self, paying: Container[Quota]) -> Container[int]:
+        """Return the partitions that a quota beside those in `paying` may hold back: it does not pay for a batch."""
+        covered = [
+            partitions
+            for quota, partitions in self.coverage
+            if quota.limits and quota not in paying and partitions is not NO_PARTITION
+        ]
+        return AnyOf(tuple(covered)) if covered else NO_PARTITION
+
     def repeats_request(self, entries: bytes, number: int) -> bool:
         """Note a block of request `number`. Returns whether the request before had the same one."""
         if self._request_number != number:
@@ -274,12 +292,18 @@ class ReplicaTopic:
         """Look into the next answer whole, as a partition waits for its high watermark."""
         self._response_blocks = {}
 
-    def made_up_entries(self, api_version: int) -> bytes:
-        """Encode an empty response entry for every partition behind: no error, no records, and the last high watermark.
+    def let_go(self) -> None:
+        """Drop every partition: nobody asks for the topic on this link any more."""
+        self.partitions, self.absent, self.behind = {}, {}, {}
+
+    def made_up_entries(self, api_version: int, behind: Collection[ReplicaPartition]) -> bytes:
+        """Encode an empty response entry for each of `behind`: no error, no records, and the last high watermark.
 
         The high watermark is never -1. A follower that applies -1 goes back to its log start, and on old levels
         truncates there.
         """
+        if len(behind) != len(self.behind):
+            return made_up_entries(api_version, [(one.partition, one.high_watermark) for one in behind])
         if self.made_up is None or self.made_up[0] != api_version:
             high_watermarks = [(id_, replica.high_watermark) for id_, replica in self.behind.items()]
             self.made_up = api_version, made_up_entries(api_version, high_watermarks)
@@ -298,6 +322,7 @@ class InFlight:
     granted_bytes: int = 0  # all caps together
     grants_are_first: bool = False  # whether the grants stand in front of everything else
     is_probe: bool = False
+    is_paid: bool = False  # whether what came with this probe, or is likely to have come, was charged
     asks_all: bool = False  # whether it has every partition that waits, so that its answer is true for all
     forwarded_at: float = 0.0  # clock seconds
     max_wait_seconds: float = 0.0

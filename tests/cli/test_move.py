@@ -90,10 +90,20 @@ def test_rate_that_is_none_is_refused(option: str, plan: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("command", "words", "sentence"),
     [
-        ("execute", ("--finish-by", "06:00", "--throttle", "1MB"), "--throttle sets a rate and --finish-by finds one"),
-        ("execute", ("--between", "1MB,2MB"), "--between says which rates --finish-by may use: give both."),
-        ("verify", ("--between", "1MB,2MB", "--watch"), "--between says which rates --finish-by may use: give both."),
-        ("verify", ("--finish-by", "06:00"), "--finish-by needs --watch"),
+        (
+            "execute",
+            ("--finish-by", "06:00", "--throttle", "1MB"),
+            "--throttle sets a rate, --finish-by and --auto find",
+        ),
+        ("execute", ("--between", "1MB,2MB"), "--between says which rates --finish-by or --auto may use"),
+        ("verify", ("--between", "1MB,2MB", "--watch"), "--between says which rates --finish-by or --auto may use"),
+        ("verify", ("--finish-by", "06:00"), "--finish-by and --auto need --watch"),
+        ("verify", ("--auto", "--link-capacity", "9MB"), "--finish-by and --auto need --watch"),
+        ("execute", ("--auto",), "--auto and --link-capacity go together"),
+        ("execute", ("--link-capacity", "9MB"), "--auto and --link-capacity go together"),
+        ("execute", ("--auto", "--link-capacity", "fast"), "--link-capacity: 'fast' is not a rate"),
+        ("execute", ("--auto", "--link-capacity", "9MB", "--finish-by", "06:00"), "--auto and --finish-by both keep"),
+        ("execute", ("--auto", "--link-capacity", "9MB", "--throttle", "1MB"), "--throttle sets a rate, --finish-by"),
         ("execute", ("--finish-by", "soon"), "--finish-by: 'soon' is not a time"),
         ("execute", ("--finish-by", "06:00", "--between", "1MB"), "--between: '1MB' is no range"),
         ("execute", ("--finish-by", "06:00", "--between", "2MB,1MB"), "--between: '2MB,1MB' is no range"),
@@ -101,7 +111,7 @@ def test_rate_that_is_none_is_refused(option: str, plan: Path, capsys: pytest.Ca
         ("execute", ("--finish-by", "06:00", "--between", "1MB,fast"), "--between: 'fast' is not a rate"),
     ],
 )
-def test_wrong_use_of_finish_by_is_told(
+def test_wrong_use_of_what_keeps_the_rate_is_told(
     command: str, words: tuple[str, ...], sentence: str, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, said = failing(capsys, *planned(command, plan, *words))

@@ -6,9 +6,11 @@ import shlex
 import pytest
 
 from cli.main import main
+from cli.sidecars import Reply
 from control import move_admin
 from control.move_admin import MoveAdmin
 from planning.assignment import Partition
+from proxy.config.address import Address
 from tests.cli.commands import failing
 from tests.fakes.move_cluster import FakeCluster
 
@@ -76,3 +78,57 @@ def test_options_go_before_the_cluster(cluster: FakeCluster, capsys: pytest.Capt
 def test_broker_that_is_not_there_is_refused(cluster: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
     status, sentence = failing(capsys, *PLAN, "--broker", "9")
     assert (status, sentence) == (1, "--broker: there is no broker 9 in the cluster, or it is down.")
+
+
+def told_by(monkeypatch: pytest.MonkeyPatch, *asked: dict[int, dict[str, int]]) -> None:
+    """What sidecars answer to one question after another: by broker and side, bytes that are not throttled."""
+    answers = iter(asked)
+
+    def ask(addresses: object, method: str, path: str) -> list[Reply]:
+        replies = []
+        for broker, sides in next(answers).items():
+            replication = {
+                side: {"replication": [{"throttled": False, "bytes": size}, {"throttled": True, "bytes": 9**9 * size}]}
+                for side, size in sides.items()
+            }
+            replies.append(Reply(Address("h", 1), {"broker_id": broker, "sides": replication}))
+        return [*replies, Reply(Address("h", 2), error="no answer")]
+
+    monkeypatch.setattr("cli.move_sidecars.ask_all", ask)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rate"),
+    [
+        ({"leader": 1, "follower": 7}, {"leader": 1 + 10 * MB, "follower": 7 + 15 * MB}, 5 * MB),
+        ({"leader": 1}, {"leader": 1 + 20 * MB}, 8 * MB),
+        ({"follower": 7}, {"follower": 7 + 25 * MB}, 10 * MB),
+    ],
+)
+def test_sidecar_tells_bytes_in_where_that_is_more_than_logs_tell(
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    before: dict[str, int],
+    after: dict[str, int],
+    rate: float,
+) -> None:
+    """With two replicas of each partition; the logs of broker 2 grow by 2 MB/s."""
+    told_by(monkeypatch, {2: before}, {2: after})
+    found = figures(capsys, "--broker", "2", "--quota", "50MB", "--admin", "h:1", "--admin", "h:2")
+    source = "sidecar of broker 2: replication just now, throttled replicas aside (/v1/status)"
+    assert found["bytes_in"] == (pytest.approx(rate), source)
+
+
+def test_logs_tell_bytes_in_where_no_sidecar_does(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told_by(monkeypatch, {1: {"follower": 5}}, {})
+    found = figures(capsys, "--broker", "2", "--quota", "50MB", "--admin", "h:1")
+    assert found["bytes_in"][1] == "cluster: broker 2, by the growth of its logs just now (DescribeLogDirs)"
+
+
+def test_sidecars_alone_are_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    status, sentence = failing(capsys, "plan", "--admin", "h:1")
+    assert status == 2
+    assert sentence.startswith("--admin needs --bootstrap-server")

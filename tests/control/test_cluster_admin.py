@@ -3,7 +3,17 @@ from typing import Any
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import BrokerResponseError, IncompatibleBrokerVersion, KafkaConnectionError, UnknownBrokerIdError
+from kafka.errors import (
+    BrokerResponseError,
+    ClusterAuthorizationFailedError,
+    IncompatibleBrokerVersion,
+    KafkaConnectionError,
+    NodeNotReadyError,
+    NotControllerError,
+    TopicAlreadyExistsError,
+    UnknownBrokerIdError,
+    UnknownTopicOrPartitionError,
+)
 
 from control import cluster_admin
 from control.cluster_admin import ClusterAdmin, Partition, PartitionState, Reassignment, ThrottleSetting
@@ -28,6 +38,23 @@ class FakeClient:
             return answer(*args) if callable(answer) else answer
 
         return call
+
+
+def fail_clients(
+    admin: ClusterAdmin, monkeypatch: pytest.MonkeyPatch, name: str, errors: list[Exception], then: Any
+) -> list[FakeClient]:
+    """Let the present client and those that follow fail with one error each, then answer. Returns those that follow."""
+    answers = iter([*errors, then])
+    made: list[FakeClient] = []
+    client(admin).answers[name] = next(answers)
+
+    def make(**config: Any) -> FakeClient:
+        made.append(FakeClient())
+        made[-1].answers[name] = next(answers)
+        return made[-1]
+
+    monkeypatch.setattr(cluster_admin, "KafkaAdminClient", make)
+    return made
 
 
 @pytest.fixture
@@ -69,19 +96,45 @@ def test_partitions_carry_leader_replicas_and_isr(admin: ClusterAdmin) -> None:
     assert admin.partitions(["orders"]) == {Partition("orders", 4): PartitionState(-1, (1, 2), (2,))}
 
 
-def test_topics_are_asked_for_again_where_a_broker_does_not_answer(admin: ClusterAdmin) -> None:
-    """The client asks another broker then, as in a rolling restart; all that it asks of the first one fails."""
-    answers = iter([KafkaConnectionError("gone")] * 5 + [[]])
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaConnectionError("[Errno 104] Connection reset by peer"),
+        NodeNotReadyError(1),
+        NotControllerError(),
+        RuntimeError("Failed to find active controller id!"),
+    ],
+)
+def test_request_is_repeated_by_new_clients_while_a_broker_restarts(
+    admin: ClusterAdmin, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A client keeps the controller that it once found, so the same one could fail for ever."""
+    made = fail_clients(admin, monkeypatch, "alter_partition_reassignments", [error] * 4, {})
+    admin.reassign({Partition("orders", 0): [2]})
+    assert len(made) == 4
+    assert admin._clock() == pytest.approx(0.8)  # four waits of 0.2 s
 
-    def describe(topics: list[str]) -> Any:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
-    client(admin).answers["describe_topics"] = describe
-    assert admin.partitions(["orders"]) == {}
-    assert admin._clock() == 1.0  # five waits of 0.2 s
+def test_topic_that_a_lost_answer_was_about_counts_as_created_and_deleted(
+    admin: ClusterAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = KafkaConnectionError("reset")
+    fail_clients(admin, monkeypatch, "create_topics", [lost], TopicAlreadyExistsError())
+    admin.create_topic("orders", {0: [1]})
+    with pytest.raises(ControlError):  # the first try is told that it exists
+        admin.create_topic("orders", {0: [1]})
+    fail_clients(admin, monkeypatch, "delete_topics", [lost], UnknownTopicOrPartitionError())
+    admin.delete_topic("orders")
+
+
+def test_failure_of_another_kind_is_not_repeated(admin: ClusterAdmin) -> None:
+    client(admin).answers["list_partition_reassignments"] = RuntimeError("a defect")
+    with pytest.raises(RuntimeError, match="a defect"):
+        admin.reassignments()
+    client(admin).answers["list_partition_reassignments"] = ClusterAuthorizationFailedError("who are you")
+    with pytest.raises(ControlError, match="who are you"):
+        admin.reassignments()
+    assert len(client(admin).asked) == 2
 
 
 def test_new_client_asks_again_where_the_old_one_does_not_know_a_broker(admin: ClusterAdmin) -> None:
@@ -106,11 +159,15 @@ def test_old_client_stays_where_a_new_one_cannot_connect(admin: ClusterAdmin, mo
     assert old.asked == [("delete_topics", (["orders"],), {})]
 
 
-def test_topics_that_no_broker_tells_of_are_an_error_after_six_tries(admin: ClusterAdmin) -> None:
-    client(admin).answers["describe_topics"] = KafkaConnectionError("nobody there")
+def test_connections_that_fail_are_an_error_when_the_patience_is_at_its_end(
+    admin: ClusterAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.patience_seconds = 1.0
+    made = fail_clients(admin, monkeypatch, "describe_topics", [KafkaConnectionError("nobody there")] * 100, [])
     with pytest.raises(ControlError, match=r"Asking for topics failed: .*nobody there"):
         admin.partitions()
-    assert client(admin).asked == [("describe_topics", (None,), {})] * 6
+    assert len(made) == 5
+    assert admin._clock() == pytest.approx(1.0)
 
 
 def test_topic_with_an_error_is_refused(admin: ClusterAdmin) -> None:
@@ -120,8 +177,8 @@ def test_topic_with_an_error_is_refused(admin: ClusterAdmin) -> None:
 
 
 def test_refusal_of_kafka_is_a_control_error_with_the_action(admin: ClusterAdmin) -> None:
-    client(admin).answers["create_topics"] = KafkaConnectionError("nobody there")
-    with pytest.raises(ControlError, match=r"Creating topic orders failed: .*nobody there") as refused:
+    client(admin).answers["create_topics"] = TopicAlreadyExistsError("it is there")
+    with pytest.raises(ControlError, match=r"Creating topic orders failed: .*it is there") as refused:
         admin.create_topic("orders", {0: [1]})
     assert refused.value.action == "Creating topic orders"
 
@@ -167,34 +224,6 @@ def test_waiting_for_moves_names_those_left(admin: ClusterAdmin) -> None:
 
 def described(broker: dict[str, Any], topic: dict[str, Any]) -> dict[str, Any]:
     return {"broker": {"1": broker}, "topic": {"orders": topic}}
-
-
-def test_native_throttles_are_empty_when_nothing_is_set(admin: ClusterAdmin) -> None:
-    client(admin).answers["describe_cluster"] = {"brokers": [{"broker_id": 1}]}
-    rates = {"leader.replication.throttled.rate": {"value": str(2**63 - 1)}, "log.dirs": {"value": "/data"}}
-    client(admin).answers["describe_configs"] = described(rates, UNSET)
-    assert admin.native_throttles(["orders"]) == {}
-    # Defaults for the whole cluster would be left out by the client's own filter "modified".
-    assert client(admin).asked[-1][2] == {"config_filter": "all"}
-
-
-def test_native_throttles_name_what_is_set(admin: ClusterAdmin) -> None:
-    client(admin).answers["describe_cluster"] = {"brokers": [{"broker_id": 1}]}
-    rates = {"follower.replication.throttled.rate": {"value": "0"}, "log.dirs": {"value": "/data"}}
-    client(admin).answers["describe_configs"] = described(
-        rates, {"leader.replication.throttled.replicas": {"value": "*"}}
-    )
-    assert admin.native_throttles(["orders"]) == {
-        "broker 1": {"follower.replication.throttled.rate": "0"},
-        "topic orders": {"leader.replication.throttled.replicas": "*"},
-    }
-
-
-def test_config_that_could_not_be_read_is_not_taken_for_unset(admin: ClusterAdmin) -> None:
-    client(admin).answers["describe_cluster"] = {"brokers": [{"broker_id": 1}]}
-    client(admin).answers["describe_configs"] = described({"log.dirs": {"value": "/data"}}, {})
-    with pytest.raises(ControlError, match="Describing the configs of topic orders failed: nothing came back"):
-        admin.native_throttles(["orders"])
 
 
 def test_refused_config_change_is_an_error(admin: ClusterAdmin) -> None:

@@ -8,9 +8,9 @@ from control.errors import ControlError, MoveError
 from control.move_execution import Execution, Orders
 from control.move_following import Follower, Tick, verify
 from control.move_journal import JournalFile
-from control.move_pacing import Deadline, Pacer
+from control.move_pacing import Deadline, DeadlinePacer
 from planning.assignment import Partition, Replica
-from planning.finish_by import Limits
+from planning.finish_by import Limits, Pace
 from planning.move_throttle import Standing
 from planning.reassignment_json import ReassignmentPlan
 from tests.fakes.move_cluster import FakeCluster
@@ -44,16 +44,16 @@ def file(tmp_path: Path) -> JournalFile:
     return JournalFile(tmp_path / "plan.json")
 
 
-def begun(cluster: Moved, file: JournalFile, deadline: Deadline, *, force: bool = False) -> Pacer:
+def begun(cluster: Moved, file: JournalFile, deadline: Deadline, *, force: bool = False) -> DeadlinePacer:
     run = Execution(cluster, PLAN, file, Orders(force=force), clock=cluster.clock, sleep=cluster.sleep)
     run.check()
     pace = run.plan_pace(deadline)
     run.throttle()
     run.start()
-    return Pacer(file, deadline, clock=cluster.clock, sleep=cluster.sleep, pace=pace)
+    return DeadlinePacer(file, deadline, clock=cluster.clock, sleep=cluster.sleep, pace=pace)
 
 
-def followed(cluster: Moved, pacer: Pacer) -> list[Tick]:
+def followed(cluster: Moved, pacer: DeadlinePacer) -> list[Tick]:
     return list(Follower(lambda: cluster, PLAN, {P0: (1,)}, cluster.clock, cluster.sleep, pacer=pacer).ticks())
 
 
@@ -65,7 +65,7 @@ def test_move_ends_at_its_deadline_and_leaves_nothing(file: JournalFile, part: f
     cluster.requests.clear()
     ticks = followed(cluster, pacer)
     assert cluster.clock() == pytest.approx(100.0, abs=3.0)
-    rates = [tick.pace.rate for tick in ticks if tick.pace is not None]
+    rates = [tick.pace.rate for tick in ticks if isinstance(tick.pace, Pace)]
     assert (len(set(rates)) > 1) == (part < 1)
     assert cluster.requests.count("describe_configs") <= 6 * (len(set(rates)) - 1)  # only where the rate changes
     verify(cluster, PLAN, file, {}, sleep=cluster.sleep)
@@ -77,9 +77,9 @@ def test_move_that_was_killed_is_taken_up_at_the_rate_that_stayed(file: JournalF
     begun(cluster, file, Deadline(100.0, Limits()))
     cluster.sleep(30.0)
     stayed = int(cluster.rates[2][FOLLOWER_RATE])
-    pacer = Pacer(file, Deadline(60.0, Limits()), clock=cluster.clock, sleep=cluster.sleep)
+    pacer = DeadlinePacer(file, Deadline(60.0, Limits()), clock=cluster.clock, sleep=cluster.sleep)
     ticks = followed(cluster, pacer)
-    assert ticks[0].pace is not None and ticks[0].pace.rate == stayed
+    assert isinstance(ticks[0].pace, Pace) and ticks[0].pace.rate == stayed
     assert cluster.clock() == pytest.approx(60.0, abs=3.0)
 
 
@@ -145,4 +145,4 @@ def test_limit_under_which_it_would_never_end_is_refused_unless_forced(file: Jou
 def test_move_without_a_throttle_of_its_own_cannot_be_taken_up(file: JournalFile) -> None:
     cluster = Moved()
     with pytest.raises(MoveError, match="there is none to change"):
-        followed(cluster, Pacer(file, Deadline(60.0, Limits()), clock=cluster.clock, sleep=cluster.sleep))
+        followed(cluster, DeadlinePacer(file, Deadline(60.0, Limits()), clock=cluster.clock, sleep=cluster.sleep))

@@ -204,6 +204,10 @@ class ScriptedThrottle:
         """Remember it."""
         self.calls.append(("drop",))
 
+    def free_steps(self) -> Steps[None]:
+        """Nothing is kept."""
+        return no_steps(None)
+
     def close(self) -> None:
         """Remember it."""
         self.calls.append(("close",))

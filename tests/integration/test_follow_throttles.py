@@ -157,7 +157,7 @@ def test_kafka_reassign_partitions_drives_the_sidecars_from_its_throttle_to_its_
         assert 0.9 <= rate_between(series, begin, end) / (PART * RATE) <= 1.0 + CREDIT_SECONDS / (end - begin)
     reassign("--verify")
     assert seconds_until(cluster, "no throttle", nothing(cluster)) < GONE_SECONDS
-    assert cluster.admin.native_throttles([topic]) == {}
+    assert cluster.native_throttles([topic]) == {}
     assert_identical(cluster, [topic], 1, 2)
     cluster.check_logs()
 

@@ -68,8 +68,12 @@ def test_move_is_followed_over_the_controllers_failure(move: MoveCommands) -> No
     with move.start("verify", plan, "--watch") as process:
         sleep(3)
         move.cluster.kill_broker(1)  # the only controller
-        sleep(4)
-        move.cluster.start_broker(1)
+        with move.start("list") as listing:  # one that begins while it is away
+            sleep(4)
+            move.cluster.start_broker(1)
+            listed, error = listing.communicate(timeout=120)
+        assert listing.returncode == 0, error
+        assert topic in listed
         out, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     assert "Throttle removed" in out

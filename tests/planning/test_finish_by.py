@@ -16,6 +16,7 @@ from planning.finish_by import (
     INFLOW_MARGIN,
     INTERVAL_SECONDS,
     LEAST_CHANGE,
+    TAKE_UP_SECONDS,
     Limits,
     Load,
     Moving,
@@ -168,9 +169,13 @@ def test_deadline_that_has_passed_takes_the_highest_rate_allowed(limits: Limits,
     assert pace.late
 
 
-def test_move_that_is_taken_up_keeps_its_rate_for_an_interval() -> None:
+def test_move_that_is_taken_up_keeps_its_rate_until_it_was_watched() -> None:
     pace = taken_up(MB, 0.0, one(20 * MB), Limits())
-    assert next_pace(pace, INTERVAL_SECONDS - 1, 5.0, one(20 * MB), Limits()) is pace
+    assert next_pace(pace, TAKE_UP_SECONDS - 0.1, 5.0, one(20 * MB), Limits()) is pace
+    planned = next_pace(pace, TAKE_UP_SECONDS, 21.0, one(20 * MB), Limits())
+    assert planned.seen is not pace.seen
+    later = TAKE_UP_SECONDS + INTERVAL_SECONDS
+    assert next_pace(planned, later - 0.1, 5.0, one(20 * MB), Limits()) is planned
     assert taken_up(9 * MB, 0.0, one(20 * MB), Limits(1, 2 * MB)).rate == 2 * MB
 
 

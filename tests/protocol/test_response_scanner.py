@@ -276,3 +276,17 @@ def test_response_in_any_chunks_gives_the_same_output_and_topics(
         assert scanner.topics == scanned(topics, walk, version)
         assert scanner.frame_size == struct.unpack_from(">i", frame)[0]
         assert scanner.head.throttle_time_ms == (throttle_time_ms if version >= 1 else 0)
+
+
+@pytest.mark.parametrize("version", [3, 12])
+def test_an_answer_is_dense_where_many_topics_have_few_bytes(version: int) -> None:
+    empty: Topics = [(b"%08d" % number, [Partition(0, 0, 7, b"")]) for number in range(100)]
+    large: Topics = [(b"large", [Partition(1, 0, 7, batch(200_000))])]
+    scanner = FetchResponseScanner(version, 7)
+    frame = memoryview(response(version, 7, [*empty, *large]))
+    seen = []
+    for start in range(0, len(frame), 2048):
+        scanner.receive(frame[start : start + 2048])
+        seen.append(scanner.is_dense)
+    assert seen[0]
+    assert not any(seen[5:-1])  # the last one ends a topic

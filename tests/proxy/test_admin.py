@@ -21,8 +21,10 @@ from proxy.admin.http import MAX_BODY_BYTES, AdminServer
 from proxy.config.address import Address
 from proxy.config.client_limits import ClientLimitTable
 from proxy.config.load import parse_config
+from proxy.config.reader import ConfigError
 from proxy.config.tables import Config, ThrottleTable
 from proxy.log import EventLog
+from proxy.shares.messages import ShareAnswer
 from proxy.throttle.table import LayeredThrottle
 from tests.fakes.clock import MovedClock
 from tests.proxy.test_config import FULL
@@ -57,6 +59,11 @@ class Sidecar:
     async def metrics(self, accept: str) -> AsyncIterator[bytes]:
         for part in (b"weir_a 1\n", b"weir_b 2\n"):
             yield part
+
+    def answer_about_shares(self, body: bytes) -> ShareAnswer:
+        if not body:
+            raise ConfigError("body", "is empty")
+        return ShareAnswer(broker_id=1, seconds=3)
 
 
 @dataclass
@@ -279,3 +286,9 @@ async def test_limits_that_are_wrong_change_nothing(client: Client, method: str,
     assert status == 400
     assert field in answer["field"]
     assert await client.call("GET", "/v1/limits") == (200, {"client": [SINKS]})
+
+
+async def test_admin_question_about_shares_is_answered(client: Client) -> None:
+    answer = {"broker_id": 1, "seconds": 3.0, "misses": [], "loans": {}, "refused": {}}
+    assert await client.call("POST", "/v1/shares", {}) == (200, answer)
+    assert await client.call("POST", "/v1/shares") == (400, {"error": "body: is empty.", "field": "body"})

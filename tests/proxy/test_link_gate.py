@@ -30,7 +30,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.seen = b""
-        self.done = False
+        self.done = self.is_dense = False
 
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
         missing = 4 - len(self.seen)

@@ -28,6 +28,7 @@ from samples.schema import IntervalLine, LinkLine
 from tests.fakes.metadata_broker import metadata_broker
 from tests.fakes.servers import serving
 from tests.proxy.cluster_broker import Broker as ClusterBroker
+from tests.proxy.exporting import until
 from tests.sample_files import lines_in
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 
@@ -152,7 +153,12 @@ async def test_sidecar_passes_bytes_and_counts_connections(broker: Broker) -> No
         writer.write(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))
         assert (await reader.readexactly(14))[4:8] == bytes.fromhex("00000007")
         assert await weir.metric('weir_connections{side="leader"}') == 1
-        writer.close()
+        for is_open in (True, False):
+            for what in ("requests", "answers"):
+                assert await weir.metric(f'weir_relayed_bytes_total{{side="leader",what="{what}"}}') == 14
+            if is_open:
+                writer.close()
+                await until(lambda: not weir.sidecar.sides[0].relay.connections)
         assert await weir.metric('weir_connections_accepted_total{side="leader"}') == 1
         assert await weir.metric('weir_build_info{version="1.2.3"}') == 1
 

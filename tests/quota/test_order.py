@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from protocol.steps import at_once
 from quota.budget.queue import FLOOR
 from quota.fetch.decisions import Forward, Hold
-from quota.fetch.order import RANK_SECONDS, CatchUp
+from quota.fetch.order import RANK_SECONDS, CatchUp, _sorted_places
 from quota.fetch.partitions import ABSENT_SECONDS
 from quota.fetch.state import ReplicaPartition
 from quota.settings import Order, Policy, ThrottleSettings
@@ -249,3 +250,10 @@ def test_grants_in_turn_keep_nothing_of_a_partition_that_is_long_gone() -> None:
     talk.run(ABSENT_SECONDS + 1)
     gc.collect()
     assert not any(isinstance(one, ReplicaPartition) and one.topic in topics for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("count", [0, 1, 1_999, 2_000, 9_000])
+def test_places_sorted_in_steps_are_those_of_one_sort(count: int) -> None:
+    values = [float(number * 7_919 % 1_009) for number in range(count)]
+    steps = _sorted_places(values)
+    assert list(at_once(steps)) == sorted(range(count), key=values.__getitem__)

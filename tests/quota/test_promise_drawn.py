@@ -1,13 +1,15 @@
 """The same runs drawn by hypothesis, which makes one that fails as small as it can."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import TypeVar
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.quota.model.draw import draw
 from tests.quota.model.judge import judge
-from tests.quota.model.scenario import draw
 
 T = TypeVar("T")
 
@@ -26,6 +28,9 @@ class Drawn:
 
     def chance(self, percent: int) -> bool:
         return self._data.draw(st.integers(0, 99)) >= 100 - percent
+
+    def apart(self) -> Drawn:
+        return self
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -1,7 +1,7 @@
 """Scenarios in which something was broken once, as small as they could be made."""
 
 from tests.quota.model.judge import judge
-from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
+from tests.quota.model.scenario import MB, Event, Partition, Rogue, Scenario, Side
 
 
 def violations(scenario: Scenario) -> list[str]:
@@ -196,3 +196,68 @@ def test_promise_of_a_partition_whose_first_answer_is_an_error_holds() -> None:
     partitions = (Partition(0, 0, 0, 0, 0, True, (1_000,), 30),)
     events = (Event(5.56, "fail"), Event(13.126, "break"))
     assert not violations(Scenario(3, "leader", side, side, partitions, events, seconds=40.0, most_exchanges=80))
+
+
+def test_promise_beside_a_peer_with_several_fetches_in_flight_holds() -> None:
+    """It took the window's room each time that a batch left it, while the link ahead was away with other fetches."""
+    side = Side(5 * MB, (0,), order="round-robin")
+    partitions = [Partition(0, 0, 0, 0, 0, True, count=500)]
+    partitions += [Partition(3, number, 0, 0, 0, True, count=20_000) for number in range(13)]
+    rogues: tuple[Rogue, ...] = ("several in flight",)
+    assert not violations(
+        Scenario(0, "leader", side, side, tuple(partitions), rogues=rogues, seconds=9.0, most_exchanges=60)
+    )
+
+
+def test_promise_of_a_partition_beside_another_of_its_topic_that_the_next_hop_lets_pass_holds() -> None:
+    """That was asked for with 0 bytes, in front of what the next hop granted, and brought its batch each time."""
+    leader = Side(100_000, (1,), order="round-robin", one_in=3)
+    follower = Side(200_000, (1,), order="round-robin")
+    partitions = (
+        Partition(1, 0, 0, 0, 0, True, (100_000,), 1),
+        Partition(1, 1, 0, 0, 0, True, (100_000,), 25),
+    )
+    assert not violations(Scenario(3, "both", leader, follower, partitions, seconds=40.0, most_exchanges=50))
+
+
+def test_promise_of_a_quota_beside_what_the_next_hop_lets_pass_of_the_same_topic_holds() -> None:
+    """What the next hop did not throttle came in front of what was granted, and beside it, for all of its batches."""
+    leader = Side(20 * MB, (0, 1), order="round-robin", one_in=2)
+    follower = Side(500_000, (0, 1), order="round-robin")
+    partitions = (
+        Partition(0, 2, 0, 0, 0, True, (100_000,), 1),
+        Partition(0, 4, 0, 0, 0, True, (100_000,), 3),
+        Partition(0, 5, 0, 0, 0, True, (100_000,), 25),
+        Partition(2, 0, 0, 0, 0, False),
+    )
+    assert not violations(
+        Scenario(3, "both", leader, follower, partitions, bandwidth=500 * MB, seconds=25.0, most_exchanges=30)
+    )
+
+
+def test_promise_of_a_large_batch_of_a_topic_of_which_small_ones_in_sync_passed_holds() -> None:
+    """As much was reserved as one of those has, while another link brought a large batch of another topic."""
+    side = Side(MB, (0, 1), order="round-robin")
+    partitions = (
+        Partition(0, 0, 0, 0, 0, True, (900_000,), 2),
+        Partition(1, 1, 0, 0, 0, True, (900_000,), 1),
+        Partition(1, 2, 0, 0, 0, False, live_every=0.2),
+        Partition(0, 2, 1, 0, 0, True, (900_000,), 2),
+        Partition(1, 4, 1, 0, 0, False, live_every=0.2),
+    )
+    assert not violations(
+        Scenario(7, "follower", side, side, partitions, latency=0.005, seconds=25.0, most_exchanges=80)
+    )
+
+
+def test_promise_of_the_mean_beside_a_peer_that_never_reads_what_its_probes_bring_holds() -> None:
+    """Its offset probes had no answer that came whole, so what they brought was charged to nobody."""
+    side = Side(200_000, (0,), order="round-robin")
+    partitions = (
+        Partition(0, 1, 0, 0, 0, True, (900_000,), 1),
+        Partition(2, 0, 0, 0, 0, False, live_every=0.5),
+    )
+    rogues: tuple[Rogue, ...] = ("never reads",)
+    assert not violations(
+        Scenario(7, "follower", side, side, partitions, rogues=rogues, seconds=31.0, most_exchanges=80)
+    )

@@ -9,6 +9,7 @@ import pytest
 
 from protocol.records import RecordsSeen
 from protocol.response_scanner import ScannedTopic
+from protocol.steps import at_once
 from quota.counters import IntervalCounts
 from quota.fetch.counts import count_strays
 from quota.fetch.decisions import Forward
@@ -133,7 +134,7 @@ def test_left_out_counts_outlive_the_time_behind() -> None:
     assert link.partitions_behind == 0
 
 
-@pytest.mark.parametrize("end", [ReplicaLink.close, lambda link: link.partitions.forget_all()])
+@pytest.mark.parametrize("end", [ReplicaLink.close, lambda link: at_once(link.partitions.forget_all())])
 def test_left_out_counts_outlive_their_link_and_what_it_forgets(end: Callable[[ReplicaLink], None]) -> None:
     clock = MovedClock()
     throttle = make_throttle(clock, rate=0)

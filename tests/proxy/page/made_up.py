@@ -16,6 +16,7 @@ from proxy.config.address import Address
 from proxy.config.client_limits import ClientLimitTable
 from proxy.config.tables import ThrottleTable
 from proxy.log import EventLog
+from proxy.shares.messages import ShareAnswer
 from proxy.throttle.table import LayeredThrottle
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 
@@ -199,6 +200,9 @@ class MadeUp:
 
     async def metrics(self, accept: str) -> AsyncIterator[bytes]:
         yield b""
+
+    def answer_about_shares(self, body: bytes) -> ShareAnswer:
+        return ShareAnswer(broker_id=1, seconds=3)
 
 
 @contextmanager

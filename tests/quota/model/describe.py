@@ -64,7 +64,7 @@ def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], most_tries: in
     while is_smaller:
         is_smaller = False
         for candidate in _smaller(scenario):
-            if candidate == scenario or not candidate.partitions:
+            if candidate == scenario or all(one.leader for one in candidate.partitions):  # rogues ask the first leader
                 continue
             most_tries -= 1
             if most_tries < 0:
@@ -99,6 +99,10 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         leader=replace(scenario.leader, one_in=1, response_max_bytes=None),
         follower=replace(scenario.follower, one_in=1, response_max_bytes=None),
     )
+    yield replace(scenario, adding=())
+    yield replace(scenario, under_min_isr=())
+    yield replace(scenario, has_racks=plain.has_racks, told_after=plain.told_after)
+    yield from _fewer_quotas(scenario)
     for order in (scenario.leader.order, "round-robin"):
         yield replace(
             scenario,
@@ -114,6 +118,14 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         ):
             if simpler != one:
                 yield replace(scenario, partitions=(*partitions[:index], simpler, *partitions[index + 1 :]))
+
+
+def _fewer_quotas(scenario: Scenario) -> Iterator[Scenario]:
+    for side in (scenario.leader, scenario.follower):
+        fewer = [replace(side, is_observed=False)]
+        fewer += [replace(side, quotas=tuple(one for one in side.quotas if one is not gone)) for gone in side.quotas]
+        for one in fewer:
+            yield replace(scenario, leader=one) if side is scenario.leader else replace(scenario, follower=one)
 
 
 def _shown(name: bytes) -> str:

@@ -156,6 +156,7 @@ class Fetcher:
         chain = self.chain
         assert chain is not None
         self._is_asking = False
+        self.world.answers.append((self.world.now, self.replica_id, response.size))
         delay = _APPEND_SECONDS
         if self._take_head(response):
             for topic in response.topics:

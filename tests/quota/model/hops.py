@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from protocol.fetch import FetchRequest
@@ -17,7 +17,7 @@ from quota.throttle import Throttle
 from tests.quota.model.describe import answer_line, decision_line, request_line
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Key
-from tests.quota.model.promise import Meter, Terms, Told, most_probes
+from tests.quota.model.promise import SideMeter, Term, Told, most_probes
 from tests.quota.model.wire import Response, scan, scan_appended, seen_by_scanner
 from tests.quota.model.world import World
 
@@ -25,6 +25,9 @@ _WAKE_INTERVAL_SECONDS = 0.005
 _SHORTEST_HOLD_SECONDS = 0.001
 _LEAST_HELD_SECONDS = 1e-6
 _MOST_PLANS_AT_ONCE = 200  # of one held fetch, at one moment
+
+
+Covers = Callable[[int, int], Mapping[str, frozenset[Key]]]
 
 
 def stays_empty(response: Response, head: ResponseHead) -> bool:
@@ -35,20 +38,40 @@ def stays_empty(response: Response, head: ResponseHead) -> bool:
 class Sidecar:
     """One side of one sidecar: its throttle, and the connections that hold a fetch back."""
 
-    def __init__(self, world: World, throttle: Throttle, meter: Meter) -> None:
+    def __init__(self, world: World, throttle: Throttle, meter: SideMeter, covers: Covers) -> None:
+        """`covers` returns what each quota in force covers on a link of a follower (first) with another broker."""
         self.world = world
         self.throttle = throttle
         self.meter = meter
+        self._covers = covers
+        self._terms: dict[tuple[int, int], tuple[Term, ...]] = {}
         self.errors = 0  # that lying peers caused
         self.held: dict[Hop, None] = {}
         self._wakes_at = -math.inf
         self._woken_at = -math.inf
 
-    def configure(self, settings: ThrottleSettings, throttled: frozenset[Key]) -> None:
-        """Put other settings in force."""
-        self.meter.change(settings.rate, throttled)
+    def configure(self, settings: ThrottleSettings, rates: Mapping[str, int | None]) -> None:
+        """Put other settings in force, of which `rates` are those of the quotas that hold back."""
+        self.meter.change(rates)
         self.throttle.configure(settings)
+        self.covers_others()
+
+    def covers_others(self) -> None:
+        """Note that quotas cover other partitions from now on: what is held is planned again."""
+        self._terms = {}
         self.wake_now()
+
+    def terms(self, follower: int, leader: int) -> tuple[Term, ...]:
+        """The quotas that hold back partitions of a link, each with these."""
+        terms = self._terms.get((follower, leader))
+        if terms is None:
+            covered = self._covers(follower, follower if self.throttle.side == "leader" else leader)
+            terms = self._terms[follower, leader] = tuple(
+                Term(meter, covered[name])
+                for name, meter in self.meter.meters.items()
+                if meter.rate is not None and covered[name]
+            )
+        return terms
 
     def wake_soon(self) -> None:
         """Budget flowed back."""
@@ -68,6 +91,7 @@ class Sidecar:
 class Client(Protocol):
     """Who fetches."""
 
+    replica_id: int
     is_honest: bool
     reads: bool
 
@@ -188,7 +212,12 @@ class Hop:
         self._plan_number = 0
         self._planned_at = -math.inf
         self._plans_at_once = 0
-        self._in_flight: deque[tuple[Forward, Terms, bool]] = deque()
+        self._in_flight: deque[tuple[Forward, tuple[Term, ...], bool]] = deque()
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The quotas that hold back partitions of this link now."""
+        return self.sidecar.terms(self.chain.client.replica_id, self.chain.leader.broker_id)
 
     @property
     def in_flight(self) -> bool:
@@ -263,7 +292,8 @@ class Hop:
         self._plan_number += 1
         self._watch_for_spinning(world.now)
         if self._link is None:
-            self._link = self.sidecar.throttle.link(request.replica_id)
+            throttle = self.sidecar.throttle
+            self._link = throttle.link(request.replica_id if throttle.side == "leader" else self.chain.leader.broker_id)
         held = max(world.now - self._since, _LEAST_HELD_SECONDS) if self._is_held else 0.0
         probes = self.sidecar.throttle.stats.offset_probes
         try:
@@ -290,7 +320,7 @@ class Hop:
             self.chain.answer(self._number, Response(head, topics, {}, 0))
             return
         is_probe = self.sidecar.throttle.stats.offset_probes > probes
-        self._in_flight.append((decision, self.sidecar.meter.terms, is_probe))
+        self._in_flight.append((decision, self.terms, is_probe))
         self.chain.forward(self._number, decision.request)
 
     def _time_is_over(self, plan_number: int) -> None:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import zip_longest
 
+from tests.quota.model.draw import draw
 from tests.quota.model.run import Outcome, Run
-from tests.quota.model.scenario import Scenario, Seeded, draw
+from tests.quota.model.scenario import Rogue, Scenario, Seeded
 
 HONEST_SHARE = 2 / 3  # what honest followers keep of their rate, at least
+_MANY_AT_ONCE: frozenset[Rogue] = frozenset({"many connections", "several in flight"})
 _WORTH_COMPARING_SECONDS = 5.0
 _WORTH_COMPARING_BATCHES = 20
 
 
 def judge(scenario: Scenario, trace: Callable[[str], None] | None = None) -> Outcome:
-    """Play a scenario; where rogues join, without them first."""
+    """Play a scenario; where rogues join, without them first, and where quotas only observe, without these too."""
     run = Run(scenario)
     run.world.trace = trace
     if not scenario.rogues:
-        return run.play()
+        outcome = run.play()
+        if not outcome.violations and _observes(scenario):
+            _compare_unobserved(run)
+        return outcome
     alone = Run(replace(scenario, rogues=()))
     before = alone.play()
     if before.violations:
@@ -27,6 +33,8 @@ def judge(scenario: Scenario, trace: Callable[[str], None] | None = None) -> Out
     run = Run(scenario)
     run.world.trace = trace
     outcome = run.play()
+    if not all(sidecar.meter.is_strict for sidecar in run.sidecars) and {*scenario.rogues} & _MANY_AT_ONCE:
+        return outcome  # under kip73 there is no line, so turns are the fetches'
     enough = _WORTH_COMPARING_BATCHES * run.largest_batch
     if not outcome.violations and before.seconds >= _WORTH_COMPARING_SECONDS and alone.received >= enough:
         share = run.received / alone.received
@@ -38,6 +46,23 @@ def judge(scenario: Scenario, trace: Callable[[str], None] | None = None) -> Out
                 "honest peers", f"they got {run.received:,} bytes beside {scenario.rogues}, {alone.received:,} without"
             )
     return outcome
+
+
+def _observes(scenario: Scenario) -> bool:
+    """Whether some quotas observe, and do so all the time."""
+    sides = scenario.leader, scenario.follower
+    some = any(side.is_observed or any(one.is_observed for one in side.quotas) for side in sides)
+    return some and not any(event.what == "scoped quota" and event.value is None for event in scenario.events)
+
+
+def _compare_unobserved(run: Run) -> None:
+    """What observes changes nothing: every answer comes at its time, with the bytes that it would have without."""
+    without = Run(replace(run.scenario, is_without_observed=True))
+    without.play()
+    for one, other in zip_longest(run.world.answers, without.world.answers):
+        if one != other:
+            run.world.violate("observed", f"(time, replica, bytes) of an answer is {one}, and without it {other}")
+            return
 
 
 def must_hold(seeds: range) -> None:

@@ -1,4 +1,4 @@
-"""What one side promises about its quota, and the meter that compares it with what passed.
+"""What one side promises about its quotas, and the meter that compares it with what passed.
 
 The two functions at the top are the promise as documented, and the only place where it is written down here.
 """
@@ -6,8 +6,9 @@ The two functions at the top are the promise as documented, and the only place w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.fetch import RESPONSE_ENTRY
 from protocol.response_scanner import ScannedTopic
@@ -63,14 +64,6 @@ def most_in_all(quotas: Sequence[tuple[float, int | None]], until: float, allowe
     return total + (WINDOW_SLACK + PROBE_SECONDS) * largest
 
 
-@dataclass(slots=True)
-class Terms:
-    """What was in force on a side when a fetch was planned."""
-
-    quota: int | None
-    throttled: frozenset[Key]
-
-
 class Told:
     """The high watermarks that passed one hop of one connection; each is what `in sync` is judged by."""
 
@@ -106,55 +99,29 @@ class Told:
 
 
 class Meter:
-    """One side's bytes of throttled replicas."""
+    """The bytes of one quota that it has to bound."""
 
-    def __init__(self, world: World, side: str, allowed: Exceptions, *, is_strict: bool) -> None:
+    def __init__(self, world: World, name: str, allowed: Exceptions, *, is_strict: bool) -> None:
         self.world = world
-        self.side = side
+        self.name = name
         self.allowed = allowed
         self.is_strict = is_strict
-        self.terms = Terms(None, frozenset())
-        self.quotas: list[tuple[float, int | None]] = []
-        self.bounded = 0  # bytes that the quota bounds
-        self.in_sync = 0
+        self.rate: int | None = None
+        self.rates: list[tuple[float, int | None]] = []
+        self.bounded = 0
         self.worst = 0.0  # second, in bounds
-        self.urgent = 0  # reasons to ask who is in sync
         self._window: deque[tuple[float, int]] = deque()
         self._in_window = 0
 
-    def change(self, quota: int | None, throttled: frozenset[Key]) -> None:
-        """Other settings are in force."""
-        self.terms = Terms(quota, throttled)
-        self.quotas.append((self.world.now, quota))
+    def change(self, rate: int | None) -> None:
+        """Another rate is in force."""
+        self.rate = rate
+        self.rates.append((self.world.now, rate))
 
-    def passed(
-        self,
-        terms: Terms,
-        told: Told,
-        topics: Sequence[ScannedTopic],
-        bases: dict[Key, int],
-        share: float = 1.0,
-        *,
-        is_probe: bool = False,
-    ) -> int:
-        """An answer passed, or `share` of it before its connection broke; returns the bytes that the quota bounds."""
-        if terms.quota is None or not bases:
-            return 0
-        now, bounded = self.world.now, 0
-        for name, _, records, _ in topics:
-            for seen in records:
-                key = name, seen.partition
-                if key not in terms.throttled:
-                    continue
-                if told.is_in_sync(key, bases[key], now):
-                    self.in_sync += seen.size
-                else:
-                    bounded += seen.size
-        if bounded:
-            bounded = int(bounded * share)
-            self.bounded += bounded
-            self._count(max(0, bounded - self.allowed.batch) if is_probe else bounded, now)
-        return bounded
+    def passed(self, size: int, *, is_probe: bool) -> None:
+        """So many bytes of replicas behind have passed."""
+        self.bounded += size
+        self._count(max(0, size - self.allowed.batch) if is_probe else size, self.world.now)
 
     def _count(self, size: int, now: float) -> None:
         window = self._window
@@ -164,32 +131,102 @@ class Meter:
             self._in_window -= window.popleft()[1]
         if not self.is_strict:
             return
-        quota = self._quota_lately(now)
-        most = most_in_a_second(quota, self.allowed)
+        rate = self._rate_lately(now)
+        most = most_in_a_second(rate, self.allowed)
         self.worst = max(self.worst, self._in_window / most if most else 0.0)
         if self._in_window > most + 1:
             self.world.violate(
                 "quota",
-                f"{self.side}: {self._in_window:,} bytes in a second at {quota:,} bytes/s, {most:,.0f} are promised",
+                f"{self.name}: {self._in_window:,} bytes in a second at {rate:,} bytes/s, {most:,.0f} are promised",
             )
 
-    def _quota_lately(self, now: float) -> int:
+    def _rate_lately(self, now: float) -> int:
         """The largest one in force while what came in the last second was asked for."""
         largest, until = 0, now + 1
-        for since, quota in reversed(self.quotas):
+        for since, rate in reversed(self.rates):
             if until >= now - 2 * WINDOW_SECONDS:
-                largest = max(largest, quota or 0)
+                largest = max(largest, rate or 0)
             until = since
         return largest
 
-    def finish(self) -> None:
-        """The run is over: compare what passed in all."""
+    def finish(self, urgent: int) -> None:
+        """It is over: compare what passed in all. `urgent` were the reasons to ask who is in sync."""
         now = self.world.now
-        most = most_in_all(self.quotas, now, self.allowed, self.urgent)
+        most = most_in_all(self.rates, now, self.allowed, urgent)
         if not self.is_strict:
-            most += 12 * max((quota or 0 for _, quota in self.quotas), default=0)  # KIP-73's own window
-            most += self.allowed.links * (self.allowed.batch + max((quota or 0 for _, quota in self.quotas), default=0))
+            most += 12 * max((rate or 0 for _, rate in self.rates), default=0)  # KIP-73's own window
+            most += self.allowed.links * (self.allowed.batch + max((rate or 0 for _, rate in self.rates), default=0))
         if self.bounded > most + 1:
+            seconds = now - (self.rates[0][0] if self.rates else START)
             self.world.violate(
-                "mean", f"{self.side}: {self.bounded:,} bytes in {now - START:.1f} s, {most:,.0f} are promised"
+                "mean", f"{self.name}: {self.bounded:,} bytes in {seconds:.1f} s, {most:,.0f} are promised"
             )
+
+
+class Term(NamedTuple):
+    """A quota in force on one link, and the partitions that it covers there."""
+
+    meter: Meter
+    keys: frozenset[Key]
+
+
+class SideMeter:
+    """The quotas in force on one side; those that only observe promise nothing."""
+
+    def __init__(self, world: World, side: str, allowed: Exceptions, *, is_strict: bool) -> None:
+        self.world = world
+        self.side = side
+        self.allowed = allowed
+        self.is_strict = is_strict
+        self.urgent = 0  # reasons to ask who is in sync
+        self.meters: dict[str, Meter] = {}  # by the names of the quotas
+        self._gone: list[Meter] = []
+
+    @property
+    def worst(self) -> float:
+        """The worst second of any quota, in bounds."""
+        return max((meter.worst for meter in (*self.meters.values(), *self._gone)), default=0.0)
+
+    def change(self, rates: Mapping[str, int | None]) -> None:
+        """Other rates are in force, by the names of quotas. What was removed promises nothing any more."""
+        for name in [name for name in self.meters if name not in rates]:
+            meter = self.meters.pop(name)
+            meter.finish(self.urgent)
+            self._gone.append(meter)
+        for name, rate in rates.items():
+            if name not in self.meters:
+                shown = f"{self.side}, {name}" if name else self.side
+                self.meters[name] = Meter(self.world, shown, self.allowed, is_strict=self.is_strict)
+            self.meters[name].change(rate)
+
+    def passed(
+        self,
+        terms: Sequence[Term],
+        told: Told,
+        topics: Sequence[ScannedTopic],
+        bases: dict[Key, int],
+        share: float = 1.0,
+        *,
+        is_probe: bool = False,
+    ) -> bool:
+        """An answer passed, or `share` of it before its connection broke; returns whether a quota bounds any of it."""
+        if not terms or not bases:
+            return False
+        now = self.world.now
+        sizes = dict.fromkeys(terms, 0)
+        for name, _, records, _ in topics:
+            for seen in records:
+                key = name, seen.partition
+                covering = [term for term in terms if key in term.keys]
+                if covering and not told.is_in_sync(key, bases[key], now):
+                    for term in covering:
+                        sizes[term] += seen.size
+        for term, size in sizes.items():
+            if size:
+                term.meter.passed(int(size * share), is_probe=is_probe)
+        return any(sizes.values())
+
+    def finish(self) -> None:
+        """The run is over."""
+        for meter in self.meters.values():
+            meter.finish(self.urgent)

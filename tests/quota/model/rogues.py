@@ -13,7 +13,7 @@ from protocol.header import FETCH, SIZE, RequestHeader
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.hops import Chain, Sidecar
 from tests.quota.model.leader import LeaderNode
-from tests.quota.model.logs import Log
+from tests.quota.model.logs import Key, Log
 from tests.quota.model.scenario import Rogue, Scenario
 from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, Response, entry_packer
 from tests.quota.model.world import World
@@ -39,13 +39,14 @@ class Peer:
         self.world: World = run.world
         self.scenario: Scenario = run.scenario
         self.chain: Chain | None = None
+        self.replica_id = ROGUE_ID
         self.reads = rogue not in ("negative", "never reads")
         self.rogue = rogue
         self._leader: LeaderNode = run.leaders[0]
         self._sidecars: list[Sidecar] = run.path(0, 0)[-1:]
         self._requests: Iterator[FetchRequest] = iter(())
         self._numbers = itertools.count(1)
-        throttled = self._sidecars[0].meter.terms.throttled
+        throttled = frozenset[Key]().union(*[term.keys for term in self._sidecars[0].terms(ROGUE_ID, 1)])
         logs = list(self._leader.logs.values())
         listed = [log for log in logs if log.key in throttled] or logs
         self.behind = max(listed, key=lambda log: log.ends[-1])

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from protocol.fetch import FETCH_VERSIONS
 from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
+from tests.quota.model.coverage import Facts, covered
 from tests.quota.model.follower import BACKOFF_SECONDS, Fetcher, Replica
 from tests.quota.model.hops import Chain, Sidecar
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Key, Log
-from tests.quota.model.promise import Exceptions, Meter
+from tests.quota.model.promise import Exceptions, SideMeter
 from tests.quota.model.rogues import join
-from tests.quota.model.scenario import Event, Partition, Scenario, Side
+from tests.quota.model.scenario import RACKS, Event, Partition, Scenario, Side, TopicPartition
 from tests.quota.model.watch import Watch
 from tests.quota.model.wire import PARTITION_MAX_BYTES
 from tests.quota.model.world import START, Violation, World
 
 TOPICS = ("alpha", "beta", "gamma", "delta")
 FIRST_FOLLOWER = 101
+LISTED = ""  # the quota of the listed replicas, among the names of the others
 NOT_LEADER_OR_FOLLOWER = 6
 _LAST_THAT_GOES_BACK = 3  # below 0.11
 _HEALS_AFTER = 25.0
@@ -36,6 +39,14 @@ class Outcome:
     seconds: float
     is_complete: bool
     figures: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    """What the cluster says of partitions."""
+
+    adding: Set[TopicPartition]
+    under_min_isr: Set[TopicPartition]
 
 
 class Run:
@@ -61,6 +72,18 @@ class Run:
                 log.fetched(FIRST_FOLLOWER + spec.follower, offset, world.now)
             replicas.setdefault(place, []).append(Replica(log, offset, world.now))
         self.sides = [scenario.leader, scenario.follower]
+        self._followers = {
+            self.key(one.topic, one.number): FIRST_FOLLOWER + one.follower for one in scenario.partitions
+        }
+        self._names = {self.key(one.topic, one.number): TOPICS[one.topic] for one in scenario.partitions}
+        self._racks = {
+            first + number: RACKS[number % len(RACKS)]
+            for first, count in ((1, leaders), (FIRST_FOLLOWER, followers))
+            for number in range(count)
+        }
+        known = {(one.topic, one.number) for one in scenario.partitions}  # a scenario made smaller may name others
+        self._cluster = _Cluster(known & {*scenario.adding}, known & {*scenario.under_min_isr})
+        self._clusters = [self._cluster, self._cluster]  # as the leaders' sidecars know it, and the followers'
         live = max((one.live_size for one in scenario.partitions if one.live_every), default=0)
         self._largest = max(live, *[max(log.sizes) for log in self.logs])
         count = len(replicas)
@@ -74,10 +97,15 @@ class Run:
         """A partition as requests name it."""
         return (TOPICS[topic].encode().ljust(16, b"\x01") if self.by_id else TOPICS[topic].encode()), number
 
-    def throttled(self, side: Side) -> frozenset[Key]:
-        """All that a side throttles, as far as its name is known."""
+    @property
+    def are_named(self) -> bool:
+        """Whether the sidecars know the names of topics."""
         after = self.scenario.names_known_after
-        if self.by_id and (after is None or self.world.now < START + after):
+        return not self.by_id or (after is not None and self.world.now >= START + after)
+
+    def listed(self, side: Side) -> frozenset[Key]:
+        """All replicas in a side's lists, as far as their topics' names are known."""
+        if not self.are_named:
             return frozenset()
         return frozenset(
             self.key(one.topic, one.number)
@@ -105,8 +133,10 @@ class Run:
             if client.chain is not None:
                 client.chain.close()
         for sidecar in self.sidecars:
-            if not world.violations and sidecar.throttle.ledger.reserved:
-                world.violate("nothing reserved", f"{sidecar.meter.side}: {sidecar.throttle.ledger.reserved} bytes are")
+            for quota in sidecar.throttle.quotas:
+                if not world.violations and quota.ledger.reserved:
+                    text = f"{sidecar.meter.side}, {quota.name}: {quota.ledger.reserved} bytes are"
+                    world.violate("nothing reserved", text)
         figures = {
             "slowest record, s": max(fetcher.slowest for fetcher in self.fetchers.values()),
             "worst second, of what is promised": max(sidecar.meter.worst for sidecar in self.sidecars),
@@ -147,12 +177,41 @@ class Run:
             self._largest if scenario.version >= FIRST_WITH_WHOLE_BATCHES else max(self._largest, PARTITION_MAX_BYTES)
         )
         allowed = Exceptions(batch, links + 20 * len(scenario.rogues))
-        meter = Meter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
-        sidecar = Sidecar(world, throttle, meter)
+        meter = SideMeter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
+        sidecar = Sidecar(world, throttle, meter, partial(self._covered, side))
         if self.by_id and scenario.names_known_after is not None:
             self._know_names(throttle, scenario.names_known_after)
         self._configure(sidecar, settings)
+        self._tell(sidecar)
         return sidecar
+
+    def _covered(self, number: int, follower: int, other: int) -> dict[str, frozenset[Key]]:
+        """What each quota of a side covers on a link."""
+        side, cluster = self.sides[number], self._clusters[number]
+        facts = Facts(
+            self._followers,
+            self._names,
+            self.are_named,
+            frozenset(self.key(*one) for one in cluster.adding),
+            frozenset(self.key(*one) for one in cluster.under_min_isr),
+            self._racks if self.scenario.has_racks else None,
+        )
+        return {LISTED: self.listed(side)} | {
+            one.name: covered(one.scope, facts, follower, other) for one in side.quotas
+        }
+
+    def _tell(self, sidecar: Sidecar) -> None:
+        """Have a sidecar know what the cluster says."""
+        cluster, throttle = self._clusters[sidecar.throttle.side == "follower"], sidecar.throttle
+        adding: dict[bytes, dict[int, frozenset[int]]] = {}
+        for topic, number in cluster.adding:
+            follower = self._followers[self.key(topic, number)]
+            adding.setdefault(TOPICS[topic].encode(), {})[number] = frozenset({follower})
+        throttle.set_adding_replicas(adding)
+        throttle.set_under_min_isr(frozenset((TOPICS[topic].encode(), one) for topic, one in cluster.under_min_isr))
+        if self.scenario.has_racks:
+            throttle.set_racks(self._racks)
+        sidecar.covers_others()
 
     def _know_names(self, throttle: Throttle, seconds: float) -> None:
         names = {self.key(number, 0)[0]: name.encode() for number, name in enumerate(TOPICS)}
@@ -162,8 +221,7 @@ class Run:
             throttle.topic_names_changed()
             for sidecar in self.sidecars if seconds else ():
                 if sidecar.throttle is throttle:
-                    side = self.sides[sidecar in self.egress]
-                    sidecar.meter.change(side.rate, self.throttled(side))
+                    sidecar.covers_others()
             if seconds:
                 self._all_may_be_asked()
 
@@ -174,15 +232,22 @@ class Run:
 
     def _configure(self, sidecar: Sidecar, side: Side) -> None:
         replicas = {TOPICS[topic]: self._listed(topic, sidecar.throttle.broker_id, side) for topic in side.topics}
+        quotas, rates = side.quotas, dict[str, int | None]()
+        if not side.is_observed:
+            rates = {LISTED: side.rate} | {one.name: one.rate for one in quotas if not one.is_observed}
+        if self.scenario.is_without_observed:
+            quotas = tuple(one for one in quotas if one.name in rates)
         settings = ThrottleSettings(
-            rate=side.rate,
+            rate=None if side.is_observed and self.scenario.is_without_observed else side.rate,
             replicas=replicas,
+            quotas=quotas,
+            is_observed=side.is_observed,
             policy=side.policy,
             order=side.order,
             session_slots=self.scenario.sidecar_slots,
             response_max_bytes=side.response_max_bytes,
         )
-        sidecar.configure(settings, self.throttled(side))
+        sidecar.configure(settings, rates)
 
     def _listed(self, topic: int, broker: int, side: Side) -> ThrottledReplicas:
         if side.one_in == 1:
@@ -225,6 +290,9 @@ class Run:
             "lists": self._lists,
             "evict": self._evict,
             "burst": self._burst,
+            "reassign": self._reassign,
+            "under min ISR": self._under_min_isr,
+            "scoped quota": self._scoped_quota,
         }
         self.world.say(str(event))
         happenings[event.what](event)
@@ -267,6 +335,50 @@ class Run:
         side = self.sides[event.side]
         lists = ((0,), (0, 1), (1,), (), (0, 1), (0, 2))[event.value or 0]
         self._change(event.side, replace(side, topics=lists))
+
+    def _scoped_quota(self, event: Event) -> None:
+        """A quota has another rate. Without one it is removed or put back, or only observes from now on."""
+        all_quotas = (self.scenario.follower if event.side else self.scenario.leader).quotas
+        if not all_quotas:
+            return
+        side = self.sides[event.side]
+        quotas = {one.name: one for one in side.quotas}
+        first = all_quotas[event.index % len(all_quotas)]
+        one = quotas.get(first.name)
+        if one is None:
+            quotas[first.name] = first
+        elif event.value is not None:
+            quotas[first.name] = replace(one, rate=event.value)
+        elif event.index % 2:
+            quotas[first.name] = replace(one, is_observed=not one.is_observed)
+        else:
+            del quotas[first.name]
+        self._change(event.side, replace(side, quotas=tuple(quotas.values())))
+
+    def _reassign(self, event: Event) -> None:
+        """A reassignment begins to add a partition to its follower, or ends."""
+        spec = self.scenario.partitions[event.index % len(self.scenario.partitions)]
+        self._cluster = replace(self._cluster, adding=self._cluster.adding ^ {(spec.topic, spec.number)})
+        self._tell_all()
+
+    def _under_min_isr(self, event: Event) -> None:
+        """A partition falls below its min ISR, or comes back."""
+        spec = self.scenario.partitions[event.index % len(self.scenario.partitions)]
+        under = self._cluster.under_min_isr ^ {(spec.topic, spec.number)}
+        self._cluster = replace(self._cluster, under_min_isr=under)
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        """The sidecars of the leaders know at once what the cluster says, those of the followers perhaps later."""
+
+        def tell(number: int, cluster: _Cluster) -> None:
+            self._clusters[number] = cluster
+            for sidecar in self.egress if number else self.ingress:
+                self._tell(sidecar)
+            self._all_may_be_asked()
+
+        tell(0, self._cluster)
+        self.world.after(self.scenario.told_after, tell, 1, self._cluster)
 
     def _change(self, number: int, side: Side) -> None:
         self.sides[number] = side

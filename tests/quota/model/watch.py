@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.hops import Chain, Sidecar
 from tests.quota.model.logs import Key, Log
+from tests.quota.model.promise import Meter, Term
 from tests.quota.model.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 from tests.quota.model.world import START
 
@@ -109,7 +110,11 @@ class Watch:
     # How long is long
 
     def _measure(self) -> None:
-        lines = {id(sidecar): self._line_seconds(sidecar) for sidecar in self.run.sidecars}
+        lines = {
+            meter: self._line_seconds(sidecar, meter)
+            for sidecar in self.run.sidecars
+            for meter in sidecar.meter.meters.values()
+        }
         for place, fetcher in self.run.fetchers.items():
             slowest = self._slowest_answer(fetcher)
             fetcher.slowest_allowed = SLOWEST_SECONDS + 2 * slowest + self._probes_first(place)
@@ -117,7 +122,9 @@ class Watch:
             probes_first = self._probes_first(place)
             path = self.run.path(place[0], place[1])
             for key in fetcher.replicas:
-                in_line = sum(lines[id(sidecar)] for sidecar in path if key in sidecar.meter.terms.throttled)
+                in_line = sum(
+                    lines[term.meter] for sidecar in path for term in self._terms(sidecar, place) if key in term.keys
+                )
                 seconds = SLACK_SECONDS + 2 * slowest + (in_line or probes_first)
                 waits[key] = seconds * (1.5 if self.run.scenario.rogues else 1.0)
 
@@ -130,7 +137,7 @@ class Watch:
         """How long a fetch may be held because a probe of its own may not go yet."""
         seconds = 0.0
         for sidecar in self.run.path(place[0], place[1]):
-            if sidecar.meter.terms.quota is not None and sidecar.meter.terms.throttled:
+            if self._terms(sidecar, place):
                 seconds += BESIDE_QUESTION_SECONDS + sidecar.meter.allowed.links * BETWEEN_QUESTIONS_SECONDS
         return seconds
 
@@ -138,24 +145,33 @@ class Watch:
         """Probes of all links share one budget."""
         seconds = 0.0
         for sidecar in self.run.sidecars:
-            allowed, quota = sidecar.meter.allowed, sidecar.meter.terms.quota
-            if quota is not None:
-                price = allowed.batch / quota if quota else math.inf
+            allowed = sidecar.meter.allowed
+            rates = [meter.rate for meter in sidecar.meter.meters.values() if meter.rate is not None]
+            if rates:
+                price = allowed.batch / min(rates) if min(rates) else math.inf
                 seconds += allowed.links * min(price, HIDDEN_SECONDS)
         return seconds
 
-    def _line_seconds(self, sidecar: Sidecar) -> float:
-        """How long the line is for one side's budget."""
-        run, quota, throttled = self.run, sidecar.meter.terms.quota, sidecar.meter.terms.throttled
+    def _terms(self, sidecar: Sidecar, place: tuple[int, int, int]) -> tuple[Term, ...]:
+        return sidecar.terms(self.run.fetchers[place].replica_id, self.run.leaders[place[0]].broker_id)
+
+    def _line_seconds(self, sidecar: Sidecar, meter: Meter) -> float:
+        """How long the line is for one quota's budget."""
+        run, quota = self.run, meter.rate
         if quota is None:
             return 0.0
         if quota == 0:
             return math.inf
         in_line = backlog = 0
         inflow = 0.0
-        for (leader, follower, _), fetcher in run.fetchers.items():
-            if sidecar in run.path(leader, follower):
-                logs = [(one.log, one.offset) for one in fetcher.replicas.values() if one.key in throttled]
+        throttled: set[Key] = set()
+        for place, fetcher in run.fetchers.items():
+            if sidecar in run.path(place[0], place[1]):
+                keys = next(
+                    (term.keys for term in self._terms(sidecar, place) if term.meter is meter), frozenset[Key]()
+                )
+                logs = [(one.log, one.offset) for one in fetcher.replicas.values() if one.key in keys]
+                throttled |= keys & fetcher.replicas.keys()
                 in_line += len(logs)
                 backlog += sum(log.ends[-1] - log.ends[min(offset, log.end)] for log, offset in logs)
         for spec, log in zip(run.scenario.partitions, run.logs, strict=True):

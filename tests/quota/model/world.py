@@ -24,11 +24,12 @@ class Violation:
 class World:
     """An event heap. Calling it reads the clock."""
 
-    __slots__ = ("_heap", "_is_over", "_number", "exchanges", "now", "trace", "violations")
+    __slots__ = ("_heap", "_is_over", "_number", "answers", "exchanges", "now", "trace", "violations")
 
     def __init__(self) -> None:
         self.now = START
         self.exchanges = 0  # requests that followers sent
+        self.answers: list[tuple[float, int, int]] = []  # that followers received: when, who, bytes of records
         self.violations: list[Violation] = []
         self.trace: Callable[[str], None] | None = None
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []

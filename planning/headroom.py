@@ -1,0 +1,194 @@
+"""The rates that leave a move as much of each broker's link as nobody else uses, planned again and again.
+
+Rates are bytes/s, times seconds. A link carries so much in each direction. A broker's follower rate takes from what
+comes in, its leader rate from what goes out, so each rate is planned by itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from planning.assignment import Brokers, Partition
+from planning.finish_by import INFLOW_MARGIN, LEAST_CHANGE, Limits, Moving, loads_of
+from quota.setting_names import FOLLOWER_RATE, LEADER_RATE
+
+INTERVAL_SECONDS: Final = 5.0
+"""Rates change no more often."""
+
+PART: Final = 0.92
+"""So much of what others leave is used. The rest is for bursts, and for what wraps the records."""
+
+CALM_INTERVALS: Final = 3
+"""A rate rises by what others have left in all of the last so many intervals, and falls by the last one alone."""
+
+LEAST_RISE: Final = 0.05
+"""Rises that are smaller than this part of a rate are left out."""
+
+MOST_RISE: Final = 0.5
+"""A rate rises by this part of it at most in one interval, or by LEAST_STEP of the link where that is more."""
+
+LEAST_STEP: Final = 0.1
+
+Key = tuple[int, str]
+"""One throttled rate: a broker, and LEADER_RATE or FOLLOWER_RATE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """All bytes that passed a broker's sidecar until now, but for those of throttled replicas."""
+
+    incoming: float
+    outgoing: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A partition at one look: its leader, its replicas, and its bytes at the leader."""
+
+    leader: int
+    replicas: Brokers
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one look tells of the links. `moving` are the plan's partitions, `held` all that the brokers hold.
+
+    `passed` has the brokers whose sidecar answered.
+    """
+
+    moving: Mapping[Partition, Moving]
+    held: Mapping[Partition, Held]
+    passed: Mapping[int, Passed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The rates in force, and what led to them.
+
+    `others` has what else passed in the last intervals by rate, the newest last; `told` what sidecars told of it last.
+    `too_low` are the rates at which the move cannot end, as the limits allow no more.
+    """
+
+    rates: Mapping[Key, int]
+    planned_at: float
+    seen: Reading
+    others: tuple[Mapping[Key, float], ...] = ()
+    told: Mapping[Key, float] = field(default_factory=dict)
+    too_low: frozenset[Key] = frozenset()
+
+
+def first_allowance(
+    keys: Iterable[Key], before: Reading, now: float, seen: Reading, seconds: float, capacity: float, limits: Limits
+) -> Allowance:
+    """Return the rates to begin a move with, by two readings that lie `seconds` apart."""
+    begun = Allowance(dict.fromkeys(keys, 0), now, before)
+    return _planned(begun, now, seen, seconds, capacity, limits, at_once=True)
+
+
+def taken_up(rates: Mapping[Key, int], now: float, seen: Reading) -> Allowance:
+    """Return the rates of a move that runs, as they are, until more is known."""
+    return Allowance(dict(rates), now, seen)
+
+
+def next_allowance(allowance: Allowance, now: float, seen: Reading, capacity: float, limits: Limits) -> Allowance:
+    """Plan again, INTERVAL_SECONDS after the last time at the earliest; before that all stays as it is.
+
+    It stays too while a moving partition's size is not known.
+    """
+    seconds = now - allowance.planned_at
+    before = allowance.seen.moving
+    unknown = any(not one.size and p in before and before[p].size for p, one in seen.moving.items())
+    if seconds < INTERVAL_SECONDS or unknown:
+        return allowance
+    return _planned(allowance, now, seen, seconds, capacity, limits, at_once=False)
+
+
+def told_by_sidecars(
+    keys: Iterable[Key], before: Reading, now: Reading, seconds: float, last: Mapping[Key, float]
+) -> dict[Key, float]:
+    """Return what passes in the direction of each rate besides what it bounds, in bytes/s, as sidecars count it.
+
+    One that did not answer, or that counts anew, tells nothing of the interval: what it told last stands.
+    """
+    found = dict(last)
+    for broker, setting in keys:
+        then, since = before.passed.get(broker), now.passed.get(broker)
+        if then is None or since is None:
+            continue
+        is_leader = setting == LEADER_RATE
+        passed = since.outgoing - then.outgoing if is_leader else since.incoming - then.incoming
+        if passed >= 0:
+            found[broker, setting] = passed / seconds
+    return found
+
+
+def told_by_logs(before: Reading, now: Reading, seconds: float) -> dict[Key, float]:
+    """Return the same as far as logs tell: what producers write, and replicas in sync receive of it."""
+    rates: dict[Key, float] = defaultdict(float)
+    for partition, held in now.held.items():
+        then = before.held.get(partition)
+        grown = max(0, held.size - then.size) / seconds if then is not None and then.size else 0.0
+        moving = now.moving.get(partition)
+        for broker in held.replicas:
+            if moving is None or broker not in moving.left:
+                rates[broker, FOLLOWER_RATE] += grown
+        if moving is None:  # else its followers' bytes are bounded by the leader's rate
+            rates[held.leader, LEADER_RATE] += grown * (len(held.replicas) - 1)
+    return rates
+
+
+def _planned(
+    allowance: Allowance,
+    now: float,
+    seen: Reading,
+    seconds: float,
+    capacity: float,
+    limits: Limits,
+    *,
+    at_once: bool,
+) -> Allowance:
+    keys = allowance.rates
+    told = told_by_sidecars(keys, allowance.seen, seen, seconds, allowance.told)
+    by_logs = told_by_logs(allowance.seen, seen, seconds)
+    others = {key: max(told.get(key, 0.0), by_logs.get(key, 0.0)) for key in keys}
+    known = (*allowance.others[1 - CALM_INTERVALS :], others)
+    inflow = _inflow(allowance.seen.moving, seen.moving, seconds)
+    rates, too_low = {}, set()
+    for key, rate in keys.items():
+        most = max(one.get(key, 0.0) for one in known)
+        before = max((one.get(key, 0.0) for one in allowance.others), default=others[key])
+        growing = max(0.0, others[key] - before)
+        # What has just grown may be held up by a full link, and want more than it gets: leave it as much again.
+        room = capacity - max(most, others[key] + growing)
+        least = limits.clamp(INFLOW_MARGIN * inflow.get(key, 0.0))
+        wanted = limits.clamp(max(PART * room, least))
+        rates[key] = wanted if at_once else _toward(rate, wanted, least, capacity, limits)
+        if inflow.get(key, 0.0) >= rates[key]:
+            too_low.add(key)
+    return replace(
+        allowance, rates=rates, planned_at=now, seen=seen, others=known, told=told, too_low=frozenset(too_low)
+    )
+
+
+def _toward(rate: int, wanted: int, least: int, capacity: float, limits: Limits) -> int:
+    """Return the next rate on the way: down at once, up in steps, and never left below the least there may be."""
+    if wanted < rate:
+        small = rate - wanted < LEAST_CHANGE * rate
+    else:
+        small = wanted - rate < LEAST_RISE * rate
+        wanted = min(wanted, int(rate + max(MOST_RISE * rate, LEAST_STEP * capacity)))
+    return limits.clamp(max(rate if small else wanted, least))
+
+
+def _inflow(before: Mapping[Partition, Moving], now: Mapping[Partition, Moving], seconds: float) -> dict[Key, float]:
+    """Return what producers write that passes under each rate, in bytes/s."""
+    grown = {
+        partition: max(0, one.size - before[partition].size) / seconds
+        for partition, one in now.items()
+        if partition in before and before[partition].size
+    }
+    return {key: load.inflow for key, load in loads_of(now, grown).items()}

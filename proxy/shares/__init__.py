@@ -1,0 +1,1 @@
+"""Rates that several sidecars share: they tell each other over their admin servers what they want, and lend."""

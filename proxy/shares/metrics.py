@@ -1,0 +1,44 @@
+"""The metric families of shared rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from proxy.admin.exposition import Family
+from proxy.shares.exchange import Exchange
+
+MOST_PEERS = 1000
+
+
+def share_families(exchange: Exchange) -> Iterator[Family]:
+    """Yield what is shared, and how the others are heard."""
+    shares = list(exchange.shares.items())
+    yield Family(
+        "weir_share_bytes_per_second",
+        "gauge",
+        "What this sidecar may use now of a rate that several share.",
+        ("rate",),
+        [((name,), round(share.current(), 1)) for name, share in shares],
+    )
+    yield Family(
+        "weir_share_wanted_bytes_per_second",
+        "gauge",
+        "What this sidecar would use of a rate that several share.",
+        ("rate",),
+        [((name,), round(share.demand, 1)) for name, share in shares],
+    )
+    heard = sorted(exchange.roll.heard_ages().items())
+    yield Family(
+        "weir_share_report_age_seconds",
+        "gauge",
+        "Since when the sidecar of another broker, with which a rate is shared, was not heard.",
+        ("peer",),
+        [((str(peer),), round(seconds, 3)) for peer, seconds in heard[:MOST_PEERS]],
+    )
+    yield Family(
+        "weir_share_reports_refused",
+        "counter",
+        "What other sidecars said of shared rates and counts for nothing, by reason.",
+        ("reason",),
+        [((reason,), count) for reason, count in exchange.refused.items()],
+    )

@@ -1,0 +1,112 @@
+"""Who of those that share rates can be heard, and whose part the others may divide.
+
+A member that is not heard for long is *missing*. It may have ended, or only be cut off and go on with its own part.
+The others divide that part only where all of them miss it, and where most members are known to be there or to have
+ended. So a few that are cut off never divide what the others use, and the sum exceeds the rate by the parts of missing
+members at most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+MOST_ASKED_PER_SECOND: Final = 30
+"""With more members each is asked less often, and loans are longer."""
+
+LOAN_ROUNDS: Final = 3
+"""How many rounds of asking a loan is for: two answers may be lost."""
+
+MISSING_ROUNDS: Final = 5
+"""After how many rounds without a word a member is missing. By then all that it has lent or borrowed has ended."""
+
+MARGIN_SECONDS: Final = 0.5
+"""How much earlier than its lender a borrower takes a loan for ended: it looks a few times a second only."""
+
+
+class Pace(NamedTuple):
+    """How often members are asked, and what follows from it (seconds)."""
+
+    round_seconds: float
+    loan_seconds: float
+    missing_seconds: float
+
+
+def pace_of(members: int) -> Pace:
+    """Return the pace for so many members."""
+    seconds = max(1.0, members / MOST_ASKED_PER_SECOND)
+    return Pace(seconds, LOAN_ROUNDS * seconds, MISSING_ROUNDS * seconds)
+
+
+class Roll:
+    """Those that share rates with member `own_id`. `clock` gives monotonic seconds; nobody else's clock matters."""
+
+    def __init__(self, own_id: int, clock: Callable[[], float]) -> None:
+        self.own_id = own_id
+        self.pace = pace_of(1)
+        self._clock = clock
+        self._asking_since = math.inf
+        self._heard_at: dict[int, float] = {}
+        self._missed_by: dict[int, frozenset[int]] = {}
+        self._refuses: set[int] = set()
+
+    def set_members(self, members: Collection[int]) -> None:
+        """Take all that rates are shared with."""
+        self.pace = pace_of(len(members))
+        for known in (self._heard_at, self._missed_by):
+            for gone in [one for one in known if one not in members]:
+                del known[gone]
+        self._refuses.intersection_update(members)
+
+    def begin(self) -> None:
+        """Note that all are asked from now on, once in a round."""
+        if self._asking_since == math.inf:
+            self._asking_since = self._clock()
+
+    def end(self) -> None:
+        """Note that nobody is asked any more: from silence nothing follows then."""
+        self._asking_since = math.inf
+
+    def hear(self, member: int, misses: Collection[int] | None = None) -> None:
+        """Note that a member asked or answered; `misses` are those that it misses, where it said so."""
+        self._heard_at[member] = self._clock()
+        self._refuses.discard(member)
+        if misses is not None:
+            self._missed_by[member] = frozenset(misses)
+
+    def refuse(self, member: int) -> None:
+        """Note that a member's host refuses connections: it does not run."""
+        self._refuses.add(member)
+
+    def heard_ages(self) -> dict[int, float]:
+        """Return the seconds since each member was heard that was heard at all."""
+        now = self._clock()
+        return {member: now - at for member, at in self._heard_at.items()}
+
+    def missing(self, members: Collection[int]) -> frozenset[int]:
+        """Return those of `members` that were not heard for long, although they were asked."""
+        now = self._clock()
+        long_ago = now - self.pace.missing_seconds
+        if self._asking_since > long_ago:
+            return frozenset()
+        return frozenset(
+            [one for one in members if one != self.own_id and self._heard_at.get(one, -math.inf) <= long_ago]
+        )
+
+    def divided(self, members: Collection[int]) -> frozenset[int]:
+        """Return those of `members` whose parts the others may divide."""
+        missing = self.missing(members)
+        if not missing:
+            return missing
+        there = [one for one in members if one != self.own_id and one not in missing]
+        # One that was never heard may listen elsewhere: nothing follows from its silence.
+        agreed = frozenset(
+            [
+                one
+                for one in missing
+                if one in self._heard_at and all(one in self._missed_by.get(other, ()) for other in there)
+            ]
+        )
+        doubtful = missing - (agreed & self._refuses)
+        return agreed if 2 * len(doubtful) < len(members) else frozenset()

@@ -1,0 +1,154 @@
+"""`weir move` over SASL and TLS (`--command-config`), and between log directories, on real brokers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.modes import KraftCluster
+from lab.network import LOOPBACK, Ports
+from lab.settings import Place
+from planning.move_throttle import DISK_RATE, Standing
+from tests.integration.move_commands import MB, MoveCommands
+from tests.integration.moves import filled
+from tests.throttle_names import LEADER_RATE
+
+pytestmark = pytest.mark.integration
+
+PASSWORD = 'se"cret'  # noqa: S105 - of these brokers alone
+
+
+def made_keys(folder: Path) -> None:
+    """An authority, and a key with a certificate of it, for 127.0.0.1: `ca.pem`, `key.key` and `chain.pem`."""
+
+    def openssl(words: str) -> None:
+        subprocess.run(["openssl", *words.split()], cwd=folder, check=True, capture_output=True)
+
+    for name in ("ca", "key"):
+        openssl(f"genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out {name}.key")
+    openssl("req -x509 -key ca.key -subj /CN=authority -days 2 -out ca.pem")
+    (folder / "san").write_text("subjectAltName=IP:127.0.0.1\n")
+    openssl("req -new -key key.key -subj /CN=weir -out csr")
+    openssl("x509 -req -in csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile san -days 2 -out chain.pem")
+    (folder / "keystore.pem").write_text((folder / "key.key").read_text() + (folder / "chain.pem").read_text())
+
+
+def one_line(path: Path) -> str:
+    return path.read_text().replace("\n", "\\n")
+
+
+class SecuredCluster(KraftCluster):
+    """Two brokers with two log directories each; one more listener wants a certificate and a password."""
+
+    def __init__(self, keys: Path) -> None:
+        super().__init__(brokers=2)
+        self._keys = keys
+        self.secured: dict[int, int] = {}
+
+    def _prepare(self, ports: Ports) -> None:
+        super()._prepare(ports)
+        self.secured = {broker: ports.take() for broker in self.broker_ids}
+
+    def _wait_for_prepared(self) -> None:
+        """Broker 2's second directory needs an id of its own; the controller's was made by Kafka's own tool."""
+        super()._wait_for_prepared()
+        first = self.brokers[2].data / "meta.properties"
+        new = base64.urlsafe_b64encode(b"\0" + os.urandom(15)).decode().rstrip("=")
+        text = re.sub("directory.id=.*", f"directory.id={new}", first.read_text())
+        (self.brokers[2].data.parent / "second" / "meta.properties").write_text(text)
+
+    def _properties_of(self, place: Place, data: Path) -> dict[str, object]:
+        own = super()._properties_of(place, data)
+        port = self.secured[place.broker_id]
+        jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        (data.parent / "second").mkdir()
+        return {
+            **own,
+            "log.dirs": f"{data},{data.parent / 'second'}",
+            "listeners": f"{own['listeners']},SECURED://{LOOPBACK}:{port}",
+            "advertised.listeners": f"{own['advertised.listeners']},SECURED://{LOOPBACK}:{port}",
+            "listener.security.protocol.map": f"{own['listener.security.protocol.map']},SECURED:SASL_SSL",
+            "listener.name.secured.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.secured.plain.sasl.jaas.config": f"{jaas} user_weir='{PASSWORD}';",
+            "listener.name.secured.ssl.client.auth": "required",
+            "listener.name.secured.ssl.keystore.type": "PEM",
+            "listener.name.secured.ssl.keystore.key": one_line(self._keys / "key.key"),
+            "listener.name.secured.ssl.keystore.certificate.chain": one_line(self._keys / "chain.pem"),
+            "listener.name.secured.ssl.truststore.type": "PEM",
+            "listener.name.secured.ssl.truststore.certificates": one_line(self._keys / "ca.pem"),
+        }
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    made_keys(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(keys: Path) -> Iterator[SecuredCluster]:
+    with SecuredCluster(keys) as cluster:
+        yield cluster
+        cluster.check_logs()
+
+
+def secured(cluster: SecuredCluster, folder: Path, keys: Path, password: str = PASSWORD) -> list[str]:
+    """The options that lead to the listener with a password."""
+    escaped = password.replace('"', '\\"')
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{module} required username="weir" password="{escaped}";'.replace("\\", "\\\\"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": keys / "ca.pem",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": keys / "keystore.pem",
+    }
+    file = folder / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    return ["--bootstrap-server", f"{LOOPBACK}:{cluster.secured[1]}", "--command-config", str(file)]
+
+
+def test_move_with_log_directories_over_sasl_and_tls_leaves_nothing(
+    cluster: SecuredCluster, keys: Path, tmp_path: Path
+) -> None:
+    """One partition goes to the other broker's second directory, one to the second of its own broker."""
+    move = MoveCommands(cluster, tmp_path)
+    topic = filled(cluster, "orders", [1], 4 * MB, partitions=2)
+    second = {broker: cluster.brokers[broker].data.parent / "second" for broker in (1, 2)}
+    entries = [
+        {"topic": topic, "partition": number, "replicas": [broker], "log_dirs": [str(second[broker])]}
+        for number, broker in ((0, 2), (1, 1))
+    ]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": entries}))
+    there = secured(cluster, tmp_path, keys)
+    throttles = ("--throttle", "1MB", "--replica-alter-log-dirs-throttle", "300k", "--timeout", "20000")
+    move.run("execute", plan, *there, *throttles)
+    standing = move.throttles().rates
+    assert standing[1] == {**standing[2], LEADER_RATE: "1000000", DISK_RATE: "300000"}
+    assert "still moving" in move.run("verify", plan, *there, status=1)[1]
+    assert move.throttles().rates == standing
+    move.run("verify", plan, "--watch", *there)
+    assert move.throttles() == Standing()
+    for number, broker in ((0, 2), (1, 1)):
+        assert (second[broker] / f"{topic}-{number}").is_dir()
+    move.admin.close()
+
+
+def test_connection_that_is_refused_is_told_in_a_sentence(cluster: SecuredCluster, keys: Path, tmp_path: Path) -> None:
+    move = MoveCommands(cluster, tmp_path)
+    error = move.run("list", None, *secured(cluster, tmp_path, keys, "wrong"), status=1)[1]
+    assert error.startswith("weir: ") and error.count("\n") == 1
+    assert "uthentication" in error
+    assert "wrong" not in error
+    move.admin.close()

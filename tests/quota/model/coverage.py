@@ -1,0 +1,44 @@
+"""Which partitions each quota covers on a link, by the words of the documents and not by the code of the throttle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from quota.scopes import Matching, Reassigned, Recovering, Scope
+from tests.quota.model.logs import Key
+
+NOTHING: frozenset[Key] = frozenset()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a sidecar knows of the cluster. `followers` and `names` have all partitions of the run."""
+
+    followers: Mapping[Key, int]
+    names: Mapping[Key, str]
+    are_named: bool  # whether topics' names are known by their ids
+    adding: frozenset[Key]  # to the follower that `followers` has
+    under_min_isr: frozenset[Key]
+    racks: Mapping[int, str] | None
+
+
+def covered(scope: Scope, facts: Facts, follower: int, other: int) -> frozenset[Key]:
+    """The partitions that a quota of this scope covers on a link of `follower` with the broker `other`."""
+    every = frozenset(facts.names)
+    if isinstance(scope, Matching):
+        if scope.peers is not None and other not in scope.peers:
+            return NOTHING
+        if scope.racks is not None and facts.racks is not None and facts.racks.get(other) not in scope.racks:
+            return NOTHING
+        if scope.topics is None:
+            return every
+        patterns = scope.topics if facts.are_named else ()
+        return frozenset(key for key in every if any(fnmatchcase(facts.names[key], one) for one in patterns))
+    assert isinstance(scope, Reassigned | Recovering)
+    if not facts.are_named:
+        return every if isinstance(scope, Recovering) else NOTHING
+    added = frozenset(key for key in facts.adding if facts.followers[key] == follower)
+    spared = facts.under_min_isr if scope.spares_under_min_isr else NOTHING
+    return (added if isinstance(scope, Reassigned) else every - added) - spared

@@ -1,0 +1,53 @@
+"""The demand of a member, from what it uses and whether something waits."""
+
+from __future__ import annotations
+
+from quota.shares.demand import DemandMeter
+from tests.fakes.clock import MovedClock
+
+RATE = 900.0
+
+
+def seconds(meter: DemandMeter, clock: MovedClock, per_second: list[float], share: float, *, waits: bool) -> float:
+    """Use `per_second` bytes in each second; return the last demand."""
+    used, demand = 0.0, meter.update(0, share, RATE, waits=waits)
+    for size in per_second:
+        for _ in range(4):
+            clock.move(0.25)
+            used += size / 4
+            demand = meter.update(used, share, RATE, waits=waits)
+    return demand
+
+
+def test_nothing_used_and_nothing_waiting_is_no_demand() -> None:
+    clock = MovedClock()
+    assert seconds(DemandMeter(clock), clock, [0] * 5, 300, waits=False) == 0
+
+
+def test_what_waits_for_a_share_of_nothing_wants_all_at_once() -> None:
+    assert DemandMeter(MovedClock()).update(0, 0, RATE, waits=True) == RATE
+
+
+def test_share_in_full_use_is_too_small() -> None:
+    clock = MovedClock()
+    assert seconds(DemandMeter(clock), clock, [290] * 2, 300, waits=False) == RATE
+
+
+def test_batches_larger_than_the_share_of_a_second_are_waited_for() -> None:
+    clock = MovedClock()
+    assert seconds(DemandMeter(clock), clock, [500, 0, 0, 0, 0], 100, waits=True) == RATE
+
+
+def test_what_uses_less_than_its_share_wants_a_little_more_than_it_uses() -> None:
+    clock = MovedClock()
+    meter = DemandMeter(clock)
+    assert round(seconds(meter, clock, [100] * 4, 300, waits=False)) == 110
+    assert round(seconds(meter, clock, [100] * 4, 110, waits=False)) == 110
+
+
+def test_demand_ends_three_seconds_after_the_last_use() -> None:
+    clock = MovedClock()
+    meter = DemandMeter(clock)
+    assert seconds(meter, clock, [100, 0, 0], 300, waits=False) > 0
+    clock.move(1)
+    assert meter.update(100, 300, RATE, waits=False) == 0

@@ -1,0 +1,62 @@
+"""Scenarios with several quotas of a side in which something was broken once, as small as they could be made."""
+
+from quota.scopes import Matching, Reassigned, Recovering
+from quota.settings import QuotaSettings
+from tests.quota.model.judge import judge
+from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
+
+
+def violations(scenario: Scenario) -> list[str]:
+    return [str(one) for one in judge(scenario).violations]
+
+
+def side(*quotas: QuotaSettings, rate: int | None = None, topics: tuple[int, ...] = (0, 1)) -> Side:
+    return Side(rate, topics, order="round-robin", quotas=quotas)
+
+
+def test_promise_of_a_quota_of_nothing_beside_grants_of_another_holds() -> None:
+    """Asked for with 0 bytes beside those, its partition brought a batch each time the next hop left the grants out."""
+    leader = side(QuotaSettings("recovery", 150_000, Recovering(spares_under_min_isr=False)))
+    follower = side(
+        QuotaSettings("scoped", 20 * MB, Matching(topics=("*a",))), QuotaSettings("reassignment", 0, Reassigned())
+    )
+    partitions = (
+        Partition(0, 3, 0, 0, 0, True, (1_000,), 20),
+        Partition(1, 1, 0, 0, 0, True, (1_000,), 20),
+    )
+    for version in (3, 12):
+        assert not violations(
+            Scenario(version, "both", leader, follower, partitions, adding=((0, 3),), most_exchanges=100)
+        )
+
+
+def test_promise_of_links_that_begin_beside_grants_of_another_quota_holds() -> None:
+    """Each of them asked who is in sync beside such a grant, and not as a probe, of which one goes after the other."""
+    follower = side(QuotaSettings("recovery", 5 * MB, Recovering()), rate=900_000)
+    partitions = [Partition(0, number, 0, 0, number, True, (900_000,), 1) for number in range(4)]
+    partitions += [Partition(2, number, 0, 0, number, False) for number in range(4)]
+    adding = tuple((0, number) for number in range(4))
+    for version in (4, 12):
+        assert not violations(
+            Scenario(version, "follower", side(), follower, tuple(partitions), adding=adding, most_exchanges=100)
+        )
+
+
+def test_promise_of_errors_beside_grants_of_another_quota_holds() -> None:
+    """What no grant pays for is left out, so an offset probe has to go though grants go on."""
+    leader = side(QuotaSettings("recovery", MB, Recovering()), QuotaSettings("reassignment", 0, Reassigned()))
+    partitions = (Partition(0, 0, 0, 0, 0, True, count=4_000), Partition(1, 0, 0, 0, 0, True, count=4_000))
+    for version in (3, 12):
+        scenario = Scenario(
+            version,
+            "leader",
+            leader,
+            side(),
+            partitions,
+            (Event(2.0, "fail", 1),),
+            adding=((1, 0),),
+            latency=0.1,
+            seconds=30.0,
+            most_exchanges=1_000,
+        )
+        assert not violations(scenario)
