@@ -27,6 +27,8 @@ class PacedLimiter:
         self._limit: float | None = None
         self._free_at = float("-inf")  # when all units so far have had their time
         self._clock: Callable[[], float] = lambda: 0.0
+        self.used_seconds = 0.0
+        """The time that all units so far take."""
 
     def config(self) -> Sequence[Option]:
         """One option: the limit. Without it there is no pause."""
@@ -53,6 +55,7 @@ class PacedLimiter:
             now = self._clock()
             begin = self._free_at if now - self._free_at <= LATE_SECONDS else now
             self._free_at = begin + units / self._limit
+            self.used_seconds += units / self._limit
 
     def throttle_time(self) -> float:
         """Return the time that is still to be taken."""

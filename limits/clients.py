@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from limits.group import Group, Waiting
@@ -19,7 +19,7 @@ _NEWEST_WEIGHT: Final = 0.25  # of the newest answer in the expected pause
 OnFault = Callable[[str, str, str], None]
 """Told of a limiter that was disabled: the client or what shares the limiter, the limiter's name, and the reason."""
 
-_GroupKey = tuple[str, str, str]  # the rule's pattern, what it is per, and the group's name: no two rules have the same
+GroupKey = tuple[str, str, str]  # the rule's pattern, what it is per, and the group's name: no two rules have the same
 
 
 class Client:
@@ -102,7 +102,10 @@ class Clients:
         self._rules: tuple[Rule, ...] = ()
         self._clients: OrderedDict[str, Client] = OrderedDict()
         self._uncovered: set[str] = set()
-        self._groups: dict[_GroupKey, Group] = {}
+        self._groups: dict[GroupKey, Group] = {}
+        self.on_group: Callable[[], None] = lambda: None
+        """Called when a group is made, or used again after it rested."""
+        self._wanted: OrderedDict[GroupKey, None] = OrderedDict()  # groups that others share, of clients not seen here
         self.generation = 0
         """Grows when what `of` returned before may be another client now."""
         self.evicted = 0
@@ -114,6 +117,24 @@ class Clients:
     def rules(self) -> tuple[Rule, ...]:
         """The rules in force."""
         return self._rules
+
+    @property
+    def groups(self) -> Mapping[GroupKey, Group]:
+        """All groups, by their rule's pattern, what it is per, and their names."""
+        return self._groups
+
+    def want_group(self, key: GroupKey) -> bool:
+        """Have a group that others share although no client of it was seen here; returns whether there is its rule."""
+        if key not in self._groups:
+            rule = next((rule for rule in self._rules if (rule.pattern, rule.per) == key[:2]), None)
+            if rule is None:
+                return False
+            self._groups[key] = self._new_group(rule, key[2])
+            self._wanted[key] = None
+            if len(self._wanted) > self._most:
+                oldest, _ = self._wanted.popitem(last=False)
+                self._drop_unused([group for one, group in self._groups.items() if one == oldest])
+        return True
 
     def __iter__(self) -> Iterator[Client]:
         """Yield the clients seen lately."""
@@ -145,6 +166,7 @@ class Clients:
                 self._clients[name] = client
             else:
                 client.set_groups(())
+        self._wanted.clear()
         for key, group in old.items():
             if self._groups.get(key) is not group:
                 group.close()
@@ -164,7 +186,7 @@ class Clients:
             self._drop_unused(gone.groups)
         return client
 
-    def _groups_of(self, client_id: str, old: dict[_GroupKey, Group]) -> list[Group]:
+    def _groups_of(self, client_id: str, old: dict[GroupKey, Group]) -> list[Group]:
         groups = []
         for rule in self._rules:
             if rule.covers(client_id):
@@ -188,7 +210,10 @@ class Clients:
             self.disabled += 1
             self._on_fault(name, limiter, reason)
 
-        return Group(rule, self._clock, fault)
+        group = Group(rule, self._clock, fault, lambda: self.on_group())
+        if group.limits:
+            self.on_group()
+        return group
 
     def _drop_unused(self, groups: Sequence[Group]) -> None:
         used = {id(group) for client in self for group in client.groups}

@@ -30,11 +30,22 @@ class Group:
     `clock` gives seconds. `on_fault` is told the name of a limiter that was disabled, and why.
     """
 
-    def __init__(self, rule: Rule, clock: Callable[[], float], on_fault: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        clock: Callable[[], float],
+        on_fault: Callable[[str, str], None],
+        on_use: Callable[[], None] = lambda: None,
+    ) -> None:
         self.rule = rule
         self._clock = clock
         self._slowed = SlowedClock(clock)
         self._on_fault = on_fault
+        self._on_use = on_use
+        self.rests = False
+        """Whether nobody uses it now. When somebody does, `on_use` is called."""
+        self.used = 0.0
+        """Seconds of the whole limit that were used so far: in each real second as many as the part that is used."""
         self._limiters: dict[str, GuardedLimiter] = {}
         self._exempted: dict[str, bool] = {}
         self._add_limiters()
@@ -51,6 +62,11 @@ class Group:
     def share(self, share: float) -> None:
         self._slowed.speed = share
         self.wake_all()
+
+    @property
+    def limits(self) -> bool:
+        """Whether it has a limiter that may do something."""
+        return bool(self._limiters)
 
     @property
     def is_waited_for(self) -> bool:
@@ -72,9 +88,19 @@ class Group:
         if not self._limiters:
             return
         counted = [batch for batch in batches if not self._exempts(batch.topic)]
-        if counted:
-            for limiter in self._limiters.values():
-                limiter.accumulate(counted)
+        if not counted:
+            return
+        most = 0.0
+        for limiter in self._limiters.values():
+            known = limiter.used_seconds
+            before = limiter.throttle_time() if known is None else known
+            limiter.accumulate(counted)
+            after = limiter.throttle_time() if known is None else limiter.used_seconds
+            most = max(most, (after or 0.0) - before)
+        self.used += most
+        if self.rests:
+            self.rests = False
+            self._on_use()
 
     def pause(self) -> float:
         """Return how many seconds the next request has to wait: the longest of the limiters' pauses."""

@@ -50,6 +50,11 @@ class GuardedLimiter:
         """Whether a fault, or `close`, has ended it."""
         return self._limiter is None
 
+    @property
+    def used_seconds(self) -> float | None:
+        """The time at its limit that all units so far take; None where the limiter does not tell."""
+        return getattr(self._limiter, "used_seconds", None) if self._is_trusted else None
+
     def configure(self, settings: Mapping[str, object]) -> None:
         """Take changed settings."""
         if self._limiter is None:

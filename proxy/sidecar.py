@@ -31,6 +31,7 @@ from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
 from proxy.config.throttle import throttle_settings, wants_facts
 from proxy.export.exporter import Exporter, new_exporter
 from proxy.limits.gate import LinkGate
+from proxy.limits.shares import LimitShares
 from proxy.limits.stage import LimitStage
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
 from proxy.relay.buffers import BufferPool
@@ -90,6 +91,7 @@ class Sidecar:
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = Side(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
+        self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
         self.client_limits: tuple[ClientLimitTable, ...] = ()
         self.listeners: list[Listener] = []
         self._apply_limits()
@@ -121,7 +123,8 @@ class Sidecar:
             clock,
         )
         self.fleet = Fleet(config, self._broker_hosts, self.status, clock)
-        self.exchange = Exchange(config.broker_id, (), self.fleet.targets, self.log, clock)
+        self.exchange = Exchange(config.broker_id, (self._limit_shares,), self.fleet.targets, self.log, clock)
+        self.limits.clients.on_group = self.exchange.changed
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -365,6 +368,9 @@ class Sidecar:
             if settings.quotas:
                 topics.update(side.throttle.waiting_topics())
         return topics
+
+    def _brokers(self) -> frozenset[int]:
+        return frozenset(self._cluster.client.view.brokers) | {self.config.broker_id}
 
     def _broker_hosts(self) -> dict[int, str]:
         return {broker_id: broker.host for broker_id, broker in self._cluster.client.view.brokers.items()}
