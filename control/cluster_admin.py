@@ -132,6 +132,11 @@ class ClusterAdmin:
         brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
         return {int(broker["broker_id"]): str(broker["host"]) for broker in brokers}
 
+    def broker_listeners(self) -> dict[int, tuple[str, int]]:
+        """Return the host and port that each registered broker advertises on the listener that was asked, by id."""
+        brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
+        return {int(broker["broker_id"]): (str(broker["host"]), int(broker["port"])) for broker in brokers}
+
     def controller(self) -> int:
         """Return the id of the broker that is the controller; -1 where there is none.
 

@@ -132,6 +132,19 @@ def sidecar_toml(place: Place, places: list[Place], options: SidecarOptions) -> 
     return "\n".join(text)
 
 
+def toml_text(config: Mapping[str, Any]) -> str:
+    """Return a configuration as TOML."""
+    text = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in config.items() if not _is_table(value)]
+    for key, value in config.items():
+        if _is_table(value):
+            text += _toml_table(json.dumps(key), value)
+    return "\n".join(text)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
 def _toml_table(name: str, table: Mapping[str, Any]) -> list[str]:
     # JSON's strings, numbers and booleans are TOML's; only tables need a heading of their own.
     lines = [f"[{name}]"]

@@ -47,17 +47,17 @@ class LargestBatch:
 
     @property
     def size_of_any(self) -> int:
-        """The same of all topics of the side."""
+        """The same of all throttled partitions of the side."""
         return self.size if self._whole is None else self._whole.size
 
-    def learn(self, size: int, now: float) -> None:
-        """Take in that a batch of `size` bytes was seen."""
+    def learn(self, size: int, now: float, *, is_throttled: bool = True) -> None:
+        """Take in that a batch of `size` bytes was seen; `is_throttled`: it counts for other topics too."""
         if now - self._since >= REMEMBERED_SECONDS:
             self._before = self._size if now - self._since < 2 * REMEMBERED_SECONDS else 0
             self._size, self._since = 0, now
         if size > self._size:
             self._size = size
-        if self._whole is not None:
+        if is_throttled and self._whole is not None:
             self._whole.learn(size, now)
 
 

@@ -54,3 +54,8 @@ class ThrottleSettings:
 
     A follower without a session sends full fetches.
     """
+
+    @property
+    def throttles(self) -> bool:
+        """Whether any quota is set."""
+        return bool(self.quotas) or (self.rate is not None and bool(self.replicas))

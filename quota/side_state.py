@@ -120,9 +120,10 @@ class SideState(SideQuotas):
 
     def next_in_line(self) -> list[Hashable] | None:
         """Return the links whose held fetches could go if budget flowed back now; None where any link's could."""
-        first = [link for quota in self.quotas if (link := quota.first_in_line()) is not None]
-        if not first:
+        if any([quota.limits and not quota.reserves for quota in self.quotas]):
             return None
+        # who finds too little budget is in a line, so where all are empty nobody waits for any
+        first = [link for quota in self.quotas if (link := quota.first_in_line()) is not None]
         asking = self.offset_probes.first()
         return first if asking is None else [*first, asking]
 

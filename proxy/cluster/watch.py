@@ -82,7 +82,13 @@ class ClusterWatch:
             open_channel = KafkaChannel.open
             poll_seconds = config.cluster.poll_seconds
             longest_retry = min(poll_seconds, MAX_IDLE_RETRY_SECONDS)
-        self._topics = TopicPoll(subscribers, clock, poll_seconds, needs_topic_ids=config.cluster is None)
+        self._topics = TopicPoll(
+            subscribers,
+            clock,
+            poll_seconds,
+            needs_topic_ids=config.cluster is None,
+            needs_brokers=config.capture is not None,
+        )
         self.client = ClusterClient(
             metadata_servers(config),
             open_channel,

@@ -29,6 +29,7 @@ __all__ = [
     "DEFAULT_ADMIN",
     "SIDES",
     "Admin",
+    "CaptureTable",
     "Cluster",
     "Config",
     "ConfigError",
@@ -137,6 +138,24 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     poll_seconds: PositiveSeconds = 5.0
     follow_throttles: bool = False
     followed_part: PartOfRate = 0.98
+
+
+class CaptureTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Connections between brokers that the kernel leads through the sidecar, without a change to any broker.
+
+    - `port`: of the listener between brokers, on every broker.
+    - `from_`: whose connections to this broker pass: those of the cluster's brokers, or all.
+    - `when`: always, or only while a throttle is in force.
+    - `user`: whose connections to other brokers pass; None: everybody's on this machine.
+    """
+
+    port: Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
+    sides: tuple[SideName, ...] = SIDES
+    from_: Literal["brokers", "anyone"] = field(default="brokers", name="from")
+    when: Literal["always", "throttled"] = "always"
+    user: (
+        Annotated[str, Meta(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,31}\Z", description="a user's name or number")] | None
+    ) = None
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +274,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     egress: tuple[Egress, ...] = ()
     admin: Admin = Admin()
     cluster: Cluster | None = None
+    capture: CaptureTable | None = None
     quota: Quota = Quota()
     fetch: Fetch = Fetch()
     limits: Limits = Limits()

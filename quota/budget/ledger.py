@@ -21,6 +21,7 @@ from collections.abc import Callable
 WINDOW_SECONDS = 1.0
 WINDOW_SLACK = 0.04  # an answer takes a part of each second; without slack the mean would fall short by that part
 CREDIT_SECONDS = 0.25  # credit kept for a link that comes a little late; more would come as a burst
+MISSED_SECONDS = 60.0  # how long credit stays for a link that found too little
 _BUCKET_SECONDS = 0.001  # sends within this time share one entry, so the window has at most 1,000
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes the waiting links earlier
 UNSTEADY = 0.02  # of the exempt bytes: room is kept for the next second's, which may be that many more
@@ -45,7 +46,7 @@ class StrictLedger:
         self._exempt_before = 0
         self._second_at = clock()
         self._reserved = 0
-        self._wanted_at = -math.inf
+        self._wanted_until = -math.inf
 
     @property
     def rate(self) -> int | None:
@@ -121,10 +122,21 @@ class StrictLedger:
         """
         now = self._clock()
         self._advance(now)
-        is_new = now - self._wanted_at >= WINDOW_SECONDS and not is_waited_for
-        self._wanted_at = now
+        is_new = now >= self._wanted_until and not is_waited_for
+        self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
         if is_new and not self._sent and not self._reserved:
             self._credit = min(self._credit, 0.0)
+
+    def missed(self) -> None:
+        """Note that a link found too little. What gathers stays, until some link finds enough.
+
+        An earlier hop with a low quota asks once in many seconds: it would find no credit each time.
+        """
+        self._wanted_until = self._clock() + MISSED_SECONDS
+
+    def found(self) -> None:
+        """Note that a link found enough."""
+        self._wanted_until = self._clock() + WINDOW_SECONDS
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""

@@ -125,6 +125,7 @@ class StrictQuota(Quota):
         return Verdict(False, ledger.room_at(part.reserved - part.batch + ahead), spend=room)
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
+        self.ledger.missed()
         self.line.wait(
             ask.link,
             self._needed(part),
@@ -136,6 +137,7 @@ class StrictQuota(Quota):
         )
 
     def served(self, ask: Ask, part: Part) -> None:
+        self.ledger.found()
         self.line.served(ask.link, part.share, is_urgent=ask.is_urgent, replica=ask.replica_id)
 
     def leave(self, link: Hashable) -> None:

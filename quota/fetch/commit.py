@@ -138,7 +138,14 @@ def _grant(
     )
     request = request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes)
     appended = yield from _encoded(request.header.api_version, made_up)
-    return _forward(state, request, fetch, appended, len(made_up), leaves_out=bool(left_out) and sessions.in_session)
+    return _forward(
+        state,
+        request,
+        fetch,
+        appended,
+        len(made_up),
+        leaves_out=sessions.in_session and (bool(left_out) or sessions.postpones_some),
+    )
 
 
 def _none_unpaid(topic: ReplicaTopic) -> Container[int]:
@@ -236,6 +243,10 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
     if state.sessions.is_incremental:
         session_id = state.sessions.follower.id
         return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [], session_id=session_id)
+    if state.sessions.in_session:  # it begins: an empty response would have its follower begin anew with another fetch
+        made_up = yield from _made_up_topics(state, version)
+        session_id = state.sessions.follower.id
+        return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, made_up, session_id=session_id)
     if 0 < version < _FIRST_MUTING_VERSION:
         return encode_fetch_response(version, correlation_id, _EMPTY_MS, [])
     made_up = yield from _made_up_topics(state, version)

@@ -38,10 +38,7 @@ def observe(
         quota.look()
     ask = Ask(link, partitions.replica_id, largest_batch, is_urgent, now < state.live_until, state.answer_seconds)
     limit = side.settings.response_max_bytes
-    # A full fetch that begins a session cannot be answered with nothing: its follower would begin anew with another.
-    must_wait = not sessions.is_incremental and (
-        partitions.unknown_count > 0 or (sessions.in_session and partitions.count == partitions.behind_count)
-    )
+    must_wait = not sessions.is_incremental and partitions.unknown_count > 0
     view = FetchView(
         api_version=request.header.api_version,
         max_bytes=request.max_bytes if limit is None else min(limit, request.max_bytes),
@@ -58,7 +55,7 @@ def observe(
         is_incremental=sessions.is_incremental,
         is_throttling=is_throttling,
         must_wait=must_wait,
-        probe_times=partial(_probe_times, state, link, now, must_wait=must_wait),
+        probe_times=partial(_probe_times, state, link, now),
         unanswered_since=state.unanswered_since,
         is_asked_for_offsets=sessions.is_asked_for_offsets,
         are_unknown_paid=partial(_are_unknown_paid, state),
@@ -78,7 +75,7 @@ def _are_unknown_paid(state: LinkState, paying: Container[Quota]) -> bool:
     return True
 
 
-def _probe_times(state: LinkState, link: Hashable, now: float, *, must_wait: bool) -> ProbeTimes:
+def _probe_times(state: LinkState, link: Hashable, now: float) -> ProbeTimes:
     partitions, sessions, probes = state.partitions, state.sessions, state.side.offset_probes
     replica_id = partitions.replica_id
     if partitions.unknown_count:  # neither in sync nor behind can be told, and no empty entry can be made
@@ -94,6 +91,5 @@ def _probe_times(state: LinkState, link: Hashable, now: float, *, must_wait: boo
             due = max(state.unanswered_since, state.probed_at) + PROBE_SECONDS
         else:
             return NO_PROBE
-        # An offset probe for which a full fetch has to wait is urgent: the fetch may reach its follower's time-out.
-        at, ready = probes.look(link, replica_id, due, is_urgent=must_wait)
+        at, ready = probes.look(link, replica_id, due)
     return ProbeTimes(now if at <= state.side.clock() else at, ready)

@@ -59,6 +59,7 @@ class FetchSessions:
         "is_asked_for_offsets",
         "leader",
         "opened_at",
+        "postpones_some",
         "touched",
         "used_at",
     )
@@ -70,6 +71,8 @@ class FetchSessions:
         self.touched: dict[ReplicaPartition, None] = {}
         self.is_asked_for_offsets = False
         """Whether an earlier hop asked for partitions with 0 bytes (its offset probe) and was not answered yet."""
+        self.postpones_some = False
+        """Whether the last fetch leaves out partitions that an earlier hop asks for with 0 bytes."""
         self.opened_at = self.used_at = NEVER  # of the follower's session, in clock seconds
         self._open_session = open_session
         self._stats = stats
@@ -96,6 +99,7 @@ class FetchSessions:
         """Take in a request's session fields. Returns 0, or the error code to answer it with."""
         self.used_at = now
         self._lists_all = True
+        self.postpones_some = False
         self._has_sessions = request.header.api_version >= FIRST_SESSION_VERSION
         if not self._has_sessions:
             return 0
@@ -199,18 +203,27 @@ class FetchSessions:
         self._stats.full_fetches_sent += lists_all
         front: list[ReplicaPartition] = []
         gone: list[ReplicaPartition] = []
+        postponed: list[ReplicaPartition] = []
         for number, replica in enumerate(list(partitions) if lists_all else self.touched, start=1):
             if not number % PARTITIONS_PER_STEP:
                 yield
             if replica in capped:
                 continue
             if replica.is_present and not (is_throttling and replica.is_waiting):
+                if grants and not (lists_all or replica.max_bytes or replica.upstream is Upstream.ABSENT):
+                    # An earlier hop asks for 0 bytes, and the leader's session has it in front of the grants: it would
+                    # return a batch from there. So it goes, to come back behind them with the next fetch.
+                    replica.upstream = Upstream.ABSENT
+                    gone.append(replica)
+                    postponed.append(replica)
+                    continue
                 replica.upstream = Upstream.AS_CAME
                 front.append(replica)
             elif replica.upstream is not Upstream.ABSENT:
                 replica.upstream = Upstream.ABSENT
                 gone.append(replica)
-        self.touched = dict.fromkeys(capped)
+        self.touched = dict.fromkeys([*capped, *postponed])
+        self.postpones_some = bool(postponed)
         with_max_bytes = fetch_version(request.header.api_version).with_max_bytes
         ours: list[tuple[ReplicaPartition, bytes]] = []
         for number, (replica, cap) in enumerate(capped.items(), start=1):

@@ -76,7 +76,7 @@ class Settlement:
     def steps(self, link: Hashable, topics: Sequence[ScannedTopic]) -> Steps[None]:
         """Settle `topics`, which the leader sent. Done in steps."""
         state, fetch, head = self._state, self._fetch, self._head
-        state.settled_at = self._now
+        state.settled_at = state.catch_up.answered_at = self._now
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             state.unanswered_since = None
         for first in range(0, len(topics), TOPICS_PER_STEP):
@@ -175,7 +175,7 @@ class Settlement:
     # Batch sizes
 
     def _learn_batches(self, arrivals: list[_Arrival]) -> None:
-        for topic, replica, seen, _, _ in arrivals:
+        for topic, replica, seen, is_throttled, _ in arrivals:
             if replica is not None:
                 self._barren.discard(replica)
                 replica.barren_grants = replica.barren_turns = 0
@@ -183,7 +183,8 @@ class Settlement:
                 replica.batches.learn(seen)
                 replica.arrived = seen.complete_bytes
                 topic.batches.learn(seen)
-                topic.largest_batch.learn(max(seen.largest, seen.next_batch_size), self._now)
+                largest = max(seen.largest, seen.next_batch_size)
+                topic.largest_batch.learn(largest, self._now, is_throttled=is_throttled)
 
     def _note_barren(self) -> None:
         """Find out why granted partitions brought nothing.

@@ -141,6 +141,20 @@ def test_credit_that_gathered_while_it_was_wanted_stays() -> None:
     assert ledger.credit() == pytest.approx(0, abs=1)
 
 
+def test_credit_stays_for_a_link_that_found_too_little_until_another_finds_enough() -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    ledger.want()
+    ledger.missed()
+    clock.move(30)
+    ledger.want()
+    assert ledger.credit() == pytest.approx(250, abs=2)
+    ledger.found()
+    clock.move(1.01)
+    ledger.want()
+    assert ledger.credit() == pytest.approx(0, abs=1)
+
+
 def test_rate_zero_never_has_credit_or_room() -> None:
     clock = MovedClock()
     ledger = StrictLedger(clock, 0)

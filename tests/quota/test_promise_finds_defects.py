@@ -20,11 +20,14 @@ from quota.fetch.order import CatchUp
 from quota.fetch.partitions import LinkPartitions
 from quota.fetch.settlement import Settlement
 from quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
+from quota.scopes import Matching, Reassigned, Recovering
+from quota.settings import QuotaSettings
+from quota.side_quotas import SideQuotas
 from quota.throttled_replicas import ThrottledReplicas
 from tests.quota.model import hops
 from tests.quota.model.judge import judge
 from tests.quota.model.rogues import ROGUE_ID
-from tests.quota.model.scenario import MB, Partition, Scenario, Side
+from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
 
 Patch = pytest.MonkeyPatch
 
@@ -144,6 +147,22 @@ def lists_of_other_brokers(patch: Patch) -> None:
     )
 
 
+def one_quota_of_several(patch: Patch) -> None:
+    """A grant is paid for by the first quota that its partition belongs to, and by no other."""
+    purses_of = plan._purses_of
+    patch.setattr(plan, "_purses_of", lambda replica, purses: purses_of(replica, purses)[:1])
+
+
+def quotas_that_only_seem_to_observe(patch: Patch) -> None:
+    """A quota in mode `observe` holds back as any other."""
+    patch.setattr(Quota, "limits", property(lambda quota: quota.rate is not None))
+
+
+def facts_that_go_unnoticed(patch: Patch) -> None:
+    """What a reassignment adds, or what falls below its min ISR, is classified once and for all."""
+    patch.setattr(SideQuotas, "_facts_changed", lambda self: None)
+
+
 def link(version: int, hop: str, leader: Side, follower: Side, *partitions: Partition, **more: object) -> Scenario:
     return replace(
         Scenario(version, hop, leader, follower, partitions),  # type: ignore[arg-type]
@@ -160,8 +179,12 @@ def side(rate: int, *topics: int) -> Side:
     return Side(rate, topics, order="round-robin")
 
 
+RECOVERY = QuotaSettings("recovery", MB, Recovering())
 LISTED = Side(0, (0,), order="round-robin", one_in=2)
 LIMITED = replace(side(5 * MB, 0), response_max_bytes=100_000)
+SEVERAL = replace(side(5 * MB, 0, 1), quotas=(QuotaSettings("topics", 5 * MB, Matching(topics=("*",))), RECOVERY))
+OBSERVED = replace(side(5 * MB, 0), quotas=(replace(RECOVERY, is_observed=True),))
+ADDED = Side(None, (), order="round-robin", quotas=(QuotaSettings("reassignment", MB, Reassigned()),))
 LARGE = replace(T, pattern=(900_000,), count=200)
 OTHERS = [replace(T, number=number) for number in (1, 2)]
 BACKLOG = [Partition(3, number, 0, 0, 0, True, count=20_000) for number in range(30)]
@@ -182,6 +205,12 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     "16": (
         in_sync_lately_however_far_back,
         link(4, "leader", side(MB, 0), side(MB), HONEST, rogues=("high watermark",)),
+    ),
+    "one of several": (one_quota_of_several, link(12, "leader", SEVERAL, side(MB), T, U)),
+    "observed": (quotas_that_only_seem_to_observe, link(5, "leader", OBSERVED, side(MB), T, U)),
+    "facts": (
+        facts_that_go_unnoticed,
+        link(5, "leader", ADDED, side(MB), T, U, events=(Event(0.1, "reassign", 0),)),
     ),
     "limits": (limits_not_kept, link(5, "leader", LIMITED, side(MB), T, *BACKLOG[:2])),
     "lists": (lists_of_other_brokers, link(5, "leader", LISTED, side(MB), *OTHERS)),

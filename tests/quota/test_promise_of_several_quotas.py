@@ -60,3 +60,39 @@ def test_promise_of_errors_beside_grants_of_another_quota_holds() -> None:
             most_exchanges=1_000,
         )
         assert not violations(scenario)
+
+
+def test_quota_that_observes_changes_nothing_beside_others() -> None:
+    """What it saw of topics that nobody throttles counted as batches that throttled ones may have."""
+    observed = QuotaSettings("recovery", 1_800_000, Recovering(), is_observed=True)
+    leader = side(observed, rate=5 * MB)
+    follower = side(QuotaSettings("reassignment", 1_800_000, Reassigned(spares_under_min_isr=False)), topics=(0,))
+    partitions = (
+        Partition(0, 1, 0, 0, 0, True, (1_000, 30_000), 80),
+        Partition(0, 2, 0, 0, 0, True, (50_000,), 14),
+        Partition(3, 0, 0, 0, 0, True, (100_000,), 2_000),
+        Partition(3, 2, 0, 0, 0, True, count=20_000),
+    )
+    adding = ((0, 2), (3, 2))
+    assert not violations(Scenario(6, "both", leader, follower, partitions, adding=adding, most_exchanges=80))
+
+
+def test_promise_of_a_partition_beside_another_that_the_next_hop_lets_little_through_of_holds() -> None:
+    """It was never the first of its fetch, as turns go by bytes, though the two belong to different quotas here."""
+    leader = side(QuotaSettings("recovery", 20_000, Recovering()), QuotaSettings("reassignment", 10_000, Reassigned()))
+    follower = side(QuotaSettings("reassignment", 20 * MB, Reassigned()), rate=5 * MB, topics=(0,))
+    partitions = (Partition(0, 1, 0, 0, 0, True, count=62), Partition(1, 1, 0, 0, 0, True, count=7))
+    assert not violations(
+        Scenario(8, "both", leader, follower, partitions, adding=((1, 1),), seconds=8.0, most_exchanges=60)
+    )
+
+
+def test_promise_of_a_partition_beside_a_full_fetch_of_one_whose_quota_is_nothing_now_holds() -> None:
+    """The next hop held that fetch, which began a session, until an offset probe could go."""
+    leader = side(QuotaSettings("recovery", 20_000, Recovering()), QuotaSettings("reassignment", 10_000, Reassigned()))
+    follower = side(QuotaSettings("reassignment", 20 * MB, Reassigned()), rate=5 * MB, topics=(0,))
+    partitions = (Partition(0, 1, 0, 0, 0, True, count=2_000), Partition(1, 1, 0, 0, 0, True, count=15))
+    events = (Event(4.825, "scoped quota", 32, 20 * MB), Event(8.904, "scoped quota", 357, 0))
+    assert not violations(
+        Scenario(8, "both", leader, follower, partitions, events, adding=((1, 1),), seconds=25.0, most_exchanges=60)
+    )

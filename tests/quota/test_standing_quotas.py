@@ -179,7 +179,7 @@ QUOTAS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     QUOTAS,
     st.sampled_from([None, RATE]),

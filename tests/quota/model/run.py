@@ -49,6 +49,13 @@ class _Cluster:
     under_min_isr: Set[TopicPartition]
 
 
+class _EveryTopic:
+    """The set of all topics."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
 class Run:
     """One scenario's world."""
 
@@ -177,6 +184,8 @@ class Run:
             self._largest if scenario.version >= FIRST_WITH_WHOLE_BATCHES else max(self._largest, PARTITION_MAX_BYTES)
         )
         allowed = Exceptions(batch, links + 20 * len(scenario.rogues))
+        if scenario.walks_all:
+            throttle.walked_topics = lambda ends, *, by_id: _EveryTopic()  # type: ignore[method-assign]
         meter = SideMeter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
         sidecar = Sidecar(world, throttle, meter, partial(self._covered, side))
         if self.by_id and scenario.names_known_after is not None:

@@ -144,5 +144,6 @@ class Scenario:
     has_racks: bool = True  # whether the sidecars know the brokers' racks
     told_after: float = 0.0  # seconds until the followers' sidecars know what the leaders' know at once
     is_without_observed: bool = False  # quotas that only observe are left out, to compare
+    walks_all: bool = False  # batches of every topic are seen, whichever quotas there are
     seconds: float = 15.0
     most_exchanges: int = 250
