@@ -135,7 +135,7 @@ def test_python_consumers_are_held_to_their_rate_beside_one_that_is_not(cluster:
 
 def test_python_producers_are_held_to_their_rate_and_nothing_is_lost(cluster: Cluster) -> None:
     """One of them by transactions, none of which is aborted."""
-    servers, count = through_sidecar(cluster, 1), 3000
+    servers, count = through_sidecar(cluster, 1), 2000
     for topic in ("by-kp", "by-confluent", "by-aio", "by-transactions"):
         cluster.create_topic(topic, {0: [1]})
     limit(cluster, {"client_id": "connector-producer-*", "record.rate.limit": SOURCE_LIMIT})
@@ -197,7 +197,7 @@ def test_python_producers_are_held_to_their_rate_and_nothing_is_lost(cluster: Cl
 
 
 def test_connect_s_sink_source_and_mirror_are_each_held_to_their_limit(cluster: Cluster, tmp_path: Path) -> None:
-    servers, count = through_sidecar(cluster, 1), 12_000
+    servers, count = through_sidecar(cluster, 1), 10_000
     fill(cluster, "sinked", count)
     fill(cluster, "mirrored", count)
     cluster.create_topic("sourced", {0: [1]})
@@ -231,7 +231,7 @@ def test_connect_s_sink_source_and_mirror_are_each_held_to_their_limit(cluster: 
     seen = []
     for _ in range(2):
         seen.append((time.monotonic(), records()))
-        time.sleep(5)
+        time.sleep(4)
     for (begin, before), (end, after) in pairwise(seen):
         for one, rate in ids.items():
             assert 0.85 * rate < (after[one] - before[one]) / (end - begin) < 1.1 * rate, (one, before, after)
