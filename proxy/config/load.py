@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 from proxy.config.address import Address
+from proxy.config.client_limits import check_client_limits
 from proxy.config.cluster_access import connection_options
 from proxy.config.reader import ConfigError, read_table
 from proxy.config.route_checks import check_routes
@@ -54,6 +55,7 @@ def check_config(config: Config) -> None:
         connection_options(config.cluster)
     _check_capture(config)
     _check_export(config.export)
+    check_client_limits(config.limits.client, "limits.client")
     check_throttle(config.throttle, config.cluster, "throttle")
 
 

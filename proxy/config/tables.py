@@ -9,6 +9,7 @@ from msgspec import Meta, field
 
 from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from proxy.config.address import Address, Network
+from proxy.config.client_limits import ClientLimitTable
 from proxy.config.reader import ConfigError
 from quota.setting_names import (
     FOLLOWER_RATE,
@@ -182,11 +183,12 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on sizes (bytes) and waits (seconds)."""
+    """Bounds on sizes (bytes) and waits (seconds), and limits of clients' rates."""
 
     fetch_request_max_bytes: PositiveInt = DEFAULT_FETCH_SIZE_LIMIT
     drain_seconds: Seconds = 10.0
     connect_timeout_seconds: PositiveSeconds = 5.0
+    client: tuple[ClientLimitTable, ...] = ()
 
 
 class KafkaExport(msgspec.Struct, frozen=True, kw_only=True):

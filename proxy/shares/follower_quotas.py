@@ -48,6 +48,10 @@ class FollowerQuotas:
         self._rates = {name: one.rate for name, one in shared.items()}
         return {name: Terms(float(one.rate), brokers - {one.shared_for}) for name, one in shared.items()}
 
+    def asked_for(self, name: str) -> bool:
+        """Return False: which quotas are shared, the throttle of this sidecar says."""
+        return False
+
     def demand(self, name: str, share: float) -> float:
         """See SharedRates."""
         quota = self._quotas[name]
