@@ -35,6 +35,7 @@ LIVE, MOVED = "live", "orders"
 PARTITIONS = range(10)
 LIVE_PARTITIONS = range(8)  # the producer has one request under way for each
 RECORD_BYTES = 10_000
+BATCH_BYTES = 200_000
 WARM_UP_SECONDS = 3.0
 SETTLED_SECONDS = 15.0  # the rates, after a move has begun
 MOST_RATIO = 1.5
@@ -88,18 +89,21 @@ def main() -> int:
     options.add_argument("--capacity", type=int, default=10_000_000, help="of the link each way, bytes/s (10,000,000)")
     options.add_argument("--produce", type=int, default=2_000_000, help="bytes/s of producers (2,000,000)")
     options.add_argument("--followers", type=int, choices=(0, 1), default=1, help="of what is produced, in sync (1)")
+    options.add_argument("--response", type=int, help="the sidecars' fetch.response_max_bytes (as the follower asks)")
     options.add_argument("--queue", type=float, default=50.0, help="the longest queue before the link, ms (50)")
     chosen = options.parse_args()
     if _INSIDE not in os.environ:
         return _run_inside()
     _up()
     report = Report(chosen.json)
-    followed = {"cluster": {"follow_throttles": True}}
+    tables = {"cluster": {"follow_throttles": True}}
+    if chosen.response:
+        tables["fetch"] = {"response_max_bytes": chosen.response}
     mode = MODES[chosen.mode]
     size = int(chosen.capacity * (chosen.seconds + SETTLED_SECONDS + 10))
     rounds: list[Round] = []
     with (
-        mode.cluster(2, sidecars=True, poll_isr=True, sidecar_tables=followed) as cluster,
+        mode.cluster(2, sidecars=True, poll_isr=True, sidecar_tables=tables) as cluster,
         ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
         tempfile.TemporaryDirectory() as folder,
     ):
@@ -110,8 +114,8 @@ def main() -> int:
         _shape(cluster.places[LEADER].advertised, chosen.capacity, chosen.queue)
         move = MoveCommands(cluster, Path(folder))
         rate = chosen.produce / RECORD_BYTES
-        for number in range(-1, 2 * chosen.rounds + 1):  # the first is the JVMs' warm-up
-            if number % 2 == 0:
+        for number in range(-3, 2 * chosen.rounds + 1):  # the first three are the JVMs' warm-up
+            if number >= 0 and number % 2 == 0:
                 found = _beside_a_move(move, pool, rate, chosen.seconds, chosen.capacity)
             else:
                 records = pool.submit(_produce, cluster.bootstrap_servers, rate, WARM_UP_SECONDS, chosen.seconds)
@@ -121,8 +125,9 @@ def main() -> int:
             print(f"round {number}: p99 {1000 * latency(found.records, 0.99):.1f} ms", file=sys.stderr, flush=True)
         move.admin.close()
         cluster.check_logs(allow={"Shrinking ISR"})
+    response = f", responses of {chosen.response / 1e3:g} KB at most" if chosen.response else ""
     link = f"{chosen.capacity / 1e6:g} MB/s each way, a queue of {chosen.queue:g} ms"
-    report.table(f"{mode.name}: a link of {link}", COLUMNS, [one.row(chosen.capacity) for one in rounds])
+    report.table(f"{mode.name}: a link of {link}{response}", COLUMNS, [one.row(chosen.capacity) for one in rounds])
     idle, moving = ([one for one in rounds if (one.moved is None) == is_idle] for is_idle in (True, False))
     p99s = [statistics.median(latency(one.records, 0.99) for one in some) for some in (moving, idle)]
     report.bound("p99 beside a move / without", p99s[0] / p99s[1], most=MOST_RATIO)
@@ -154,7 +159,7 @@ def _beside_a_move(move: MoveCommands, pool: ProcessPoolExecutor, rate: float, s
     move.run("cancel", plan)
     if move.throttles() != Standing():
         raise LabError("A throttle is left.")
-    cluster.wait_for("the moved replicas' end", lambda: not any(cluster.segments(*one, FOLLOWER) for one in moved), 60)
+    cluster.wait_for("the moved replicas' end", lambda: not any(cluster.segments(*one, FOLLOWER) for one in moved), 90)
     return Round(records, seconds, rate_seen)
 
 
@@ -162,7 +167,9 @@ def _produce(servers: list[str], rate: float, before: float, seconds: float) -> 
     """Produce, and return the records of the last seconds."""
     gc.collect()
     gc.disable()
-    with LiveProducer(servers, LIVE, list(LIVE_PARTITIONS), rate=rate, message_bytes=RECORD_BYTES) as producer:
+    with LiveProducer(
+        servers, LIVE, list(LIVE_PARTITIONS), rate=rate, message_bytes=RECORD_BYTES, batch_bytes=BATCH_BYTES
+    ) as producer:
         time.sleep(before + seconds)
     gc.enable()
     if producer.failed:
@@ -181,6 +188,8 @@ def _run_inside() -> int:
 
 
 def _up() -> None:
+    # BBR takes what it has learned of loopback for the link's: then far less passes than the link carries.
+    Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text("reno")
     _run("ip", "link", "set", "lo", "mtu", "1500", "up")
 
 

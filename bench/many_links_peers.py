@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import selectors
 import socket
 import struct
@@ -196,6 +197,8 @@ class Followed:
     worst_second: int
     answers: int
     errors: int
+    begun_seconds: float
+    """From the first connection on until every link had its first data of a grant."""
 
 
 class _Follower:
@@ -207,6 +210,8 @@ class _Follower:
         self.connection.setblocking(False)
         self.received: list[tuple[float, int]] = []  # when, and how many bytes of records
         self.answers = self.errors = 0
+        self.begun_at = math.inf  # its second answer with data: the first may be an offset probe's
+        self._with_data = 0
         self._replica_id = replica_id
         self._row = fetch_version(version)
         self._correlation_id = 0
@@ -238,6 +243,9 @@ class _Follower:
                 changed.append(entry)
         if size:
             self.received.append((now, size))
+            self._with_data += 1
+            if self._with_data == 2:
+                self.begun_at = now
         head = self._scanner.head
         self.errors += head.error_code != 0
         if head.error_code or not head.session_id:
@@ -281,6 +289,7 @@ def follow() -> None:
     port, links, version = (int(argument) for argument in sys.argv[1:4])
     warm_up, seconds = float(sys.argv[4]), float(sys.argv[5])
     selector = selectors.EpollSelector()
+    connected_at = time.monotonic()
     followers = [_Follower(port, FIRST_REPLICA + number, version) for number in range(links)]
     for follower in followers:
         selector.register(follower.connection, selectors.EVENT_READ, follower)
@@ -292,7 +301,7 @@ def follow() -> None:
     print("warm", flush=True)
     start = time.monotonic()
     _run(selector, start + seconds)
-    print(json.dumps(asdict(_figures(followers, start, time.monotonic()))), flush=True)
+    print(json.dumps(asdict(_figures(followers, connected_at, start, time.monotonic()))), flush=True)
 
 
 def _run(selector: selectors.EpollSelector, end: float) -> None:
@@ -301,7 +310,7 @@ def _run(selector: selectors.EpollSelector, end: float) -> None:
             key.data.go_on(time.monotonic())
 
 
-def _figures(followers: list[_Follower], start: float, end: float) -> Followed:
+def _figures(followers: list[_Follower], connected_at: float, start: float, end: float) -> Followed:
     waits = []
     for follower in followers:
         times = [start, *(at for at, _ in follower.received), end]
@@ -313,6 +322,7 @@ def _figures(followers: list[_Follower], start: float, end: float) -> Followed:
         worst_second=_worst_second(sorted(one for follower in followers for one in follower.received)),
         answers=sum(follower.answers for follower in followers),
         errors=sum(follower.errors for follower in followers),
+        begun_seconds=max(follower.begun_at for follower in followers) - connected_at,
     )
 
 

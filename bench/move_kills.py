@@ -23,7 +23,7 @@ from tests.integration.move_commands import MB, MoveCommands
 
 PARTITIONS = range(4)
 SIZE = 1 * MB
-MOST_SECONDS = {"execute": 3.0, "execute in steps": 6.0, "execute --finish-by": 7.0, "verify": 2.5, "cancel": 2.5}
+MOST_SECONDS = {"execute": 5.5, "execute in steps": 6.0, "execute --finish-by": 7.0, "verify": 2.5, "cancel": 2.5}
 """What is killed, and how long after its start at most."""
 
 COLUMNS = {"killed": 0, "kills": 0, "while it ran": 0, "throttle stood then": 0, "throttles left after one verify": 0}

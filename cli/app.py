@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from cli import demo, move, plan, report, run, status, throttle
+from cli import capture, demo, move, plan, report, run, status, throttle
 from cli.errors import DONE, INTERRUPTED, WRONG_USAGE, CommandError
 from cli.version import __version__
 
@@ -26,6 +26,7 @@ app.command("status")(status.status)
 app.command("plan")(plan.plan)
 app.add_typer(throttle.app, name="throttle")
 app.add_typer(move.app, name="move")
+app.add_typer(capture.app, name="capture")
 app.add_typer(report.app, name="report")
 app.command("demo", context_settings=demo.PASS_ARGUMENTS_ON)(demo.demo)
 

@@ -20,10 +20,14 @@ def load(path: Path) -> Config:
 
 def run(path: Path) -> int:
     """Run the sidecar that the file describes until it is told to stop. Returns the exit status."""
-    config = load(path)
-    from proxy.server import ListenError, run_sidecar
+    return run_config(load(path), path)
+
+
+def run_config(config: Config, path: Path | None) -> int:
+    """Run a sidecar until it is told to stop. `path` is the file that SIGHUP loads again. Returns the exit status."""
+    from proxy.server import CaptureError, ListenError, run_sidecar
 
     try:
         return run_sidecar(config, path, __version__)
-    except ListenError as error:
+    except (ListenError, CaptureError) as error:
         raise CommandError(f"{error}.") from error

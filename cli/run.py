@@ -10,16 +10,35 @@ from typing import Annotated
 import typer
 
 from cli import configured
-from cli.errors import DONE
+from cli.capture_run import run_captured
+from cli.errors import DONE, WRONG_USAGE, CommandError
 from proxy.config.tables import SIDES, Config
 from proxy.config.throttle import throttle_settings
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The configuration file (TOML).")]
 
 
-def run(config: ConfigFile) -> int:
+def run(
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="The configuration file (TOML).")
+    ] = None,
+    capture: Annotated[
+        int | None, typer.Option("--capture", metavar="PORT", help="Without a file: capture brokers' own port.")
+    ] = None,
+    bootstrap_server: Annotated[
+        str | None, typer.Option("--bootstrap-server", metavar="HOST:PORT", help="With --capture: a broker.")
+    ] = None,
+) -> int:
     """Run the sidecar until SIGTERM or SIGINT; SIGHUP reloads the file."""
-    return configured.run(config)
+    if config is not None:
+        if capture is not None or bootstrap_server is not None:
+            raise CommandError(
+                "--config has all that is needed: leave --capture and --bootstrap-server out.", WRONG_USAGE
+            )
+        return configured.run(config)
+    if capture is None or bootstrap_server is None:
+        raise CommandError("give --config FILE, or --capture PORT and --bootstrap-server HOST:PORT.", WRONG_USAGE)
+    return run_captured(capture, bootstrap_server)
 
 
 def check(

@@ -79,7 +79,7 @@ class ThrottleSetting(NamedTuple):
 class ClusterAdmin:
     """Connections to a cluster's controllers and brokers. Every method blocks, and raises ControlError.
 
-    `client_options` are kafka-python's, such as those of control.client_properties.
+    `client_options` are kafka-python's, such as those of access.client_properties.
     `clock` and `sleep` (seconds) are used only to wait for the cluster.
     `patience_seconds`: how long a request is repeated while connections fail or the controller changes. It may be
     changed at any time, and is `timeout_seconds` at first.
@@ -131,6 +131,11 @@ class ClusterAdmin:
         """Return where each registered broker listens for clients, by id. Those that are fenced are among them."""
         brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
         return {int(broker["broker_id"]): str(broker["host"]) for broker in brokers}
+
+    def broker_listeners(self) -> dict[int, tuple[str, int]]:
+        """Return the host and port that each registered broker advertises on the listener that was asked, by id."""
+        brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
+        return {int(broker["broker_id"]): (str(broker["host"]), int(broker["port"])) for broker in brokers}
 
     def controller(self) -> int:
         """Return the id of the broker that is the controller; -1 where there is none.

@@ -187,8 +187,10 @@ class LiveProducer(_LiveClient):
         message_bytes: int = 1024,
         acks: int | str = "all",
         linger_ms: int = 0,
+        batch_bytes: int = 16_384,
     ) -> None:
         super().__init__("producer", bootstrap_servers, topic, partitions)
+        self._batch_bytes = batch_bytes
         self._rate = rate
         self._message_bytes = message_bytes
         self._acks = acks
@@ -202,7 +204,12 @@ class LiveProducer(_LiveClient):
         return latency(self.acked, quantile)
 
     async def _work(self) -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=self._servers, acks=self._acks, linger_ms=self._linger_ms)
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self._servers,
+            acks=self._acks,
+            linger_ms=self._linger_ms,
+            max_batch_size=self._batch_bytes,
+        )
         waiting: set[asyncio.Task[None]] = set()
         padding = random.Random(1).randbytes(max(0, self._message_bytes - _LIVE_HEAD.size))  # noqa: S311 - no secret
         async with producer:

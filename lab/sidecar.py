@@ -70,18 +70,20 @@ class Sidecar(Process):
         admin_port: int,
         cwd: Path,
         env: Mapping[str, str] | None = None,
+        admin_host: str = LOOPBACK,
     ) -> None:
         super().__init__(supervisor, f"the sidecar of broker {broker_id}", command, log, cwd, env)
         self.broker_id = broker_id
         self.config = config
-        self.admin_address = f"{LOOPBACK}:{admin_port}"
+        self.admin_address = f"{admin_host}:{admin_port}"
+        self._admin_host = admin_host.strip("[]")
         self._admin_port = admin_port
 
     def http(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None, seconds: float = 10
     ) -> tuple[int, str]:
         """Make one call of the admin HTTP and return (status, body as text), whatever the status. Raises OSError."""
-        connection = http.client.HTTPConnection(LOOPBACK, self._admin_port, timeout=seconds)
+        connection = http.client.HTTPConnection(self._admin_host, self._admin_port, timeout=seconds)
         try:
             data = None if body is None else body if isinstance(body, (bytes, str)) else json.dumps(body)
             content = {} if body is None else {"Content-Type": "application/json"}

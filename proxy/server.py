@@ -6,6 +6,7 @@ import asyncio
 import signal
 from pathlib import Path
 
+from proxy.capture.requirements import CaptureError
 from proxy.collector import Collector, resident_bytes
 from proxy.config.load import load_config
 from proxy.config.tables import Config
@@ -13,14 +14,15 @@ from proxy.event_loop import new_event_loop, raise_descriptor_limit
 from proxy.log import configure_logging
 from proxy.sidecar import ListenError, Sidecar
 
-__all__ = ["ListenError", "run_sidecar"]
+__all__ = ["CaptureError", "ListenError", "run_sidecar"]
 
 
-def run_sidecar(config: Config, path: Path, version: str) -> int:
+def run_sidecar(config: Config, path: Path | None, version: str) -> int:
     """Serve `config` until SIGTERM or SIGINT, then drain. Returns the exit status.
 
     It is 0 if the sidecar drained, or closed what was left at the end of its time; 1 if a second signal cut that short.
-    SIGHUP loads `path` again. Raises ListenError when an address cannot be listened on.
+    SIGHUP loads `path` again, if there is one. Raises ListenError when an address cannot be listened on, and
+    CaptureError when connections cannot be captured.
     """
     configure_logging(as_json=config.log.json, level=config.log.level)
     raise_descriptor_limit()
@@ -28,7 +30,7 @@ def run_sidecar(config: Config, path: Path, version: str) -> int:
         return runner.run(_serve(config, path, version))
 
 
-async def _serve(config: Config, path: Path, version: str) -> int:
+async def _serve(config: Config, path: Path | None, version: str) -> int:
     end, again, hang_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,10 +63,13 @@ async def _drained(sidecar: Sidecar, cut_short: asyncio.Event) -> bool:
     return draining in done
 
 
-async def _reload_when_asked(sidecar: Sidecar, path: Path, asked: asyncio.Event) -> None:
+async def _reload_when_asked(sidecar: Sidecar, path: Path | None, asked: asyncio.Event) -> None:
     while True:
         await asked.wait()
         asked.clear()
+        if path is None:
+            sidecar.log.warning("nothing_to_reload", reason="this sidecar was started without a file")
+            continue
         try:
             # in a thread, as a disk or the resolution of a host name may be slow
             sidecar.reload(await asyncio.to_thread(load_config, path))

@@ -18,6 +18,8 @@ from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.status import rate_settings, side_status
+from proxy.capture.capture import Capture
+from proxy.capture.requirements import CaptureError
 from proxy.cluster.followers import Followers
 from proxy.cluster.in_sync import InSyncReplicas
 from proxy.cluster.poll_metrics import poll_families
@@ -26,17 +28,18 @@ from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.cluster.watch import ClusterWatch, Consumers
 from proxy.config.address import Address
 from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
-from proxy.config.throttle import throttle_settings, wants_facts
+from proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
 from proxy.export.exporter import Exporter, new_exporter
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
 from proxy.relay.buffers import BufferPool
 from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
-from proxy.relay.listener import Listener
+from proxy.relay.listener import Listener, Upstream
 from proxy.relay.replica_sources import Addresses, ReplicaSources
 from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.shares.exchange import Exchange
+from proxy.shares.follower_quotas import FollowerQuotas
 from proxy.shares.metrics import share_families
 from proxy.throttle.table import LayeredThrottle
 from quota.followed_throttle import Moves
@@ -109,29 +112,43 @@ class Sidecar:
                     racks=self._apply_racks,
                     wants_facts=self._wants_facts,
                 ),
+                wants_brokers=lambda: wants_brokers(self.throttle.table),
             ),
             self.log,
             self.polls,
             clock,
         )
         self.fleet = Fleet(config, self._broker_hosts, self.status, clock)
-        self.exchange = Exchange(config.broker_id, (), self.fleet.targets, self.log, clock)
+        self.capture = (
+            None if config.capture is None else Capture(config.capture, config.broker_id, self._relays, self.log)
+        )
+        leader = self.sides[SIDES.index("leader")].throttle
+        self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
+        self.exchange = Exchange(config.broker_id, [self._follower_quotas], self.fleet.targets, self.log, clock)
         self._exporter: Exporter | None = None
         self._state = "starting"
 
     async def start(self) -> None:
-        """Listen on every address or on none; ListenError names the address that is not available."""
+        """Listen on every address or on none.
+
+        ListenError names the address that is not available; CaptureError says what a capture lacks.
+        """
         try:
             for index, ingress in enumerate(self.config.ingress):
                 sources = ReplicaSources(ingress.replicas_from, self._clock)
-                listener = Listener(self._relays["leader"], ingress.listen, ingress.upstream, sources=sources)
+                listener = Listener(self._relays["leader"], ingress.listen, Upstream(ingress.upstream), sources)
                 await self._listen(listener, f"ingress[{index}]")
             for index, egress in enumerate(self.config.egress):
-                listener = Listener(self._relays["follower"], egress.listen, egress.upstream, egress.peer)
+                upstream = Upstream(egress.upstream, egress.peer)
+                listener = Listener(self._relays["follower"], egress.listen, upstream)
                 await self._listen(listener, f"egress[{index}]")
+            if self.capture is not None:
+                self.listeners += await self.capture.listen()
+                self.capture.throttle_changed(self._is_throttled())
+                self.capture.start()
             with _named("admin", self.config.admin.listen):
                 self.admin_address = await self._admin.start(self.config.admin.listen)
-        except ListenError:
+        except (ListenError, CaptureError):
             await self.close()
             raise
         self.log.info("listening", role="admin", listen=self.admin_address)
@@ -152,6 +169,8 @@ class Sidecar:
         self._state = "draining"
         seconds = self.config.limits.drain_seconds
         self.log.info("draining", connections=self.connections, seconds=seconds)
+        if self.capture is not None:
+            await self.capture.step_out()
         await asyncio.gather(*(listener.drain(seconds) for listener in self.listeners))
 
     async def close(self) -> None:
@@ -164,6 +183,8 @@ class Sidecar:
         await self._cluster.close()
         for listener in self.listeners:
             listener.abort()
+        if self.capture is not None:
+            self.capture.close()
         if self._exporter is not None:
             await self._exporter.close()  # after the connections: the last sample then has everything that they moved
         await self._admin.stop()
@@ -205,7 +226,9 @@ class Sidecar:
         """Return the reasons why this sidecar is not ready, one sentence each; empty when it is ready."""
         if self._state != "serving":
             return [f"the sidecar is {self._state}"]
-        return await self._probe.failures()
+        not_captured = self.capture.not_ready() if self.capture is not None else None
+        failures = await self._probe.failures()
+        return failures if not_captured is None else [*failures, not_captured]
 
     async def status(self) -> dict[str, Any]:
         """Return the state as plain JSON values."""
@@ -232,6 +255,8 @@ class Sidecar:
 
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
         """Yield the metrics in slices."""
+        if self.capture is not None:
+            self.process.is_captured = self.capture.is_in
         polled = poll_families(self.polls, self._clock())
         return render(chain(families(self.sides, self.process), polled, share_families(self.exchange)), accept)
 
@@ -247,6 +272,9 @@ class Sidecar:
         self.listeners.append(listener)
         self.log.info("listening", role=route.partition("[")[0], **_route_status(listener))
 
+    def _is_throttled(self) -> bool:
+        return any(side.throttle.settings.throttles for side in self.sides)
+
     def _apply_limits(self) -> None:
         self._fetch_memory.limit = max(DEFAULT_FETCH_MEMORY, self.config.limits.fetch_request_max_bytes)
         for relay in self._relays.values():
@@ -255,11 +283,19 @@ class Sidecar:
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
         for side in self.sides:
-            side.throttle.configure(throttle_settings(self.config, table, side.throttle.side))
+            followers = self._follower_quotas.followers
+            side.throttle.configure(throttle_settings(self.config, table, side.throttle.side, followers))
         self._replan_held()
+        if self.capture is not None:
+            self.capture.throttle_changed(self._is_throttled())
         self._cluster.throttle_changed()
         self.exchange.changed()
         self._await_expiry()
+
+    def _followers_changed(self) -> None:
+        """Make quotas for followers that were not known before."""
+        if wants_brokers(self.throttle.table):
+            self._apply_throttle(self.throttle.table)
 
     def _follow_throttle(self, layer: Layer) -> None:
         self.throttle.follow(layer)
@@ -311,6 +347,9 @@ class Sidecar:
         for listener in self.listeners:
             if listener.sources is not None:
                 listener.sources.learn(brokers)
+        if self.capture is not None:
+            self.capture.learn(brokers)
+        self.exchange.changed()
 
     def _apply_topic_names(self) -> None:
         for side in self.sides:
@@ -356,9 +395,10 @@ def _route_status(listener: Listener) -> dict[str, Any]:
     route: dict[str, Any] = {
         "side": listener.relay.stats.side,
         "listen": str(listener.address),
-        "upstream": str(listener.upstream),
+        "upstream": str(listener.upstream) if isinstance(listener.upstream, Upstream) else "captured",
     }
-    return route if listener.peer is None else {**route, "peer": listener.peer}
+    peer = listener.upstream.peer if isinstance(listener.upstream, Upstream) else None
+    return route if peer is None else {**route, "peer": peer}
 
 
 @contextlib.contextmanager

@@ -41,6 +41,8 @@ class ProcessStats:
 
     version: str
     topic_names: TopicNames
+    is_captured: bool | None = None
+    """Whether brokers' connections are captured now; None without `[capture]`."""
     throttles_expired: int = 0
     reloads: Counter[str] = field(default_factory=Counter)
     export: ExportStats = field(default_factory=ExportStats)
@@ -62,6 +64,14 @@ def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Fam
         (),
         [((), process.throttles_expired)],
     )
+    if process.is_captured is not None:
+        yield Family(
+            "weir_captured",
+            "gauge",
+            "Whether brokers' connections are captured now.",
+            (),
+            [((), int(process.is_captured))],
+        )
     yield _counted("weir_samples_written", "Samples written, by sink.", "sink", dict(process.export.written.items()))
     yield Family(
         "weir_samples_dropped",

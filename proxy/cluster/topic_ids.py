@@ -48,7 +48,6 @@ class ThrottledTopics:
         """Learn the ids of the throttled topics that exist."""
         found = {view.topics[name].topic_id: name for name in self._asked if name in view.topics}
         found.pop(NO_ID, None)
-        await asyncio.sleep(0)
         if self._names.learn(found):
             self._changed()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})")
 
@@ -82,6 +83,7 @@ class Network:
         return str(self.network)
 
 
+@lru_cache(maxsize=1024)
 def numeric_address(host: str) -> IPAddress | None:
     """Read an IP address, also an IPv4 one in IPv6 form; None where `host` is a name."""
     try:

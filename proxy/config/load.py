@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 from proxy.config.address import Address
+from proxy.config.cluster_access import connection_options
 from proxy.config.reader import ConfigError, read_table
 from proxy.config.route_checks import check_routes
 from proxy.config.tables import Config, Export, Ingress
@@ -40,13 +41,20 @@ def parse_config(text: str) -> Config:
     except ValueError as error:  # raised for an integer of thousands of digits
         raise ConfigError("", f"is not TOML: {error}") from error
     config = read_table(Config, plain)
+    check_config(config)
+    return config
+
+
+def check_config(config: Config) -> None:
+    """Check what no single field shows; ConfigError names the field."""
     check_routes(config)
     _check_replicas_from(config.ingress)
     if config.cluster is not None:
         _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
+        connection_options(config.cluster)
+    _check_capture(config)
     _check_export(config.export)
     check_throttle(config.throttle, config.cluster, "throttle")
-    return config
 
 
 def _check_replicas_from(ingress: tuple[Ingress, ...]) -> None:
@@ -62,6 +70,25 @@ def _check_servers(field: str, servers: tuple[Address, ...]) -> None:
     for server in servers:
         if server.port == 0:
             raise ConfigError(field, f"{server} has port 0: a server's port must be given")
+
+
+def _check_capture(config: Config) -> None:
+    if config.capture is None:
+        return
+    if config.cluster is None:
+        raise ConfigError("capture", "needs [cluster] bootstrap_servers: the cluster tells the brokers' addresses")
+    if not config.capture.sides:
+        raise ConfigError("capture.sides", 'is empty: nothing would be captured; leave it out, or name "leader"')
+    for index, ingress in enumerate(config.ingress):
+        if ingress.upstream.port == config.capture.port and "leader" in config.capture.sides:
+            raise ConfigError(
+                f"ingress[{index}].upstream", f"has the captured port {config.capture.port}: choose one of the two ways"
+            )
+    for index, egress in enumerate(config.egress):
+        if egress.upstream.port == config.capture.port and "follower" in config.capture.sides:
+            raise ConfigError(
+                f"egress[{index}].upstream", f"has the captured port {config.capture.port}: choose one of the two ways"
+            )
 
 
 def _check_export(export: Export | None) -> None:

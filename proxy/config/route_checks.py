@@ -15,8 +15,8 @@ def check_routes(config: Config) -> None:
 
     A host name is resolved only if its port is that of one of weir's listeners; otherwise it cannot loop.
     """
-    if not config.ingress and not config.egress:
-        raise ConfigError("ingress", "is missing, and so is egress: the sidecar would have nothing to do")
+    if not config.ingress and not config.egress and config.capture is None:
+        raise ConfigError("ingress", "is missing, and so are egress and capture: the sidecar would have nothing to do")
     _check_peers(config)
     listeners = _listeners(config)
     for (first_field, first), (field, second) in itertools.combinations(listeners, 2):

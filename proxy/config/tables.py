@@ -28,6 +28,7 @@ __all__ = [
     "DEFAULT_ADMIN",
     "SIDES",
     "Admin",
+    "CaptureTable",
     "Cluster",
     "Config",
     "ConfigError",
@@ -130,12 +131,32 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     - `follow_throttles`: whether Kafka's own throttle, from its dynamic configurations, is in force here too.
     - `followed_part`: the part of Kafka's rates that is then kept to.
+    - `properties`: a file with Kafka's client properties, for SASL and TLS.
     """
 
     bootstrap_servers: tuple[Address, ...]
     poll_seconds: PositiveSeconds = 5.0
     follow_throttles: bool = False
     followed_part: PartOfRate = 0.98
+    properties: FilePath | None = None
+
+
+class CaptureTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Connections between brokers that the kernel leads through the sidecar, without a change to any broker.
+
+    - `port`: of the listener between brokers, on every broker.
+    - `from_`: whose connections to this broker pass: those of the cluster's brokers, or all.
+    - `when`: always, or only while a throttle is in force.
+    - `user`: whose connections to other brokers pass; None: everybody's on this machine.
+    """
+
+    port: Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
+    sides: tuple[SideName, ...] = SIDES
+    from_: Literal["brokers", "anyone"] = field(default="brokers", name="from")
+    when: Literal["always", "throttled"] = "always"
+    user: (
+        Annotated[str, Meta(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,31}\Z", description="a user's name or number")] | None
+    ) = None
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,7 +227,11 @@ class TopicThrottle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota of one side, for some of its links and topics. `rate` is bytes/s; patterns are as a shell's."""
+    """A quota of one side, for some of its links and topics. `rate` is bytes/s; patterns are as a shell's.
+
+    One that is kept at the leaders is for what a follower receives of all its leaders together. `peers` and `racks` are
+    the follower's then; without them each follower has the rate.
+    """
 
     name: QuotaName
     side: SideName
@@ -215,6 +240,7 @@ class QuotaTable(msgspec.Struct, frozen=True, kw_only=True):
     racks: tuple[RackName, ...] | None = None
     topics: tuple[TopicPattern, ...] | None = None
     mode: Mode = "enforce"
+    kept_at: Literal["here", "leaders"] = "here"
 
 
 class ThrottleTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,6 +279,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     egress: tuple[Egress, ...] = ()
     admin: Admin = Admin()
     cluster: Cluster | None = None
+    capture: CaptureTable | None = None
     quota: Quota = Quota()
     fetch: Fetch = Fetch()
     limits: Limits = Limits()

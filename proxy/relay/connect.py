@@ -14,8 +14,8 @@ _KEEPALIVE_INTERVAL_SECONDS = 20
 _KEEPALIVE_PROBES = 3
 
 
-async def connect(address: Address) -> socket.socket:
-    """Return a non-blocking socket connected to `address`.
+async def connect(address: Address, mark: int | None = None) -> socket.socket:
+    """Return a non-blocking socket connected to `address`, with a mark (SO_MARK) where one is given.
 
     A name is resolved each time, and its addresses are tried in turn.
 
@@ -26,6 +26,8 @@ async def connect(address: Address) -> socket.socket:
     for family, target in await _resolve(address):
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
+            if mark is not None:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
             await loop.sock_connect(connection, target)
         except OSError as error:
             connection.close()

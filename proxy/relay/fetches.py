@@ -103,7 +103,7 @@ class ReplicaFetches:
                     yield from self._throttle.settle_steps(scanner.topics, scanner.head)
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up(error)
-        self._relay.held.wake_soon()
+        self._relay.held.answered(self._throttle)
 
     def close(self) -> None:
         """End the connection's part of the throttle."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, auto
+from functools import cache
 from typing import Final
 
 
@@ -87,6 +88,7 @@ class Work(Enum):
     UNDER_WAY = auto()
 
 
+_States = tuple["State", "State", "State", "State", "State"]
 State = Phase | Client | Upstream | Requests | Work
 
 TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
@@ -165,7 +167,7 @@ class LinkLife:
         self.work: State = Work.NONE
 
     @property
-    def states(self) -> tuple[State, ...]:
+    def states(self) -> _States:
         """The states of all five machines."""
         return self.phase, self.client, self.upstream, self.requests, self.work
 
@@ -173,11 +175,7 @@ class LinkLife:
         """Take an event. Raises ImpossibleEvent where no table has it; after the end that is so for every event."""
         if self.phase is Phase.CLOSED:
             raise ImpossibleEvent(f"{event.name} after the link was closed")
-        after = [_next(state, event) for state in self.states]
-        self.phase, self.client, self.upstream, self.requests, self.work = after
-        together = frozenset(after)
-        if any(pair <= together for pair in CLOSED_TOGETHER):
-            self.phase = Phase.CLOSED
+        self.phase, self.client, self.upstream, self.requests, self.work = _after(self.states, event)
 
     @property
     def is_closed(self) -> bool:
@@ -208,6 +206,17 @@ class LinkLife:
     def reads_responses(self) -> bool:
         """Whether more is read from the broker."""
         return self.takes_responses and self.upstream is Upstream.SENDS
+
+
+@cache
+def _after(states: _States, event: Event) -> _States:
+    """The states after an event. There are a few hundred at most, so all that were met are kept."""
+    phase, *others = [_next(state, event) for state in states]
+    together = frozenset((phase, *others))
+    if any(pair <= together for pair in CLOSED_TOGETHER):
+        phase = Phase.CLOSED
+    client, upstream, requests, work = others
+    return phase, client, upstream, requests, work
 
 
 def _next(state: State, event: Event) -> State:

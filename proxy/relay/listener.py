@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from proxy.config.address import Address
@@ -18,11 +20,27 @@ _ACCEPTS_IN_A_ROW: Final = 2  # in one turn of the loop: each costs up to half a
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where a connection is carried to.
+
+    `peer` is the upstream broker's id on an egress route. It is None on the ingress: there each fetch names its
+    replica.
+    `mark` is set on the connection (SO_MARK), so that no capture leads it back; None where nothing is captured.
+    """
+
+    address: Address
+    peer: int | None = None
+    mark: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+
 class Listener:
     """Accepts connections on `listen` for `relay`'s side, and carries them to `upstream`.
 
-    - `peer` is the upstream broker's id on an egress route. It is None on the ingress, where each fetch names its
-      replica.
+    - `upstream` is the same for all, or is asked for each connection; where it has none, the connection is closed.
     - `sources` judges whether a client is a replica. None: every client that claims to be one is believed.
     - With port 0 a free one is chosen; `address` then has it.
     """
@@ -31,19 +49,17 @@ class Listener:
         self,
         relay: Side,
         listen: Address,
-        upstream: Address,
-        peer: int | None = None,
+        upstream: Upstream | Callable[[socket.socket], Upstream | None],
         sources: ReplicaSources | None = None,
     ) -> None:
         self.relay = relay
         self.address = listen
         self.upstream = upstream
-        self.peer = peer
         self.sources = sources
         self.links: set[Link] = set()
         """The links that move bytes now."""
         self._socket: socket.socket | None = None
-        self._connecting: dict[asyncio.Task[socket.socket], tuple[socket.socket, str]] = {}
+        self._connecting: dict[asyncio.Task[socket.socket], tuple[socket.socket, str, Upstream]] = {}
         self._resume: asyncio.TimerHandle | None = None
         self._draining = False
         self._empty = asyncio.Event()
@@ -84,14 +100,18 @@ class Listener:
         self._draining = True
         for task in self._connecting:
             task.cancel()  # nothing was read from these clients yet
-        for link in list(self.links):
-            link.drain()
+        self.drain_links()
         try:
             async with asyncio.timeout(limit_seconds):
                 await self._empty.wait()
         except TimeoutError:
             self.abort()
             await self._empty.wait()
+
+    def drain_links(self) -> None:
+        """Close each connection when nothing is in flight on it. New ones are accepted."""
+        for link in list(self.links):
+            link.drain()
 
     def abort(self) -> None:
         """Stop accepting and close every connection at once."""
@@ -114,12 +134,16 @@ class Listener:
             except OSError as error:
                 self._pause_accepting(error)
                 return
+            upstream = self.upstream if isinstance(self.upstream, Upstream) else self.upstream(client)
+            if upstream is None:
+                client.close()
+                continue
             client.setblocking(False)
             self.relay.stats.connections += 1
             self.relay.stats.connections_accepted += 1
             self._empty.clear()
-            task = asyncio.get_running_loop().create_task(self._connect())
-            self._connecting[task] = client, str(address[0])
+            task = asyncio.get_running_loop().create_task(self._connect(upstream))
+            self._connecting[task] = client, str(address[0]), upstream
             task.add_done_callback(self._connected)
 
     def _pause_accepting(self, error: OSError) -> None:
@@ -136,20 +160,20 @@ class Listener:
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
-    async def _connect(self) -> socket.socket:
+    async def _connect(self, upstream: Upstream) -> socket.socket:
         async with asyncio.timeout(self.relay.connect_seconds):
-            return await connect(self.upstream)
+            return await connect(upstream.address, upstream.mark)
 
     def _connected(self, task: asyncio.Task[socket.socket]) -> None:
         """Begin to relay. If the upstream is down, the client is closed at once and can try again."""
-        client, client_host = self._connecting.pop(task)
+        client, client_host, upstream = self._connecting.pop(task)
         if task.cancelled():
             client.close()
             self._count_closed()
             return
         error = task.exception()
         if error is not None:
-            self._report_failure(error, client_host)
+            self._report_failure(error, client_host, upstream)
             client.close()
             self._count_closed()
             return
@@ -158,10 +182,10 @@ class Listener:
             self.relay,
             TcpTransport(client),
             TcpTransport(task.result()),
-            self.peer,
+            upstream.peer,
             sources=self.sources,
             client_host=client_host,
-            upstream_name=str(self.upstream),
+            upstream_name=str(upstream),
             on_close=self._closed,
         )
         self.links.add(link)
@@ -170,7 +194,7 @@ class Listener:
         if self._draining:
             link.drain()
 
-    def _report_failure(self, error: BaseException, client_host: str) -> None:
+    def _report_failure(self, error: BaseException, client_host: str, upstream: Upstream) -> None:
         if isinstance(error, TimeoutError):
             kind, reason = "timeout", f"no answer in {self.relay.connect_seconds:g} s"
         else:
@@ -179,7 +203,7 @@ class Listener:
         stats = self.relay.stats
         stats.upstream_failures[kind] += 1
         self.relay.log.fault(
-            "upstream_failed", str(self.upstream), side=stats.side, kind=kind, reason=reason, client=client_host
+            "upstream_failed", str(upstream), side=stats.side, kind=kind, reason=reason, client=client_host
         )
 
     def _closed(self, link: Link) -> None:

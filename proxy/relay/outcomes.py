@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from protocol.framing import Pending, ResponseObserver
 from protocol.request_head import RequestHead
 from protocol.steps import Steps
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(Struct, frozen=True):
     """The request goes to the broker as it came. `observer`, if there is one, sees the response."""
 
     observer: ResponseObserver | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(Struct, frozen=True):
     """`data` goes to the broker instead of the request, and `pending` waits for the response."""
 
     data: bytes
     pending: Pending
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The broker does not see the request. The answer in `pending` goes to the client when its turn comes."""
 
     pending: Pending
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """The request waits, and so do all that follow it on its connection.
 
     `again` is to be called at `until` (clock seconds of the relay), or earlier when something changes. It returns, in

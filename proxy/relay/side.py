@@ -141,6 +141,12 @@ class HeldFetches:
             delay = self._woken_at + _WAKE_INTERVAL_SECONDS - loop.time()
             self._wake = loop.call_later(delay, self._wake_next) if delay > 0 else loop.call_soon(self._wake_next)
 
+    def answered(self, throttle: Any) -> None:
+        """Wake the link of `throttle`, whose next fetch may wait for the answer that has passed, and who is next."""
+        if (holder := self._holders.get(throttle)) is not None:
+            self.wake((holder,))
+        self.wake_soon()
+
     def _wake_next(self) -> None:
         self._wake = None
         self._woken_at = asyncio.get_running_loop().time()

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final
 
 FLOOR = 0.05
@@ -29,6 +30,9 @@ _LAPSE_SECONDS: Final = 0.02
 _MOST_FINISHED = 256
 
 
+_Place = tuple[float, int]
+
+
 @dataclass(slots=True, eq=False)
 class _Claim:
     link: Hashable
@@ -40,8 +44,10 @@ class _Claim:
     start: float  # where its turn begins, in bytes: the scale on which every replica gets the same
     number: int
 
-    def __lt__(self, other: _Claim) -> bool:
-        return (self.start, self.number) < (other.start, other.number)
+    @property
+    def place(self) -> _Place:
+        """What orders the line."""
+        return self.start, self.number
 
 
 class BudgetQueue:
@@ -59,6 +65,7 @@ class BudgetQueue:
         self._claims: dict[Hashable, _Claim] = {}
         self._line: list[_Claim] = []  # the claims, in their order
         # Of each place in the line: with hundreds of claims it costs too much to look them up one by one.
+        self._places: list[_Place] = []
         self._sizes: list[float] = []
         self._untils: list[float] = []
         self._waiting: dict[Hashable, list[_Claim]] = {}  # the claims by replica
@@ -87,9 +94,9 @@ class BudgetQueue:
         own = self._claims.get(link)
         if own is None:
             start = self._start_of(link if replica is None else replica, turn)
-            place = bisect_left(self._line, _Claim(link, replica, 0, 0, 0, is_urgent, start, self._number + 1))
+            place = bisect_left(self._places, (start, self._number + 1))
         else:
-            place = bisect_left(self._line, own)
+            place = bisect_left(self._places, own.place)
         if not (self._urgent_count or is_urgent) or self._is_floor_due():
             return self._sums[place]
         urgent = self._urgent_sums
@@ -145,7 +152,7 @@ class BudgetQueue:
                 claim.start = self._reached + turn
                 self._rebuild()
             else:
-                place = bisect_left(self._line, claim)
+                place = bisect_left(self._places, claim.place)
                 self._sizes[place], self._untils[place] = size, until
             return
         replica = link if replica is None else replica
@@ -154,8 +161,9 @@ class BudgetQueue:
         self._is_summed = False
         claim = self._claims[link] = _Claim(link, replica, size, share, until, is_urgent, start, self._number)
         self._waiting.setdefault(replica, []).append(claim)
-        place = bisect_left(self._line, claim)
+        place = bisect_left(self._places, claim.place)
         self._line.insert(place, claim)
+        self._places.insert(place, claim.place)
         self._sizes.insert(place, size)
         self._untils.insert(place, until)
         self._urgent_count += is_urgent
@@ -196,9 +204,9 @@ class BudgetQueue:
         claim = self._claims.pop(link, None)
         if claim is not None:
             self._is_summed = False
-            place = bisect_left(self._line, claim)
-            if self._line[place : place + 1] == [claim] and len(self._line) == len(self._untils):
-                del self._line[place], self._sizes[place], self._untils[place]
+            place = bisect_left(self._places, claim.place)
+            if self._line[place : place + 1] == [claim] and self._is_in_order():
+                del self._line[place], self._places[place], self._sizes[place], self._untils[place]
             else:
                 self._rebuild()
             waiting = [other for other in self._waiting.pop(claim.replica, ()) if other is not claim]
@@ -214,9 +222,14 @@ class BudgetQueue:
         start = min(max(self._reached, self._finished.get(replica, 0.0)), self._reached + turn)
         return start + sum([claim.share for claim in self._waiting.get(replica, ())])
 
+    def _is_in_order(self) -> bool:
+        """Whether no change was left half done."""
+        return len(self._line) == len(self._places) == len(self._sizes) == len(self._untils)
+
     def _rebuild(self) -> None:
         """Make the line anew: an exception half way through a change may have left it in disorder."""
-        self._line = sorted(self._claims.values())
+        self._line = sorted(self._claims.values(), key=attrgetter("place"))
+        self._places = [claim.place for claim in self._line]
         self._sizes = [claim.size for claim in self._line]
         self._untils = [claim.until for claim in self._line]
 
@@ -224,7 +237,7 @@ class BudgetQueue:
         """Sum up the bytes in line, unless the sums are still right."""
         if self._is_summed and now <= self._summed_until:
             return
-        if not len(self._claims) == len(self._line) == len(self._untils):
+        if not (len(self._claims) == len(self._line) and self._is_in_order()):
             self._rebuild()
         line, sizes, untils = self._line, self._sizes, self._untils
         if untils and min(untils) < now:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Hashable
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from quota.budget.ledger import StrictLedger
 from quota.budget.simple_rate import SimpleRate
@@ -22,8 +23,7 @@ Coverage = Callable[[bytes | None, bytes, Ends], Container[int]]
 The topic is given by its name (UTF-8; None while unknown) and id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """What a link wants of its quotas for one fetch."""
 
     link: Hashable
@@ -39,8 +39,7 @@ class Ask:
     """How long the link's last answer with granted bytes took (seconds)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """What a quota has for one fetch at one moment, in bytes; times are clock seconds."""
 
     quota: Quota
@@ -57,8 +56,7 @@ class Offer:
     """What the link waits for already, where its place in the line is so far back that nothing can be granted now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """What one fetch takes of one quota, in bytes."""
 
     share: int
@@ -69,8 +67,7 @@ class Part:
     """The largest batch that is expected in it. A batch cannot be split, so it may go beyond the window."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Whether a part may be granted now (`fits`).
 
     If not: a smaller part of `spend` bytes may be granted now, or, where `spend` is None, none before `ready`.
@@ -108,6 +105,12 @@ class Quota(ABC):
         self.counts_in_sync = counts_in_sync
         self.is_observed = is_observed
         """Whether it only counts, and holds nothing back."""
+        self.shared_for: int | None = None
+        """The only follower whose links it covers, where it is kept together with other sidecars; None: any."""
+
+    def is_for(self, ends: Ends) -> bool:
+        """Whether it can cover anything on a link: a side has such a quota for each follower."""
+        return self.shared_for is None or self.shared_for == ends.follower
 
     @property
     def rate(self) -> int | None:

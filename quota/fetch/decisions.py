@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from protocol.fetch import FetchRequest
 from protocol.response_scanner import ResponseHead
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(Struct, frozen=True):
     """Send `request` to the leader.
 
     - `appended` holds `appended_topics` encoded topics for the end of the response: the empty entries of what was left
@@ -29,15 +29,13 @@ class Forward:
     most_partitions: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """Keep the request, and plan it again at `until` (clock seconds) or earlier, when the budget changes."""
 
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """Send `frame` to the follower (size prefix included); the leader never sees the request."""
 
     frame: bytes

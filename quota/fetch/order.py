@@ -57,6 +57,7 @@ class CatchUp:
         "_ranked_at",
         "_side",
         "_under_min_isr",
+        "answered_at",
     )
 
     def __init__(self, side: SideState) -> None:
@@ -69,6 +70,8 @@ class CatchUp:
         self._owed = 0.0  # bytes that FLOOR has given to the others and they have not had yet
         self._last = 0  # bytes of the last grant
         self._is_other_hops_turn = True
+        self.answered_at = float("-inf")
+        """When the link's last answer was settled (clock seconds). Until the next one a ranking stays as it is."""
 
     def is_urgent(self, queue: GrantQueue, now: float) -> bool:
         """Whether a partition below its min ISR waits on the link: then it goes before links that have none."""
@@ -134,7 +137,10 @@ class CatchUp:
     def rank_steps(self, queue: GrantQueue, now: float) -> Steps[None]:
         """Rank the queue, where that is due. Done in steps."""
         under_min_isr = self._side.under_min_isr
-        if now - self._ranked_at < RANK_SECONDS and under_min_isr is self._under_min_isr:
+        if under_min_isr is self._under_min_isr and (
+            now - self._ranked_at < RANK_SECONDS
+            or (self.answered_at < self._ranked_at and len(queue) == len(self._ranked))
+        ):
             return
         waiting = list(queue)
         remaining: list[float] = []

@@ -17,9 +17,10 @@ Unlike Kafka, weir asks the quota before the bytes are sent. Each partition that
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field, structs
 
 from quota.budget.offset_probes import PROBE_SECONDS
 from quota.budget.queue import CLAIM_SECONDS
@@ -67,8 +68,7 @@ class ProbeTimes(NamedTuple):
 NO_PROBE: Final = ProbeTimes(_NEVER, _NEVER)
 
 
-@dataclass(slots=True)
-class FetchView:
+class FetchView(Struct):
     """All that a plan depends on: the request, what the link knows of its partitions, and what its quotas offer.
 
     Times are clock seconds. `order` and `offers` read live state: nothing changes it while a plan is made.
@@ -106,16 +106,14 @@ class FetchView:
     """When the first topic id without a name is no longer treated as throttled (clock seconds)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A place in a quota's line, in which the link waits for `part`."""
 
     offer: Offer
     part: Part
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPlan:
+class FetchPlan(Struct, frozen=True):
     """What becomes of one fetch. Every partition that waits and is neither granted nor asked for is left out."""
 
     action: Action
@@ -153,7 +151,7 @@ def plan(view: FetchView) -> FetchPlan:
     if probe.at <= view.now:
         return FetchPlan(Action.PROBE, claims=claims, asks_all=_asks_all(view))
     if grants and (are_paid or view.is_incremental):
-        return replace(_granted(view, grants, parts, claims), probe_ready=probe.ready)
+        return structs.replace(_granted(view, grants, parts, claims), probe_ready=probe.ready)
     return _left_out(view, claims, min(ready, probe.at), probe.ready)
 
 

@@ -20,7 +20,7 @@ from protocol.steps import Steps, T
 from proxy.config.address import Address
 from proxy.log import EventLog
 from proxy.relay.buffers import BufferPool
-from proxy.relay.listener import Listener
+from proxy.relay.listener import Listener, Upstream
 from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from quota.fetch.decisions import Decision, Forward, Hold
@@ -319,7 +319,7 @@ def logged() -> Iterator[tuple[EventLog, LogLines]]:
 
 async def start_listener(relay: Side, listen: Address, upstream: Address, peer: int | None = None) -> Listener:
     """A Listener that listens. Raises OSError when the address is taken or not this machine's."""
-    listener = Listener(relay, listen, upstream, peer)
+    listener = Listener(relay, listen, Upstream(upstream, peer))
     await listener.start()
     return listener
 

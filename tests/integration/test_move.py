@@ -18,7 +18,7 @@ from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, 
 pytestmark = pytest.mark.integration
 
 NOTHING = Standing()
-MODE_PARAMS = every_mode(lambda mode: mode in CORNERS, always=CORNERS[-1:])
+MODE_PARAMS = every_mode(lambda mode: mode in CORNERS or mode.name == "kraft-3.9", always=CORNERS[-1:])
 
 
 @pytest.fixture(scope="module", params=MODE_PARAMS)
@@ -156,6 +156,19 @@ def test_move_that_kafkas_own_tool_began_is_followed_to_its_end(move: MoveComman
     _, error = move.run("verify", plan, "--watch")
     assert "nothing was written down of this move" in error
     assert move.throttles() == NOTHING
+
+
+def test_move_may_be_ended_by_kafkas_own_tool(move: MoveCommands) -> None:
+    topic = filled(move.cluster, move.topic, [1], 2 * MB, partitions=1)
+    plan = move.plan(topic, {0: [2]})
+    move.run("execute", plan, "--throttle", "1MB")
+    move.wait_for_end()
+    tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+    server = ["--bootstrap-server", move.cluster.bootstrap_servers[0], "--reassignment-json-file", str(plan)]
+    move.cluster.java_tool("reassign", tool, [*server, "--verify"])
+    assert move.throttles() == NOTHING
+    out, _ = move.run("verify", plan)
+    assert "Throttle removed" not in out
 
 
 def test_throttle_is_changed_while_it_moves(move: MoveCommands) -> None:

@@ -50,6 +50,23 @@ def test_move_that_is_killed_at_any_point_leaves_nothing_after_one_verify(move: 
     move.run("execute", plan, "--watch")  # and given again, it goes on to the end
 
 
+def test_two_moves_that_begin_at_once_leave_nothing(move: MoveCommands) -> None:
+    """The same plan twice, of which one is refused, and another plan beside it."""
+    topic = filled(move.cluster, move.topic, [2], 4 * MB, partitions=2)
+    first, second = move.plan(topic, {0: [3]}, "first"), move.plan(topic, {1: [3]}, "second")
+    options = ("--throttle", "500k", "--additional")
+    started = [move.start("execute", plan, *options) for plan in (first, first, second)]
+    said = [process.communicate(timeout=60)[1] for process in started]
+    assert sorted(process.returncode for process in started) == [0, 0, 1], said
+    assert started[2].returncode == 0
+    assert "another `weir move` is at work on this plan" in said[0] + said[1]
+    move.wait_for_end()
+    for plan in (first, second, first):
+        with move.start("verify", plan) as verifying:  # 1 while the other's entries name the same brokers
+            verifying.communicate(timeout=60)
+    assert move.throttles() == NOTHING
+
+
 def test_topic_that_is_deleted_in_mid_move_leaves_no_throttle(move: MoveCommands) -> None:
     topic = filled(move.cluster, move.topic, [2], 4 * MB, partitions=2)
     plan = move.plan(topic, {0: [3], 1: [3]})

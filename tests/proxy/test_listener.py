@@ -14,6 +14,7 @@ import pytest
 from protocol.fetch import encode_fetch_response
 from protocol.response_scanner import Buffer
 from proxy.config.address import Address
+from proxy.relay.listener import Upstream
 from proxy.relay.transport import TcpTransport
 from quota.fetch.decisions import Answer, Hold
 from tests.fakes.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
@@ -80,7 +81,7 @@ def upstream_that_hangs() -> Iterator[Address]:
 
 async def test_an_upstream_that_hangs_closes_the_client_when_the_time_is_over(upstream_that_hangs: Address) -> None:
     async with relaying(connect_seconds=0.05) as relay:
-        relay.listener.upstream = upstream_that_hangs
+        relay.listener.upstream = Upstream(upstream_that_hangs)
         client = await relay.client()
         await client.expect_end()
         assert relay.stats.upstream_failures == {"timeout": 1}
@@ -149,7 +150,7 @@ async def test_a_closed_listener_frees_its_port_and_its_connections_go_on() -> N
 
 async def test_drain_gives_up_connections_that_the_upstream_has_not_taken(upstream_that_hangs: Address) -> None:
     async with relaying() as relay:
-        relay.listener.upstream = upstream_that_hangs
+        relay.listener.upstream = Upstream(upstream_that_hangs)
         client = await relay.client()
         await relay.until(lambda: relay.stats.connections)
         async with draining(relay):

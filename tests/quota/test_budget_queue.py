@@ -179,7 +179,7 @@ def test_what_is_ahead_is_what_the_claims_in_front_ask_for(drawn: DataObject) ->
 def test_next_in_line_is_the_first_turn_and_the_first_probe_that_may_go() -> None:
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=1000))
-    assert throttle.next_in_line() is None
+    assert throttle.next_in_line() == []  # all that waits for budget is in line, so nobody does
     for link in "ab":
         line_of(throttle).wait(link, 10, clock.now + 1)
     assert throttle.next_in_line() == ["a"]
@@ -191,6 +191,11 @@ def test_next_in_line_is_the_first_turn_and_the_first_probe_that_may_go() -> Non
     assert throttle.next_in_line() == ["a"]
     throttle.offset_probes.answered("c", 3, 0, 1000)
     assert throttle.next_in_line() == ["a", "d"]
+
+
+def test_without_a_line_any_link_may_be_next() -> None:
+    throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(rate=1000, policy="kip73"))
+    assert throttle.next_in_line() is None
 
 
 def test_what_is_ahead_is_told_anew_when_a_claim_lapses_comes_back_or_changes() -> None:

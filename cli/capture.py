@@ -1,0 +1,74 @@
+"""`weir capture show|remove`: the kernel's rules that lead brokers' connections through the sidecar."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from cli import configured
+from cli.errors import DONE, WRONG_USAGE, CommandError
+from cli.run import ConfigFile
+
+app = typer.Typer(help="Show the rules of a capture without setting them, or clean up after one.")
+
+_SHOWN_PORTS = {"leader": 19093, "follower": 19092}
+
+
+@app.command("show")
+def show(config: ConfigFile) -> int:
+    """Print the rules that `weir run` would set, as `nft -f` reads them. Nothing is changed.
+
+    The sidecar chooses its ports when it starts, and adds the brokers' addresses when the cluster has told them.
+    """
+    from proxy.capture.rules import CaptureRules
+
+    loaded = configured.load(config)
+    capture = loaded.capture
+    if capture is None:
+        raise CommandError(f"{config}: has no [capture], so nothing is captured.", WRONG_USAGE)
+    ports = {side: {4: port, 6: port} for side, port in _SHOWN_PORTS.items() if side in capture.sides}
+    rules = CaptureRules(
+        loaded.broker_id,
+        capture.port,
+        ports.get("leader", {}),
+        ports.get("follower", {}),
+        capture.from_ == "anyone",
+        capture.user,
+    )
+    print(rules.create())
+    print(f"# while a sidecar lives{' and a throttle is in force' if capture.when == 'throttled' else ''}:")
+    print(rules.stay_alive())
+    return DONE
+
+
+@app.command("remove")
+def remove(
+    broker_id: Annotated[int | None, typer.Option("--broker-id", help="Only this broker's rules.")] = None,
+) -> int:
+    """Remove what captures have left in this network namespace. Rules of a sidecar that runs belong to it, and stay."""
+    from proxy.capture.nftables import Nftables, NftError
+    from proxy.capture.rules import TABLE_PREFIX, table_name
+
+    try:
+        packet_filter = Nftables()
+        listed = packet_filter.run("list tables inet")
+    except NftError as error:
+        raise CommandError(f"the kernel's packet filter cannot be asked: {error}.") from error
+    found = re.findall(rf"^table inet ({TABLE_PREFIX}\d+)", listed, re.MULTILINE)
+    if broker_id is not None:
+        found = [name for name in found if name == table_name(broker_id)]
+    held = []
+    for name in found:
+        try:
+            packet_filter.run(f"delete table inet {name}")
+        except NftError:
+            held.append(name)
+        else:
+            print(f"{name} removed.")
+    if held:
+        raise CommandError(f"{', '.join(held)}: a sidecar that runs holds it; stop that sidecar, and it is gone.")
+    if not found:
+        print("Nothing to remove.")
+    return DONE

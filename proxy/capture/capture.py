@@ -1,0 +1,245 @@
+"""Puts a sidecar into the connections between brokers, and takes it out of them again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from proxy.capture.destination import original_destination
+from proxy.capture.nftables import Nftables, NftError, PacketFilter
+from proxy.capture.requirements import CaptureError, check_machine, drop_connections
+from proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of
+from proxy.config.address import Address, IPAddress, numeric_address
+from proxy.config.tables import CaptureTable
+from proxy.log import EventLog
+from proxy.relay.listener import Listener, Upstream
+from proxy.relay.replica_sources import Addresses, ReplicaSources
+from proxy.relay.side import Side
+from quota.broker_ids import NO_BROKER
+from quota.settings import SideName
+
+REFRESH_SECONDS: Final = ALIVE_SECONDS / 5
+_LISTEN: Final = {4: Address("0.0.0.0", 0), 6: Address("::", 0)}  # noqa: S104 - a redirect leads to any address
+
+DropConnections = Callable[..., str | None]
+
+
+class Capture:
+    """One sidecar's capture, from `listen` to `close`.
+
+    - It is in the path while the brokers' addresses are known and, with `when` "throttled", a throttle is in force.
+    - It goes in by breaking the connections that stand, once: whoever had one comes back through the sidecar.
+    - It steps out by letting new connections pass beside it, and closing those it carries between two requests.
+
+    `packet_filter` and `drop` are the kernel's and requirements.drop_connections, but for tests.
+    """
+
+    def __init__(
+        self,
+        settings: CaptureTable,
+        broker_id: int,
+        relays: Mapping[SideName, Side],
+        log: EventLog,
+        packet_filter: Callable[[], PacketFilter] | None = None,
+        drop: DropConnections = drop_connections,
+    ) -> None:
+        self.settings = settings
+        self.listeners: list[Listener] = []
+        self.is_in = False
+        """Whether new connections are captured."""
+        self._broker_id = broker_id
+        self._relays = relays
+        self._sources = ReplicaSources(None)
+        self._open_filter = packet_filter
+        self._filter: PacketFilter | None = None
+        self._log = log
+        self._drop = drop
+        self._rules: CaptureRules | None = None
+        self._has_table = self._has_addresses = False
+        self._own: frozenset[IPAddress] = frozenset()
+        self._peers: dict[IPAddress, int] = {}
+        self._is_throttled = False
+        self._failure: str | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    async def listen(self) -> list[Listener]:
+        """Listen for captured connections, on free ports. Raises OSError; CaptureError for what the machine lacks."""
+        if self._open_filter is None:
+            check_machine()
+        try:
+            self._filter = (self._open_filter or Nftables)()
+        except NftError as error:
+            raise CaptureError(f"capture needs the kernel's packet filter: {error}") from error
+        ports: dict[SideName, dict[int, int]] = {"leader": {}, "follower": {}}
+        for side in self.settings.sides:
+            for version, address in _LISTEN.items():
+                if version == 6 and not _has_ipv6():
+                    continue
+                is_ingress = side == "leader"
+                listener = Listener(
+                    self._relays[side],
+                    address,
+                    self._ingress_upstream if is_ingress else self._egress_upstream,
+                    sources=self._sources if is_ingress else None,
+                )
+                await listener.start()
+                self.listeners.append(listener)
+                ports[side][version] = listener.address.port
+        settings = self.settings
+        self._rules = CaptureRules(
+            self._broker_id,
+            settings.port,
+            ports["leader"],
+            ports["follower"],
+            settings.from_ == "anyone",
+            settings.user,
+        )
+        return self.listeners
+
+    def start(self) -> None:
+        """Begin to capture when it is wanted, and keep the kernel told that this process lives."""
+        self._running = asyncio.create_task(self._run())
+
+    def learn(self, brokers: Addresses) -> None:
+        """Take the addresses of the cluster's brokers by id."""
+        own = brokers.get(self._broker_id, frozenset())
+        peers = {
+            address: broker
+            for broker, addresses in brokers.items()
+            for address in addresses
+            if broker != self._broker_id and address not in own
+        }
+        if (own, peers) != (self._own, self._peers):
+            self._own, self._peers, self._has_addresses = own, peers, False
+            self._changed.set()
+
+    def throttle_changed(self, is_throttled: bool) -> None:
+        """Take whether any throttle is in force."""
+        self._is_throttled = is_throttled
+        self._changed.set()
+
+    def not_ready(self) -> str | None:
+        """Return why nothing is captured although it should be."""
+        if self._failure is not None:
+            return f"nothing is captured: {self._failure}"
+        if not self._knows_brokers:
+            return "nothing is captured yet: the cluster has not told the brokers' addresses"
+        return None
+
+    async def step_out(self) -> None:
+        """Let all new connections pass beside this sidecar from now on; those that stand are the caller's to close."""
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+            self._running = None
+        self._leave()
+
+    def close(self) -> None:
+        """Take everything out of the kernel. Connections that stand are broken by it."""
+        if self._running is not None:
+            self._running.cancel()
+        self.is_in = False
+        if self._filter is not None:
+            self._filter.close()
+
+    @property
+    def _knows_brokers(self) -> bool:
+        return bool(self._own and self._peers)
+
+    @property
+    def _is_wanted(self) -> bool:
+        return self._knows_brokers and (self.settings.when == "always" or self._is_throttled)
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            if not self._is_wanted:
+                if self.is_in:
+                    self._leave()
+                    for listener in self.listeners:
+                        listener.drain_links()
+            elif self._stay() and not self.is_in:
+                await self._go_in()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._changed.wait()
+
+    def _stay(self) -> bool:
+        """Tell the kernel whom to capture, and that this process lives. Returns whether it took that."""
+        rules, packet_filter = self._rules, self._filter
+        if rules is None or packet_filter is None:
+            return False
+        try:
+            if not self._has_table:
+                with contextlib.suppress(NftError):  # it is not there, as a rule
+                    packet_filter.run(f"delete table {rules.table}")
+                packet_filter.run(rules.create())
+                self._has_table = True
+            if not self._has_addresses:
+                packet_filter.run(rules.addresses(self._own, self._peers))
+                self._has_addresses = True
+            packet_filter.run(rules.stay_alive())
+        except NftError as error:
+            self._failed(str(error))
+            return False
+        self._failure = None
+        return True
+
+    def _failed(self, reason: str) -> None:
+        self._has_table = self._has_addresses = self.is_in = False
+        self._failure = reason
+        self._log.fault("capture_failed", f"port {self.settings.port}", reason=reason, effect="nothing is captured")
+
+    async def _go_in(self) -> None:
+        self.is_in = True
+        sides = self.settings.sides
+        peers = [str(address) for address in self._peers]
+        reason = await asyncio.to_thread(
+            self._drop, self.settings.port, peers, incoming="leader" in sides, outgoing="follower" in sides
+        )
+        self._log.info("captured", port=self.settings.port, peers=len(peers), when=self.settings.when)
+        if reason is not None:
+            effect = "connections that stand stay beside weir until they end by themselves"
+            self._log.warning("connections_not_dropped", reason=reason, effect=effect)
+
+    def _leave(self) -> None:
+        if not self.is_in or self._rules is None or self._filter is None:
+            return
+        self.is_in = False
+        try:
+            self._filter.run(self._rules.step_out())
+        except NftError as error:
+            self._failed(str(error))
+            return
+        self._log.info("stepped_out", port=self.settings.port, effect="new connections pass beside weir")
+
+    def _ingress_upstream(self, client: socket.socket) -> Upstream | None:
+        wanted = self._wanted(client)
+        return None if wanted is None else Upstream(wanted, None, mark_of(self._broker_id))
+
+    def _egress_upstream(self, client: socket.socket) -> Upstream | None:
+        wanted = self._wanted(client)
+        if wanted is None:
+            return None
+        address = numeric_address(wanted.host)
+        peer = NO_BROKER if address is None else self._peers.get(address, NO_BROKER)
+        return Upstream(wanted, peer, mark_of(self._broker_id))
+
+    def _wanted(self, client: socket.socket) -> Address | None:
+        """Return where a captured connection is to go; None for one that was not captured, which would loop."""
+        wanted = original_destination(client)
+        return None if wanted is None or wanted.port != self.settings.port else wanted
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,194 @@
+"""`weir move` that keeps its rates by what is free of links, is taken up again, and stands still."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import main
+from cli.move_pacing import Auto, FinishBy, written_pacing
+from cli.move_sidecars import lag, passed, sentences
+from cli.sidecars import Reply
+from control import move_admin
+from control.move_admin import MoveAdmin
+from control.move_journal import JournalFile, Pacing
+from planning.assignment import Partition
+from planning.finish_by import Limits
+from planning.headroom import Passed
+from planning.move_throttle import Standing
+from planning.reassignment_json import format_reassignment
+from proxy.config.address import Address
+from tests.fakes.move_cluster import FakeCluster
+from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
+
+P0 = Partition("orders", 0)
+AUTO = ("--auto", "--link-capacity", "10MB", "--between", "1MB,8MB")
+
+
+class Ending(FakeCluster):
+    """A cluster whose moves end after so many seconds of them."""
+
+    def __init__(self) -> None:
+        super().__init__({P0: (1,)}, size=4_000_000)
+        self.ends_after = 20.0
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self.moving:
+            self.ends_after -= seconds
+            if self.ends_after <= 0:
+                self.end_moves()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Ending:
+    fake = Ending()
+
+    def connect(servers: list[str], **options: object) -> MoveAdmin:
+        return fake
+
+    monkeypatch.setattr(move_admin, "MoveAdmin", connect)
+    monkeypatch.setattr("time.sleep", fake.sleep)
+    monkeypatch.setattr("time.monotonic", fake.clock)
+    return fake
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    path.write_text(format_reassignment({P0: (2,)}))
+    return path
+
+
+def planned(command: str, plan: Path, *more: str) -> list[str]:
+    return ["move", command, "--reassignment-json-file", str(plan), "--bootstrap-server", "kafka1:9092", *more]
+
+
+def test_auto_stays_to_the_end_and_tells_what_it_allows(
+    cluster: Ending, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(planned("execute", plan, *AUTO)) == 0
+    out = capsys.readouterr().out
+    assert ", allowed 8 MB/s\n" in out
+    assert "Throttle removed:" in out
+    assert cluster.throttles == Standing()
+
+
+def test_watch_takes_up_by_itself_how_the_rates_were_kept(
+    cluster: Ending, plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(seconds: float) -> None:
+        cluster.sleep(seconds)
+        if cluster.moving:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupt)
+    assert main(planned("execute", plan, *AUTO)) == 130
+    assert "verify --watch --reassignment-json-file" in capsys.readouterr().err
+    monkeypatch.setattr("time.sleep", cluster.sleep)
+    with JournalFile(plan).locked():  # somebody else keeps them: this only watches
+        cluster.ends_after = 3.0
+        main(planned("verify", plan, "--watch", "--json"))
+        assert all("rates" not in json.loads(line) for line in capsys.readouterr().out.splitlines()[:-1])
+
+
+def test_watch_keeps_the_rates_that_were_kept(
+    cluster: Ending, plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.ends_after = 1e9
+    ticks = 0
+
+    def interrupt(seconds: float) -> None:
+        nonlocal ticks
+        cluster.sleep(seconds)
+        ticks += bool(cluster.moving)
+        if ticks == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupt)
+    assert main(planned("execute", plan, *AUTO)) == 130
+    capsys.readouterr()
+    cluster.ends_after = 10.0
+    assert main(planned("verify", plan, "--watch", "--json")) == 0
+    said = capsys.readouterr()
+    assert "note: the throttle is kept at what is free of links of 10 MB/s, as it was when this move began." in said.err
+    lines = [json.loads(line) for line in said.out.splitlines()]
+    assert lines[0]["rates"][0] == {"broker": 1, "setting": FOLLOWER_RATE, "rate": 8_000_000, "too_low": False}
+    assert cluster.throttles == Standing()
+
+
+def test_who_holds_a_move_up_is_told(cluster: Ending, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.ends_after = 90.0
+    main(planned("execute", plan, "--throttle", "1MB"))
+    cluster.rates[1][LEADER_RATE] = "0"
+    capsys.readouterr()
+    main(planned("verify", plan, "--watch"))
+    out = capsys.readouterr().out
+    said = f"{LEADER_RATE} of broker 1 is 0 B/s, which is not what this move has set"
+    assert f", broker 2 has got no nearer for a minute (orders-0): {said}\n" in out
+
+
+def test_pacing_is_read_as_it_was_written() -> None:
+    moment = datetime.now(UTC) + timedelta(hours=1)
+    finish_by = FinishBy(moment, Limits(5, 9))
+    deadline = finish_by.deadline()
+    assert deadline.pacing is not None
+    assert written_pacing(deadline.pacing, None) == finish_by
+    auto = Auto(100, Limits(7), ["h:1"])
+    assert written_pacing(auto.link().pacing, ["h:1"]) == auto
+    assert written_pacing(Pacing(), None) is None
+
+
+def test_clock_that_is_a_minute_off_moves_the_deadline_by_a_minute_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The deadline is read once by the wall clock; from then on only monotonic seconds count."""
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    moment = datetime(2026, 11, 22, 6, tzinfo=UTC)
+
+    def at(now: datetime) -> float:
+        class Clock(datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> Any:
+                return now
+
+        monkeypatch.setattr("cli.move_pacing.datetime", Clock)
+        return FinishBy(moment, Limits()).deadline().at
+
+    hour_before = moment - timedelta(hours=1)
+    assert at(hour_before) == 1000.0 + 3600
+    assert at(hour_before + timedelta(minutes=1)) == 1000.0 + 3540
+
+
+def side(relayed: tuple[int, int], throttled: int, by: str = "quota", topics: tuple[str, ...] = ("orders",)) -> Any:
+    return {
+        "relayed_bytes": dict(zip(("requests", "answers"), relayed, strict=True)),
+        "replication": [{"throttled": True, "bytes": throttled}, {"throttled": False, "bytes": 10**9}],
+        "throttled_topics": list(topics),
+        "lag": {"messages": 7},
+        "held_up_by": {"by": by, "sentence": f"By {by}."},
+    }
+
+
+def test_sidecars_tell_what_passes_besides_the_move_how_far_it_is_behind_and_who_holds_it_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replies = [
+        Reply(
+            Address("h", 1),
+            {"broker_id": 1, "sides": {"leader": side((100, 5000), 3000), "follower": side((1, 70), 60)}},
+        ),
+        Reply(Address("h", 2), {"broker_id": 2, "sides": {"follower": side((5, 900), 800, by="elsewhere")}}),
+        Reply(Address("h", 3), {"broker_id": 3, "sides": {"leader": side((1, 2), 0, by="nobody", topics=())}}),
+        Reply(Address("h", 4), error="no answer"),
+        Reply(Address("h", 5), {"what": "no sidecar"}),
+    ]
+    monkeypatch.setattr("cli.move_sidecars.ask_all", lambda addresses, method, path: replies)
+    told = {1: Passed(100 + 10, 2000 + 1), 2: Passed(100, 5)}
+    assert passed(["h:1"])(frozenset({"orders"})) == told
+    assert passed(["h:1"])(frozenset()) == {**told, 3: Passed(1, 2)}
+    assert passed(None)(frozenset()) == {}
+    assert (lag(["h:1"]), lag(None)) == (14, None)
+    assert sentences(["h:1"])() == {1: "By quota."}

@@ -1,0 +1,253 @@
+"""Sidecars that capture the connections of real brokers, each on a host (a network namespace) of its own.
+
+No broker is configured for it. In every test records are produced with acks=all all the while: none may be lost, and no
+replica may leave the ISR.
+"""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from lab.cluster import PROJECT
+from lab.hosted import PORT, HostedCluster
+from lab.hosts import missing
+from lab.produce import LiveProducer, latency
+from lab.sidecar import Sidecar
+from tests.integration.moves import (
+    MB,
+    assert_identical,
+    assert_rate,
+    assert_read_once,
+    filled,
+    moving,
+    now,
+    throttle,
+    wait_for_bytes,
+)
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(missing() is not None, reason=f"no hosts can be made here: {missing()}"),
+    pytest.mark.skipif(shutil.which("nft") is None, reason="no nft here: install nftables"),
+]
+
+LEADER, PEER, FOLLOWER = 1, 2, 3
+RATE = 2 * MB
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[HostedCluster]:
+    with HostedCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topics(cluster: HostedCluster) -> Iterator[tuple[str, str]]:
+    """A topic that is moved, and one that is produced to; sidecars are stopped afterwards, their throttles gone."""
+    number = next(_numbers)
+    moved = filled(cluster, f"moved-{number}", [LEADER], 16 * MB)
+    live = f"live-{number}"
+    cluster.create_topic(live, {0: [LEADER, PEER]})
+    yield moved, live
+    for sidecar in cluster.sidecars.values():
+        if sidecar.alive:
+            sidecar.kill()
+
+
+def put_in(cluster: HostedCluster, topic: str, *brokers: int, **capture: Any) -> None:
+    """Put sidecars in; each throttles `topic` as a leader."""
+    for broker in brokers:
+        cluster.put_in(broker, capture, {"throttle": throttle(topic, leader=RATE)})
+    for broker in brokers:
+        cluster.sidecars[broker].wait_until("/readyz", 20)
+
+
+@contextmanager
+def unharmed(cluster: HostedCluster, live: str, p99_seconds: float = 5.0) -> Iterator[LiveProducer]:
+    """Produce with acks=all while the block runs: every acked record is there once, and no ISR has shrunk."""
+    shrunk = shrinks(cluster)
+    with LiveProducer(cluster.bootstrap_servers, live, [0], rate=200) as producer:
+        yield producer
+    assert_read_once(cluster, live, producer)
+    assert shrinks(cluster) == shrunk
+    assert latency(producer.acked, 0.99) < p99_seconds
+
+
+def shrinks(cluster: HostedCluster) -> int:
+    return sum(broker.log.read_text().count("Shrinking ISR") for broker in cluster.brokers.values())
+
+
+def links(sidecar: Sidecar, side: str) -> float:
+    return sidecar.metrics().value("weir_connections", side=side)
+
+
+def is_captured(cluster: HostedCluster) -> bool:
+    """Whether what the peer fetches from the leader passes both sidecars."""
+    return links(cluster.sidecars[LEADER], "leader") > 0 and links(cluster.sidecars[PEER], "follower") > 0
+
+
+def passes_directly(cluster: HostedCluster, broker: int) -> bool:
+    """Whether no connection of a broker's listener comes from the sidecar's ports."""
+    listed = cluster.hosts.run(broker, "nft", "list", "tables")
+    return "weir" not in listed
+
+
+def test_sidecars_are_put_in_throttle_a_move_and_are_taken_out(cluster: HostedCluster, topics: tuple[str, str]) -> None:
+    moved, live = topics
+    with unharmed(cluster, live):
+        sleep(2)
+        put_in(cluster, moved, LEADER, PEER, FOLLOWER)
+        cluster.wait_for("all in the path", lambda: is_captured(cluster), 10)
+        with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
+            wait_for_bytes(cluster, received, 4 * MB)
+            begun = now(received)
+            wait_for_bytes(cluster, received, 12 * MB)
+            end = now(received)
+            for sidecar in cluster.sidecars.values():
+                sidecar.send(signal.SIGTERM)
+            for sidecar in cluster.sidecars.values():
+                assert sidecar.wait(20) == 0
+        sleep(1)
+    assert_rate(received.series(), begun, end, RATE)
+    assert_identical(cluster, [moved], LEADER, FOLLOWER)
+    assert all(passes_directly(cluster, broker) for broker in cluster.broker_ids)
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_replication_goes_on_directly_when_a_sidecar_is_killed_or_hangs_in_mid_move(
+    cluster: HostedCluster, topics: tuple[str, str], fault: signal.Signals
+) -> None:
+    """Killed: the kernel removes the rules at once. Hanging: new connections pass beside it after 5 s.
+
+    The connections that a hanging process holds end with the brokers' own time-out, so here it is killed after 8 s.
+    """
+    moved, live = topics
+    with unharmed(cluster, live, p99_seconds=5.0 if fault == signal.SIGKILL else 15.0):
+        put_in(cluster, moved, LEADER, FOLLOWER)
+        with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
+            wait_for_bytes(cluster, received, 4 * MB)
+            cluster.sidecars[LEADER].send(fault)
+            if fault == signal.SIGSTOP:
+                sleep(8)
+                cluster.hosts.run(PEER, "python3", "-c", _ASKS_API_VERSIONS, cluster.hosts.address(LEADER))
+                cluster.sidecars[LEADER].kill()
+            stopped = monotonic()
+        assert monotonic() - stopped < 15  # the rest, 12 MB, takes a second without a throttle
+    assert_identical(cluster, [moved], LEADER, FOLLOWER)
+
+
+_ASKS_API_VERSIONS = f"""
+import socket, sys
+with socket.create_connection((sys.argv[1], {PORT}), timeout=3) as connection:
+    connection.sendall(bytes.fromhex("0000000d" "0012" "0000" "00000001" "0003") + b"new")
+    assert len(connection.recv(4)) == 4
+"""
+
+
+def test_sidecar_is_in_the_path_only_while_a_throttle_is_in_force(
+    cluster: HostedCluster, topics: tuple[str, str]
+) -> None:
+    """In and out ten times at the leader, each within 10 s of a throttle.
+
+    Each time the follower makes its connection anew and waits for a second (replica.fetch.backoff.ms), so records wait.
+    """
+    moved, live = topics
+    with unharmed(cluster, live, p99_seconds=15):
+        sidecar = cluster.put_in(LEADER, {"when": "throttled"})
+        sidecar.wait_until("/readyz", 20)
+        assert links(sidecar, "leader") == 0
+        for _ in range(10):
+            sidecar.put_throttle(throttle(moved, leader=RATE))
+            cluster.wait_for("in the path", lambda: links(sidecar, "leader") > 0, 10)
+            assert sidecar.metrics().value("weir_captured") == 1
+            sidecar.delete_throttle()
+            cluster.wait_for("out of the path", lambda: links(sidecar, "leader") == 0, 10)
+            assert sidecar.metrics().value("weir_captured") == 0
+
+
+def test_client_on_the_same_port_is_left_alone(cluster: HostedCluster, topics: tuple[str, str]) -> None:
+    """Its connection stands through all of it, and passes no sidecar."""
+    _, live = topics
+    with socket.create_connection((cluster.hosts.address(LEADER), PORT), timeout=5) as client:
+        with unharmed(cluster, live):
+            put_in(cluster, live, LEADER)
+            ports = cluster.hosts.run(LEADER, "ss", "-tnH", "state", "established", f"sport = :{PORT}")
+            assert f":{client.getsockname()[1]}" in ports  # it is the broker that it talks to
+        client.sendall(bytes.fromhex("0000000d00120000000000010003") + b"old")
+        assert len(client.recv(4)) == 4
+
+
+def test_broker_that_restarts_comes_back_through_its_sidecar(cluster: HostedCluster, topics: tuple[str, str]) -> None:
+    moved, _ = topics
+    put_in(cluster, moved, LEADER, PEER)
+    cluster.stop_broker(FOLLOWER)
+    cluster.put_in(FOLLOWER, {})
+    cluster.start_broker(FOLLOWER)
+    cluster.sidecars[FOLLOWER].wait_until("/readyz", 20)
+    with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
+        wait_for_bytes(cluster, received, 2 * MB)
+        begun = now(received)
+        wait_for_bytes(cluster, received, 10 * MB)
+        end = now(received)
+        cluster.sidecars[LEADER].delete_throttle()
+    assert_rate(received.series(), begun, end, RATE)
+    assert links(cluster.sidecars[FOLLOWER], "follower") > 0
+    assert_identical(cluster, [moved], LEADER, FOLLOWER)
+
+
+def test_ipv6_is_captured_too() -> None:
+    with HostedCluster(brokers=2, ipv6=True) as cluster:
+        moved = filled(cluster, "moved", [1], 12 * MB)
+        put_in(cluster, moved, 1, 2)
+        with moving(cluster, [moved], [1, 2]) as received:
+            wait_for_bytes(cluster, received, 2 * MB)
+            begun = now(received)
+            wait_for_bytes(cluster, received, 10 * MB)
+            end = now(received)
+        assert_rate(received.series(), begun, end, RATE)
+        assert links(cluster.sidecars[1], "leader") > 0
+        assert links(cluster.sidecars[2], "follower") > 0
+        assert_identical(cluster, [moved], 1, 2)
+
+
+def test_sidecar_without_a_file_finds_its_broker(cluster: HostedCluster, topics: tuple[str, str]) -> None:
+    server = cluster.places[PEER].client_address
+    weir = cluster.hosts.on(PEER, [sys.executable, "-m", "cli.main"])
+    with subprocess.Popen(
+        [*weir, "run", "--capture", str(PORT), "--bootstrap-server", server],
+        cwd=PROJECT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+
+        def status() -> Any:
+            asked = subprocess.run(
+                [*weir, "status", "--admin", "127.0.0.1:9690", "--json"],
+                cwd=PROJECT,
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=False,
+            )
+            return json.loads(asked.stdout)[0] if asked.returncode == 0 else {}
+
+        try:
+            cluster.wait_for("the follower's link", lambda: '"ready": true' in json.dumps(status()), 20)
+            assert f'"broker_id": {PEER}' in json.dumps(status())
+        finally:
+            running.send_signal(signal.SIGTERM)
+            _, said = running.communicate(timeout=20)
+    assert "event=captured port=9092 peers=2" in said
+    assert running.returncode == 0

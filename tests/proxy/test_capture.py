@@ -1,0 +1,161 @@
+"""When a capture is in the path, with a packet filter that only remembers what it was told."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from proxy.capture.capture import Capture
+from proxy.capture.nftables import NftError
+from proxy.config.tables import CaptureTable
+from proxy.relay.side import Side
+from proxy.relay.stats import RelayStats
+from quota.settings import SideName
+from tests.fakes.relaying import ScriptedThrottle, logged
+
+BROKERS = {1: frozenset({ip_address("10.0.0.1")}), 2: frozenset({ip_address("10.0.0.2")})}
+
+
+class FakeFilter:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.refuses: str | None = None
+
+    def run(self, commands: str) -> str:
+        if self.refuses is not None and not commands.startswith("delete table"):
+            raise NftError(self.refuses)
+        self.told.append(commands)
+        return ""
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it would capture: the last word on `alive` put the port in."""
+        last = [commands for commands in self.told if " alive" in commands and "add set" not in commands]
+        return bool(last) and "timeout" in last[-1]
+
+
+class Dropped:
+    def __init__(self) -> None:
+        self.times = 0
+        self.options: dict[str, Any] = {}
+
+    def __call__(self, port: int, peers: list[str], **options: Any) -> None:
+        self.times += 1
+        self.options = {"port": port, "peers": peers, **options}
+
+
+@contextlib.asynccontextmanager
+async def capturing(**settings: Any) -> AsyncIterator[tuple[Capture, FakeFilter, Dropped]]:
+    packet_filter, dropped = FakeFilter(), Dropped()
+    with logged() as (log, _):
+        sides: tuple[SideName, SideName] = ("leader", "follower")
+        relays = {side: Side(ScriptedThrottle(), RelayStats(side), log) for side in sides}
+        capture = Capture(CaptureTable(port=9092, **settings), 1, relays, log, lambda: packet_filter, dropped)
+        await capture.listen()
+        capture.start()
+        try:
+            yield capture, packet_filter, dropped
+        finally:
+            await capture.step_out()
+            capture.close()
+            for listener in capture.listeners:
+                listener.abort()
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0.001)
+
+
+async def test_nothing_is_captured_before_the_brokers_are_known() -> None:
+    async with capturing() as (capture, packet_filter, dropped):
+        await settle()
+        assert packet_filter.told == []
+        assert capture.not_ready() is not None
+        capture.learn(BROKERS)
+        await settle()
+        assert packet_filter.is_alive
+        assert capture.is_in
+        assert capture.not_ready() is None
+        assert dropped.options == {"port": 9092, "peers": ["10.0.0.2"], "incoming": True, "outgoing": True}
+
+
+async def test_connections_are_dropped_once_whatever_is_learnt_later() -> None:
+    async with capturing(sides=("leader",)) as (capture, packet_filter, dropped):
+        capture.learn(BROKERS)
+        await settle()
+        capture.learn({**BROKERS, 3: frozenset({ip_address("10.0.0.3")})})
+        await settle()
+        assert dropped.times == 1
+        assert dropped.options["outgoing"] is False
+        assert "10.0.0.3" in "\n".join(packet_filter.told)
+        assert sum("add table" in commands for commands in packet_filter.told) == 1
+
+
+async def test_it_is_in_the_path_only_while_a_throttle_is_in_force() -> None:
+    async with capturing(when="throttled") as (capture, packet_filter, dropped):
+        capture.learn(BROKERS)
+        await settle()
+        assert not capture.is_in
+        for times in (1, 2, 3):
+            capture.throttle_changed(True)
+            await settle()
+            assert packet_filter.is_alive
+            assert dropped.times == times
+            capture.throttle_changed(False)
+            await settle()
+            assert not packet_filter.is_alive
+            assert not capture.is_in
+
+
+async def test_refusal_of_the_kernel_is_told_and_tried_again() -> None:
+    async with capturing() as (capture, packet_filter, dropped):
+        packet_filter.refuses = "Operation not permitted"
+        capture.learn(BROKERS)
+        await settle()
+        assert capture.not_ready() == "nothing is captured: Operation not permitted"
+        assert not capture.is_in
+        packet_filter.refuses = None
+        capture.throttle_changed(False)  # any change; by itself it tries each second
+        await settle()
+        assert capture.is_in
+        assert capture.not_ready() is None
+        assert dropped.times == 1
+
+
+async def test_stepping_out_is_the_last_word() -> None:
+    async with capturing() as (capture, packet_filter, _):
+        capture.learn(BROKERS)
+        await settle()
+        await capture.step_out()
+        capture.throttle_changed(True)
+        await settle()
+        assert not packet_filter.is_alive
+
+
+async def test_connection_that_was_not_captured_is_closed() -> None:
+    """It would loop: the sidecar would connect to itself."""
+    async with capturing() as (capture, _, _):
+        capture.learn(BROKERS)
+        await settle()
+        reader, writer = await asyncio.open_connection("127.0.0.1", capture.listeners[0].address.port)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        assert all(not listener.links for listener in capture.listeners)
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+async def test_side_that_is_not_named_is_not_captured(side: str) -> None:
+    async with capturing(sides=(side,)) as (capture, packet_filter, _):
+        capture.learn(BROKERS)
+        await settle()
+        rules = "\n".join(packet_filter.told)
+        assert ("add rule inet weir_1 prerouting" in rules) == (side == "leader")
+        assert ("ip daddr @peers4" in rules) == (side == "follower")
