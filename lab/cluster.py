@@ -291,13 +291,21 @@ class Cluster(ABC):
             raise BadSigns([str(line) for line in lines])
 
     def java_tool(
-        self, name: str, main_class: str, arguments: Sequence[str], *, heap_mb: int = 256, seconds: float | None = 300
+        self,
+        name: str,
+        main_class: str,
+        arguments: Sequence[str],
+        *,
+        heap_mb: int = 256,
+        seconds: float | None = 300,
+        more_jars: Sequence[Path] = (),
+        log_level: str = "warn",
     ) -> Process:
-        """Run one of Kafka's tools, and wait for its end unless `seconds` is None.
+        """Run one of Kafka's tools, and wait for its end unless `seconds` is None. `more_jars` are those it needs too.
 
         Raises ProcessFailed when it fails.
         """
-        command = self._java(main_class, arguments, heap_mb=heap_mb, log_level="warn")
+        command = self._java(main_class, arguments, more_jars=more_jars, heap_mb=heap_mb, log_level=log_level)
         tool = Process(self._lab, name, command, self._lab.log(f"{name}-{len(self._lab.processes)}"))
         tool.start()
         if seconds is not None and (status := tool.wait(seconds)):
@@ -382,8 +390,10 @@ class Cluster(ABC):
         )
         return Broker(self._lab, place, command, self._lab.log(f"broker-{place.broker_id}"), data)
 
-    def _java(self, main_class: str, arguments: Sequence[str], **options: Any) -> list[str]:
-        classes = jars.classpath(self.version)
+    def _java(
+        self, main_class: str, arguments: Sequence[str], more_jars: Sequence[Path] = (), **options: Any
+    ) -> list[str]:
+        classes = [*jars.classpath(self.version), *more_jars]
         archive = jars.class_archive(self.version)
         return java_command(classes, main_class, arguments, class_archive=archive, **options)
 

@@ -15,6 +15,7 @@ from protocol.fetch_versions import DECODED_VERSIONS, FETCH_VERSIONS
 from protocol.frame_stream import FrameStream
 from protocol.header import FETCH, SASL_HANDSHAKE, SIZE, RequestHeader
 from protocol.request_head import Head, RequestHead, read_request_head
+from protocol.request_sender import MOST_START, RequestSender
 from protocol.response_scanner import Buffer
 from protocol.steps import Steps, T, at_once
 
@@ -64,6 +65,7 @@ class RequestBegins(NamedTuple):
     """
 
     head: RequestHead
+    sender: RequestSender = RequestSender()
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,14 +318,15 @@ class RequestStream(FrameStream):
             self._collecting = head._replace(replica_id=replica_id)
         else:
             self._left = frame_size
-            yield from self._announce(head, replica_id, reason)
+            yield from self._announce(head, replica_id, reason, frame)
 
     def _announce(
-        self, head: RequestHead, replica_id: int | None, reason: UndecodedReason | None
+        self, head: RequestHead, replica_id: int | None, reason: UndecodedReason | None, frame: Head
     ) -> Iterator[RequestEvent]:
-        """Give out what has to be known of a request that passes."""
+        """Give out what has to be known of a request that passes; `frame` is what is there of it."""
         if self.may_hold is not None and self.may_hold(head):
-            yield RequestBegins(head)
+            start = bytes(frame[: min(MOST_START, head.frame_size)])
+            yield RequestBegins(head, RequestSender(head.api_key, head.api_version, start))
         _, api_key, api_version, correlation_id, expects_response, _ = head
         if api_key == FETCH:
             if reason is None and api_version not in DECODED_VERSIONS and (replica_id is None or replica_id >= 0):
@@ -366,8 +369,9 @@ class RequestStream(FrameStream):
         if is_wanted:
             yield ReplicaFetch(RequestHeader(head.api_key, head.api_version, head.correlation_id, None), frame, request)
         else:
-            yield from self._announce(head, replica_id, reason)
-            yield Pass(SIZE.pack(len(frame)) + frame)
+            with_size = SIZE.pack(len(frame)) + frame
+            yield from self._announce(head, replica_id, reason, with_size)
+            yield Pass(with_size)
 
 
 def _in_parts(steps: Steps[T]) -> Generator[RequestEvent, None, T]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,6 +16,7 @@ from proxy.admin.exposition import render
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import AdminServer
+from proxy.admin.limit_metrics import limit_families
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.status import rate_settings, side_status
 from proxy.capture.capture import Capture
@@ -27,9 +28,13 @@ from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.cluster.watch import ClusterWatch, Consumers
 from proxy.config.address import Address
+from proxy.config.client_limits import ClientLimitTable, rules_of
 from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
-from proxy.config.throttle import throttle_settings, wants_facts
+from proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
 from proxy.export.exporter import Exporter, new_exporter
+from proxy.limits.gate import LinkGate
+from proxy.limits.shares import LimitShares
+from proxy.limits.stage import LimitStage
 from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
 from proxy.relay.buffers import BufferPool
 from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
@@ -39,6 +44,7 @@ from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.shares.exchange import Exchange
+from proxy.shares.follower_quotas import FollowerQuotas
 from proxy.shares.metrics import share_families
 from proxy.throttle.table import LayeredThrottle
 from quota.followed_throttle import Moves
@@ -87,10 +93,13 @@ class Sidecar:
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = Side(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
+        self.limits = LimitStage(clock, self.log, topic_names.name_of)
+        self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
+        self.client_limits: tuple[ClientLimitTable, ...] = ()
+        self.listeners: list[Listener] = []
         self._apply_limits()
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
-        self.listeners: list[Listener] = []
         self.history = History(self.sides, clock)
         self._admin = AdminServer(self, self.log)
         self.admin_address: Address | None = None
@@ -111,6 +120,7 @@ class Sidecar:
                     racks=self._apply_racks,
                     wants_facts=self._wants_facts,
                 ),
+                wants_brokers=lambda: wants_brokers(self.throttle.table),
             ),
             self.log,
             self.polls,
@@ -120,7 +130,11 @@ class Sidecar:
         self.capture = (
             None if config.capture is None else Capture(config.capture, config.broker_id, self._relays, self.log)
         )
-        self.exchange = Exchange(config.broker_id, (), self.fleet.targets, self.log, clock)
+        leader = self.sides[SIDES.index("leader")].throttle
+        self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
+        shared = (self._follower_quotas, self._limit_shares)
+        self.exchange = Exchange(config.broker_id, shared, self.fleet.targets, self.log, clock)
+        self.limits.clients.on_group = self.exchange.changed
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -254,7 +268,8 @@ class Sidecar:
         if self.capture is not None:
             self.process.is_captured = self.capture.is_in
         polled = poll_families(self.polls, self._clock())
-        return render(chain(families(self.sides, self.process), polled, share_families(self.exchange)), accept)
+        limited, shares = limit_families(self.limits), share_families(self.exchange)
+        return render(chain(families(self.sides, self.process), limited, polled, shares), accept)
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""
@@ -276,16 +291,38 @@ class Sidecar:
         for relay in self._relays.values():
             relay.fetch_size_limit = self.config.limits.fetch_request_max_bytes
             relay.connect_seconds = self.config.limits.connect_timeout_seconds
+        self.limit_clients(self.config.limits.client)
+
+    def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
+        """Put these limits of clients in force, in place of all others. What is held is decided about at once."""
+        if tuple(tables) == self.client_limits:
+            return
+        rules = rules_of(tables)
+        self.client_limits = tuple(tables)
+        self.limits.configure(rules)
+        relay = self._relays["leader"]
+        if rules and relay.new_gate is None:
+            relay.new_gate = lambda link: LinkGate(self.limits, relay, link)
+            for listener in self.listeners:
+                if listener.relay is relay:
+                    for link in listener.links:
+                        link.use_gate()
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
         for side in self.sides:
-            side.throttle.configure(throttle_settings(self.config, table, side.throttle.side))
+            followers = self._follower_quotas.followers
+            side.throttle.configure(throttle_settings(self.config, table, side.throttle.side, followers))
         self._replan_held()
         if self.capture is not None:
             self.capture.throttle_changed(self._is_throttled())
         self._cluster.throttle_changed()
         self.exchange.changed()
         self._await_expiry()
+
+    def _followers_changed(self) -> None:
+        """Make quotas for followers that were not known before."""
+        if wants_brokers(self.throttle.table):
+            self._apply_throttle(self.throttle.table)
 
     def _follow_throttle(self, layer: Layer) -> None:
         self.throttle.follow(layer)
@@ -339,6 +376,7 @@ class Sidecar:
                 listener.sources.learn(brokers)
         if self.capture is not None:
             self.capture.learn(brokers)
+        self.exchange.changed()
 
     def _apply_topic_names(self) -> None:
         for side in self.sides:
@@ -370,6 +408,9 @@ class Sidecar:
             if settings.quotas:
                 topics.update(side.throttle.waiting_topics())
         return topics
+
+    def _brokers(self) -> frozenset[int]:
+        return frozenset(self._cluster.client.view.brokers) | {self.config.broker_id}
 
     def _broker_hosts(self) -> dict[int, str]:
         return {broker_id: broker.host for broker_id, broker in self._cluster.client.view.brokers.items()}

@@ -6,7 +6,7 @@ It has no authentication, so by default it listens on loopback.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +17,7 @@ from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.page.write import headers, page
 from proxy.config.address import Address
+from proxy.config.client_limits import ClientLimitTable, read_client_limits
 from proxy.config.reader import ConfigError, shown
 from proxy.log import EventLog
 from proxy.throttle.table import LayeredThrottle
@@ -46,6 +47,11 @@ class Administered(Protocol):
     async def status(self) -> dict[str, Any]:
         """Return the state as plain JSON values."""
 
+    client_limits: tuple[ClientLimitTable, ...]
+
+    def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
+        """Put these limits of clients in force, in place of all others."""
+
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
         """Yield the metrics in slices."""
 
@@ -70,6 +76,10 @@ class AdminServer:
                 web.put("/v1/throttle", self._change_throttle),
                 web.patch("/v1/throttle", self._change_throttle),
                 web.delete("/v1/throttle", self._change_throttle),
+                web.get("/v1/limits", self._show_limits),
+                web.put("/v1/limits", self._change_limits),
+                web.patch("/v1/limits", self._change_limits),
+                web.delete("/v1/limits", self._change_limits),
                 web.get("/v1/status", self._status),
                 web.get("/v1/history", self._history),
                 web.get("/v1/fleet", self._fleet),
@@ -142,6 +152,29 @@ class AdminServer:
     async def _show_throttle(self, request: web.Request) -> web.Response:
         return _json(await self._administered.throttle.as_plain())
 
+    async def _show_limits(self, request: web.Request) -> web.Response:
+        return _json({"client": [table.as_plain() for table in self._administered.client_limits]})
+
+    async def _change_limits(self, request: web.Request) -> web.Response:
+        administered = self._administered
+        entries: object = []
+        if request.method != "DELETE":
+            body = _decoded(await _body(request))
+            if not isinstance(body, Mapping) or set(body) != {"client"}:
+                raise ConfigError("body", f'must be {{"client": [...]}}, not {shown(body)}')
+            entries = body["client"]
+            if request.method == "PATCH":
+                entries = _patched(administered.client_limits, entries)
+        administered.limit_clients(read_client_limits(entries, "client"))
+        self._log.info(
+            "limits_changed",
+            by="http",
+            method=request.method,
+            client=request.remote,
+            entries=len(administered.client_limits),
+        )
+        return await self._show_limits(request)
+
     async def _change_throttle(self, request: web.Request) -> web.Response:
         throttle = self._administered.throttle
         body = await _body(request)
@@ -155,6 +188,22 @@ class AdminServer:
             "throttle_changed", by="http", method=request.method, client=request.remote, **throttle.summary()
         )
         return _json(await throttle.as_plain())
+
+
+def _patched(tables: Sequence[ClientLimitTable], changes: object) -> list[dict[str, Any]]:
+    """Return the entries after a merge patch for each that `changes` names by its client_id and per."""
+    entries: dict[tuple[str, str], dict[str, Any]] = {
+        (table.client_id, table.per): table.as_plain() for table in tables
+    }
+    if not isinstance(changes, list):
+        raise ConfigError("client", f"must be a list, not {shown(changes)}")
+    for index, change in enumerate(changes):
+        if not isinstance(change, Mapping) or not isinstance(change.get("client_id"), str):
+            raise ConfigError(f"client[{index}]", "must be a table with a client_id: it says which entry changes")
+        key = str(change["client_id"]), str(change.get("per", "task"))
+        merged = {**entries.get(key, {}), **change}
+        entries[key] = {name: value for name, value in merged.items() if value is not None}
+    return list(entries.values())
 
 
 def _new_connection(server: web.Server) -> asyncio.BaseProtocol:

@@ -6,6 +6,8 @@ import tomllib
 from pathlib import Path
 
 from proxy.config.address import Address
+from proxy.config.client_limits import check_client_limits
+from proxy.config.cluster_access import connection_options
 from proxy.config.reader import ConfigError, read_table
 from proxy.config.route_checks import check_routes
 from proxy.config.tables import Config, Export, Ingress
@@ -50,8 +52,10 @@ def check_config(config: Config) -> None:
     _check_replicas_from(config.ingress)
     if config.cluster is not None:
         _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
+        connection_options(config.cluster)
     _check_capture(config)
     _check_export(config.export)
+    check_client_limits(config.limits.client, "limits.client")
     check_throttle(config.throttle, config.cluster, "throttle")
 
 

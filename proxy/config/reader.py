@@ -44,9 +44,9 @@ class ConfigError(Exception):
 def read_table(table_type: type[Table], value: object, path: str = "") -> Table:
     """Read one table; ConfigError names the first wrong field by its path below `path`.
 
-    A field's type may be a struct, `tuple[T, ...]`, `dict[str, T]`, `T | None` (absent), a type with a class method
-    `parse(text)` that raises ValueError with a sentence, or any type that msgspec converts. The latter's
-    `Meta(description=...)` completes the sentence "must be ...".
+    A field's type may be a struct, one with a class method `read(value, path)`, `tuple[T, ...]`, `dict[str, T]`,
+    `T | None` (absent), a type with a class method `parse(text)` that raises ValueError with a sentence, or any type
+    that msgspec converts. The latter's `Meta(description=...)` completes the sentence "must be ...".
     """
     if not isinstance(value, Mapping):
         raise ConfigError(path, f"must be a table, not {shown(value)}")
@@ -108,7 +108,7 @@ def _read(expected: Any, value: object, path: str) -> Any:
     if origin is dict:
         return _read_names(get_args(expected), value, path)
     if isinstance(expected, type) and issubclass(expected, msgspec.Struct):
-        return read_table(expected, value, path)
+        return expected.read(value, path) if hasattr(expected, "read") else read_table(expected, value, path)
     if hasattr(expected, "parse"):
         return _parse(expected, value, path)
     try:

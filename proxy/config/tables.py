@@ -9,6 +9,7 @@ from msgspec import Meta, field
 
 from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from proxy.config.address import Address, Network
+from proxy.config.client_limits import ClientLimitTable
 from proxy.config.reader import ConfigError
 from quota.setting_names import (
     FOLLOWER_RATE,
@@ -131,12 +132,14 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     - `follow_throttles`: whether Kafka's own throttle, from its dynamic configurations, is in force here too.
     - `followed_part`: the part of Kafka's rates that is then kept to.
+    - `properties`: a file with Kafka's client properties, for SASL and TLS.
     """
 
     bootstrap_servers: tuple[Address, ...]
     poll_seconds: PositiveSeconds = 5.0
     follow_throttles: bool = False
     followed_part: PartOfRate = 0.98
+    properties: FilePath | None = None
 
 
 class CaptureTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,11 +183,12 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on sizes (bytes) and waits (seconds)."""
+    """Bounds on sizes (bytes) and waits (seconds), and limits of clients' rates."""
 
     fetch_request_max_bytes: PositiveInt = DEFAULT_FETCH_SIZE_LIMIT
     drain_seconds: Seconds = 10.0
     connect_timeout_seconds: PositiveSeconds = 5.0
+    client: tuple[ClientLimitTable, ...] = ()
 
 
 class KafkaExport(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,7 +229,11 @@ class TopicThrottle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota of one side, for some of its links and topics. `rate` is bytes/s; patterns are as a shell's."""
+    """A quota of one side, for some of its links and topics. `rate` is bytes/s; patterns are as a shell's.
+
+    One that is kept at the leaders is for what a follower receives of all its leaders together. `peers` and `racks` are
+    the follower's then; without them each follower has the rate.
+    """
 
     name: QuotaName
     side: SideName
@@ -234,6 +242,7 @@ class QuotaTable(msgspec.Struct, frozen=True, kw_only=True):
     racks: tuple[RackName, ...] | None = None
     topics: tuple[TopicPattern, ...] | None = None
     mode: Mode = "enforce"
+    kept_at: Literal["here", "leaders"] = "here"
 
 
 class ThrottleTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -154,7 +154,7 @@ class Link:
         self._client.close()
         self._upstream.close()
         self._work.close()
-        self._requests.forget_held()
+        self._requests.close()
         self._fetches.close()
         self._relay.fetch_memory.drop(self)
         self._on_close(self)
@@ -171,6 +171,10 @@ class Link:
         """The bytes that both peers have sent so far."""
         return Relayed(self._to_upstream.moved, self._to_client.moved)
 
+    def use_gate(self) -> None:
+        """Have a gate from the next request on, as the side has gates now."""
+        self._requests.use_gate()
+
     @property
     def is_reading(self) -> bool:
         """Whether what the client sends is taken: nothing holds it up on this link."""
@@ -184,9 +188,10 @@ class Link:
         stream, inflow = (
             (self._requests.stream, self._requests_in) if is_requests else (self._responses, self._responses_in)
         )
-        if stream.skip(len(view)):
+        if stream.skip(len(view)) or (not is_requests and self._responses.shows(view)):
             inflow.skip(len(view))
-            pump.unsent.append(view)
+            if not is_requests or self._requests.passes(view):
+                pump.unsent.append(view)
         else:
             is_bulk = inflow.arrived(view)
             self._note_kept()

@@ -24,7 +24,7 @@ from proxy.relay.fetches import ReplicaFetches, with_size
 from proxy.relay.held_request import HeldRequest, Holdable
 from proxy.relay.link_life import Event, LinkLife, Requests
 from proxy.relay.link_reports import LinkReports
-from proxy.relay.outcomes import Outcome
+from proxy.relay.outcomes import Outcome, RequestGate, RequestWatcher
 from proxy.relay.pump import BLOCKED, Pump
 from proxy.relay.side import Holder, Side
 
@@ -54,7 +54,9 @@ class LinkRequests:
 
     __slots__ = (
         "_deciding_size",
+        "_discarded",
         "_fetches",
+        "_gate",
         "_link",
         "_observer",
         "_relay",
@@ -62,6 +64,7 @@ class LinkRequests:
         "_responses",
         "_to_client",
         "_to_upstream",
+        "_watcher",
         "held",
         "stream",
     )
@@ -85,11 +88,30 @@ class LinkRequests:
         self._to_client = to_client
         self._deciding_size = 0  # bytes of the fetch that is being decided about
         self._observer: ResponseObserver | None = None  # of the next request that passes
+        self._watcher: RequestWatcher | None = None  # of the request that passes now
+        self._discarded = 0  # bytes still to come of a request that was answered here
+        self._gate: RequestGate | None = None
         self.stream = RequestStream(relay.fetch_size_limit, fetches.decodes)
-        if relay.gate is not None:
-            self.stream.may_hold = relay.gate.may_hold
+        self.use_gate()
         self.held: HeldRequest | None = None
         """The request that is held; all later ones wait for it."""
+
+    def use_gate(self) -> None:
+        """Have a gate from here on, if the side has gates."""
+        if self._gate is None and self._relay.new_gate is not None:
+            self._gate = self._relay.new_gate(self._link)
+            self.stream.may_hold = self._gate.may_hold
+
+    def passes(self, view: memoryview) -> bool:
+        """Return whether bytes of the request under way go to the broker, and show them to who watches it."""
+        if self._discarded:
+            self._discarded -= len(view)
+            return False
+        if self._watcher is not None:
+            self._watcher.receive(view)
+            if self._watcher.done:
+                self._watcher = None
+        return True
 
     @property
     def whole_bytes(self) -> int:
@@ -117,17 +139,18 @@ class LinkRequests:
     def _take_event(self, event: RequestEvent) -> Steps[None] | None:
         match event:
             case Pass(buffer):
-                self._to_upstream.unsent.append(buffer)
-            case Expect(_, _, correlation_id):
+                if self._gate is None or self.passes(memoryview(buffer)):
+                    self._to_upstream.unsent.append(buffer)
+            case Expect(_, _, correlation_id) if not self._discarded:
                 self._responses.expect(Pending(correlation_id, self._observer))
                 self._observer = None
             case ReplicaFetch():
                 return self._decide(event)
             case PartDecoded():
                 return self._go_on_decoding()
-            case RequestBegins(head):
-                assert self._relay.gate is not None  # noqa: S101 - or no request would be asked about
-                self._carry_out(self._relay.gate.arrived(head), event)
+            case RequestBegins():
+                assert self._gate is not None  # noqa: S101 - or no request would be asked about
+                self._carry_out(self._gate.arrived(event), event)
             case Undecoded(reason, api_version, _):
                 self._reports.undecoded(event)
                 if reason != "fetch_version":
@@ -168,16 +191,20 @@ class LinkRequests:
                 self._responses.expect(pending)
                 self._to_upstream.unsent.append(data)
             case outcomes.Answer(pending):
+                if isinstance(request, RequestBegins):
+                    self._discarded = request.head.frame_size
                 self._answer(pending)
             case outcomes.Hold():
                 self.held = HeldRequest(self._link, self._relay, request, outcome)
                 self._link.on(Event.HELD)
-            case outcomes.Pass(observer):
+            case outcomes.Pass(observer, watcher):
                 if isinstance(request, ReplicaFetch):
                     self._responses.expect(Pending(request.header.correlation_id, observer))
                     self._to_upstream.unsent.append(with_size(request.frame))
-                elif request.head.expects_response:
-                    self._observer = observer
+                else:
+                    self._watcher = watcher
+                    if request.head.expects_response:
+                        self._observer = observer
 
     def _answer(self, pending: Pending) -> None:
         """Queue an answer of the sidecar's own. It is sent at once where no response is due before it."""
@@ -229,9 +256,17 @@ class LinkRequests:
             self.held.end()
             self.held = None
 
+    def close(self) -> None:
+        """End with the link."""
+        self.forget_held()
+        if self._gate is not None:
+            self._gate.gone()
+
     def give_up_held(self) -> None:
         """Drop the held request as if it had never come: its client will send it elsewhere."""
         if self.held is not None:
             self.forget_held()
+            if self._gate is not None:
+                self._gate.gone()
             self.stream.drop()
             self._link.on(Event.RELEASED)

@@ -7,15 +7,30 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from protocol.framing import Pending, ResponseObserver
+from protocol.framing import Pending, RequestBegins, ResponseObserver
 from protocol.request_head import RequestHead
 from protocol.steps import Steps
 
 
+class RequestWatcher(Protocol):
+    """Sees one request while its bytes pass."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the request's last byte was received."""
+
+    def receive(self, view: memoryview) -> int:
+        """Take the next bytes; the first call begins with the frame's size prefix. It must not raise."""
+
+
 class Pass(Struct, frozen=True):
-    """The request goes to the broker as it came. `observer`, if there is one, sees the response."""
+    """The request goes to the broker as it came.
+
+    `observer`, if there is one, sees the response, and `watcher` the request, where it is streamed.
+    """
 
     observer: ResponseObserver | None = None
+    watcher: RequestWatcher | None = None
 
 
 class Forward(Struct, frozen=True):
@@ -48,13 +63,19 @@ Outcome = Pass | Forward | Answer | Hold
 
 
 class RequestGate(Protocol):
-    """Something that may hold requests other than replica fetches, for example a limit for clients."""
+    """One link's part of something that may hold requests other than replica fetches, such as a limit for clients.
+
+    It never has to do with more than one request that waits, as all later ones wait behind it.
+    """
 
     def may_hold(self, head: RequestHead) -> bool:
         """Return whether to ask `arrived` about this request. All others cost no more than this call."""
 
-    def arrived(self, head: RequestHead) -> Pass | Hold:
+    def arrived(self, request: RequestBegins) -> Pass | Hold:
         """Return what becomes of a request of which nothing has passed yet.
 
         It is not kept, so its size does not matter.
         """
+
+    def gone(self) -> None:
+        """Note that the request which was held is dropped, or that the link is closed."""

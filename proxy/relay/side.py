@@ -70,7 +70,7 @@ class Side:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
 
     `pool`, `fetch_memory` and `turns` may be shared by both sides. `fetch_size_limit` (bytes), `connect_seconds` and
-    `gate`, which may hold requests other than replica fetches, count for new connections.
+    `new_gate`, which makes what may hold a link's other requests, count for new connections.
     """
 
     throttle: SideThrottle
@@ -82,7 +82,7 @@ class Side:
     fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
     connect_seconds: float = CONNECT_SECONDS
     turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
-    gate: RequestGate | None = None
+    new_gate: Callable[[Holder], RequestGate] | None = None
     held: HeldFetches = field(init=False)
 
     def __post_init__(self) -> None:

@@ -43,6 +43,9 @@ class SharedRates(Protocol):
     def shared(self) -> Mapping[str, Terms]:
         """Return the rates that are shared now, with the ids of the brokers whose sidecars share each."""
 
+    def asked_for(self, name: str) -> bool:
+        """Note that another sidecar asks for a rate that is not shared here. Returns whether it is from now on."""
+
     def demand(self, name: str, share: float) -> float:
         """Return what this sidecar would use of a rate, while it may use `share`. Called at each tick."""
 
@@ -121,6 +124,9 @@ class Exchange:
         loans, refused = {}, {}
         is_known = False
         for name, said in request.rates.items():
+            if name not in self.shares and any(user.asked_for(name) for user in self._users):
+                self._take_terms()
+                self._changed.set()
             share = self.shares.get(name)
             if share is None:
                 refused[name] = "unknown_rate"

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import MAX_BODY_BYTES, AdminServer
 from proxy.config.address import Address
+from proxy.config.client_limits import ClientLimitTable
 from proxy.config.load import parse_config
 from proxy.config.reader import ConfigError
 from proxy.config.tables import Config, ThrottleTable
@@ -39,11 +40,15 @@ class Sidecar:
     throttle: LayeredThrottle = field(init=False)
     history: History = field(init=False)
     fleet: Fleet = field(init=False)
+    client_limits: tuple[ClientLimitTable, ...] = ()
 
     def __post_init__(self) -> None:
         self.throttle = LayeredThrottle(parse_config(FULL).throttle, self.applied.append)
         self.history = History([], MovedClock(7.0))
         self.fleet = Fleet(Config(broker_id=1), lambda: {}, self.status, MovedClock())
+
+    def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
+        self.client_limits = tuple(tables)
 
     async def not_ready(self) -> list[str]:
         return self.reasons
@@ -243,6 +248,44 @@ async def test_admin_connections_beyond_the_limit_close_the_oldest_and_the_next_
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
     for _, writer in silent:
         writer.close()
+
+
+SINKS = {"client_id": "connector-consumer-*", "record.rate.limit": 1000, "per": "connector"}
+
+
+async def test_limits_are_shown_replaced_merged_and_removed(client: Client) -> None:
+    assert await client.call("GET", "/v1/limits") == (200, {"client": []})
+    assert await client.call("PUT", "/v1/limits", {"client": [SINKS]}) == (200, {"client": [SINKS]})
+    more = {"client_id": "mine", "byte.rate.limit": 5.5}
+    change = {"client": [{"client_id": "connector-consumer-*", "per": "connector", "record.rate.limit": 5}, more]}
+    merged = {"client": [{**SINKS, "record.rate.limit": 5}, more]}
+    assert await client.call("PATCH", "/v1/limits", change) == (200, merged)
+    change = {"client": [{"client_id": "mine", "byte.rate.limit": None}]}
+    assert (await client.call("PATCH", "/v1/limits", change))[1]["client"][1] == {"client_id": "mine"}
+    assert await client.call("DELETE", "/v1/limits") == (200, {"client": []})
+    assert client.sidecar.client_limits == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ([], "body"),
+        ({"clients": []}, "body"),
+        ({"client": {}}, "client"),
+        ({"client": [{}]}, "client[0]"),
+        ({"client": [5]}, "client[0]"),
+        ({"client": [{"client_id": 5}]}, "client[0]"),
+        ({"client": [{"client_id": "a", "record.rate.limit": 0}]}, "record.rate.limit"),
+        ({"client": [{"client_id": "a", "rate": 0}]}, "rate"),
+    ],
+)
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+async def test_limits_that_are_wrong_change_nothing(client: Client, method: str, body: object, field: str) -> None:
+    await client.call("PUT", "/v1/limits", {"client": [SINKS]})
+    status, answer = await client.call(method, "/v1/limits", body)
+    assert status == 400
+    assert field in answer["field"]
+    assert await client.call("GET", "/v1/limits") == (200, {"client": [SINKS]})
 
 
 async def test_admin_question_about_shares_is_answered(client: Client) -> None:

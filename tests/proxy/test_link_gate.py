@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from protocol.framing import Pending, RequestBegins
 from protocol.request_head import RequestHead
 from protocol.response_scanner import Buffer
 from protocol.steps import Steps
-from proxy.relay.outcomes import Hold, Outcome, Pass
+from proxy.relay.outcomes import Answer, Hold, Outcome, Pass
 from tests.fakes.relaying import Relaying, no_steps, relaying, round_trip
 from tests.protocol.wire import CONSUMER, fetch, produce, request, response
 from tests.proxy.test_link_passthrough import random_requests, send_in_pieces
@@ -49,19 +50,50 @@ class Gate:
     holds: Callable[[], bool] = lambda: True
     until: float = FAR
     readers: deque[Reader] = field(default_factory=deque)
+    watchers: deque[Watcher] = field(default_factory=deque)
+    answers: deque[bytes] = field(default_factory=deque)
+    was_gone: int = 0
 
     def may_hold(self, head: RequestHead) -> bool:
         return head.api_key in self.api_keys
 
-    def arrived(self, head: RequestHead) -> Pass | Hold:
-        self.asked.append((head.api_key, head.correlation_id))
+    def arrived(self, request: RequestBegins) -> Pass | Hold:
+        self.asked.append((request.head.api_key, request.head.correlation_id))
         return Hold(self.until, self.again) if self.holds() else self.passed()
 
     def again(self) -> Steps[Outcome]:
+        if self.answers:
+            answer = self.answers.popleft()
+            return no_steps(Answer(Pending(int.from_bytes(answer[4:8], "big"), answer=answer)))
         return no_steps(self.passed())
 
     def passed(self) -> Pass:
-        return Pass(self.readers.popleft() if self.readers else None)
+        return Pass(
+            self.readers.popleft() if self.readers else None, self.watchers.popleft() if self.watchers else None
+        )
+
+    def gone(self) -> None:
+        self.was_gone += 1
+
+
+@dataclass
+class Watcher:
+    """Sees a request's bytes."""
+
+    seen: bytes = b""
+    done: bool = False
+
+    def receive(self, view: memoryview) -> int:
+        self.seen += bytes(view)
+        self.done = len(self.seen) == 4 + int.from_bytes(self.seen[:4], "big")
+        assert len(self.seen) <= 4 + int.from_bytes(self.seen[:4], "big")
+        return len(view)
+
+
+def gated(relay: Relaying, gate: Gate) -> Gate:
+    """Have all links ask `gate`."""
+    relay.relay.new_gate = lambda link: gate
+    return gate
 
 
 def release(relay: Relaying) -> None:
@@ -85,7 +117,7 @@ def has_held(relay: Relaying) -> bool:
 @pytest.mark.parametrize("first", [0, 2, 9, 20])
 async def test_a_request_that_streams_is_held_at_its_first_byte(held: bytes, first: int) -> None:
     async with relaying() as relay:
-        relay.relay.gate = Gate()
+        gated(relay, Gate())
         client, broker = await relay.connect()
         await client.send(request(3, 0, 1) + held[:first])
         await broker.expect(request(3, 0, 1))
@@ -102,7 +134,7 @@ async def test_a_request_that_streams_is_held_at_its_first_byte(held: bytes, fir
 
 async def test_a_held_request_goes_when_its_time_has_come() -> None:
     async with relaying() as relay:
-        relay.relay.gate = Gate(until=relay.relay.clock() + 0.01)
+        gated(relay, Gate(until=relay.relay.clock() + 0.01))
         client, broker = await relay.connect()
         await client.send(produce(1, 1) + request(3, 0, 2))
         await broker.expect(produce(1, 1) + request(3, 0, 2))
@@ -110,7 +142,7 @@ async def test_a_held_request_goes_when_its_time_has_come() -> None:
 
 async def test_other_requests_are_not_asked_about() -> None:
     async with relaying() as relay:
-        relay.relay.gate = gate = Gate()
+        gate = gated(relay, Gate())
         client, broker = await relay.connect()
         for number in range(3):
             await round_trip(client, broker, number)
@@ -127,7 +159,7 @@ async def test_requests_in_any_pieces_arrive_byte_for_byte_while_some_are_held(
     rng = random.Random(seed)
     requests, _ = random_requests(rng, 100)
     async with relaying() as relay:
-        relay.relay.gate = gate = Gate(holds=lambda: rng.random() < 0.5, until=0.0)
+        gate = gated(relay, Gate(holds=lambda: rng.random() < 0.5, until=0.0))
         client, broker = await relay.connect()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(send_in_pieces(client, requests, rng))
@@ -140,7 +172,7 @@ async def test_requests_in_any_pieces_arrive_byte_for_byte_while_some_are_held(
 
 async def test_a_drain_gives_a_held_request_back_to_its_client_unsent() -> None:
     async with relaying() as relay:
-        relay.relay.gate = Gate()
+        gated(relay, Gate())
         client, broker = await relay.connect()
         await client.send(produce(1, 1)[:5])
         await client.send(produce(1, 1)[5:] + request(3, 0, 2))
@@ -154,7 +186,7 @@ async def test_a_drain_gives_a_held_request_back_to_its_client_unsent() -> None:
 
 async def test_a_client_that_goes_while_its_request_is_held_is_not_forwarded_for() -> None:
     async with relaying() as relay:
-        relay.relay.gate = Gate()
+        gated(relay, Gate())
         client, broker = await relay.connect()
         await client.send(produce(1, 1))
         await relay.until(lambda: has_held(relay))
@@ -169,7 +201,7 @@ async def test_a_client_that_goes_while_its_request_is_held_is_not_forwarded_for
 async def test_a_response_passes_its_observer() -> None:
     async with relaying() as relay:
         readers = [Reader(), Reader()]
-        relay.relay.gate = Gate(holds=lambda: False, readers=deque(readers))
+        gated(relay, Gate(holds=lambda: False, readers=deque(readers)))
         client, broker = await relay.connect()
         sent = produce(1, 1) + request(3, 0, 2) + produce(3, 0) + produce(4, 1)
         await client.send(sent)
@@ -181,3 +213,64 @@ async def test_a_response_passes_its_observer() -> None:
         # The one without an answer took the second reader with it.
         assert [reader.seen for reader in readers] == [response(1, b"one"), b""]
         await round_trip(client, broker, 5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_each_request_is_watched_to_its_last_byte_and_no_further(seed: int) -> None:
+    rng = random.Random(seed)
+    sent = [produce(number, 1, records=b"r" * rng.choice((20, 3000, 400_000))) for number in range(1, 9)]
+    between = [request(3, 0, 100 + number) for number in range(8)]
+    watchers = [Watcher() for _ in sent]
+    async with relaying() as relay:
+        gated(relay, Gate(holds=lambda: rng.random() < 0.5, until=0.0, watchers=deque(watchers)))
+        client, broker = await relay.connect()
+        data = b"".join(one for pair in zip(sent, between, strict=True) for one in pair)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(send_in_pieces(client, data, rng))
+            at_broker = tasks.create_task(broker.receive(len(data)))
+        assert at_broker.result() == data
+        assert [(watcher.seen, watcher.done) for watcher in watchers] == [(one, True) for one in sent]
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        pytest.param(fetch(2, CONSUMER, version=12), id="small"),
+        pytest.param(produce(2, 0), id="acks=0"),
+        pytest.param(produce(2, -1, records=b"r" * 400_000), id="large"),
+    ],
+)
+async def test_a_request_that_is_answered_here_does_not_reach_the_broker(held: bytes) -> None:
+    async with relaying() as relay:
+        gate = gated(relay, Gate(answers=deque([response(2, b"mine")])))
+        client, broker = await relay.connect()
+        await client.send(request(3, 0, 1))
+        sending = asyncio.create_task(client.send(held + request(3, 0, 3)))
+        await broker.expect(request(3, 0, 1))
+        await relay.until(lambda: has_held(relay))
+        release(relay)
+        await asyncio.sleep(0)
+        await broker.send(response(1, b"theirs"))  # which was asked for before
+        await client.expect(response(1, b"theirs") + response(2, b"mine"))
+        await broker.expect(request(3, 0, 3))
+        await sending
+        await broker.send(response(3))
+        await client.expect(response(3))
+        await round_trip(client, broker, 4)
+        client.close()
+        broker.close()
+        await relay.until(lambda: gate.was_gone)
+
+
+async def test_links_that_are_open_get_a_gate_too() -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        await client.send(produce(1, 1, records=b"r" * 50_000)[:30_000])
+        await broker.expect(produce(1, 1, records=b"r" * 50_000)[:30_000])
+        gate = gated(relay, Gate(holds=lambda: False))
+        for link in relay.listener.links:
+            link.use_gate()
+            link.use_gate()
+        await client.send(produce(1, 1, records=b"r" * 50_000)[30_000:] + produce(2, 1))
+        await broker.expect(produce(1, 1, records=b"r" * 50_000)[30_000:] + produce(2, 1))
+        assert gate.asked == [(PRODUCE, 2)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.config.address import Address
+from proxy.config.client_limits import ClientLimitTable
 from proxy.config.tables import ThrottleTable
 from proxy.log import EventLog
 from proxy.shares.messages import ShareAnswer
@@ -176,8 +177,12 @@ class MadeUp:
         self.others = _Fleet()
         self.history, self.fleet = cast(History, self.samples), cast(Fleet, self.others)
         self.told: dict[str, Any] = status()
+        self.client_limits: tuple[ClientLimitTable, ...] = ()
         self.asked = 0
         self.fails = False
+
+    def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
+        self.client_limits = tuple(tables)
 
     async def set_throttle(self) -> None:
         await self.throttle.merge({LEADER_RATE: 5 * MB, "topics": {"orders": {LEADER_REPLICAS: "*"}}})

@@ -34,6 +34,9 @@ class User:
     def shared(self) -> Mapping[str, Terms]:
         return self.terms
 
+    def asked_for(self, name: str) -> bool:
+        return False
+
     def demand(self, name: str, share: float) -> float:
         return self.wanted
 

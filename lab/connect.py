@@ -1,0 +1,93 @@
+"""Kafka Connect in standalone mode beside a cluster: a worker with connectors, and their files.
+
+    with KraftCluster(brokers=1, routes=Route.INGRESS) as cluster:
+        servers = through_sidecar(cluster, 1)
+        worker = start_connect(cluster, servers, tmp_path, [file_sink("files", "orders", tmp_path / "orders.txt")])
+        ...
+        worker.stop()
+
+The jars are of the same version as the newest broker's, and are fetched when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lab import jars
+from lab.cluster import Cluster
+from lab.network import LOOPBACK
+from lab.processes import Process
+from lab.settings import properties_text
+
+_CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
+_MIRROR_CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
+
+Connector = Mapping[str, object]
+"""A connector's configuration by Kafka's names; `name` is one of them."""
+
+
+def connect_jars(version: str) -> list[Path]:
+    """Return the jars that Connect has beside those of a broker, fetched and checked first where they are missing."""
+    return jars.ensure(f"connect-{version}")
+
+
+def through_sidecar(cluster: Cluster, broker_id: int) -> str:
+    """Return the address at which clients reach a broker, and stay, through its sidecar."""
+    return f"{LOOPBACK}:{cluster.places[broker_id].advertised}"
+
+
+def file_sink(name: str, topic: str, file: Path, **more: object) -> Connector:
+    """Write a topic's values to a file, one a line."""
+    kind = "org.apache.kafka.connect.file.FileStreamSinkConnector"
+    return {"name": name, "connector.class": kind, "tasks.max": 1, "topics": topic, "file": file, **more}
+
+
+def file_source(name: str, topic: str, file: Path, **more: object) -> Connector:
+    """Read a file's lines into a topic."""
+    kind = "org.apache.kafka.connect.file.FileStreamSourceConnector"
+    return {"name": name, "connector.class": kind, "tasks.max": 1, "topic": topic, "file": file, **more}
+
+
+def mirror_source(name: str, source: str, target: str, topic: str, **more: object) -> Connector:
+    """MirrorMaker 2's flow of one topic from `source` to `target`, which may be one cluster: it is renamed."""
+    return {
+        "name": name,
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "tasks.max": 1,
+        "source.cluster.alias": "A",
+        "target.cluster.alias": "B",
+        "source.cluster.bootstrap.servers": source,
+        "target.cluster.bootstrap.servers": target,
+        "topics": topic,
+        "replication.factor": 1,
+        "offset-syncs.topic.replication.factor": 1,
+        "sync.topic.acls.enabled": False,
+        "key.converter": _MIRROR_CONVERTER,
+        "value.converter": _MIRROR_CONVERTER,
+        **more,
+    }
+
+
+def start_connect(cluster: Cluster, servers: str, folder: Path, connectors: Sequence[Connector]) -> Process:
+    """Start a worker with these connectors; its files are in `folder`. It ends with the cluster, or by `stop`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    worker = {
+        "bootstrap.servers": servers,
+        "key.converter": _CONVERTER,
+        "value.converter": _CONVERTER,
+        "offset.storage.file.filename": folder / "offsets",
+        "offset.flush.interval.ms": 1000,
+        "listeners": f"http://{LOOPBACK}:0",
+        "plugin.discovery": "only_scan",  # Connect's own plug-ins have no service files in part
+    }
+    files = [_written(folder / "worker.properties", worker)]
+    files += [_written(folder / f"{one['name']}.properties", one) for one in connectors]
+    main_class = "org.apache.kafka.connect.cli.ConnectStandalone"
+    more = connect_jars(cluster.version)
+    return cluster.java_tool("connect", main_class, files, seconds=None, more_jars=more, log_level="info")
+
+
+def _written(file: Path, properties: Mapping[str, object]) -> str:
+    file.write_text(properties_text(properties))
+    return str(file)

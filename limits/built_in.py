@@ -1,0 +1,105 @@
+"""The limiters that are always there: KIP-731's two, and the one for bytes from its future work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Final
+
+from limits.rate_limiter import Batch, Option, RateLimiter
+
+LATE_SECONDS: Final = 0.05
+"""How late the next batch may come after the end of a pause and still count as on time.
+
+Without this, each way to the broker and back would be lost, as the pause begins only when the answer has come. What is
+gained by it never is more than the limit allows in this time.
+"""
+
+
+class PacedLimiter:
+    """Spreads units evenly: each takes 1 / limit seconds, and the pause is what they have not taken yet.
+
+    So the pause is the shortest that keeps to the limit. What was not used in the past is not made up for.
+    """
+
+    option: ClassVar[Option]
+
+    def __init__(self) -> None:
+        self._limit: float | None = None
+        self._free_at = float("-inf")  # when all units so far have had their time
+        self._clock: Callable[[], float] = lambda: 0.0
+        self.used_seconds = 0.0
+        """The time that all units so far take."""
+
+    def config(self) -> Sequence[Option]:
+        """One option: the limit. Without it there is no pause."""
+        return (self.option,)
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Take the limit. In the middle of a pause, what is still owed is spread anew."""
+        limit = settings.get(self.option.name)
+        owed = 0.0 if self._limit is None else self.throttle_time() * self._limit
+        self._limit = limit if isinstance(limit, (int, float)) else None
+        if owed:
+            self._free_at = self._clock() + (owed / self._limit if self._limit is not None else 0.0)
+
+    def start(self, clock: Callable[[], float]) -> None:
+        """Begin without a debt."""
+        self._clock = clock
+
+    def accumulate(self, batches: Sequence[Batch]) -> None:
+        """Add the time that these batches take."""
+        if self._limit is None:
+            return
+        units = self._units(batches)
+        if units:
+            now = self._clock()
+            begin = self._free_at if now - self._free_at <= LATE_SECONDS else now
+            self._free_at = begin + units / self._limit
+            self.used_seconds += units / self._limit
+
+    def throttle_time(self) -> float:
+        """Return the time that is still to be taken."""
+        return max(0.0, self._free_at - self._clock())
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def _units(self, batches: Sequence[Batch]) -> int:
+        raise NotImplementedError
+
+
+class RecordRateLimiter(PacedLimiter):
+    """At most `record.rate.limit` records a second."""
+
+    option = Option("record.rate.limit", float, "the most records a second", least=0.001)
+
+    def _units(self, batches: Sequence[Batch]) -> int:
+        return sum([batch.records for batch in batches])
+
+
+class RecordBatchRateLimiter(PacedLimiter):
+    """At most `record.batch.rate.limit` Fetch answers or Produce requests with records a second."""
+
+    option = Option(
+        "record.batch.rate.limit",
+        float,
+        "the most Fetch answers or Produce requests with records a second",
+        least=0.001,
+    )
+
+    def _units(self, batches: Sequence[Batch]) -> int:
+        return 1 if any(batch.records for batch in batches) else 0
+
+
+class ByteRateLimiter(PacedLimiter):
+    """At most `byte.rate.limit` bytes of records a second, as on the wire."""
+
+    option = Option("byte.rate.limit", float, "the most bytes of records a second, as on the wire", least=0.001)
+
+    def _units(self, batches: Sequence[Batch]) -> int:
+        return sum([batch.size for batch in batches])
+
+
+BUILT_IN: Final[Mapping[str, Callable[[], RateLimiter]]] = {
+    limiter.__name__: limiter for limiter in (RecordRateLimiter, RecordBatchRateLimiter, ByteRateLimiter)
+}

@@ -1,0 +1,175 @@
+"""What clients of one rule share: the limiters, and whose turn it is after a pause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from limits.guarded import GuardedLimiter
+from limits.rate_limiter import Batch
+from limits.rules import Rule
+from limits.slowed_clock import SlowedClock
+
+TURN_SECONDS: Final = 0.05
+"""How long the next one in line waits for the answer to the one before it, which may bring the next pause."""
+
+_MOST_TOPICS: Final = 1000  # of which it is remembered whether they count
+
+
+class Waiting(Protocol):
+    """A connection, one request of which waits."""
+
+    def wake(self) -> None:
+        """Ask again, soon."""
+
+
+class Group:
+    """The limiters of one rule, for one client or for those that share them.
+
+    `clock` gives seconds. `on_fault` is told the name of a limiter that was disabled, and why.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        clock: Callable[[], float],
+        on_fault: Callable[[str, str], None],
+        on_use: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.rule = rule
+        self._clock = clock
+        self._slowed = SlowedClock(clock)
+        self._on_fault = on_fault
+        self._on_use = on_use
+        self.rests = False
+        """Whether nobody uses it now. When somebody does, `on_use` is called."""
+        self.used = 0.0
+        """Seconds of the whole limit that were used so far: in each real second as many as the part that is used."""
+        self._limiters: dict[str, GuardedLimiter] = {}
+        self._exempted: dict[str, bool] = {}
+        self._add_limiters()
+        self._line: dict[Waiting, tuple[int, int]] = {}  # rank, then who came first
+        self._tickets = 0
+        self._under_way: tuple[Waiting, float] | None = None  # who went last after a wait, and when
+
+    @property
+    def share(self) -> float:
+        """The part of the limits that is to be used here."""
+        return self._slowed.speed
+
+    @share.setter
+    def share(self, share: float) -> None:
+        self._slowed.speed = share
+        self.wake_all()
+
+    @property
+    def limits(self) -> bool:
+        """Whether it has a limiter that may do something."""
+        return bool(self._limiters)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a request waits."""
+        return bool(self._line)
+
+    def configure(self, rule: Rule) -> None:
+        """Take a changed rule with limiters of the same names."""
+        self.rule = rule
+        self._exempted.clear()
+        for named in rule.limiters:
+            if named.name in self._limiters:
+                self._limiters[named.name].configure(named.settings)
+        self._add_limiters()
+        self.wake_all()
+
+    def accumulate(self, batches: Sequence[Batch]) -> None:
+        """Account for one answer or request. Where nothing counts, nothing is told to the limiters."""
+        if not self._limiters:
+            return
+        counted = [batch for batch in batches if not self._exempts(batch.topic)]
+        if not counted:
+            return
+        most = 0.0
+        for limiter in self._limiters.values():
+            known = limiter.used_seconds
+            before = limiter.throttle_time() if known is None else known
+            limiter.accumulate(counted)
+            after = limiter.throttle_time() if known is None else limiter.used_seconds
+            most = max(most, (after or 0.0) - before)
+        self.used += most
+        if self.rests:
+            self.rests = False
+            self._on_use()
+
+    def pause(self) -> float:
+        """Return how many seconds the next request has to wait: the longest of the limiters' pauses."""
+        longest = 0.0
+        for limiter in self._limiters.values():
+            longest = max(longest, limiter.throttle_time())
+        return longest / self._slowed.speed
+
+    def asks(self, who: Waiting, rank: int) -> float:
+        """Return how many seconds `who` has to wait before it asks again; 0 where it may go.
+
+        Who has to wait is in line until it may go, or leaves.
+        """
+        wait = self.pause()
+        if not wait and (self._line or self._under_way is not None):
+            wait = self._turn(who, rank)
+        if wait and who not in self._line:
+            self._tickets += 1
+            self._line[who] = rank, self._tickets
+        return wait
+
+    def goes(self, who: Waiting) -> None:
+        """Note that the request of `who` goes now. The next one in line waits for its answer, for a moment."""
+        if self._line.pop(who, None) is not None:
+            self._under_way = who, self._clock()
+
+    def leaves(self, who: Waiting) -> None:
+        """Note that `who` waits no more: its answer has come, or its connection has ended."""
+        self._line.pop(who, None)
+        if self._under_way is not None and self._under_way[0] is who:
+            self._under_way = None
+            if self._line and not self.pause():
+                self._first().wake()
+
+    def wake_all(self) -> None:
+        """Have all ask again, as something changed."""
+        for who in list(self._line):
+            who.wake()
+
+    def close(self) -> None:
+        """End the limiters, and let go who waits."""
+        for limiter in self._limiters.values():
+            limiter.close()
+        self.wake_all()
+
+    def _add_limiters(self) -> None:
+        """Start the limiters that were not started, but for built-in ones without a limit: these cost nothing."""
+        for one in self.rule.limiters:
+            if one.name not in self._limiters and not one.is_idle:
+                self._limiters[one.name] = GuardedLimiter(
+                    one.name, one.make, one.settings, self._slowed, self._on_fault, is_trusted=one.is_built_in
+                )
+
+    def _exempts(self, topic: str) -> bool:
+        known = self._exempted.get(topic)
+        if known is None:
+            if len(self._exempted) >= _MOST_TOPICS:
+                self._exempted.clear()
+            known = self._exempted[topic] = self.rule.exempts(topic)
+        return known
+
+    def _turn(self, who: Waiting, rank: int) -> float:
+        """Return how long `who` has to wait for its turn, where others wait too."""
+        if self._under_way is not None:
+            left = self._under_way[1] + TURN_SECONDS - self._clock()
+            if left > 0 and self._under_way[0] is not who:
+                return left
+        mine = self._line.get(who, (rank, math.inf))
+        return TURN_SECONDS if min(self._line.values(), default=mine) < mine else 0.0
+
+    def _first(self) -> Waiting:
+        return min(self._line, key=self._line.__getitem__)

@@ -1,0 +1,75 @@
+"""What KIP-731's task metrics tell of a client: its record rate, and the part of the time that it was throttled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+WINDOW_SECONDS: Final = 30
+"""Whole seconds that the figures are taken over; the one under way is not among them."""
+
+
+class TaskRates:
+    """Counts of one client by second of `clock`. It keeps at most WINDOW_SECONDS + 1 of them."""
+
+    __slots__ = ("_begin", "_clock", "_records", "_throttled", "_throttled_until", "records", "throttled_seconds")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._begin = clock()
+        self._records: dict[int, int] = {}
+        self._throttled: dict[int, float] = {}
+        self._throttled_until = self._begin
+        self.records = 0
+        """All records so far."""
+        self.throttled_seconds = 0.0
+        """The time throttled so far."""
+
+    def add(self, records: int) -> None:
+        """Count records that have passed."""
+        self.records += records
+        second = int(self._clock())
+        self._forget(second)
+        self._records[second] = self._records.get(second, 0) + records
+
+    def throttled(self, begin: float, end: float) -> None:
+        """Note that the client was kept waiting from `begin` to `end`. What overlaps earlier times counts once."""
+        begin = max(begin, self._throttled_until)
+        if end <= begin:
+            return
+        self._throttled_until = end
+        self.throttled_seconds += end - begin
+        self._forget(int(self._clock()))
+        begin = max(begin, int(end) - WINDOW_SECONDS)
+        while begin < end:
+            second = int(begin)
+            stop = min(second + 1, end)
+            self._throttled[second] = self._throttled.get(second, 0.0) + stop - begin
+            begin = stop
+
+    def average(self) -> float:
+        """Return records/s over the window, or over the client's life where that is shorter."""
+        return sum(self._in_window(self._records).values()) / self._window_length()
+
+    def most(self) -> float:
+        """Return the records of the greatest second in the window."""
+        return max(self._in_window(self._records).values(), default=0)
+
+    def throttled_ratio(self) -> float:
+        """Return the part of the window in which the client was kept waiting: 0 to 1."""
+        return min(1.0, sum(self._in_window(self._throttled).values()) / self._window_length())
+
+    def _in_window(self, by_second: dict[int, int] | dict[int, float]) -> dict[int, float]:
+        now = int(self._clock())
+        return {second: value for second, value in by_second.items() if now - WINDOW_SECONDS <= second < now}
+
+    def _window_length(self) -> float:
+        now = int(self._clock())
+        return max(1.0, now - max(now - WINDOW_SECONDS, self._begin))
+
+    def _forget(self, now: int) -> None:
+        for by_second in (self._records, self._throttled):
+            for second in list(by_second):
+                if second >= now - WINDOW_SECONDS:
+                    break
+                del by_second[second]

@@ -1,0 +1,76 @@
+"""The throttle_time_ms of a Produce response (ProduceResponse.json), which is its last field."""
+
+import struct
+from typing import Final
+
+from protocol.errors import MalformedFrame
+from protocol.fetch_versions import TOPIC_ID_SIZE
+from protocol.header import SIZE
+from protocol.primitives import CLASSIC, COMPACT, STRING_LENGTH
+from protocol.varint import after_tags, read_unsigned_varint
+
+_FIRST_FLEXIBLE: Final = 9
+_FIRST_WITH_TOPIC_IDS: Final = 13
+_LAST_KNOWN: Final = 13
+_PARTITION: Final = struct.Struct(">ihqqq")  # index, error_code, base_offset, log_append_time_ms, log_start_offset
+_BATCH_INDEX_SIZE: Final = 4
+_FIRST_KNOWN: Final = 5  # of the partitions' layout
+_FIRST_WITH_RECORD_ERRORS: Final = 8
+
+
+def with_throttle_time(frame: bytes, version: int, milliseconds: int) -> bytes:
+    """Return a Produce response v5 to v13 (with its size) in which the client waits for `milliseconds` at least.
+
+    A response that cannot be read is returned as it is.
+    """
+    if not _FIRST_KNOWN <= version <= _LAST_KNOWN or milliseconds <= 0:
+        return frame
+    try:
+        at = _throttle_time_at(frame, version)
+    except (MalformedFrame, IndexError, struct.error):
+        return frame
+    if not 0 < at <= len(frame) - SIZE.size or SIZE.unpack_from(frame, at)[0] >= milliseconds:
+        return frame
+    return frame[:at] + SIZE.pack(milliseconds) + frame[at + SIZE.size :]
+
+
+def _throttle_time_at(frame: bytes, version: int) -> int:
+    at = 2 * SIZE.size
+    if version < _FIRST_FLEXIBLE:
+        topics, at = CLASSIC.read_count(frame, at, 1)
+        for _ in range(topics):
+            _, at = CLASSIC.read_string(frame, at)
+            partitions, at = CLASSIC.read_count(frame, at, 1)
+            for _ in range(partitions):
+                at += _PARTITION.size
+                if version >= _FIRST_WITH_RECORD_ERRORS:
+                    errors, at = CLASSIC.read_count(frame, at, 1)
+                    for _ in range(errors):
+                        at = _after_nullable(frame, at + _BATCH_INDEX_SIZE)
+                    at = _after_nullable(frame, at)
+        return at
+    at = after_tags(frame, at)
+    topics, at = COMPACT.read_count(frame, at, 1)
+    for _ in range(topics):
+        if version >= _FIRST_WITH_TOPIC_IDS:
+            at += TOPIC_ID_SIZE
+        else:
+            _, at = COMPACT.read_string(frame, at)
+        partitions, at = COMPACT.read_count(frame, at, 1)
+        for _ in range(partitions):
+            at += _PARTITION.size
+            errors, at = COMPACT.read_count(frame, at, 1)
+            for _ in range(errors):
+                at = after_tags(frame, _after_compact_nullable(frame, at + _BATCH_INDEX_SIZE))
+            at = after_tags(frame, _after_compact_nullable(frame, at))
+        at = after_tags(frame, at)
+    return at
+
+
+def _after_nullable(frame: bytes, at: int) -> int:
+    return at + STRING_LENGTH.size + max(0, int(STRING_LENGTH.unpack_from(frame, at)[0]))
+
+
+def _after_compact_nullable(frame: bytes, at: int) -> int:
+    length_and_one, at = read_unsigned_varint(frame, at)
+    return at + max(0, length_and_one - 1)

@@ -1,0 +1,275 @@
+"""Counts the records of one Fetch answer or one Produce request while its bytes pass, in chunks of any size.
+
+No record is read, and nothing is kept but a few bytes of the head that a chunk cuts off and two figures for each topic.
+The layouts are those of Kafka's FetchResponse.json, v0 to v18, and ProduceRequest.json, v0 to v13.
+"""
+
+import struct
+from collections.abc import Generator
+from typing import Final, TypeAlias
+
+from protocol.batch_counter import BatchCounter
+from protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, FETCH_VERSIONS, TOPIC_ID_SIZE, FetchVersion
+from protocol.header import FETCH, PRODUCE, SIZE
+from protocol.primitives import LONGEST_STRING
+from protocol.varint import LONGEST_VARINT
+
+MOST_PARTITIONS: Final = 20_000
+"""With more partitions in one frame the rest is not counted, as each takes some microseconds."""
+
+MOST_TOPICS: Final = 1_000
+"""The most topics that are counted one by one; the records of the others are counted under no name."""
+
+LAST_PRODUCE_VERSION: Final = 13
+_FIRST_TRANSACTIONAL_PRODUCE: Final = 3
+_FIRST_FLEXIBLE_PRODUCE: Final = 9
+_FIRST_PRODUCE_WITH_TOPIC_IDS: Final = 13
+
+_INT16: Final = struct.Struct(">h")
+_ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_FIXED_HEADER_SIZE: Final = 8
+
+Structure: TypeAlias = Generator[int, bytes, None]
+"""Reads a frame. It yields n > 0 to be sent the next n bytes, and n < 0 to have -n bytes skipped."""
+
+
+class _NotCounted(Exception):
+    """The frame cannot be read any further; the argument is the reason."""
+
+
+class RecordCounts:
+    """Counts one frame. Feed `receive` from the size prefix on, until `done`.
+
+    It never raises: what cannot be read is not counted, and `fault` then has the reason, one of `frame` (lengths do not
+    add up), `partitions` (too many) and `batch` (a length that no batch has; only its partition is not counted).
+    """
+
+    __slots__ = (
+        "_batches",
+        "_by_id",
+        "_held",
+        "_left",
+        "_partitions",
+        "_skip",
+        "_starts_at_zero",
+        "_structure",
+        "_topic",
+        "_unread",
+        "_wanted",
+        "fault",
+        "frame_size",
+        "topics",
+    )
+
+    def __init__(self, structure: str, version: int) -> None:
+        """`structure` is "fetch" for a Fetch answer, "produce" for a Produce request."""
+        self.topics: dict[bytes, list[int]] = {}
+        """[records, bytes of whole batches] by topic name; by id from Fetch v13 and Produce v13 on."""
+        self.fault: str | None = None
+        self.frame_size = 0
+        """Bytes with the size prefix; 0 until that has come."""
+        self._left = -1  # bytes of the frame still to come
+        self._unread = 0  # bytes of it that the structure has not taken
+        self._held = bytearray()
+        self._wanted = SIZE.size
+        self._skip = 0
+        self._batches: BatchCounter | None = None
+        self._topic = b""
+        self._partitions = 0
+        self._starts_at_zero = structure == "produce"
+        self._structure: Structure | None = (
+            self._produce(version) if structure == "produce" else self._fetch(FETCH_VERSIONS[version])
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether the frame's last byte was received."""
+        return self._left == 0
+
+    @property
+    def left(self) -> int:
+        """Bytes of the frame still to come; -1 until that is known."""
+        return self._left
+
+    @property
+    def records(self) -> int:
+        """All records so far."""
+        return sum([counted[0] for counted in self.topics.values()])
+
+    def receive(self, view: memoryview) -> int:
+        """Take the next bytes. Returns how many of them are of this frame."""
+        at, end = 0, len(view)
+        if self._left < 0:
+            at = min(SIZE.size - len(self._held), end)
+            self._held += view[:at]
+            if len(self._held) < SIZE.size:
+                return at
+            (self._left,) = SIZE.unpack(self._held)
+            self._left = max(0, self._left)
+            self.frame_size = SIZE.size + self._left
+            self._held = bytearray()
+            self._unread = self._left
+            self._go_on(None)
+        end = min(end, at + self._left)
+        self._left -= end - at
+        while at < end and self._structure is not None:
+            if self._skip:
+                step = min(self._skip, end - at)
+                if self._batches is not None:
+                    self._batches.receive(view, at, at + step)
+                self._skip -= step
+                self._unread -= step
+                at += step
+                if not self._skip:
+                    self._go_on(None)
+            else:
+                step = min(self._wanted - len(self._held), end - at)
+                self._held += view[at : at + step]
+                self._unread -= step
+                at += step
+                if len(self._held) == self._wanted:
+                    data, self._held = bytes(self._held), bytearray()
+                    self._go_on(data)
+        if not self._left and self._structure is not None:
+            self._structure = None
+            self.fault = self.fault or "frame"
+        return end
+
+    def _go_on(self, data: bytes | None) -> None:
+        assert self._structure is not None  # noqa: S101
+        try:
+            wanted = next(self._structure) if data is None else self._structure.send(data)
+        except StopIteration:
+            self._structure = None
+        except _NotCounted as error:
+            self._structure = None
+            self.fault = str(error)
+        else:
+            if abs(wanted) > self._unread:
+                self._structure = None
+                self.fault = "frame"
+            self._wanted, self._skip = (wanted, 0) if wanted > 0 else (0, -wanted)
+
+    # The structures
+
+    def _fetch(self, row: FetchVersion) -> Structure:
+        flexible = row.is_flexible
+        yield SIZE.size
+        if flexible:
+            yield from self._tags()
+        if row.response_head.layout.size:
+            yield row.response_head.layout.size
+        fixed = row.response_partition.layout.size
+        for _ in range((yield from self._count(flexible))):
+            yield from self._begin_topic(flexible, by_id=row.names_topics_by_id)
+            for _ in range((yield from self._partitions_count(flexible))):
+                yield fixed
+                if row.has_aborted_transactions:
+                    transactions = yield from self._count(flexible)
+                    if flexible:
+                        for _ in range(transactions):
+                            yield -ABORTED_TRANSACTION_SIZE
+                            yield from self._tags()
+                    elif transactions:
+                        yield -transactions * ABORTED_TRANSACTION_SIZE
+                if row.has_preferred_read_replica:
+                    yield SIZE.size
+                yield from self._records(flexible)
+                if flexible:
+                    yield from self._tags()
+            if flexible:
+                yield from self._tags()
+
+    def _produce(self, version: int) -> Structure:
+        flexible = version >= _FIRST_FLEXIBLE_PRODUCE
+        yield _FIXED_HEADER_SIZE
+        yield from self._string()  # the client id is not compact in any version
+        if flexible:
+            yield from self._tags()
+            length = (yield from self._varint()) - 1
+            if length > 0:
+                yield -length
+        elif version >= _FIRST_TRANSACTIONAL_PRODUCE:
+            yield from self._string()
+        yield _ACKS_AND_TIMEOUT.size
+        for _ in range((yield from self._count(flexible))):
+            yield from self._begin_topic(flexible, by_id=version >= _FIRST_PRODUCE_WITH_TOPIC_IDS)
+            for _ in range((yield from self._partitions_count(flexible))):
+                yield SIZE.size
+                yield from self._records(flexible)
+                if flexible:
+                    yield from self._tags()
+            if flexible:
+                yield from self._tags()
+
+    def _begin_topic(self, flexible: bool, *, by_id: bool) -> Structure:
+        if by_id:
+            self._topic = yield TOPIC_ID_SIZE
+            return
+        if flexible:
+            length = (yield from self._varint()) - 1
+        else:
+            (length,) = _INT16.unpack((yield _INT16.size))
+        if not 0 <= length <= LONGEST_STRING:
+            raise _NotCounted("frame")
+        self._topic = (yield length) if length else b""
+
+    def _partitions_count(self, flexible: bool) -> Generator[int, bytes, int]:
+        count = yield from self._count(flexible)
+        self._partitions += count
+        if self._partitions > MOST_PARTITIONS:
+            raise _NotCounted("partitions")
+        return count
+
+    def _records(self, flexible: bool) -> Structure:
+        size = (yield from self._varint()) - 1 if flexible else SIZE.unpack((yield SIZE.size))[0]
+        if size <= 0:
+            return
+        self._batches = batches = BatchCounter(size, starts_at_zero=self._starts_at_zero)
+        yield -size
+        self._batches = None
+        if batches.corrupt:
+            self.fault = "batch"
+        if batches.complete:
+            topic = self._topic if self._topic in self.topics or len(self.topics) < MOST_TOPICS else b""
+            counted = self.topics.setdefault(topic, [0, 0])
+            counted[0] += batches.records
+            counted[1] += batches.complete
+
+    def _string(self) -> Structure:
+        (length,) = _INT16.unpack((yield _INT16.size))
+        if length > 0:
+            yield -length
+
+    def _tags(self) -> Structure:
+        for _ in range((yield from self._varint())):
+            yield from self._varint()
+            size = yield from self._varint()
+            if size:
+                yield -size
+
+    def _count(self, flexible: bool) -> Generator[int, bytes, int]:
+        """Read an array's count; 0 where it is null. Each element takes a byte at least."""
+        count = (yield from self._varint()) - 1 if flexible else int(SIZE.unpack((yield SIZE.size))[0])
+        if count > self._unread:
+            raise _NotCounted("frame")
+        return max(0, count)
+
+    def _varint(self) -> Generator[int, bytes, int]:
+        value = 0
+        for index in range(LONGEST_VARINT):
+            (byte,) = yield 1
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                return value
+        raise _NotCounted("frame")
+
+
+def counts_of_answer(api_key: int, version: int) -> RecordCounts | None:
+    """Return a counter for the answer to a request; None where it has no records, or its layout is not known."""
+    return RecordCounts("fetch", version) if api_key == FETCH and version in FETCH_VERSIONS else None
+
+
+def counts_of_request(api_key: int, version: int) -> RecordCounts | None:
+    """Return a counter for a request; None where it has no records, or its layout is not known."""
+    return RecordCounts("produce", version) if api_key == PRODUCE and 0 <= version <= LAST_PRODUCE_VERSION else None

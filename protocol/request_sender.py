@@ -1,0 +1,81 @@
+"""Who sent a Fetch or Produce request, and what an answer of weir's own to it has to fit: read from its first bytes."""
+
+import struct
+from typing import Final, NamedTuple
+
+from protocol.errors import MalformedFrame
+from protocol.fetch_versions import FETCH_VERSIONS
+from protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
+from protocol.varint import after_tags, read_unsigned_varint
+
+_FIRST_TRANSACTIONAL_PRODUCE: Final = 3
+_FIRST_FLEXIBLE_PRODUCE: Final = 9
+_INT16: Final = struct.Struct(">h")
+_CLIENT_ID_AT: Final = SIZE.size + FIXED_HEADER.size
+
+MOST_START: Final = 1024
+"""Bytes of a request that are looked at: what comes later is not known, and a longer client id is cut off."""
+
+
+class RequestSender(NamedTuple):
+    """What `start`, the first bytes of a request with its size, tells of its sender. Reading it never raises."""
+
+    api_key: int = -1
+    api_version: int = 0
+    start: bytes = b""
+
+    @property
+    def client_id(self) -> bytes | None:
+        """The id as on the wire; None where there is none."""
+        start, at = self.start, _CLIENT_ID_AT + _INT16.size
+        if len(start) < at:
+            return None
+        (length,) = _INT16.unpack_from(start, _CLIENT_ID_AT)
+        return None if length < 0 else start[at : at + length]
+
+    @property
+    def session(self) -> tuple[int, int] | None:
+        """The id and the epoch of a Fetch's session (v7+); (0, -1), which is none, in earlier versions.
+
+        None where it is not known.
+        """
+        try:
+            return _session(self.api_version, self.start, self._body_at) if self.api_key == FETCH else None
+        except MalformedFrame:  # the broker judges it
+            return None
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether it is a Produce request with a transactional id."""
+        try:
+            return self.api_key == PRODUCE and _has_transaction(self.api_version, self.start, self._body_at)
+        except MalformedFrame:
+            return False
+
+    @property
+    def _body_at(self) -> int:
+        return _CLIENT_ID_AT + _INT16.size + len(self.client_id or b"")
+
+
+def _session(api_version: int, start: bytes, at: int) -> tuple[int, int] | None:
+    row = FETCH_VERSIONS.get(api_version)
+    if row is None:
+        return None
+    head = row.request_head
+    if "session_id" not in head.names:
+        return 0, -1
+    if row.is_flexible:
+        at = after_tags(start, at)
+    if at + head.layout.size > len(start):
+        return None
+    fields = dict(zip(head.names, head.layout.unpack_from(start, at), strict=True))
+    return fields["session_id"], fields["session_epoch"]
+
+
+def _has_transaction(api_version: int, start: bytes, at: int) -> bool:
+    if api_version >= _FIRST_FLEXIBLE_PRODUCE:
+        length_and_one, _ = read_unsigned_varint(start, after_tags(start, at))
+        return length_and_one > 0
+    if api_version >= _FIRST_TRANSACTIONAL_PRODUCE and at + _INT16.size <= len(start):
+        return int(_INT16.unpack_from(start, at)[0]) >= 0
+    return False

@@ -1,0 +1,1 @@
+"""Limits for clients on the wire: requests of clients that `[[limits.client]]` names are counted, and held."""

@@ -1,0 +1,158 @@
+"""Holds the next Fetch or Produce of a limited client until its pause is over.
+
+A request is never held for so long that its client gives it up. A Fetch whose pause is longer is then answered without
+records, so its client asks again, and waits again. A Produce goes to the broker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import Final
+
+from limits.clients import Client
+from protocol.fetch_response import encode_fetch_response
+from protocol.fetch_versions import FETCH_VERSIONS
+from protocol.framing import Pending, RequestBegins
+from protocol.header import FETCH, PRODUCE
+from protocol.record_counts import counts_of_answer, counts_of_request
+from protocol.request_head import RequestHead
+from protocol.steps import Steps
+from proxy.limits.counting import HOLD_SECONDS, FetchAnswer, ProduceAnswer, ProduceCount, told_seconds
+from proxy.limits.stage import LimitStage
+from proxy.relay.outcomes import Answer, Hold, Outcome, Pass
+from proxy.relay.side import Holder, Side
+
+FETCH_HOLD_SECONDS: Final = 5.0
+"""How long a Fetch is held at most before it is answered here."""
+
+TRANSACTION_SECONDS: Final = 5.0
+"""How long a transactional Produce is held at most, and the most that its client is told to wait.
+
+A producer has one connection for everything, and transaction.timeout.ms (60 s) goes on meanwhile.
+"""
+
+MOST_TOLD_PRODUCE_SECONDS: Final = 15.0
+"""The most that a producer is told to wait where its pause is longer than a request can be held."""
+
+_MOST_IN_FLIGHT: Final = 5  # requests of a producer (max.in.flight.requests.per.connection)
+_INVALID_FETCH_SESSION_EPOCH: Final = 71
+
+
+class LinkGate:
+    """One link's gate: relay.outcomes.RequestGate, and what waits in the line of a group."""
+
+    def __init__(self, stage: LimitStage, relay: Side, link: Holder) -> None:
+        self._stage = stage
+        self._relay = relay
+        self._link = link
+        self._client: Client | None = None  # of the request that is held or under way
+        self._known: Client | None = None  # the client of `_client_id`
+        self._client_id: bytes | None = None
+        self._known_at = -1
+        self._produces = 0  # requests that wait for an answer
+        self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)  # when the last of them were answered
+
+    def may_hold(self, head: RequestHead) -> bool:
+        """Return whether it is a request that moves records."""
+        return head.api_key == FETCH or head.api_key == PRODUCE
+
+    def arrived(self, request: RequestBegins) -> Pass | Hold:
+        """Hold or pass a request that has come."""
+        client_id = request.sender.client_id
+        if client_id != self._client_id or self._known_at != self._stage.clients.generation:
+            self._client_id, self._known_at = client_id, self._stage.clients.generation
+            self._known = self._stage.client(client_id)
+        client = self._known
+        if client is None:
+            return Pass()
+        now = self._stage.clock()
+        outcome = self._decide(request, client, now, self._held_until(request, now))
+        assert not isinstance(outcome, Answer)  # noqa: S101 - nothing is answered before it was held
+        return outcome
+
+    def wake(self) -> None:
+        """Have the held request decided about again."""
+        self._relay.held.wake((self._link,))
+
+    def gone(self) -> None:
+        """Leave the lines."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.leaves(self)
+
+    def _held_until(self, request: RequestBegins, now: float) -> float:
+        """Return until when a request that comes now may be held (clock seconds).
+
+        A producer may have sent it long ago, behind others that were held: at the earliest when the fifth one before it
+        was answered.
+        """
+        head = request.head
+        if head.api_key == FETCH:
+            return now + FETCH_HOLD_SECONDS
+        sent_at = self._answered[0] if self._produces and len(self._answered) == _MOST_IN_FLIGHT else now
+        return sent_at + (TRANSACTION_SECONDS if request.sender.is_transactional else HOLD_SECONDS)
+
+    def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
+        return self._decide(request, client, since, until)
+        yield
+
+    def _decide(self, request: RequestBegins, client: Client, since: float, until: float) -> Pass | Hold | Answer:
+        self._client = client
+        now = self._stage.clock()
+        wait = client.asks(self)
+        if wait <= 0:
+            client.goes(self)
+            if now > since:
+                client.rates.throttled(since, now)
+            return self._passed(request, client)
+        if now < until or now == since:
+            return Hold(min(now + wait, until), partial(self._again, request, client, since, until))
+        client.rates.throttled(since, now)
+        self.gone()
+        if request.head.api_key == FETCH and (answer := _empty_answer(request, wait)) is not None:
+            self._stage.holds_cut["answered"] += 1
+            return Answer(Pending(request.head.correlation_id, answer=answer))
+        self._stage.holds_cut["passed"] += 1
+        return self._passed(request, client)
+
+    def _passed(self, request: RequestBegins, client: Client) -> Pass:
+        head = request.head
+        if head.api_key == FETCH:
+            counts = counts_of_answer(FETCH, head.api_version)
+            if counts is None:
+                return self._not_counted()
+            return Pass(FetchAnswer(self._stage, client, counts, head.api_version, self.gone))
+        counts = counts_of_request(PRODUCE, head.api_version)
+        if counts is None:
+            return self._not_counted()
+        watcher = ProduceCount(self._stage, client, counts, head.api_version)
+        if not head.expects_response:
+            return Pass(watcher=watcher)
+        self._produces += 1
+        most_told = TRANSACTION_SECONDS if request.sender.is_transactional else MOST_TOLD_PRODUCE_SECONDS
+        return Pass(ProduceAnswer(self._stage, client, head.api_version, most_told, self._produce_answered), watcher)
+
+    def _not_counted(self) -> Pass:
+        self._stage.not_counted["version"] += 1
+        self.gone()
+        return Pass()
+
+    def _produce_answered(self) -> None:
+        self._produces -= 1
+        self._answered.append(self._stage.clock())
+        if not self._produces:
+            self.gone()
+
+
+def _empty_answer(request: RequestBegins, pause: float) -> bytes | None:
+    """Return an answer without records to a Fetch; None where its session or its layout is not known.
+
+    The broker does not see this Fetch, so its session would be one epoch behind: the client is told to begin a new one.
+    """
+    head, session = request.head, request.sender.session
+    if session is None or head.api_version not in FETCH_VERSIONS:
+        return None
+    error = _INVALID_FETCH_SESSION_EPOCH if session[1] > 0 else 0
+    told = max(1, int(1000 * told_seconds(pause)))
+    return encode_fetch_response(head.api_version, head.correlation_id, told, (), error_code=error)

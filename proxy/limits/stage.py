@@ -1,0 +1,55 @@
+"""What all connections of limited clients share, and the counts that metrics show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from limits.clients import Client, Clients
+from limits.rate_limiter import Batch
+from limits.rules import Rule
+from protocol.fetch_versions import TOPIC_ID_SIZE
+from proxy.log import EventLog
+
+LONGEST_CLIENT_ID: Final = 255
+"""Characters of a client id that count: longer ones that begin alike are one client."""
+
+
+class LimitStage:
+    """The limits in force. `clock` gives monotonic seconds; `topic_name` the name of a topic id where it is known."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        log: EventLog,
+        topic_name: Callable[[bytes], bytes | None] = lambda topic_id: None,
+    ) -> None:
+        self.clock = clock
+        self.clients = Clients(clock, self._fault)
+        self.not_counted: Counter[str] = Counter()
+        """Answers and requests that were not counted whole, by reason: `frame`, `partitions`, `batch`, `version`."""
+        self.holds_cut: Counter[str] = Counter()
+        """Requests that went before their pause was over, or were answered without the broker, by which of these."""
+        self._log = log
+        self._topic_name = topic_name
+
+    def configure(self, rules: Sequence[Rule]) -> None:
+        """Put rules in force. What is held is decided about again."""
+        self.clients.configure(rules)
+
+    def client(self, client_id: bytes | None) -> Client | None:
+        """Return the client of an id as on the wire; None where no rule covers it. A missing id is an empty one."""
+        text = b"" if client_id is None else client_id[: 4 * LONGEST_CLIENT_ID]
+        return self.clients.of(text.decode("utf-8", "replace")[:LONGEST_CLIENT_ID])
+
+    def batches(self, topics: dict[bytes, list[int]], *, by_id: bool) -> list[Batch]:
+        """Return what was counted of each topic, under the topics' names."""
+        return [Batch(self._name(topic, by_id), records, size) for topic, (records, size) in topics.items()]
+
+    def _name(self, topic: bytes, by_id: bool) -> str:
+        name = self._topic_name(topic) if by_id and len(topic) == TOPIC_ID_SIZE else topic
+        return "" if name is None else name.decode("utf-8", "replace")
+
+    def _fault(self, client: str, limiter: str, reason: str) -> None:
+        self._log.error("limiter_disabled", client=client, limiter=limiter, reason=reason, effect="it limits no more")

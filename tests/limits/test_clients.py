@@ -1,0 +1,200 @@
+"""Clients, what they share, whose turn it is, and what becomes of them when rules change."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limits.clients import Client, Clients
+from limits.group import TURN_SECONDS
+from limits.rules import NamedLimiter, Rule
+from tests.fakes.clock import MovedClock
+from tests.limits.limiters import Line, Scripted, batches, built_in, rule
+
+SINK = "connector-consumer-s3-{}"
+
+
+def clients(*rules: Rule, clock: MovedClock | None = None, most: int = 1000) -> tuple[Clients, MovedClock, list[str]]:
+    clock = clock or MovedClock()
+    faults: list[str] = []
+    made = Clients(clock, lambda client, limiter, reason: faults.append(f"{client} {limiter}: {reason}"), most)
+    made.configure(rules)
+    return made, clock, faults
+
+
+def client(of: Clients, client_id: str = "mine") -> Client:
+    found = of.of(client_id)
+    assert found is not None
+    return found
+
+
+@given(limits=st.tuples(*[st.none() | st.integers(1, 1000)] * 3), records=st.integers(1, 1000))
+def test_the_pause_is_the_longest_of_the_limiters_and_never_their_sum(
+    limits: tuple[int | None, int | None, int | None], records: int
+) -> None:
+    names = "RecordRateLimiter", "RecordBatchRateLimiter", "ByteRateLimiter"
+    limiters = tuple(built_in(name, limit) for name, limit in zip(names, limits, strict=True))
+    found, _, _ = clients(Rule("*", limiters))
+    pauses = [units / limit for units, limit in zip((records, 1, 100 * records), limits, strict=True) if limit]
+    assert client(found).count(batches(records), 10**4) == pytest.approx(max(pauses, default=0))
+
+
+def test_every_rule_that_covers_a_client_counts() -> None:
+    found, _, _ = clients(rule("*", 1000), rule("connector-*", 100), rule("other", 1))
+    assert client(found, SINK.format(0)).count(batches(50), 1) == pytest.approx(0.5)
+    assert client(found, "mine").count(batches(50), 1) == pytest.approx(0.05)
+
+
+def test_a_client_that_no_rule_covers_is_none() -> None:
+    found, _, _ = clients(rule("connector-*"))
+    assert found.of("mine") is None is found.of("mine")
+
+
+def test_each_task_has_the_limit_or_all_tasks_together() -> None:
+    found, _, _ = clients(rule(SINK.format("*"), 100))
+    client(found, SINK.format(0)).count(batches(50), 1)
+    assert client(found, SINK.format(1)).pause() == 0
+    found, _, _ = clients(rule(SINK.format("*"), 100, per="connector"))
+    client(found, SINK.format(0)).count(batches(50), 1)
+    assert client(found, SINK.format(1)).pause() == pytest.approx(0.5)
+
+
+def test_internal_topics_do_not_count() -> None:
+    found, _, _ = clients(rule(records=100, exempt_topics=("connect-offsets", "__*")))
+    mine = client(found)
+    assert mine.count([*batches(50, topic="connect-offsets"), *batches(50, topic="__consumer_offsets")], 1) == 0
+    assert mine.count([*batches(50, topic="connect-offsets"), *batches(50)], 1) == pytest.approx(0.5)
+
+
+def test_a_share_of_the_limit_is_kept_whatever_limits() -> None:
+    found, clock, _ = clients(rule(records=100))
+    mine = client(found)
+    mine.groups[0].share = 0.25
+    assert mine.count(batches(50), 1) == pytest.approx(2)
+    clock.move(1)
+    mine.groups[0].share = 1.0  # half of what is owed is left
+    assert mine.pause() == pytest.approx(0.25)
+
+
+def test_the_expected_pause_follows_the_answers() -> None:
+    found, clock, _ = clients(rule(records=100))
+    mine = client(found)
+    assert mine.expected_pause(1000) == 0
+    for _ in range(30):
+        clock.move(10)
+        mine.count(batches(50), 1000)
+    clock.move(10)
+    assert mine.expected_pause(2000) == pytest.approx(1.0)
+
+
+def test_requests_of_one_group_go_one_after_the_other_in_their_order() -> None:
+    found, clock, _ = clients(rule(SINK.format("*"), 100, per="connector", priority=(SINK.format(2),)))
+    tasks = [client(found, SINK.format(number)) for number in range(3)]
+    lines = [Line(str(number)) for number in range(3)]
+    tasks[0].count(batches(10), 1)
+    assert [task.asks(line) for task, line in zip(tasks, lines, strict=True)] == [pytest.approx(0.1)] * 3
+    clock.move(0.1)
+    assert tasks[0].asks(lines[0]) == TURN_SECONDS  # another one has priority
+    assert tasks[2].asks(lines[2]) == 0
+    tasks[2].goes(lines[2])
+    assert tasks[0].asks(lines[0]) == pytest.approx(TURN_SECONDS)  # its answer has not come
+    tasks[2].count(batches(10), 1)
+    tasks[2].leaves(lines[2])
+    assert tasks[0].asks(lines[0]) == pytest.approx(0.1)
+    clock.move(0.1)
+    assert tasks[1].asks(lines[1]) == TURN_SECONDS  # who came first goes first
+    assert tasks[0].asks(lines[0]) == 0
+    tasks[0].goes(lines[0])
+    clock.move(TURN_SECONDS)
+    assert tasks[1].asks(lines[1]) == 0  # an answer that does not come holds nobody up for longer
+    tasks[1].goes(lines[1])
+    assert lines[0].woken == 0
+
+
+def test_an_answer_without_records_gives_the_turn_on_at_once() -> None:
+    found, clock, _ = clients(rule(SINK.format("*"), 100, per="connector"))
+    tasks = [client(found, SINK.format(number)) for number in range(2)]
+    lines = [Line(str(number)) for number in range(2)]
+    tasks[0].count(batches(10), 1)
+    for task, line in zip(tasks, lines, strict=True):
+        task.asks(line)
+    clock.move(0.1)
+    assert tasks[0].asks(lines[0]) == 0
+    tasks[0].goes(lines[0])
+    assert tasks[1].asks(lines[1]) > 0
+    tasks[0].count([], 100)
+    tasks[0].leaves(lines[0])
+    assert lines[1].woken == 1
+    assert tasks[1].asks(lines[1]) == 0
+
+
+def test_without_a_limit_nobody_waits_for_a_turn() -> None:
+    found, _, _ = clients(rule("*", per="connector"))
+    assert [client(found, SINK.format(number)).asks(Line()) for number in range(5)] == [0] * 5
+
+
+def test_a_rule_that_changes_goes_on_with_what_is_owed_and_wakes_who_waits() -> None:
+    found, clock, _ = clients(rule(records=100))
+    mine, line = client(found), Line()
+    mine.count(batches(500), 1)
+    assert mine.asks(line) == pytest.approx(5)
+    clock.move(1)
+    found.configure([rule(records=1000)])
+    assert line.woken == 1
+    assert mine.asks(line) == pytest.approx(0.4)
+    assert client(found) is mine
+    found.configure([rule("other", 1)])
+    assert line.woken == 2
+    assert mine.asks(line) == 0
+    assert found.of("mine") is None
+
+
+def test_a_rule_with_other_limiters_begins_anew() -> None:
+    theirs = Scripted(7.0)
+    found, _, _ = clients(Rule("*", (NamedLimiter("theirs", lambda: theirs),)))
+    mine = client(found)
+    assert mine.pause() == 7
+    found.configure([rule(records=100)])
+    assert theirs.calls[-1] == "close"
+    assert mine.pause() == 0
+
+
+def test_a_limiter_that_fails_is_counted_and_told_with_its_client() -> None:
+    made = [Scripted(RuntimeError("no")), Scripted(0.5)]
+    left = list(made)
+    found, _, faults = clients(Rule("*", (NamedLimiter("theirs", lambda: left.pop(0)),)))
+    assert [client(found, name).pause() for name in ("mine", "yours")] == [0, 0.5]  # for that client alone
+    assert faults == ["mine theirs: throttle_time raised RuntimeError('no')"]
+    assert found.disabled == 1
+
+
+def test_the_client_not_seen_for_longest_goes_and_its_limiters_are_closed() -> None:
+    made: list[Scripted] = []
+
+    def make() -> Scripted:
+        made.append(Scripted())
+        return made[-1]
+
+    found, _, _ = clients(Rule("*", (NamedLimiter("theirs", make),)), most=3)
+    for name in ("a", "b", "c", "a", "d"):
+        client(found, name)
+    assert [one.client_id for one in found] == ["c", "a", "d"]
+    assert found.evicted == 1
+    assert ["close" in limiter.calls for limiter in made] == [False, True, False, False]
+
+
+def test_ids_that_no_rule_covers_take_no_lasting_memory() -> None:
+    found, _, _ = clients(rule("connector-*"), most=10)
+    kept = client(found, SINK.format(0))
+    for number in range(1000):
+        assert found.of(f"other-{number}") is None
+    assert len(found._uncovered) <= 10
+    assert found.of(SINK.format(0)) is kept
+
+
+def test_what_a_connector_s_tasks_share_stays_while_one_of_them_does() -> None:
+    found, _, _ = clients(rule(SINK.format("*"), 100, per="connector"), most=2)
+    client(found, SINK.format(0)).count(batches(500), 1)
+    for number in (1, 2, 3):
+        assert client(found, SINK.format(number)).pause() == pytest.approx(5)

@@ -1,0 +1,58 @@
+"""KIP-731's task metrics."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limits.rates import WINDOW_SECONDS, TaskRates
+from tests.fakes.clock import MovedClock
+
+
+def test_the_rate_is_that_of_the_last_whole_seconds() -> None:
+    clock = MovedClock(1000.0)
+    rates = TaskRates(clock)
+    for second in range(60):
+        rates.add(100 if second < 40 else 200)
+        clock.move(1)
+    assert rates.average() == pytest.approx((10 * 100 + 20 * 200) / 30)
+    assert rates.most() == 200
+    assert rates.records == 40 * 100 + 20 * 200
+    clock.move(WINDOW_SECONDS + 1)
+    assert (rates.average(), rates.most(), rates.throttled_ratio()) == (0, 0, 0)
+
+
+def test_a_new_client_s_rate_is_that_of_its_life() -> None:
+    clock = MovedClock(1000.0)
+    rates = TaskRates(clock)
+    rates.add(300)
+    assert rates.average() == 0  # the second is not over
+    clock.move(2)
+    assert rates.average() == 150
+
+
+def test_times_throttled_at_once_count_once() -> None:
+    clock = MovedClock(1000.0)
+    rates = TaskRates(clock)
+    clock.move(10)
+    rates.throttled(1000.0, 1004.5)
+    rates.throttled(1002.0, 1005.0)  # another connection of the same client
+    rates.throttled(1001.0, 1003.0)
+    assert rates.throttled_ratio() == pytest.approx(0.5)
+    assert rates.throttled_seconds == pytest.approx(5)
+
+
+@given(steps=st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.integers(0, 9)), max_size=50))
+def test_figures_are_always_figures_and_memory_is_bounded(steps: list[tuple[float, float, int]]) -> None:
+    clock = MovedClock(1000.0)
+    rates = TaskRates(clock)
+    for seconds, length, records in steps:
+        begin = clock()
+        clock.move(seconds)
+        rates.throttled(begin, min(begin + length, clock()))
+        rates.add(records)
+        assert 0 <= rates.throttled_ratio() <= 1
+        assert 0 <= rates.average() <= sum(one for _, _, one in steps)
+        assert len(rates._records) <= WINDOW_SECONDS + 1
+        assert len(rates._throttled) <= WINDOW_SECONDS + 2

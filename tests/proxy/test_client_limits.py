@@ -1,0 +1,330 @@
+"""Clients are held to their limits on the wire: what waits, for how long, and what never does."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+
+from limits.rules import NamedLimiter, Rule
+from tests.fakes.relaying import DEADLINE_SECONDS, round_trip
+from tests.limits.limiters import Scripted, rule
+from tests.protocol.wire import fetch_response, frame, request, response
+from tests.protocol.wire import produce as raw_produce
+from tests.proxy.limited import (
+    SINK,
+    SOURCE,
+    Limited,
+    fetch,
+    fetched,
+    limited,
+    produce,
+    produced,
+    read_fetched,
+    read_produced,
+)
+
+ON_BOTH_LOOPS = True
+
+FETCH_VERSIONS = (4, 7, 11, 12, 13, 15, 18)
+PRODUCE_VERSIONS = (3, 5, 6, 8, 9, 12, 13)
+
+
+def client_of(found: Limited, client_id: str) -> Any:
+    client = found.stage.client(client_id.encode())
+    assert client is not None
+    return client
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+async def test_the_next_fetch_waits_until_the_records_have_had_their_time(version: int) -> None:
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await found.relay.connect()
+        answer = fetched(1, 50, version)
+        assert await found.passes_with(client, broker, fetch(1, version), answer) == answer
+        await found.is_held(client, broker, fetch(2, version))
+        await found.move(0.4)
+        await asyncio.sleep(0)
+        assert found.has_held()
+        assert broker.has_nothing()
+        await found.move(0.11)
+        await broker.expect(fetch(2, version))
+        assert client_of(found, SINK).rates.records == 50
+        assert client_of(found, SINK).rates.throttled_seconds == pytest.approx(0.51)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+async def test_the_next_produce_waits_too(version: int) -> None:
+    async with limited(rule(SOURCE, 100)) as found:
+        client, broker = await found.relay.connect()
+        await found.passes_with(client, broker, produce(1, 15, version), produced(1, version))
+        await found.is_held(client, broker, produce(2, 15, version))
+        await found.move(0.16)
+        await broker.expect(produce(2, 15, version))
+
+
+async def test_old_clients_are_limited_by_holds_alone() -> None:
+    """Versions that kafka-python no longer speaks: Fetch v2 and Produce v2."""
+    async with limited(rule("c", 1)) as found:
+        client, broker = await found.relay.connect()
+        messages = struct.pack(">qiibbi", 7, 22, 0, 1, 0, 0) + b"x" * 12
+        asked = request(1, 2, 1, struct.pack(">iiii", -1, 500, 1, 0))
+        answer = fetch_response(1, version=2, topics=((b"orders", ((0, 7, messages),)),))
+        assert await found.passes_with(client, broker, asked, answer) == answer
+        await found.is_held(client, broker, request(1, 2, 2, struct.pack(">iiii", -1, 500, 1, 0)))
+        await found.move(1.1)
+        await broker.receive_frame()
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+async def test_a_producer_is_told_how_long_it_has_to_wait_where_it_would(version: int) -> None:
+    async with limited(rule(SOURCE, 100)) as found:
+        client, broker = await found.relay.connect()
+        got = await found.passes_with(client, broker, produce(1, 50, version), produced(1, version))
+        assert read_produced(got, version).throttle_time_ms == (400 if version >= 6 else 0)
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+async def test_a_consumer_is_told_what_answers_like_this_one_brought(version: int) -> None:
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await found.relay.connect()
+        told = []
+        for number in range(8):
+            await found.move(10)
+            answer = fetched(number, 50, version)
+            got = await found.passes_with(client, broker, fetch(number, version), answer)
+            told.append(read_fetched(got, version).throttle_time_ms)
+            assert len(got) == len(answer)
+        assert told[0] == 0
+        assert told[-1] == (pytest.approx(400, abs=5) if version >= 8 else 0)
+
+
+async def test_a_longer_throttle_time_of_the_broker_s_own_stays() -> None:
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await found.relay.connect()
+        for number in range(3):
+            await found.move(10)
+            answer = fetched(number, 50, throttle_time_ms=5000)
+            assert await found.passes_with(client, broker, fetch(number), answer) == answer
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@pytest.mark.parametrize("epoch", [-1, 0, 3])
+async def test_a_fetch_whose_pause_is_longer_than_it_can_be_held_is_answered_without_records(
+    version: int, epoch: int
+) -> None:
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await found.relay.connect()
+        await found.passes_with(client, broker, fetch(1, version), fetched(1, 5000, version))
+        session = (9, epoch) if version >= 7 else (0, -1)
+        for number in range(2, 8):  # 50 s in pieces of 5 s
+            await found.is_held(client, broker, fetch(number, version, session=session))
+            await found.move(5)
+            got = await client.receive_frame()
+            assert struct.unpack_from(">i", got, 4) == (number,)
+            answer = read_fetched(got, version)
+            assert (answer.responses, answer.throttle_time_ms > 0) == ([], True)
+            if version >= 7:
+                assert (answer.error_code, answer.session_id) == (71 if epoch > 0 else 0, 0)
+        assert broker.has_nothing()
+        await found.move(16)
+        await found.is_held(client, broker, fetch(9, version, session=session))
+        await found.move(5)
+        await broker.expect(fetch(9, version, session=session))
+        assert found.stage.holds_cut["answered"] == 6
+
+
+async def test_a_produce_is_never_held_for_longer_than_its_client_waits() -> None:
+    async with limited(rule(SOURCE, 1)) as found:
+        client, broker = await found.relay.connect()
+        got = await found.passes_with(client, broker, produce(1, 60), produced(1))
+        assert read_produced(got, 9).throttle_time_ms == 15_000
+        await found.is_held(client, broker, produce(2, 10))
+        await found.move(9.9)
+        await asyncio.sleep(0.01)
+        assert broker.has_nothing()
+        await found.move(0.2)
+        await broker.expect(produce(2, 10))
+        assert found.stage.holds_cut["passed"] == 1
+
+
+async def test_what_can_be_held_and_told_together_is_kept_to() -> None:
+    async with limited(rule(SOURCE, 1)) as found:
+        client, broker = await found.relay.connect()
+        got = await found.passes_with(client, broker, produce(1, 20), produced(1))
+        told = read_produced(got, 9).throttle_time_ms / 1000
+        assert told == pytest.approx(11)
+        await found.move(told)
+        await found.is_held(client, broker, produce(2, 10))
+        await found.move(9.01)
+        await broker.expect(produce(2, 10))
+        assert not found.stage.holds_cut
+
+
+async def test_a_transaction_is_held_and_told_for_a_short_time_only() -> None:
+    async with limited(rule(SOURCE, 1)) as found:
+        client, broker = await found.relay.connect()
+        got = await found.passes_with(client, broker, produce(1, 60, transactional="t"), produced(1))
+        assert read_produced(got, 9).throttle_time_ms == 5000
+        await found.is_held(client, broker, produce(2, 60, transactional="t"))
+        await found.move(5.01)
+        await broker.expect(produce(2, 60, transactional="t"))
+
+
+async def test_requests_that_a_producer_sent_one_behind_the_other_are_held_for_less() -> None:
+    """The last of five was sent when the first was: its time runs out with the first one's."""
+    async with limited(rule(SOURCE, 1)) as found:
+        client, broker = await found.relay.connect()
+        for number in range(5):
+            await found.passes_with(client, broker, produce(number, 1), produced(number))
+            await found.move(2)
+        await client.send(b"".join(produce(number, 6) for number in range(10, 20)))
+        seconds = []
+        for number in range(10, 20):
+            begin = found.clock()
+            while broker.has_nothing():
+                await found.move(0.5)
+                await asyncio.sleep(0.002)
+            await broker.expect(produce(number, 6))
+            seconds.append(found.clock() - begin)
+            if number >= 13:
+                await broker.send(produced(number - 3))
+                await client.receive_frame()
+        assert max(sum(seconds[at : at + 5]) for at in range(6)) <= 10 + 5 * 0.5
+
+
+async def test_a_limit_that_changes_in_a_pause_counts_at_once() -> None:
+    async with limited(rule(SINK, 10)) as found:
+        client, broker = await found.relay.connect()
+        await found.passes_with(client, broker, fetch(1), fetched(1, 30))
+        await found.is_held(client, broker, fetch(2))
+        await found.move(0.1)
+        found.stage.configure([rule(SINK, 1000)])
+        await found.move(0.03)
+        await broker.expect(fetch(2))
+        await broker.send(fetched(2, 500))
+        await client.receive_frame()
+        await found.is_held(client, broker, fetch(3))
+        found.stage.configure([])
+        await broker.expect(fetch(3))
+
+
+async def test_other_requests_do_not_wait_and_other_clients_are_not_looked_at() -> None:
+    async with limited(rule(SINK, 1)) as found:
+        client, broker = await found.relay.connect()
+        await found.passes_with(client, broker, fetch(1), fetched(1, 30))
+        for number in range(10, 15):  # heartbeats, commits, metadata
+            await round_trip(client, broker, number)
+        mine, its_broker = await found.relay.connect()
+        for number in range(3):
+            answer = fetched(number, 30)
+            assert await found.passes_with(mine, its_broker, fetch(number, client_id="mine"), answer) == answer
+        assert [one.client_id for one in found.stage.clients] == [SINK]
+
+
+@pytest.mark.parametrize("client_id", [None, b"", b"\xff\xfe\x00", b"x" * 32_767, "é".encode() * 200])
+async def test_any_client_id_is_a_client(client_id: bytes | None) -> None:
+    async with limited(rule("*", 100)) as found:
+        client, broker = await found.relay.connect()
+        asked = [
+            request(1, 4, number, struct.pack(">iiiib", -1, 0, 0, 0, 0) + bytes(4), client_id) for number in (1, 2)
+        ]
+        await found.passes_with(client, broker, asked[0], fetched(1, 50, 4))
+        await found.is_held(client, broker, asked[1])
+        await found.move(0.6)
+        await broker.expect(asked[1])
+        assert all(len(one.client_id) <= 255 for one in found.stage.clients)
+
+
+@pytest.mark.parametrize("held", [fetch(2), produce(2, 5)])
+async def test_a_client_that_goes_in_a_pause_leaves_nothing(held: bytes) -> None:
+    async with limited(rule("connector-*", 1)) as found:
+        client, broker = await found.relay.connect()
+        await found.passes_with(client, broker, fetch(1), fetched(1, 30))
+        await found.passes_with(client, broker, produce(3, 3), produced(3))
+        await found.is_held(client, broker, held)
+        client.close()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while found.relay.listener.links:
+                await found.move(0)
+                await asyncio.sleep(0.001)
+        await broker.expect_end()
+        assert not any(group.is_waited_for for one in found.stage.clients for group in one.groups)
+
+
+async def test_tasks_of_a_connector_share_its_limit_through_their_own_connections() -> None:
+    async with limited(rule("connector-consumer-s3-*", 100, per="connector")) as found:
+        ends = [await found.relay.connect() for _ in range(3)]
+        ids = [f"connector-consumer-s3-{number}" for number in range(3)]
+        await found.passes_with(*ends[0], fetch(1, client_id=ids[0]), fetched(1, 50))
+        for (client, broker), client_id in zip(ends, ids, strict=True):
+            await found.is_held(client, broker, fetch(2, client_id=client_id))
+        await found.move(0.5)
+        await ends[0][1].expect(fetch(2, client_id=ids[0]))
+        await ends[0][1].send(fetched(2, 50))  # it brings the next pause, and so nobody else goes
+        await ends[0][0].receive_frame()
+        await found.move(0.1)
+        await asyncio.sleep(0.01)
+        assert all(broker.has_nothing() for _, broker in ends)
+        await found.move(0.4)
+        await ends[1][1].expect(fetch(2, client_id=ids[1]))
+
+
+@pytest.mark.parametrize("answer", [frame(struct.pack(">i", 1) + b"\x00" * 11 + b"\xff" * 300), response(1)])
+async def test_an_answer_that_cannot_be_read_passes_and_is_counted(answer: bytes) -> None:
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await found.relay.connect()
+        assert await found.passes_with(client, broker, fetch(1), answer) == answer
+        assert sum(found.stage.not_counted.values()) == 1
+        answer = fetched(2, 3)
+        assert await found.passes_with(client, broker, fetch(2), answer) == answer
+
+
+async def test_a_produce_that_cannot_be_read_passes_and_is_counted() -> None:
+    async with limited(rule("c", 100)) as found:
+        client, broker = await found.relay.connect()
+        for number, answer in ((1, response(1)), (2, response(2, b"\xff" * 40))):
+            asked = raw_produce(number, 1, version=9, records=b"\xff" * 90)
+            assert await found.passes_with(client, broker, asked, answer) == answer
+        assert sum(found.stage.not_counted.values()) == 2
+
+
+async def test_versions_that_are_not_known_pass_and_are_counted() -> None:
+    async with limited(rule("c", 1)) as found:
+        client, broker = await found.relay.connect()
+        for number in range(3):
+            asked = request(1, 19, number, b"x" * 40)
+            await found.passes_with(client, broker, asked, response(number, b"x" * 500))
+        assert found.stage.not_counted["version"] == 3
+
+
+async def test_a_limiter_that_raises_stops_nobody() -> None:
+    made = Scripted(RuntimeError("no"), "accumulate")
+    async with limited(Rule("*", (NamedLimiter("theirs", lambda: made),))) as found:
+        client, broker = await found.relay.connect()
+        for number in range(3):
+            answer = fetched(number, 30)
+            assert await found.passes_with(client, broker, fetch(number), answer) == answer
+        (line,) = found.relay.log.of("limiter_disabled")
+        assert (line["client"], line["limiter"]) == (SINK, "theirs")
+        assert found.stage.clients.disabled == 1
+
+
+async def test_a_large_produce_answer_passes_as_it_is() -> None:
+    async with limited(rule(SOURCE, 1)) as found:
+        client, broker = await found.relay.connect()
+        answer = produced(1, partitions=4000)
+        assert await found.passes_with(client, broker, produce(1, 5), answer) == answer
+
+
+async def test_a_produce_without_acks_is_counted_and_has_no_answer() -> None:
+    async with limited(rule(SOURCE, 100)) as found:
+        client, broker = await found.relay.connect()
+        await client.send(produce(1, 50, acks=0))
+        await broker.expect(produce(1, 50, acks=0))
+        await found.is_held(client, broker, produce(2, 50, acks=0))
+        await found.move(0.51)
+        await broker.expect(produce(2, 50, acks=0))
+        await round_trip(client, broker, 3)

@@ -1,0 +1,140 @@
+"""Limits of clients in a whole sidecar: off, on at run time for links that are open, reloaded, and in the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import ClassVar
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from proxy.config.load import parse_config
+from proxy.sidecar import Sidecar
+from tests.proxy.limited import SINK, fetch, fetched
+
+FILE = """
+broker_id = 1
+[[ingress]]
+listen = "127.0.0.1:0"
+upstream = "127.0.0.1:{port}"
+[admin]
+listen = "127.0.0.1:0"
+"""
+LIMIT = '[[limits.client]]\nclient_id = "connector-consumer-*"\n"record.rate.limit" = {}\n'
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer each Fetch with 50 records."""
+    try:
+        while True:
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            frame = await reader.readexactly(size)
+            writer.write(fetched(int.from_bytes(frame[4:8], "big"), 50))
+    except (asyncio.IncompleteReadError, ConnectionResetError):
+        writer.close()
+
+
+@asynccontextmanager
+async def serving(limits: str = "") -> AsyncIterator[tuple[Sidecar, int]]:
+    """Run a sidecar with these limits before a made-up broker; gives it and the broker's port."""
+    broker = await asyncio.start_server(_answer, "127.0.0.1", 0)
+    port = broker.sockets[0].getsockname()[1]
+    sidecar = Sidecar(parse_config(FILE.format(port=port) + limits), "1")
+    await sidecar.start()
+    try:
+        yield sidecar, port
+    finally:
+        await sidecar.close()
+        broker.close()
+        while Consumer.opened:
+            Consumer.opened.pop().close()
+        await asyncio.sleep(0.01)  # the broker's ends too
+
+
+class Consumer:
+    """A connection that fetches."""
+
+    opened: ClassVar[list[asyncio.StreamWriter]] = []
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.number = 0
+        self.opened.append(writer)
+
+    @classmethod
+    async def of(cls, sidecar: Sidecar) -> Consumer:
+        """Connect."""
+        address = sidecar.listeners[0].address
+        return cls(*await asyncio.open_connection(address.host, address.port))
+
+    async def fetch(self, client_id: str = SINK) -> None:
+        """Fetch once; fails where that takes longer than a moment."""
+        async with asyncio.timeout(3):
+            self.number += 1
+            self.writer.write(fetch(self.number, client_id=client_id))
+            await self.reader.readexactly(int.from_bytes(await self.reader.readexactly(4), "big"))
+
+    async def is_held(self) -> bool:
+        """Whether the next Fetch is not answered at once."""
+        try:
+            async with asyncio.timeout(0.2):
+                await self.fetch()
+        except TimeoutError:
+            return True
+        return False
+
+
+async def test_limits_begin_and_end_at_run_time_for_links_that_are_open() -> None:
+    async with serving() as (sidecar, _):
+        consumer, base = await Consumer.of(sidecar), f"http://{sidecar.admin_address}/v1/limits"
+        for _ in range(5):
+            await consumer.fetch()
+        assert sidecar._relays["leader"].new_gate is None
+        assert list(sidecar.limits.clients) == []
+        async with aiohttp.ClientSession() as session:
+            body = {"client": [{"client_id": SINK, "record.rate.limit": 1}]}
+            async with session.put(base, data=json.dumps(body)) as answer:
+                assert await answer.json() == body
+            await consumer.fetch()
+            assert await consumer.is_held()
+            await (await Consumer.of(sidecar)).fetch("another")
+            async with session.delete(base):
+                pass
+        async with asyncio.timeout(3):  # the one that was held
+            await consumer.reader.readexactly(int.from_bytes(await consumer.reader.readexactly(4), "big"))
+        for _ in range(5):
+            await consumer.fetch()
+
+
+async def test_the_file_s_limits_are_in_force_from_the_start_and_again_after_a_reload() -> None:
+    async with serving(LIMIT.format(1)) as (sidecar, port):
+        consumer = await Consumer.of(sidecar)
+        await consumer.fetch()
+        sidecar.limit_clients(())
+        for _ in range(5):
+            await consumer.fetch()
+        sidecar.reload(parse_config(FILE.format(port=port) + LIMIT.format(1)))
+        assert [table.client_id for table in sidecar.client_limits] == ["connector-consumer-*"]
+        await consumer.fetch()
+        assert await consumer.is_held()
+        sidecar.reload(parse_config(FILE.format(port=port)))
+        assert sidecar.client_limits == ()
+
+
+async def test_metrics_have_kip_731_s_names_by_client_id() -> None:
+    async with serving(LIMIT.format(1e6)) as (sidecar, _):
+        consumer = await Consumer.of(sidecar)
+        for _ in range(4):
+            await consumer.fetch()
+        text = b"".join([part async for part in sidecar.metrics("")]).decode()
+    found = {sample.name: sample for family in parse_text(text) for sample in family.samples}
+    assert found["weir_task_records_total"].value == 200
+    for name in ("weir_task_record_rate_avg", "weir_task_record_rate_max", "weir_task_throttled_ratio"):
+        assert found[name].labels == {"client_id": SINK}
+    for name in ("weir_limited_clients_evicted_total", "weir_limiters_disabled_total"):
+        assert (found[name].labels, found[name].value) == ({}, 0)
+    for name in ("weir_records_not_counted_total", "weir_limit_holds_cut_total"):
+        assert found[name].value == 0
