@@ -96,7 +96,6 @@ class Sidecar:
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
         self.client_limits: tuple[ClientLimitTable, ...] = ()
         self.listeners: list[Listener] = []
-        self._apply_limits()
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
         self.history = History(self.sides, clock)
@@ -130,6 +129,7 @@ class Sidecar:
         )
         self.exchange = Exchange(config.broker_id, (self._limit_shares,), self.fleet.targets, self.log, clock)
         self.limits.clients.on_group = self.exchange.changed
+        self._apply_limits()
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -295,6 +295,8 @@ class Sidecar:
         rules = rules_of(tables)
         self.client_limits = tuple(tables)
         self.limits.configure(rules)
+        if rules and self.config.cluster is not None:
+            self._cluster.want_brokers()  # whose sidecars share the limits
         relay = self._relays["leader"]
         if rules and relay.new_gate is None:
             relay.new_gate = lambda link: LinkGate(self.limits, relay, link)

@@ -55,7 +55,7 @@ class TopicPoll:
         self._clock = clock
         self._poll_seconds = poll_seconds
         self._needs_topic_ids = needs_topic_ids
-        self._needs_brokers = needs_brokers
+        self.needs_brokers = needs_brokers
         self._at = clock()
 
     def due_now(self) -> None:
@@ -85,7 +85,7 @@ class TopicPoll:
         brokers, controller = client.view.brokers, client.view.controller
         topics: dict[bytes, Topic] = {}
         try:
-            for names in [[]] if self._needs_brokers and not wanted else _shares(list(wanted)):
+            for names in [[]] if self.needs_brokers and not wanted else _shares(list(wanted)):
                 told = await client.question(self.what, partial(describe, names=names, with_partitions=with_partitions))
                 brokers, controller = told.brokers or brokers, told.controller
                 topics |= told.topics

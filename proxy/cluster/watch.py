@@ -117,6 +117,13 @@ class ClusterWatch:
         if self._follower is not None:
             self._follower.start()
 
+    def want_brokers(self) -> None:
+        """Ask for the brokers from now on, even while no topic is of interest."""
+        if not self._topics.needs_brokers:
+            self._topics.needs_brokers = True
+            self._topics.due_now()
+            self.client.wake()
+
     def throttle_changed(self) -> None:
         """Poll now, as other topics are throttled."""
         self._topics.due_now()
