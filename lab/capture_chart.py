@@ -1,0 +1,41 @@
+"""A chart of a move's rate over time, with what was done meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import matplotlib as mpl
+
+from lab.progress import MEGABYTE
+from lab.received import Series
+
+_STEP: Final = 0.5  # seconds of a bar
+
+
+def draw_phases(
+    path: Path, received: Series, phases: Sequence[tuple[str, float, float]], quota: int, link: int
+) -> None:
+    """Draw bytes/s over time (MB/s), the phases (name, begin, end), the quota and the link, as a PNG at `path`."""
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    first, last = phases[0][1], phases[-1][2]
+    count = int((last - first) / _STEP) + 1
+    edges = [first + number * _STEP for number in range(count + 1)]
+    rates = [(received.total_at(b) - received.total_at(a)) / _STEP / MEGABYTE for a, b in pairwise(edges)]
+    figure, axis = pyplot.subplots(figsize=(11, 4.5))
+    axis.bar([edge - first for edge in edges[:-1]], rates, width=_STEP * 0.9, align="edge")
+    for line, label, style in ((quota, "quota", "--"), (link, "link", ":")):
+        axis.axhline(line / MEGABYTE, color="black", linestyle=style, label=f"{label} {line / MEGABYTE:g} MB/s")
+    top = max(*rates, link / MEGABYTE) * 1.3
+    for name, begin, _ in phases:
+        axis.axvline(begin - first, color="grey", linewidth=0.8)
+        axis.text(begin - first + 0.1, top * 0.98, name.replace(" ", "\n", 2), fontsize=8, va="top")
+    axis.set(xlabel="second of the move", ylabel="MB/s received", ylim=(0, top))
+    axis.legend(loc="center right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
