@@ -97,7 +97,6 @@ class Sidecar:
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
         self.client_limits: tuple[ClientLimitTable, ...] = ()
         self.listeners: list[Listener] = []
-        self._apply_limits()
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
         self.history = History(self.sides, clock)
@@ -120,7 +119,7 @@ class Sidecar:
                     racks=self._apply_racks,
                     wants_facts=self._wants_facts,
                 ),
-                wants_brokers=lambda: wants_brokers(self.throttle.table),
+                wants_brokers=lambda: bool(self.client_limits) or wants_brokers(self.throttle.table),
             ),
             self.log,
             self.polls,
@@ -135,6 +134,7 @@ class Sidecar:
         shared = (self._follower_quotas, self._limit_shares)
         self.exchange = Exchange(config.broker_id, shared, self.fleet.targets, self.log, clock)
         self.limits.clients.on_group = self.exchange.changed
+        self._apply_limits()
         self._exporter: Exporter | None = None
         self._state = "starting"
 
@@ -300,6 +300,8 @@ class Sidecar:
         rules = rules_of(tables)
         self.client_limits = tuple(tables)
         self.limits.configure(rules)
+        if rules and self.config.cluster is not None:
+            self._cluster.ask_now()  # whose sidecars share the limits
         relay = self._relays["leader"]
         if rules and relay.new_gate is None:
             relay.new_gate = lambda link: LinkGate(self.limits, relay, link)
