@@ -43,8 +43,9 @@ class DemandMeter:
         if seconds >= 1:
             used = (used_bytes - self._used_before) / seconds
             self._used.append(used)
-            waits_mostly = 2 * sum(self._waited) > len(self._waited)
-            self._wants_all = waits_mostly or 0 < FULL * self._least_share <= used
+            # who wanted all goes on to, unless nothing waits half of the time: a look may fall between two turns
+            enough = len(self._waited) / 2 if self._wants_all else len(self._waited) - 1
+            self._wants_all = sum(self._waited) > enough or 0 < FULL * self._least_share <= used
             self._used_before, self._second_at = used_bytes, now
             self._least_share, self._waited = math.inf, []
         most = max(self._used, default=0.0)

@@ -51,3 +51,23 @@ def test_demand_ends_three_seconds_after_the_last_use() -> None:
     assert seconds(meter, clock, [100, 0, 0], 300, waits=False) > 0
     clock.move(1)
     assert meter.update(100, 300, RATE, waits=False) == 0
+
+
+def test_what_waited_all_of_a_second_wants_all_until_it_waits_less_than_half_of_the_time() -> None:
+    clock = MovedClock()
+    meter, used = DemandMeter(clock), 0.0
+
+    def second(*waits: bool) -> float:
+        nonlocal used
+        demand = 0.0
+        for one in waits:
+            clock.move(0.25)
+            used += 25
+            demand = meter.update(used, 300, RATE, waits=one)
+        return round(demand)
+
+    meter.update(0, 300, RATE, waits=False)
+    assert second(True, True, True, False) == 110
+    assert second(True, True, True, True) == RATE
+    assert second(True, True, True, False) == RATE
+    assert second(True, False, True, False) == 110
