@@ -9,6 +9,7 @@ COPY protocol protocol
 COPY quota quota
 COPY samples samples
 COPY planning planning
+COPY access access
 COPY proxy proxy
 COPY control control
 COPY pipeline pipeline

@@ -8,6 +8,7 @@ sidecar's event loop, in CPU time.
 from __future__ import annotations
 
 import contextlib
+import resource
 import signal
 import socket
 import struct
@@ -34,8 +35,13 @@ from protocol.fetch import (
 from protocol.header import FETCH, SIZE, RequestHeader
 
 LONGEST_TURN_MS = 20.0
+MOST_GROWTH_MB = 10.0
+MEMORY_TOPICS = 10_000
+MEMORY_VERSION = 3
+SETTLED_AFTER = 15  # connections: by then as much is kept of lag as the bound of its table allows
 ROUNDS = 3
 FETCHES = 3  # of each connection
+_FREED_SECONDS = 0.3  # after a connection, for what it kept
 _QUIET_SECONDS = 1.0  # after the last answer, for what is done later
 _CHUNK = 2**16
 _HIGH_WATERMARK = 7
@@ -48,6 +54,7 @@ def main() -> int:
     options = parser("bench.large_fetches", "Measure the longest turn of the loop while fetches of many topics pass.")
     options.add_argument("--topics", type=int, nargs="+", default=[10_000, 50_000], help="of a fetch (10000 50000)")
     options.add_argument("--versions", type=int, nargs="+", default=[3, 12], help="of Fetch, 3 to 12 (3 12)")
+    options.add_argument("--connections", type=int, default=40, help="opened and closed to measure memory (40)")
     options.add_argument("--tree", type=Path, default=Path.cwd(), help="measure the sidecar of another checkout")
     chosen = options.parse_args()
     report = Report(chosen.json)
@@ -65,6 +72,14 @@ def main() -> int:
     report.table(f"Longest of all turns in {ROUNDS} rounds of {FETCHES} fetches", COLUMNS, measured())
     for name, turn in longest:
         report.bound(f"longest turn with {name}, ms of CPU", turn, most=LONGEST_TURN_MS)
+    resident = _resident_after(chosen.tree, chosen.connections)
+    report.table(
+        f"Memory after connections of {MEMORY_TOPICS:,} topics that were opened and closed, one after the other",
+        {"connections": 0, "RSS, MB": 1},
+        [(count, resident[count - 1]) for count in (1, SETTLED_AFTER, chosen.connections)],
+    )
+    growth = max(resident) - resident[SETTLED_AFTER - 1]
+    report.bound(f"growth after the first {SETTLED_AFTER} connections, MB", growth, most=MOST_GROWTH_MB)
     return report.status
 
 
@@ -82,6 +97,23 @@ def _measure(tree: Path, topics: int, version: int, *, throttled: bool) -> tuple
             time.sleep(_QUIET_SECONDS)  # what the end of the connection takes
             found.append(_turns(process))
     return max(p99 for p99, _ in found), max(longest for _, longest in found)
+
+
+def _resident_after(tree: Path, connections: int) -> list[float]:
+    """Megabytes that a sidecar has after each of several connections, one after the other."""
+    resident = []
+    with (
+        _leader(MEMORY_TOPICS, MEMORY_VERSION) as upstream,
+        _sidecar(tree, upstream, 0) as (port, process),
+    ):
+        for number in range(connections):
+            with socket.create_connection(("127.0.0.1", port)) as follower:
+                follower.sendall(_request(MEMORY_TOPICS, MEMORY_VERSION, number, offset=0))
+                _receive_frame(follower)
+            time.sleep(_FREED_SECONDS)
+            pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+            resident.append(pages * resource.getpagesize() / 1e6)
+    return resident
 
 
 def _name(number: int) -> bytes:

@@ -51,7 +51,7 @@ def connector(
 ) -> Callable[[], MoveAdmin]:
     """Return a function that connects to the cluster. CommandError where the options are wrong."""
     try:
-        from control.client_properties import PropertiesError, read_properties
+        from access.client_properties import PropertiesError, read_properties
         from control.move_admin import MoveAdmin
     except ModuleNotFoundError as error:
         raise CommandError(

@@ -273,7 +273,10 @@ def _quota_words(quota: dict[str, Any]) -> str:
     scope = [f"{name} {', '.join(map(str, quota[name]))}" for name in ("peers", "racks", "topics") if quota.get(name)]
     observed = ["only observed"] if quota.get("mode") == "observe" else []
     rate = f"{quota['rate']} bytes/s ({show_rate(quota['rate'])})"
-    return ", ".join([f"{rate} on the {quota['side']}'s side", *scope, *observed])
+    side = f"on the {quota['side']}'s side"
+    if quota.get("kept_at") == "leaders":
+        side = "for each follower, kept by its leaders"
+    return ", ".join([f"{rate} {side}", *scope, *observed])
 
 
 def _origins(table: dict[str, Any]) -> dict[str, str]:

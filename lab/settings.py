@@ -148,13 +148,18 @@ def _is_table(value: object) -> bool:
 def _toml_table(name: str, table: Mapping[str, Any]) -> list[str]:
     # JSON's strings, numbers and booleans are TOML's; only tables need a heading of their own.
     lines = [f"[{name}]"]
-    lines += [
-        f"{json.dumps(key)} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, Mapping)
-    ]
-    lines.append("")
+    tables: list[tuple[str, Mapping[str, Any]]] = []
     for key, value in table.items():
+        of_key = f"{name}.{json.dumps(key)}"
         if isinstance(value, Mapping):
-            lines += _toml_table(f"{name}.{json.dumps(key)}", value)
+            tables.append((of_key, value))
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            tables += [(f"[{of_key}]", one) for one in value]
+        else:
+            lines.append(f"{json.dumps(key)} = {json.dumps(value)}")
+    lines.append("")
+    for of_key, value in tables:
+        lines += _toml_table(of_key, value)
     return lines
 
 

@@ -69,7 +69,8 @@ def throttle_accuracy(lines: Lines) -> DataFrame:
 def _spans(lines: Lines) -> DataFrame:
     """Return the quota lines, each with the number of its `span`, its seconds in force, and its sample's `left_out`."""
     left_out = lines.links.groupBy(*SAMPLE_KEY, "side").agg(F.sum("left_out").alias("left_out"))
-    quotas = lines.quotas.drop("left_out").join(left_out, [*SAMPLE_KEY, "side"], "left")
+    kept = lines.quotas.where(F.col("mode").isNull())  # of the others, `rate` is no bound of the bytes
+    quotas = kept.drop("left_out").join(left_out, [*SAMPLE_KEY, "side"], "left")
     in_order = Window.partitionBy(*_QUOTA).orderBy("in_force_from_seconds", "in_force_until_seconds")
     before = {name: F.lag(name).over(in_order) for name in ("rate", "policy", "in_force_until_seconds")}
     goes_on = (

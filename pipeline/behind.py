@@ -97,7 +97,9 @@ def _rows(lines: Lines, replicas: DataFrame) -> DataFrame:
         .withColumn("span", F.sum("begins").over(in_order))
         .where(F.col("behind") | F.col("was_behind"))
     )
-    quotas = lines.quotas.groupBy(*SAMPLE_KEY, "side").agg(F.max_by("rate", "in_force_from_seconds").alias("rate"))
+    listed = F.col("quota") == F.concat("side", F.lit(".replication.throttled.rate"))
+    in_force = lines.quotas.where(listed & F.col("mode").isNull())
+    quotas = in_force.groupBy(*SAMPLE_KEY, "side").agg(F.max_by("rate", "in_force_from_seconds").alias("rate"))
     process = ["broker_id", "start_id"]
     begins = lines.ends.groupBy(*process).agg(F.min("begin_seconds").alias("first_begin"))
     return spans.join(quotas, [*SAMPLE_KEY, "side"], "left").join(F.broadcast(begins), process)

@@ -122,7 +122,7 @@ _ACCURACY = """
     SELECT count(*), sum(seconds_left_out), 1 - sum(bytes_left_out / rate_bytes_per_second) / sum(seconds_left_out),
            max(worst_1s_over_quota)
     FROM throttle_accuracy
-    WHERE seconds_left_out > 0 AND policy = $policy
+    WHERE quota_id = side || '.replication.throttled.rate' AND seconds_left_out > 0 AND policy = $policy
           AND rate_bytes_per_second * seconds_left_out - bytes_left_out >= seconds_left_out
           AND epoch_us("end") >= $since AND broker_id IN (SELECT unnest($brokers))
 """

@@ -30,7 +30,7 @@ from proxy.cluster.watch import ClusterWatch, Consumers
 from proxy.config.address import Address
 from proxy.config.client_limits import ClientLimitTable, rules_of
 from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
-from proxy.config.throttle import throttle_settings, wants_facts
+from proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
 from proxy.export.exporter import Exporter, new_exporter
 from proxy.limits.gate import LinkGate
 from proxy.limits.shares import LimitShares
@@ -44,6 +44,7 @@ from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.shares.exchange import Exchange
+from proxy.shares.follower_quotas import FollowerQuotas
 from proxy.shares.metrics import share_families
 from proxy.throttle.table import LayeredThrottle
 from quota.followed_throttle import Moves
@@ -118,6 +119,7 @@ class Sidecar:
                     racks=self._apply_racks,
                     wants_facts=self._wants_facts,
                 ),
+                wants_brokers=lambda: bool(self.client_limits) or wants_brokers(self.throttle.table),
             ),
             self.log,
             self.polls,
@@ -127,7 +129,10 @@ class Sidecar:
         self.capture = (
             None if config.capture is None else Capture(config.capture, config.broker_id, self._relays, self.log)
         )
-        self.exchange = Exchange(config.broker_id, (self._limit_shares,), self.fleet.targets, self.log, clock)
+        leader = self.sides[SIDES.index("leader")].throttle
+        self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
+        shared = (self._follower_quotas, self._limit_shares)
+        self.exchange = Exchange(config.broker_id, shared, self.fleet.targets, self.log, clock)
         self.limits.clients.on_group = self.exchange.changed
         self._apply_limits()
         self._exporter: Exporter | None = None
@@ -295,8 +300,8 @@ class Sidecar:
         rules = rules_of(tables)
         self.client_limits = tuple(tables)
         self.limits.configure(rules)
-        if rules and self.config.cluster is not None:
-            self._cluster.want_brokers()  # whose sidecars share the limits
+        if rules:
+            self._cluster.throttle_changed()  # it asks for the brokers, whose sidecars share the limits
         relay = self._relays["leader"]
         if rules and relay.new_gate is None:
             relay.new_gate = lambda link: LinkGate(self.limits, relay, link)
@@ -307,13 +312,19 @@ class Sidecar:
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
         for side in self.sides:
-            side.throttle.configure(throttle_settings(self.config, table, side.throttle.side))
+            followers = self._follower_quotas.followers
+            side.throttle.configure(throttle_settings(self.config, table, side.throttle.side, followers))
         self._replan_held()
         if self.capture is not None:
             self.capture.throttle_changed(self._is_throttled())
         self._cluster.throttle_changed()
         self.exchange.changed()
         self._await_expiry()
+
+    def _followers_changed(self) -> None:
+        """Make quotas for followers that were not known before."""
+        if wants_brokers(self.throttle.table):
+            self._apply_throttle(self.throttle.table)
 
     def _follow_throttle(self, layer: Layer) -> None:
         self.throttle.follow(layer)
@@ -367,6 +378,7 @@ class Sidecar:
                 listener.sources.learn(brokers)
         if self.capture is not None:
             self.capture.learn(brokers)
+        self.exchange.changed()
 
     def _apply_topic_names(self) -> None:
         for side in self.sides:

@@ -7,9 +7,9 @@ bytes; times are clock seconds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from protocol.records import RecordsSeen
 
@@ -23,6 +23,9 @@ class PartitionCounts(NamedTuple):
     batches: int
     left_out: int
 
+
+MOST_QUOTAS: Final = 10_000
+"""Of one interval, with those that were changed in it: further ones are not counted."""
 
 _FIELDS = len(PartitionCounts._fields)
 _CUT, _BATCHES, _LEFT_OUT = map(PartitionCounts._fields.index, ("cut", "batches", "left_out"))
@@ -84,12 +87,20 @@ class LinkCounts:
     """Topics that changed; only those whose names are known."""
 
 
-@dataclass(slots=True)
-class QuotaCounts:
-    """A quota while its rate and policy stayed the same; `end` is None while it is in force."""
+class CountedQuota(NamedTuple):
+    """What a sample tells of a quota beside its bytes. `mode` is None where it holds back what is too much."""
 
+    name: str
     rate: int
     policy: str
+    mode: Literal["observe", "shared"] | None = None
+
+
+@dataclass(slots=True)
+class QuotaCounts:
+    """A quota while its settings stayed the same; `end` is None while it is in force."""
+
+    settings: CountedQuota
     begin: float
     end: float | None = None
     seconds: dict[int, int] = field(default_factory=dict)
@@ -109,7 +120,8 @@ class IntervalCounts:
     links: dict[int, LinkCounts] = field(default_factory=dict)
     """By the other broker's id."""
     quotas: list[QuotaCounts] = field(default_factory=list)
-    """The last one is in force where its `end` is None."""
+    in_force: dict[str, QuotaCounts] = field(default_factory=dict)
+    """Those of `quotas` that are in force, by name."""
 
     def link(self, peer: int) -> LinkCounts:
         """Return the counts of the links with `peer`; they are made at the first use."""
@@ -118,17 +130,20 @@ class IntervalCounts:
             counts = self.links[peer] = LinkCounts()
         return counts
 
-    def set_quota(self, rate: int | None, policy: str, now: float) -> None:
-        """Begin a quota of `rate` bytes/s; None is no quota."""
-        quota = self.quotas[-1] if self.quotas else None
-        if quota is not None and quota.end is None:
-            if (quota.rate, quota.policy) == (rate, policy):
-                return
-            quota.end = now
-        if rate is not None:
-            self.quotas.append(QuotaCounts(rate, policy, now))
+    def set_quotas(self, wanted: Iterable[CountedQuota], now: float) -> None:
+        """Begin quotas, and end those that are not among `wanted` any more."""
+        by_name = {quota.name: quota for quota in wanted}
+        for name, quota in list(self.in_force.items()):
+            if by_name.get(name) != quota.settings:
+                quota.end = now
+                del self.in_force[name]
+        for name, settings in by_name.items():
+            if name not in self.in_force and len(self.quotas) < MOST_QUOTAS:
+                self.in_force[name] = QuotaCounts(settings, now)
+                self.quotas.append(self.in_force[name])
 
-    def record(self, now: float, size: int) -> None:
-        """Count throttled bytes that passed, where a quota is in force."""
-        if self.quotas and self.quotas[-1].end is None:
-            self.quotas[-1].record(now, size)
+    def record(self, name: str, now: float, size: int) -> None:
+        """Count bytes of a quota that passed, where it is in force."""
+        quota = self.in_force.get(name)
+        if quota is not None:
+            quota.record(now, size)

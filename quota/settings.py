@@ -9,6 +9,10 @@ from typing import Literal
 from quota.scopes import Scope
 from quota.throttled_replicas import ThrottledReplicas
 
+REASSIGNMENT = "reassignment"
+RECOVERY = "recovery"
+"""The names of the standing quotas."""
+
 SideName = Literal["leader", "follower"]
 Policy = Literal["strict", "kip73"]
 Order = Literal["urgent-first", "round-robin"]
@@ -19,13 +23,15 @@ Clock = Callable[[], float]
 class QuotaSettings:
     """A quota beside the one of the listed replicas: `rate` (bytes/s) for all replicas of `scope` together.
 
-    `is_observed`: it only counts what it would hold back.
+    `is_observed`: it only counts what it would hold back. `shared_for` is a follower's id where `rate` is for this
+    follower together with other sidecars: it is in force only as far as `SideQuotas.use_shares` says.
     """
 
     name: str
     rate: int
     scope: Scope
     is_observed: bool = False
+    shared_for: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,9 @@ from quota.topic_names import CLUSTER_METADATA_ID, TopicNames
 
 _METADATA_LOG = CLUSTER_METADATA_TOPIC.encode()
 
+LEAST_SHARE = 1
+"""The least share of a shared rate (bytes/s): it tells a link that waits from one that must not send anything."""
+
 CONFIGURED = "configured"
 """The name of the quota of the listed replicas: `leader.` or `follower.replication.throttled.rate`."""
 
@@ -129,7 +132,7 @@ class SideQuotas:
             *[
                 made(
                     one.name,
-                    one.rate,
+                    one.rate if one.shared_for is None else self._share_of(one),
                     self._coverage_of(one),
                     counts_in_sync=one.scope.counts_in_sync,
                     is_observed=one.is_observed or settings.is_observed,
@@ -137,6 +140,22 @@ class SideQuotas:
                 for one in settings.quotas
             ],
         )
+
+        for one, quota in zip(settings.quotas, self.quotas[1:], strict=True):
+            quota.shared_for = one.shared_for
+
+    def _share_of(self, quota: QuotaSettings) -> int:
+        """Return the share that is in force of a shared rate; the least at first."""
+        known = next((other for other in self.quotas if other.name == quota.name), None)
+        return LEAST_SHARE if known is None else known.rate or LEAST_SHARE
+
+    def use_shares(self, shares: Mapping[str, float]) -> None:
+        """Put shares (bytes/s) of shared rates in force, by their quotas' names."""
+        for quota in self.quotas:
+            if quota.shared_for is not None and quota.name in shares:
+                rate = max(LEAST_SHARE, int(shares[quota.name]))
+                if rate != quota.rate:
+                    quota.ledger.set_share(rate)
 
     # What is throttled
 
@@ -150,11 +169,13 @@ class SideQuotas:
         """Return the topic's partitions that any quota may hold back on a link. None is a name not known yet."""
         if (only := self.only_quota) is not None:
             return only.covers(topic, topic_id, ends)
-        return AnyOf(tuple([quota.covers(topic, topic_id, ends) for quota in self.quotas if quota.limits]))
+        return AnyOf(
+            tuple([quota.covers(topic, topic_id, ends) for quota in self.quotas if quota.limits and quota.is_for(ends)])
+        )
 
     def coverage(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> tuple[tuple[Quota, Container[int]], ...]:
         """Return each quota with those of the topic's partitions that belong to it on a link."""
-        return tuple([(quota, quota.covers(topic, topic_id, ends)) for quota in self.quotas])
+        return tuple([(quota, quota.covers(topic, topic_id, ends)) for quota in self.quotas if quota.is_for(ends)])
 
     def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> frozenset[int] | EveryPartition:
         """Return the topic's partitions in the settings' lists.

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
-from typing import Protocol
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Literal, Protocol
 
 from quota.batches import LargestBatches
 from quota.broker_ids import NO_BROKER, BrokerIds
 from quota.budget.accounts import LinkAccounts
 from quota.budget.offset_probes import OffsetProbes
 from quota.budget.quota import Quota
-from quota.counters import IntervalCounts
+from quota.counters import CountedQuota, IntervalCounts
 from quota.lag.tracker import LagTracker
 from quota.settings import Clock, SideName, ThrottleSettings
-from quota.side_quotas import SideQuotas
+from quota.side_quotas import CONFIGURED, SideQuotas
 from quota.stats import ThrottleStats
 from quota.throttled_replicas import NO_PARTITION
 from quota.topic_names import TopicNames
@@ -77,7 +77,7 @@ class SideState(SideQuotas):
             self.lag.replica_lag_time_max = settings.replica_lag_time_max_ms / 1000
         self.put_in_force(settings)
         if self.stats.interval is not None:
-            self.stats.interval.set_quota(settings.rate, settings.policy, self.clock())
+            self.stats.interval.set_quotas(self._counted_quotas(), self.clock())
         if (settings.rate is None or not self._listed) and not settings.quotas:
             self.in_force_since = None
         elif self.in_force_since is None:
@@ -156,17 +156,27 @@ class SideState(SideQuotas):
     # What was counted
 
     def record(self, quota: Quota, size: int) -> None:
-        """Count bytes of a quota that were sent, in sync or not. The samples tell of the listed replicas' alone."""
+        """Count bytes of a quota that were sent, in sync or not."""
         quota.record(size)
-        if quota is self.quotas[0] and self.stats.interval is not None:
-            self.stats.interval.record(self.clock(), size)
+        if self.stats.interval is not None:
+            self.stats.interval.record(quota.name, self.clock(), size)
 
     def cut_interval(self, now: float) -> IntervalCounts | None:
         """Begin another interval of counting. Returns the one that ends; None at the first call."""
         ended = self.stats.interval
         self.stats.interval = IntervalCounts(now)
-        self.stats.interval.set_quota(self.settings.rate, self.settings.policy, now)
+        self.stats.interval.set_quotas(self._counted_quotas(), now)
         return ended
+
+    def _counted_quotas(self) -> Iterator[CountedQuota]:
+        """Yield what samples tell of the quotas in force. A share changes too often to be told: its whole rate is."""
+        settings = self.settings
+        if settings.rate is not None:
+            yield CountedQuota(CONFIGURED, settings.rate, settings.policy, "observe" if settings.is_observed else None)
+        for one in settings.quotas:
+            mode: Literal["observe", "shared"] | None = None if one.shared_for is None else "shared"
+            is_observed = one.is_observed or settings.is_observed
+            yield CountedQuota(one.name, one.rate, settings.policy, "observe" if is_observed else mode)
 
     def counted_peer(self, peer: int) -> int:
         """Return the id that a peer's bytes are counted under.

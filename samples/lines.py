@@ -13,10 +13,15 @@ from typing import Any, NamedTuple
 
 from quota.counters import IntervalCounts, LinkCounts, QuotaCounts
 from quota.lag.topic_lag import TopicLag
+from quota.settings import REASSIGNMENT, RECOVERY
+from quota.side_quotas import CONFIGURED
 from quota.throttle import Throttle
 from samples.schema import LinkLine, PartitionLine, QuotaLine
 
-QUOTA_IDS = {side: f"{side}.replication.throttled.rate" for side in ("leader", "follower")}
+_SETTINGS = {CONFIGURED: "replication.throttled.rate"} | {
+    name: f"{name}.throttled.rate" for name in (REASSIGNMENT, RECOVERY)
+}
+"""The settings of the quotas that have no name of their own, without the side that they begin with."""
 
 
 class SampleKey(NamedTuple):
@@ -46,7 +51,9 @@ def lines(throttle: Throttle, counts: IntervalCounts, key: SampleKey) -> Iterato
     """Yield the lines of one side, and free `counts` on the way."""
     common = {**key._asdict(), "side": throttle.side}
     for quota in counts.quotas:
-        yield _quota_line(quota, QUOTA_IDS[throttle.side], key.end_seconds, common)
+        name = quota.settings.name
+        quota_id = f"{throttle.side}.{_SETTINGS[name]}" if name in _SETTINGS else name
+        yield _quota_line(quota, quota_id, key.end_seconds, common)
     connections = Counter(link.counted_peer for link in throttle.links)
     behind: Counter[int] = Counter()
     for link in throttle.links:
@@ -99,8 +106,9 @@ def _quota_line(quota: QuotaCounts, quota_id: str, end_seconds: float, common: d
     return QuotaLine(
         **common,
         quota=quota_id,
-        rate=quota.rate,
-        policy=quota.policy,
+        rate=quota.settings.rate,
+        policy=quota.settings.policy,
+        mode=quota.settings.mode,
         in_force_from_seconds=quota.begin,
         in_force_until_seconds=until,
         bytes=sum(quota.seconds.values()),

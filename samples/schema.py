@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from quota.settings import SideName
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class NewerSchema(Exception):
@@ -85,7 +85,13 @@ class QuotaLine(Line, frozen=True, kw_only=True, tag="quota"):
     """One quota while it stayed the same. If it was changed in the interval, it has several lines with one id."""
 
     side: Annotated[SideName, Meta(description="`leader` or `follower`")]
-    quota: Annotated[str, Meta(description="its id: the name of Kafka's setting")]
+    quota: Annotated[
+        str,
+        Meta(
+            description="its id: the name of the setting, as `leader.replication.throttled.rate`, or its own name; with"
+            " `/` and the follower where its leaders keep it"
+        ),
+    ]
     rate: Annotated[int, Meta(description="bytes/s")]
     policy: Annotated[str, Meta(description="`strict` or `kip73`")]
     in_force_from_seconds: Annotated[float, Meta(description="monotonic, within the interval")]
@@ -99,6 +105,10 @@ class QuotaLine(Line, frozen=True, kw_only=True, tag="quota"):
             " is in both lines: add them up"
         ),
     ]
+    mode: Annotated[
+        str | None,
+        Meta(description="`observe`: it held nothing back; `shared`: `rate` is that of all leaders. Since version 2"),
+    ] = None
 
 
 class IntervalLine(Line, frozen=True, kw_only=True, tag="interval"):

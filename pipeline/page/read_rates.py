@@ -55,6 +55,7 @@ _QUOTA_COLUMNS: Final = """
     FROM throttle_accuracy SEMI JOIN top_brokers USING (broker_id)
     JOIN (SELECT unnest(range($count)) AS number)
       ON epoch_us(start) < $first + (number + 1) * $width AND epoch_us("end") > $first + number * $width
+    WHERE quota_id = side || '.replication.throttled.rate'
     GROUP BY ALL
 """
 

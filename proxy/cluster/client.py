@@ -227,7 +227,12 @@ class ClusterClient:
         else:
             due = min((poll.due_at(self) for poll in self._polls), default=math.inf)
             seconds = min(max(due - self.clock(), _SHORTEST_PAUSE_SECONDS), MAX_IDLE_RETRY_SECONDS)
-        with contextlib.suppress(TimeoutError):
-            # not wait_for: it would lose a cancellation that comes together with a wake
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
+        await wait_at_most(self._wake, seconds)
+
+
+async def wait_at_most(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event, or until the time is over."""
+    with contextlib.suppress(TimeoutError):
+        # not wait_for: in Python 3.11 it loses a cancellation that comes together with the event
+        async with asyncio.timeout(seconds):
+            await event.wait()

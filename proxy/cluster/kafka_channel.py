@@ -5,7 +5,7 @@ Import it only where `[cluster]` is configured, as aiokafka costs memory.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -30,8 +30,8 @@ class KafkaChannel:
         self._connection = connection  # aiokafka has no types
 
     @classmethod
-    async def open(cls, address: Address) -> KafkaChannel:
-        """Connect, and agree on a version. Raises OSError."""
+    async def open(cls, address: Address, options: Mapping[str, Any] | None = None) -> KafkaChannel:
+        """Connect, and agree on a version. `options` are those of SASL and TLS. Raises OSError."""
         channel = cls(
             await _answered(
                 lambda: create_conn(
@@ -39,6 +39,7 @@ class KafkaChannel:
                     address.port,
                     client_id=CLIENT_ID.decode(),
                     request_timeout_ms=round(REQUEST_TIMEOUT_SECONDS * 1000),
+                    **(options or {}),
                 )
             )
         )

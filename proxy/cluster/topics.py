@@ -37,8 +37,8 @@ class Subscriber(Protocol):
 class TopicPoll:
     """Asks for the topics of all `subscribers` every `poll_seconds`. `clock` gives monotonic seconds.
 
-    With `needs_topic_ids`, a cluster without topic ids is asked again only when a broker is known to have them.
-    With `needs_brokers` it is asked for its brokers even while no subscriber wants a topic.
+    With `needs_topic_ids`, a cluster without topic ids is asked again only when a broker is known to have them. While
+    `wants_brokers`, the brokers are asked for where no topic is wanted.
     """
 
     what = "topics"
@@ -49,13 +49,13 @@ class TopicPoll:
         clock: Callable[[], float],
         poll_seconds: float = DEFAULT_POLL_SECONDS,
         needs_topic_ids: bool = True,
-        needs_brokers: bool = False,
+        wants_brokers: Callable[[], bool] = lambda: False,
     ) -> None:
         self._subscribers = subscribers
         self._clock = clock
         self._poll_seconds = poll_seconds
         self._needs_topic_ids = needs_topic_ids
-        self.needs_brokers = needs_brokers
+        self._wants_brokers = wants_brokers
         self._at = clock()
 
     def due_now(self) -> None:
@@ -85,7 +85,7 @@ class TopicPoll:
         brokers, controller = client.view.brokers, client.view.controller
         topics: dict[bytes, Topic] = {}
         try:
-            for names in [[]] if self.needs_brokers and not wanted else _shares(list(wanted)):
+            for names in _shares(list(wanted), at_least_one=self._wants_brokers()):
                 told = await client.question(self.what, partial(describe, names=names, with_partitions=with_partitions))
                 brokers, controller = told.brokers or brokers, told.controller
                 topics |= told.topics
@@ -129,6 +129,6 @@ class BrokerHosts:
         """Do nothing: known brokers stay."""
 
 
-def _shares(names: list[bytes]) -> Iterator[list[bytes]]:
-    for start in range(0, len(names), TOPICS_PER_QUESTION):
+def _shares(names: list[bytes], *, at_least_one: bool) -> Iterator[list[bytes]]:
+    for start in range(0, len(names) or int(at_least_one), TOPICS_PER_QUESTION):
         yield sorted(names[start : start + TOPICS_PER_QUESTION])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from proxy.cluster.broker_addresses import BrokerAddresses
@@ -17,6 +18,7 @@ from proxy.cluster.removed_replicas import RemovedReplicasPoll
 from proxy.cluster.topic_ids import ThrottledTopics, TopicIdPoll
 from proxy.cluster.topics import DEFAULT_POLL_SECONDS, BrokerHosts, Subscriber, TopicPoll
 from proxy.config.address import Address
+from proxy.config.cluster_access import connection_options
 from proxy.config.tables import Config
 from proxy.log import EventLog
 from proxy.relay.replica_sources import Addresses
@@ -44,6 +46,7 @@ class Consumers(NamedTuple):
     under_min_isr: Callable[[frozenset[tuple[bytes, int]]], None]
     broker_addresses: Callable[[Addresses], None]
     followers: Followers
+    wants_brokers: Callable[[], bool] = lambda: False
 
 
 class ClusterWatch:
@@ -79,7 +82,8 @@ class ClusterWatch:
             in_sync = InSyncTopics(topics, consumers.in_sync)
             subscribers = [in_sync, BrokerHosts(self._addresses.offer), *subscribers]
             behind = [MinIsrPoll(in_sync, consumers.under_min_isr)]
-            open_channel = KafkaChannel.open
+            open_kafka_channel = partial(KafkaChannel.open, options=connection_options(config.cluster))
+            open_channel = open_kafka_channel
             poll_seconds = config.cluster.poll_seconds
             longest_retry = min(poll_seconds, MAX_IDLE_RETRY_SECONDS)
         self._topics = TopicPoll(
@@ -87,7 +91,7 @@ class ClusterWatch:
             clock,
             poll_seconds,
             needs_topic_ids=config.cluster is None,
-            needs_brokers=config.capture is not None,
+            wants_brokers=lambda: config.capture is not None or consumers.wants_brokers(),
         )
         self.client = ClusterClient(
             metadata_servers(config),
@@ -109,20 +113,15 @@ class ClusterWatch:
 
             part = config.cluster.followed_part if config.cluster.follow_throttles else None
             servers = config.cluster.bootstrap_servers
-            self._follower = ThrottleFollower(config.broker_id, part, servers, consumers.followers, log, stats, clock)
+            self._follower = ThrottleFollower(
+                config.broker_id, part, servers, consumers.followers, log, stats, clock, open_kafka_channel
+            )
 
     def start(self) -> None:
         """Begin to poll."""
         self._polling = asyncio.create_task(self.client.run())
         if self._follower is not None:
             self._follower.start()
-
-    def want_brokers(self) -> None:
-        """Ask for the brokers from now on, even while no topic is of interest."""
-        if not self._topics.needs_brokers:
-            self._topics.needs_brokers = True
-            self._topics.due_now()
-            self.client.wake()
 
     def throttle_changed(self) -> None:
         """Poll now, as other topics are throttled."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from proxy.config.address import Address
 from proxy.config.client_limits import check_client_limits
+from proxy.config.cluster_access import connection_options
 from proxy.config.reader import ConfigError, read_table
 from proxy.config.route_checks import check_routes
 from proxy.config.tables import Config, Export, Ingress
@@ -51,6 +52,7 @@ def check_config(config: Config) -> None:
     _check_replicas_from(config.ingress)
     if config.cluster is not None:
         _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
+        connection_options(config.cluster)
     _check_capture(config)
     _check_export(config.export)
     check_client_limits(config.limits.client, "limits.client")

@@ -132,12 +132,14 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     - `follow_throttles`: whether Kafka's own throttle, from its dynamic configurations, is in force here too.
     - `followed_part`: the part of Kafka's rates that is then kept to.
+    - `properties`: a file with Kafka's client properties, for SASL and TLS.
     """
 
     bootstrap_servers: tuple[Address, ...]
     poll_seconds: PositiveSeconds = 5.0
     follow_throttles: bool = False
     followed_part: PartOfRate = 0.98
+    properties: FilePath | None = None
 
 
 class CaptureTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +229,11 @@ class TopicThrottle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota of one side, for some of its links and topics. `rate` is bytes/s; patterns are as a shell's."""
+    """A quota of one side, for some of its links and topics. `rate` is bytes/s; patterns are as a shell's.
+
+    One that is kept at the leaders is for what a follower receives of all its leaders together. `peers` and `racks` are
+    the follower's then; without them each follower has the rate.
+    """
 
     name: QuotaName
     side: SideName
@@ -236,6 +242,7 @@ class QuotaTable(msgspec.Struct, frozen=True, kw_only=True):
     racks: tuple[RackName, ...] | None = None
     topics: tuple[TopicPattern, ...] | None = None
     mode: Mode = "enforce"
+    kept_at: Literal["here", "leaders"] = "here"
 
 
 class ThrottleTable(msgspec.Struct, frozen=True, kw_only=True):

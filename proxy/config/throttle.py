@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+
 from proxy.config.reader import ConfigError, join
 from proxy.config.tables import Cluster, Config, QuotaTable, ThrottleTable
 from quota.scopes import Matching, Reassigned, Recovering
 from quota.setting_names import FOLLOWER_REASSIGNMENT_RATE, LEADER_REASSIGNMENT_RATE
-from quota.settings import QuotaSettings, SideName, ThrottleSettings
-
-REASSIGNMENT = "reassignment"
-RECOVERY = "recovery"
-"""The names of the standing quotas, in metrics."""
+from quota.settings import REASSIGNMENT, RECOVERY, QuotaSettings, SideName, ThrottleSettings
 
 
 def check_throttle(table: ThrottleTable, cluster: Cluster | None, path: str = "") -> None:
@@ -29,7 +27,13 @@ def check_throttle(table: ThrottleTable, cluster: Cluster | None, path: str = ""
             raise ConfigError(f"{field}.name", f'"{quota.name}" is the name of another quota too')
         names.add(quota.name)
         given = {"peers": quota.peers, "racks": quota.racks, "topics": quota.topics}
-        if all(value is None for value in given.values()):
+        if quota.kept_at == "leaders":
+            if quota.side == "leader":
+                reason = 'is for side = "follower" only: a leader keeps its own quotas itself'
+                raise ConfigError(f"{field}.kept_at", reason)
+            if cluster is None:
+                raise ConfigError(f"{field}.kept_at", f"{needs_cluster} which leaders share it")
+        elif all(value is None for value in given.values()):
             raise ConfigError(field, "covers nothing: give it peers, racks or topics")
         for name, value in given.items():
             if value == ():
@@ -49,8 +53,18 @@ def wants_facts(table: ThrottleTable) -> bool:
     return any(rate is not None for rate in rates) or any(quota.racks is not None for quota in table.quotas)
 
 
-def throttle_settings(config: Config, table: ThrottleTable, side: SideName) -> ThrottleSettings:
-    """Return what `table` and the file's other tables set for one side's throttle."""
+def wants_brokers(table: ThrottleTable) -> bool:
+    """Whether it has to be known which brokers there are, as leaders share a follower's quota."""
+    return any(quota.kept_at == "leaders" for quota in table.quotas)
+
+
+def throttle_settings(
+    config: Config, table: ThrottleTable, side: SideName, followers: Collection[int] = ()
+) -> ThrottleSettings:
+    """Return what `table` and the file's other tables set for one side's throttle.
+
+    `followers` are the brokers that a quota which is kept at the leaders is for, where it does not name them.
+    """
     if side == "leader":
         rate = table.leader_rate
         replicas = {name: topic.leader_replicas for name, topic in table.topics.items() if topic.leader_replicas}
@@ -60,7 +74,7 @@ def throttle_settings(config: Config, table: ThrottleTable, side: SideName) -> T
     return ThrottleSettings(
         rate=rate,
         replicas=replicas,
-        quotas=(*_standing_quotas(table, side), *[_scoped_quota(one) for one in table.quotas if one.side == side]),
+        quotas=(*_standing_quotas(table, side), *_scoped_quotas(config, table, side, followers)),
         is_observed=table.mode == "observe",
         policy=config.quota.policy,
         order=config.quota.order,
@@ -84,6 +98,26 @@ def _standing_quotas(table: ThrottleTable, side: SideName) -> list[QuotaSettings
     if recovery is not None:
         quotas.append(QuotaSettings(RECOVERY, recovery, Recovering(spares)))
     return quotas
+
+
+def _scoped_quotas(
+    config: Config, table: ThrottleTable, side: SideName, followers: Collection[int]
+) -> Iterator[QuotaSettings]:
+    """Yield a side's quotas. What leaders keep for followers is the leader's side's, a quota for each follower."""
+    for quota in table.quotas:
+        if quota.kept_at == "here":
+            if quota.side == side:
+                yield _scoped_quota(quota)
+        elif side == "leader":
+            racks = None if quota.racks is None else frozenset(quota.racks)
+            for follower in sorted(set(followers if quota.peers is None else quota.peers) - {config.broker_id}):
+                yield QuotaSettings(
+                    f"{quota.name}/{follower}",
+                    quota.rate,
+                    Matching(frozenset({follower}), racks, quota.topics),
+                    quota.mode == "observe",
+                    follower,
+                )
 
 
 def _scoped_quota(table: QuotaTable) -> QuotaSettings:

@@ -57,6 +57,12 @@ class StrictLedger:
         """Bytes reserved by requests that are not answered yet."""
         return self._reserved
 
+    def set_share(self, rate: int) -> None:
+        """Put another share of a quota in force at once. Debt stays: a share changes often, and would forget it."""
+        self._advance(self._clock())
+        self._rate = rate
+        self._credit = min(self._credit, rate * CREDIT_SECONDS)
+
     def set_rate(self, rate: int | None) -> None:
         """Put another quota in force at once.
 

@@ -28,7 +28,8 @@ def observe(
     side, partitions, sessions = state.side, state.partitions, state.sessions
     queue, is_throttling = partitions.queue, side.is_throttling
     order, largest_batch, is_urgent = GrantOrder(state.catch_up, queue, by_turns=True), 0, False
-    quotas = [quota for quota in side.quotas if quota.limits] if queue else []
+    ends = partitions.ends
+    quotas = [quota for quota in side.quotas if quota.limits and quota.is_for(ends)] if queue else []
     if any([quota.rate for quota in quotas]):
         order = state.catch_up.order(queue, now)
         largest_batch = next(iter(order)).largest_batch

@@ -26,7 +26,7 @@ class DemandMeter:
         self._used_before: float | None = None
         self._used: deque[float] = deque(maxlen=SECONDS)  # in the last seconds
         self._least_share = math.inf  # of this second
-        self._always_waits = True
+        self._waited: list[bool] = []
         self._wants_all = False
 
     def update(self, used_bytes: float, share: float, rate: float, *, waits: bool) -> float:
@@ -38,14 +38,15 @@ class DemandMeter:
         if self._used_before is None:
             self._used_before = used_bytes
         self._least_share = min(self._least_share, share)
-        self._always_waits &= waits
+        self._waited.append(waits)
         seconds = now - self._second_at
         if seconds >= 1:
             used = (used_bytes - self._used_before) / seconds
             self._used.append(used)
-            self._wants_all = self._always_waits or 0 < FULL * self._least_share <= used
+            waits_mostly = 2 * sum(self._waited) > len(self._waited)
+            self._wants_all = waits_mostly or 0 < FULL * self._least_share <= used
             self._used_before, self._second_at = used_bytes, now
-            self._least_share, self._always_waits = math.inf, True
+            self._least_share, self._waited = math.inf, []
         most = max(self._used, default=0.0)
         if self._wants_all or (waits and not most):
             return rate

@@ -63,6 +63,8 @@ class Roll:
         """Note that all are asked from now on, once in a round."""
         if self._asking_since == math.inf:
             self._asking_since = self._clock()
+            self._refuses.clear()
+            self._missed_by.clear()
 
     def end(self) -> None:
         """Note that nobody is asked any more: from silence nothing follows then."""
@@ -85,13 +87,17 @@ class Roll:
         return {member: now - at for member, at in self._heard_at.items()}
 
     def missing(self, members: Collection[int]) -> frozenset[int]:
-        """Return those of `members` that were not heard for long, although they were asked."""
-        now = self._clock()
-        long_ago = now - self.pace.missing_seconds
-        if self._asking_since > long_ago:
+        """Return those of `members` that do not run, or were not heard for long, although they were asked."""
+        if self._asking_since == math.inf:
             return frozenset()
+        long_ago = self._clock() - self.pace.missing_seconds
+        silent_since = long_ago if self._asking_since <= long_ago else -math.inf
         return frozenset(
-            [one for one in members if one != self.own_id and self._heard_at.get(one, -math.inf) <= long_ago]
+            [
+                one
+                for one in members
+                if one != self.own_id and (self._heard_at.get(one, -math.inf) < silent_since or one in self._refuses)
+            ]
         )
 
     def divided(self, members: Collection[int]) -> frozenset[int]:

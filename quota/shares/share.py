@@ -113,6 +113,8 @@ class Share:
         loan = self._borrowed[lender]
         if loan.until <= self._clock() or lender not in self.terms.members:
             return 0.0
+        if self._roll.missing({lender}):
+            return 0.0  # before others are told that it is missing: they divide its part then
         before = sum(
             [
                 heard.report.borrowed.get(lender, 0.0)

@@ -199,11 +199,12 @@ def test_throttle_show_tells_of_standing_rates_quotas_and_what_is_left_of_leases
     capsys: pytest.CaptureFixture[str], admin: Admin
 ) -> None:
     quota = {"name": "zones", "side": "leader", "rate": 20_000_000, "racks": ["b", "c"], "mode": "observe"}
+    kept = {"name": "into", "side": "follower", "rate": 9_000_000, "peers": [4], "kept_at": "leaders"}
     lease = {"expires_in_seconds": 3600, "owner": "ann", "reason": "adding broker 4"}
     table = {
         "leader.recovery.throttled.rate": 50_000_000,
         "mode": "enforce",
-        "quotas": [quota],
+        "quotas": [quota, kept],
         "topics": {},
         "sources": {"leader.recovery.throttled.rate": "http", "mode": "file", "quotas.zones": "file"},
         "layers": [{"source": "http", "parts": [{"part": "leader.recovery.throttled.rate", "value": 1, **lease}]}],
@@ -213,3 +214,4 @@ def test_throttle_show_tells_of_standing_rates_quotas_and_what_is_left_of_leases
     shown = " ".join(capsys.readouterr().out.split())
     assert "leader.recovery.throttled.rate 50000000 bytes/s (50 MB/s) http, 1 h left, ann: adding broker 4" in shown
     assert "quota zones 20000000 bytes/s (20 MB/s) on the leader's side, racks b, c, only observed file" in shown
+    assert "quota into 9000000 bytes/s (9 MB/s) for each follower, kept by its leaders, peers 4" in shown

@@ -64,21 +64,21 @@ def test_move_ends_at_its_deadline_while_produce_changes(move: MoveCommands) -> 
 def test_move_at_what_is_free_is_killed_and_taken_up_by_whoever_watches(move: MoveCommands) -> None:
     """Producers begin after the kill: whoever watches then lowers the leader's rate."""
     cluster = move.cluster
-    topic = filled(cluster, move.topic, [1], 36 * MB, partitions=2)
+    topic = filled(cluster, move.topic, [1], 60 * MB, partitions=2)
     live = f"{topic}-live"
-    cluster.create_topic(live, {0: [1, 2]})
+    cluster.create_topic(live, {partition: [1, 2] for partition in range(4)})
     plan = move.plan(topic, {0: [1, 2], 1: [1, 2]})
     admins = [word for sidecar in cluster.sidecars.values() for word in ("--admin", sidecar.admin_address)]
-    options = ("--auto", "--link-capacity", "1500k", "--between", "100k,1MB", *admins, "--json")
+    options = ("--auto", "--link-capacity", "900k", "--between", "100k,800k", *admins, "--json")
     with move.start("execute", plan, *options) as execute:
         cluster.wait_for("the move", lambda: bool(move.admin.reassignments()), 30)
         execute.kill()
-    assert move.throttles().rates[1][LEADER_RATE] == "1000000"
+    assert move.throttles().rates[1][LEADER_RATE] == "800000"
     with (
-        LiveProducer(cluster.bootstrap_servers, live, [0], rate=100, message_bytes=10_000),
+        LiveProducer(cluster.bootstrap_servers, live, list(range(4)), rate=60, message_bytes=10_000),
         move.start("verify", plan, "--watch", *admins, "--json") as verify,
     ):
-        cluster.wait_for("a lower rate", lambda: int(move.throttles().rates[1][LEADER_RATE]) < 600_000, 40)
+        cluster.wait_for("a lower rate", lambda: int(move.throttles().rates[1][LEADER_RATE]) < 700_000, 40)
         verify.kill()
     move.run("execute", plan, "--throttle", "50MB")
     move.run("verify", plan, "--watch")

@@ -102,12 +102,21 @@ def link(size: int, *, peer: int = 2, side: SideName = "leader", throttled: int 
 
 
 def quota(
-    rate: int, first_second: int, by_second: Sequence[int], begin: float, end: float, side: SideName = "leader"
+    rate: int,
+    first_second: int,
+    by_second: Sequence[int],
+    begin: float,
+    end: float,
+    side: SideName = "leader",
+    *,
+    name: str | None = None,
+    mode: str | None = None,
 ) -> Line:
     return QuotaLine(
         **_NO_KEY,
         side=side,
-        quota=f"{side}.replication.throttled.rate",
+        quota=f"{side}.replication.throttled.rate" if name is None else name,
+        mode=mode,
         rate=rate,
         policy="strict",
         in_force_from_seconds=begin,

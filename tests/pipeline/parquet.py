@@ -78,7 +78,7 @@ def throttle(
     rate = 1_000_000
     starved = seconds if left_out_seconds is None else left_out_seconds
     return {
-        "quota_id": "q",
+        "quota_id": "leader.replication.throttled.rate",
         "broker_id": broker_id,
         "side": "leader",
         "rate_bytes_per_second": rate,

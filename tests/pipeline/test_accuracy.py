@@ -59,6 +59,21 @@ def test_other_rate_or_a_gap_begins_another_span(frames: Frames) -> None:
     ]
 
 
+def test_each_quota_of_a_side_counts_for_itself_and_only_where_its_rate_is_a_bound(frames: Frames) -> None:
+    lines = frames.lines(
+        Sidecar().sample(
+            quota(100, 1000, [10] * 10, 1000.0, 1010.0),
+            quota(50, 1000, [20] * 10, 1000.0, 1010.0, name="leader.recovery.throttled.rate"),
+            quota(50, 1000, [90] * 10, 1000.0, 1010.0, name="zones", mode="observe"),
+            quota(50, 1000, [5] * 10, 1000.0, 1010.0, name="into/3", mode="shared"),
+        )
+    )
+    assert sorted(rows(throttle_accuracy(lines), "quota_id", "mean_over_quota")) == [
+        ("leader.recovery.throttled.rate", 0.4),
+        ("leader.replication.throttled.rate", 0.1),
+    ]
+
+
 def test_quota_of_zero_has_no_ratio(frames: Frames) -> None:
     lines = frames.lines(Sidecar().sample(quota(0, 1000, [5] + [0] * 9, 1000.0, 1010.0)))
     assert rows(throttle_accuracy(lines), "mean_over_quota", "worst_1s_over_quota", "seconds_over") == [

@@ -48,7 +48,10 @@ def test_move_from_behind_to_caught_up(frames: Frames) -> None:
         sidecar.sample(partition("t", 0, 0, left_out=5, lag=(9, 16.0)), partition("t", 2, 1, lag=(0, 0.0)), steady),
         sidecar.sample(steady),
         sidecar.sample(
-            partition("t", 0, 100, throttled=300, lag=(0, 0.0)), quota(80, 1030, [30] * 10, 1030.0, 1040.0), steady
+            partition("t", 0, 100, throttled=300, lag=(0, 0.0)),
+            quota(80, 1030, [30] * 10, 1030.0, 1040.0),
+            steady,
+            quota(7, 1030, [30] * 10, 1031.0, 1040.0, name="zones"),
         ),
         sidecar.sample(partition("t", 0, 70, lag=(0, 0.0)), steady),
     ]

@@ -22,7 +22,7 @@ from pipeline.read import (
     without_duplicates,
     without_partial,
 )
-from samples.schema import KINDS, columns, kind_of
+from samples.schema import KINDS, SCHEMA_VERSION, columns, kind_of
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows
 
@@ -51,7 +51,7 @@ def _changed(**values: object) -> bytes:
 
 NOT_JSON = [b"no JSON", _changed()[:-20], _changed(bytes_throttled="many"), b"x" * 10_000_000]
 BAD = {
-    _changed(schema=2): "newer_schema",
+    _changed(schema=SCHEMA_VERSION + 1): "newer_schema",
     _changed(kind="comet"): "unknown_kind",
     _changed(kind=...): "unknown_kind",
     _changed(topic=...): "missing_field",
@@ -68,7 +68,7 @@ BAD = {
 
 def test_bad_lines_are_quarantined_with_their_reason_and_the_others_stay(frames: Frames) -> None:
     """What is no JSON is shown as it came, of other lines what was read. A newer line may have another form at all."""
-    newer = _changed(schema=2, bytes_throttled="many")
+    newer = _changed(schema=SCHEMA_VERSION + 1, bytes_throttled="many")
     good = Sidecar().sample(partition("t", 0, 1), link(1), quota(1, 1000, [1], 1000.0, 1001.0))
     parsed = frames.parsed(b"\n".join([*NOT_JSON, newer, *BAD, b"", b"  ", good]))
     found = samples(good_lines(parsed))

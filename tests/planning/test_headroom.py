@@ -138,7 +138,7 @@ def test_rates_settle_at_what_clients_leave_and_clients_get_what_they_want(link:
 @settings(max_examples=100, deadline=None)
 @given(parts, parts, st.floats(-0.02, 0.02), st.floats(-0.02, 0.02))
 def test_rates_do_not_swing_after_a_change(before: float, after: float, first: float, second: float) -> None:
-    """They turn round twice at most, though clients' wish wavers by a fiftieth of the link."""
+    """Clients' wish wavers by a fiftieth of the link. 15 intervals after it changes by more, all stays as it is."""
     wavers = [first, second]
 
     def wish(now: float) -> float:
@@ -147,10 +147,7 @@ def test_rates_do_not_swing_after_a_change(before: float, after: float, first: f
 
     link = Shared(wish)
     link.run(60)
-    least = min(link.rates[-1], CAPACITY * 0.05)
-    steps = [new - old for old, new in pairwise(link.rates) if abs(new - old) > least / 4]
-    turns = sum((a > 0) != (b > 0) for a, b in pairwise(steps))
-    assert turns <= 2, link.rates
+    assert len(set(link.rates[25:])) == 1, link.rates
 
 
 def test_clients_that_want_more_than_a_full_link_leaves_them_get_it_within_four_intervals() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
@@ -94,11 +93,9 @@ class Waits:
         self.slept.append(seconds)
         await self.pause(0)
 
-    async def wait_for(self, awaited: Coroutine[Any, Any, object], seconds: float) -> None:
-        awaited.close()
+    async def wait_at_most(self, event: asyncio.Event, seconds: float) -> None:
         self.waited.append(seconds)
         await self.pause(0)
-        raise TimeoutError
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
+from proxy.cluster import client
 from proxy.cluster.channel import PlainChannel, metadata_version
 from proxy.cluster.client import FIRST_RETRY_SECONDS
 from proxy.cluster.followers import Followers
@@ -161,7 +162,7 @@ async def test_cluster_that_fails_is_asked_again_within_poll_seconds(
     waits = Waits()
     naming_broker.hangs_up = True
     monkeypatch.setattr(asyncio, "sleep", waits.sleep)
-    monkeypatch.setattr(asyncio, "wait_for", waits.wait_for)
+    monkeypatch.setattr(client, "wait_at_most", waits.wait_at_most)
     watched.watch.start()
     while len(waits.slept) < 6:
         await waits.pause(0.001)

@@ -7,7 +7,7 @@ import pytest
 from proxy.config.load import parse_config
 from proxy.config.reader import ConfigError
 from proxy.config.tables import Cluster, ThrottleTable
-from proxy.config.throttle import throttle_settings, wants_facts
+from proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
 from proxy.throttle.table import LayeredThrottle
 from quota.scopes import Matching, Reassigned, Recovering
 from quota.settings import QuotaSettings
@@ -40,7 +40,7 @@ topics = ["bulk*"]
 peers = [2, 3]
 mode = "observe"
 """
-BULK = {"name": "bulk", "side": "follower", "rate": 30, "topics": ["bulk*"], "mode": "enforce"}
+BULK = {"name": "bulk", "side": "follower", "rate": 30, "topics": ["bulk*"], "mode": "enforce", "kept_at": "here"}
 
 
 def test_standing_rates_and_scoped_quotas_are_those_of_their_side() -> None:
@@ -55,6 +55,27 @@ def test_standing_rates_and_scoped_quotas_are_those_of_their_side() -> None:
         QuotaSettings("bulk", 30, Matching(peers=frozenset({2, 3}), topics=("bulk*",)), is_observed=True),
     )
     assert wants_facts(config.throttle)
+
+
+KEPT = '[[throttle.quotas]]\nname = "into"\nside = "follower"\nrate = 9\nkept_at = "leaders"\n'
+
+
+def test_quota_that_leaders_keep_is_one_for_each_follower_on_their_side() -> None:
+    config = parse_config(BASE + CLUSTER + KEPT + 'racks = ["a"]\ntopics = ["t*"]\nmode = "observe"')
+    assert throttle_settings(config, config.throttle, "follower", {1, 2, 3}).quotas == ()
+    assert throttle_settings(config, config.throttle, "leader", {1, 2, 3}).quotas == tuple(
+        QuotaSettings(f"into/{one}", 9, Matching(frozenset({one}), frozenset({"a"}), ("t*",)), True, one)
+        for one in (2, 3)
+    )
+    assert wants_brokers(config.throttle)
+    assert wants_facts(config.throttle)  # for the racks
+
+
+def test_quota_that_leaders_keep_is_for_its_peers_where_they_are_named() -> None:
+    config = parse_config(f"{BASE}{CLUSTER}{KEPT}peers = [1, 4]")
+    (quota,) = throttle_settings(config, config.throttle, "leader", {2, 3}).quotas
+    assert (quota.name, quota.shared_for) == ("into/4", 4)
+    assert not wants_facts(config.throttle)
 
 
 def test_partitions_under_min_isr_are_exempt_and_everything_is_enforced_by_default() -> None:
@@ -77,6 +98,9 @@ def test_throttle_that_only_observes_says_so_for_both_sides() -> None:
         ('mode = "dry"', "mode", '"enforce" or "observe"'),
         ('"under.min.isr" = "exept"', '"under.min.isr"', '"exempt" or "throttled"'),
         ('[[throttle.quotas]]\nname = "a"\nside = "leader"\nrate = 1', "quotas[0]", "covers nothing"),
+        (KEPT, "quotas[0].kept_at", "needs [cluster]: only the cluster tells which leaders share it"),
+        (KEPT.replace("follower", "leader"), "quotas[0].kept_at", 'is for side = "follower" only'),
+        (KEPT.replace("leaders", "both"), "quotas[0].kept_at", '"here"'),
         ('[[throttle.quotas]]\nname = "a"\nside = "leader"\nrate = 1\ntopics = []', "quotas[0].topics", "is empty"),
         ('[[throttle.quotas]]\nname = "a"\nside = "leader"\nrate = 1\nracks = ["b"]', "quotas[0].racks", "[cluster]"),
         ('[[throttle.quotas]]\nname = "recovery"\nside = "leader"\nrate = 1\npeers = [1]', "quotas[0].name", "must be"),

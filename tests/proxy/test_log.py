@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy import log as weir_log
-from proxy.log import EventLog, JsonFormatter, KeyValueFormatter, LibraryLimit, configure_logging
+from proxy.log import EventLog, JsonFormatter, KeyValueFormatter, LibraryLimit, configure_logging, os_error_reason
 from proxy.log_writer import MAX_LINES, WriterHandler
 from tests.fakes.clock import MovedClock
 
@@ -184,3 +185,10 @@ def test_log_configured_again_is_written_by_the_same_thread() -> None:
     assert isinstance(handler, WriterHandler)
     assert isinstance(handler.formatter, JsonFormatter)
     handler.close()
+
+
+def test_reason_of_a_tls_error_is_not_the_system_s() -> None:
+    refused = ssl.SSLCertVerificationError(1, "CERTIFICATE_VERIFY_FAILED")
+    assert os_error_reason(refused) == "TLS failed: certificate verify failed"
+    refused.verify_message = "self-signed certificate"
+    assert os_error_reason(refused) == "TLS failed: self-signed certificate"

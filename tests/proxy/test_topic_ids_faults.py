@@ -128,7 +128,7 @@ async def test_resolver_that_fails_while_no_id_is_wanted_asks_seldom_and_a_miss_
         resolving = Resolving(broker.address)
         with monkeypatch.context() as patched:
             patched.setattr(asyncio, "sleep", waits.sleep)
-            patched.setattr(asyncio, "wait_for", waits.wait_for)
+            patched.setattr(client, "wait_at_most", waits.wait_at_most)
             async with resolving.running(), asyncio.timeout(DEADLINE_SECONDS):
                 while len(waits.waited) < 4:
                     await waits.pause(0.001)

@@ -15,7 +15,8 @@ from quota.fetch.counts import count_strays
 from quota.fetch.decisions import Forward
 from quota.fetch.link import ReplicaLink
 from quota.lag.tracker import EXPIRE_SECONDS
-from quota.settings import SideName, ThrottleSettings
+from quota.scopes import Matching, Recovering
+from quota.settings import RECOVERY, QuotaSettings, SideName, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from samples.lines import SampleKey, count_left_out, lines
@@ -223,6 +224,33 @@ def test_quota_changed_in_an_interval_has_a_line_for_each_rate_and_none_while_ab
     times = [(line.in_force_from_seconds, line.in_force_until_seconds) for line in found]
     assert times == [(1000.0, 1002.0), (1004.0, 1006.0)]
     assert [line.rate for line in of_kind(sample(throttle, clock), QuotaLine)] == [3]
+
+
+def test_every_quota_has_its_lines_and_says_what_its_rate_is() -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock)
+    quotas = (
+        QuotaSettings(RECOVERY, 20, Recovering()),
+        QuotaSettings("zones", 30, Matching(peers=frozenset({2})), is_observed=True),
+        QuotaSettings("into/3", 40, Matching(peers=frozenset({3})), shared_for=3),
+    )
+    throttle.configure(ThrottleSettings(rate=RATE, quotas=quotas))
+    throttle.use_shares({"into/3": 7.0})
+    for number, quota in enumerate(throttle.quotas):
+        throttle.record(quota, number)
+    clock.move(1)
+    found = of_kind(sample(throttle, clock), QuotaLine)
+    assert [(line.quota, line.rate, line.mode, line.bytes) for line in found] == [
+        ("leader.replication.throttled.rate", RATE, None, 0),
+        ("leader.recovery.throttled.rate", 20, None, 1),
+        ("zones", 30, "observe", 2),
+        ("into/3", 40, "shared", 3),
+    ]
+    throttle.configure(ThrottleSettings(rate=RATE, is_observed=True))
+    clock.move(1)
+    found = of_kind(sample(throttle, clock), QuotaLine)
+    assert [line.mode for line in found] == [None, None, "observe", "shared", "observe"]
+    assert [line.mode for line in of_kind(sample(throttle, clock), QuotaLine)] == ["observe"]
 
 
 def test_nothing_is_counted_for_samples_while_nobody_takes_them() -> None:

@@ -23,6 +23,7 @@ from samples.schema import (
 )
 
 KEY: dict[str, Any] = {
+    "schema": 1,
     "broker_id": 1,
     "start_id": "20260131T235949Z-0badcafe",
     "sequence": 7,
@@ -86,10 +87,12 @@ def test_lines_of_version_1_stay_readable(text: str, line: PartitionLine) -> Non
     assert decode_line(text) == line
 
 
-def test_lines_are_written_as_version_1_has_them() -> None:
-    assert SCHEMA_VERSION == 1
-    written = encode_lines([line for _, line in VERSION_1]).decode()
-    assert written == "".join(f"{text}\n" for text, _ in VERSION_1)
+def test_lines_are_written_as_version_2_has_them() -> None:
+    assert SCHEMA_VERSION == 2
+    lines = [msgspec.structs.replace(line, schema=2) for _, line in VERSION_1]
+    texts = [text.replace('"schema":1', '"schema":2') for text, _ in VERSION_1]
+    texts[2] = texts[2].replace('"bytes_by_second":[10,2]', '"bytes_by_second":[10,2],"mode":null')
+    assert encode_lines(lines).decode() == "".join(f"{text}\n" for text in texts)
 
 
 def test_line_without_a_field_that_has_a_default_is_readable() -> None:

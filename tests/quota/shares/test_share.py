@@ -250,6 +250,51 @@ def test_of_two_the_one_that_is_left_has_all_only_if_the_other_one_has_ended() -
     assert first.share.current() == RATE
 
 
+def test_part_of_one_that_has_ended_is_divided_as_soon_as_all_others_know() -> None:
+    clock = MovedClock()
+    some = members(clock)
+    for one in some:
+        one.share.demand = RATE
+    rounds(clock, some, 3)
+    first, second = left = some[:2]
+    first.roll.refuse(3)
+    first.ask(second)
+    assert shares(left) == [300, 300]
+    second.roll.refuse(3)
+    second.ask(first)
+    first.ask(second)
+    assert shares(left) == [450, 450]
+
+
+def test_loan_of_one_that_has_ended_is_used_no_more() -> None:
+    clock = MovedClock()
+    first, _, third = some = members(clock)
+    first.share.demand = RATE
+    first.ask(third)
+    assert first.share.current() == 600
+    first.roll.refuse(3)
+    assert first.share.current() == 300
+    rounds(clock, some, 1)
+    assert first.share.current() == RATE
+
+
+def test_what_was_known_of_those_that_ended_says_nothing_after_a_pause() -> None:
+    clock = MovedClock()
+    first, second, _ = some = members(clock)
+    first.share.demand = second.share.demand = RATE
+    rounds(clock, some, 3)
+    for one in (first, second):
+        one.roll.refuse(3)
+    rounds(clock, [first, second], 2)
+    assert first.share.current() == 450
+    for one in some:
+        one.roll.end()
+    clock.move(60)
+    for one in some:
+        one.roll.begin()
+    assert first.share.current() == 300
+
+
 def test_silence_of_one_that_was_never_heard_says_nothing() -> None:
     clock = MovedClock()
     left = members(clock)[:2]

@@ -119,7 +119,7 @@ class World:
 
 
 DEMANDS = (0.0, 10.0, RATE / 4, RATE, 100 * RATE)
-STEPS = 250
+STEPS = 200
 
 OFFSETS = st.lists(st.floats(-60, 60), min_size=2, max_size=5)
 SEEDS = st.integers(0, 2**32)
@@ -154,19 +154,19 @@ def play(offsets: list[float], seed: int, most: float, faults: tuple[str, ...] =
         assert world.total() <= most * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(offsets=OFFSETS, seed=SEEDS)
 def test_sum_never_exceeds_the_rate(offsets: list[float], seed: int) -> None:
     play(offsets, seed, RATE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(offsets=OFFSETS, seed=SEEDS)
 def test_sum_never_exceeds_the_rate_when_one_ends_and_starts_again(offsets: list[float], seed: int) -> None:
     play(offsets, seed, RATE, ("ends", "starts"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(offsets=OFFSETS, seed=SEEDS)
 def test_sum_exceeds_the_rate_by_one_part_at_most_when_one_is_cut_off(offsets: list[float], seed: int) -> None:
     play(offsets, seed, RATE * (1 + 1 / len(offsets)), ("is cut off", "is back"))

@@ -1,4 +1,4 @@
-"""Kafka's client properties (`--command-config FILE`), as options of kafka-python's clients.
+"""Kafka's client properties (`--command-config`, `[cluster] properties`), as options of kafka-python's clients.
 
 The names are those of Kafka's own tools: AdminClientConfig, SaslConfigs and SslConfigs. Keys and certificates are PEM
 files, as in KIP-651; a Java keystore can be read by Java alone.

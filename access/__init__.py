@@ -1,0 +1,1 @@
+"""How a Kafka cluster is reached: Kafka's own client properties, for the commands and for the sidecars."""

@@ -1,0 +1,70 @@
+"""The quotas of followers that their leaders keep together: this sidecar has a share of each on its leader's side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from itertools import islice
+
+from quota.broker_ids import MOST_IDS
+from quota.budget.quota import Quota
+from quota.shares.demand import DemandMeter
+from quota.shares.share import Terms
+from quota.throttle import Throttle
+
+
+class FollowerQuotas:
+    """Shares the quotas of `throttle`, that of the leader's side, with the sidecars of all brokers but the follower.
+
+    `brokers` tells which brokers there are, none while that is not known. `changed` is called when there is a follower
+    that had no quota.
+    """
+
+    def __init__(
+        self,
+        throttle: Throttle,
+        brokers: Callable[[], Collection[int]],
+        changed: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._throttle = throttle
+        self._brokers = brokers
+        self._changed = changed
+        self._clock = clock
+        self._meters: dict[str, DemandMeter] = {}
+        self._quotas: dict[str, Quota] = {}
+        self._rates: dict[str, int] = {}
+        self.followers: frozenset[int] = frozenset()
+        """All brokers that were ever seen: one that returns finds its quota in force."""
+
+    def shared(self) -> Mapping[str, Terms]:
+        """See SharedRates. Without the brokers nobody knows how many share a rate, and so nothing of it is used."""
+        brokers = frozenset(self._brokers())
+        if not brokers:
+            return {}
+        self._learn(brokers)
+        shared = {one.name: one for one in self._throttle.settings.quotas if one.shared_for is not None}
+        self._meters = {name: self._meters.get(name) or DemandMeter(self._clock) for name in shared}
+        self._quotas = {quota.name: quota for quota in self._throttle.quotas if quota.name in shared}
+        self._rates = {name: one.rate for name, one in shared.items()}
+        return {name: Terms(float(one.rate), brokers - {one.shared_for}) for name, one in shared.items()}
+
+    def asked_for(self, name: str) -> bool:
+        """Return False: which quotas are shared, the throttle of this sidecar says."""
+        return False
+
+    def demand(self, name: str, share: float) -> float:
+        """See SharedRates."""
+        quota = self._quotas[name]
+        waits = quota.first_in_line() is not None
+        return self._meters[name].update(quota.passed_bytes, share, self._rates[name], waits=waits)
+
+    def use(self, shares: Mapping[str, float]) -> None:
+        """See SharedRates."""
+        self._throttle.use_shares(shares)
+
+    def _learn(self, brokers: Collection[int]) -> None:
+        own = self._throttle.broker_id
+        known = frozenset(islice(sorted({*self.followers, *brokers} - {own}), MOST_IDS))
+        if known != self.followers:
+            self.followers = known
+            self._changed()

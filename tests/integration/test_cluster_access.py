@@ -1,0 +1,115 @@
+"""A sidecar's own connections to a real broker whose listener wants SASL, or TLS with certificates on both sides."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Cluster
+from lab.modes import MODES
+from proxy.cluster import kafka_throttle
+from proxy.cluster.kafka_channel import KafkaChannel
+from proxy.cluster.metadata import describe
+from proxy.config.address import Address
+from proxy.config.cluster_access import connection_options
+from proxy.config.tables import Cluster as ClusterTable
+
+pytestmark = pytest.mark.integration
+
+SCRAM = "SCRAM-SHA-512"
+JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+WORD = 'se"cret; \\'
+JAVA_WORD = WORD.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _listener(protocol: str, more: Mapping[str, object]) -> dict[str, object]:
+    """Return broker properties that secure the inter-broker listener; a broker alone has no use for it."""
+    kinds = f"CLIENT:PLAINTEXT,REPL:{protocol},CONTROLLER:PLAINTEXT"
+    return {"listener.security.protocol.map": kinds, **more}
+
+
+async def _assert_tells(cluster: Cluster, properties: Path) -> None:
+    (place,) = cluster.places.values()
+    address = Address.parse(place.listener_address)
+    options = connection_options(ClusterTable(bootstrap_servers=(address,), properties=str(properties)))
+    channel = await KafkaChannel.open(address, options)
+    try:
+        described = await describe(channel, [b"orders"], [b"orders"])
+        assert set(described.brokers) == {1}
+        partitions = described.topics[b"orders"].partitions
+        assert partitions is not None
+        assert list(partitions) == [0]
+        assert (await kafka_throttle.cluster_of(channel)).controller == 1
+        await kafka_throttle.rates_of(channel, 1)
+    finally:
+        channel.close()
+
+
+async def test_sidecar_asks_a_broker_that_wants_a_name_and_a_password(tmp_path: Path) -> None:
+    properties = {
+        "sasl.enabled.mechanisms": SCRAM,
+        "sasl.mechanism.inter.broker.protocol": SCRAM,
+        "listener.name.repl.scram-sha-512.sasl.jaas.config": f'{JAAS} username="broker" password="none";',
+    }
+    client = tmp_path / "client.properties"
+    with MODES["kraft-4.1"].cluster(1, properties=_listener("SASL_PLAINTEXT", properties)) as cluster:
+        cluster.create_topic("orders", {0: [1]})
+        _add_user(cluster.bootstrap_servers, "weir", WORD)
+        wanted = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={SCRAM}\nsasl.jaas.config={JAAS}"
+        escaped = JAVA_WORD.replace("\\", "\\\\")  # as a properties file has it
+        client.write_text(f'{wanted} username="weir" password="{escaped}";\n')
+        await _assert_tells(cluster, client)
+        client.write_text(f'{wanted} username="weir" password="wrong";\n')
+        with pytest.raises(ConnectionError, match=r"[Aa]uthentication"):
+            await _assert_tells(cluster, client)
+
+
+def _add_user(servers: list[str], name: str, password: str) -> None:
+    from kafka.admin import KafkaAdminClient, ScramMechanism, UserScramCredentialUpsertion
+
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    try:
+        credential = UserScramCredentialUpsertion(name, ScramMechanism.SCRAM_SHA_512, password)
+        admin.alter_user_scram_credentials([credential])
+    finally:
+        admin.close()
+
+
+async def test_sidecar_asks_a_broker_over_tls(tmp_path: Path) -> None:
+    broker_key, broker_pem = _certificate(tmp_path, "localhost")
+    client_key, client_pem = _certificate(tmp_path, "weir")
+    keystore, truststore = tmp_path / "broker-both.pem", tmp_path / "trusted.pem"
+    keystore.write_text(broker_key.read_text() + broker_pem.read_text())
+    truststore.write_text(client_pem.read_text() + broker_pem.read_text())  # a broker tries its own certificate first
+    stores = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": keystore,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": truststore,
+        "ssl.client.auth": "required",
+    }
+    both, client = tmp_path / "client-both.pem", tmp_path / "client.properties"
+    both.write_text(client_key.read_text() + client_pem.read_text())
+    trusts = f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={broker_pem}\n"
+    with MODES["kraft-4.1"].cluster(1, properties=_listener("SSL", stores)) as cluster:
+        cluster.create_topic("orders", {0: [1]})
+        client.write_text(f"{trusts}ssl.keystore.type=PEM\nssl.keystore.location={both}\n")
+        await _assert_tells(cluster, client)
+        client.write_text(trusts)
+        with pytest.raises(ConnectionError):
+            await _assert_tells(cluster, client)
+        client.write_text(f"security.protocol=SSL\nssl.keystore.type=PEM\nssl.keystore.location={both}\n")
+        with pytest.raises(ConnectionError, match=r"TLS failed: .*certificate"):
+            await _assert_tells(cluster, client)
+
+
+def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Return the files of a key and of the certificate that it has signed itself."""
+    key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*made, *names, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    return key, certificate

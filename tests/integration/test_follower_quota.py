@@ -1,0 +1,93 @@
+"""A follower's quota that its leaders keep together, and quotas by racks, on real brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import sleep
+
+import pytest
+
+from lab.cluster import Cluster
+from lab.modes import MODES
+from lab.received import ReceivedBytes
+from tests.integration.moves import MB, assert_rate, filled, now, rate_between, throttle, wait_for_bytes
+
+pytestmark = pytest.mark.integration
+
+RATE = MB
+LEADERS, FOLLOWER = (1, 2, 3), 4
+SLOW = 100_000
+QUOTA = {"name": "into-4", "side": "follower", "rate": RATE, "peers": [FOLLOWER], "kept_at": "leaders"}
+STEADY_SECONDS = 4.0
+
+LEAST_SUM = 0.85
+"""How much of the rate all leaders together have to use here: more than is left where a third is not divided."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    racks = {one: {"broker.rack": "far" if one == FOLLOWER else "near"} for one in (*LEADERS, FOLLOWER)}
+    with MODES["kraft-4.1"].cluster(
+        4, sidecars=True, poll_isr=True, throttle={"quotas": [QUOTA]}, broker_properties=racks
+    ) as running:
+        yield running
+
+
+def _share(cluster: Cluster, leader: int) -> float:
+    """Return a leader's part of the rate."""
+    metrics = cluster.sidecars[leader].metrics()
+    return metrics.value("weir_share_bytes_per_second", rate=f"into-4/{FOLLOWER}") / RATE
+
+
+def _assert_sum(cluster: Cluster, received: ReceivedBytes, shares: dict[int, float]) -> None:
+    """Wait until leaders have these shares, and prove that the rate is used then."""
+
+    def are_there() -> bool:
+        return all(abs(_share(cluster, leader) - share) < 0.06 for leader, share in shares.items())
+
+    cluster.wait_for(f"shares of {shares}", are_there, 20)
+    sleep(2)  # what was sent in the second before counts in the new share too
+    begin = now(received)
+    sleep(STEADY_SECONDS)
+    mean = rate_between(received.series(), begin, now(received)) / RATE
+    print(f"leaders have {shares}: together {mean:.3f} x the rate")
+    assert LEAST_SUM <= mean <= 1.02
+
+
+def test_sum_at_the_follower_is_its_quota_whatever_its_leaders_have(cluster: Cluster) -> None:
+    """Of three leaders two have much, and one is held up by a quota of its own; one sidecar is killed meanwhile."""
+    sizes = {1: 24 * MB, 2: 18 * MB, 3: 5 * MB}
+    topics = [filled(cluster, f"from-{one}", [one], size, partitions=3) for one, size in sizes.items()]
+    cluster.sidecars[3].patch_throttle(throttle("from-3", leader=SLOW))
+    partitions = sorted(cluster.admin.partitions(topics))
+    with cluster.received_bytes(FOLLOWER, partitions) as received:
+        cluster.reassign({(topic, number): [int(topic[-1]), FOLLOWER] for topic, number in partitions})
+        wait_for_bytes(cluster, received, RATE)
+        _assert_sum(cluster, received, {1: 0.44, 2: 0.44, 3: 0.11})
+        cluster.kill_sidecar(2)
+        _assert_sum(cluster, received, {1: 0.89, 3: 0.11})
+        cluster.start_sidecar(2)
+        _assert_sum(cluster, received, {1: 0.44, 2: 0.44, 3: 0.11})
+    worst = received.series().worst_window()[0] / RATE
+    print(f"worst second {worst:.3f} x the rate")
+    assert worst <= 1.10
+    for sidecar in cluster.sidecars.values():
+        sidecar.patch_throttle({"quotas": None, "leader.replication.throttled.rate": None})
+    cluster.admin.wait_for_reassignments(30)
+
+
+def test_rack_has_its_rate_and_others_have_none(cluster: Cluster) -> None:
+    topic = filled(cluster, "racks", [1], 5 * MB)
+    far = {"name": "far", "side": "leader", "rate": MB // 2, "racks": ["far"]}
+    cluster.sidecars[1].patch_throttle({"quotas": [far]})
+    partitions = sorted(cluster.admin.partitions([topic]))
+    with cluster.received_bytes(FOLLOWER, partitions) as slow, cluster.received_bytes(2, partitions) as fast:
+        cluster.reassign({partition: [1, 2, FOLLOWER] for partition in partitions})
+        wait_for_bytes(cluster, fast, 5 * MB)
+        assert slow.total < 2 * MB
+        begin = now(slow)
+        sleep(4)
+        assert_rate(slow.series(), begin, now(slow), MB // 2)
+    cluster.sidecars[1].delete_throttle()
+    cluster.admin.wait_for_reassignments(30)
+    cluster.check_logs()

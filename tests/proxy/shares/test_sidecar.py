@@ -1,0 +1,55 @@
+"""A whole sidecar with a quota that it keeps for followers together with others: what is wired to what."""
+
+from __future__ import annotations
+
+import json
+
+import aiohttp
+
+from proxy.config.load import parse_config
+from proxy.sidecar import Sidecar
+from quota.side_quotas import LEAST_SHARE
+from tests.fakes.metadata_broker import metadata_broker
+from tests.proxy.exporting import until
+
+QUOTA = {"name": "into", "side": "follower", "rate": 900, "kept_at": "leaders"}
+
+
+async def test_followers_that_the_cluster_names_get_a_quota_and_others_are_answered() -> None:
+    async with metadata_broker() as broker, aiohttp.ClientSession() as session:
+        config = parse_config(
+            f"""
+            broker_id = 2
+            [[ingress]]
+            listen = "127.0.0.1:0"
+            upstream = "{broker.address}"
+            [admin]
+            listen = "127.0.0.1:0"
+            [cluster]
+            bootstrap_servers = "{broker.address}"
+            """
+        )
+        sidecar = Sidecar(config, "1.2.3")
+        await sidecar.start()
+        try:
+            leader, follower = (side.throttle for side in sidecar.sides)
+            url = f"http://{sidecar.admin_address}"
+            async with session.patch(f"{url}/v1/throttle", data=json.dumps({"quotas": [QUOTA]})) as response:
+                assert response.status == 200
+            await until(lambda: "into/1" in sidecar.exchange.shares)
+            assert [(quota.name, quota.rate) for quota in leader.quotas[1:]] == [("into/1", LEAST_SHARE)]
+            assert len(follower.quotas) == 1
+            rates = {
+                "into/1": {"rate": 900, "members": 0, "demand": 1},
+                "other": {"rate": 1, "members": 1, "demand": 1},
+            }
+            question = {"broker_id": 3, "number": 1, "rates": rates}
+            async with session.post(f"{url}/v1/shares", data=json.dumps(question)) as response:
+                refused = (await response.json())["refused"]
+            assert refused == {"into/1": "not_a_member", "other": "unknown_rate"}
+            async with session.get(f"{url}/metrics") as response:
+                metrics = await response.text()
+            assert 'weir_share_bytes_per_second{rate="into/1"} 0' in metrics
+            assert 'weir_share_reports_refused_total{reason="not_a_member"} 1' in metrics
+        finally:
+            await sidecar.close()
