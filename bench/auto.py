@@ -28,7 +28,7 @@ from lab.errors import LabError
 from lab.modes import MODES
 from lab.produce import LiveProducer, LiveRecord, fill, latency
 from planning.move_throttle import Standing
-from tests.integration.move_commands import MoveCommands, json_of
+from tests.integration.move_commands import MoveCommands
 
 LEADER, FOLLOWER = 1, 2
 LIVE, MOVED = "live", "orders"
@@ -152,8 +152,6 @@ def _beside_a_move(move: MoveCommands, pool: ProcessPoolExecutor, rate: float, s
         out, error = execute.communicate(timeout=60)
     if not moving:
         raise LabError(f"The move had ended before all was measured: {error or out[-300:]}")
-    for line in json_of(out)[:: len(json_of(out)) // 8 or 1]:
-        print([rate["rate"] for rate in line.get("rates", ())], file=sys.stderr)  # type: ignore[attr-defined]
     series = received.series()
     rate_seen = (series.total_at(end) - series.total_at(end - seconds)) / seconds
     move.run("cancel", plan)

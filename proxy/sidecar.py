@@ -300,8 +300,8 @@ class Sidecar:
         rules = rules_of(tables)
         self.client_limits = tuple(tables)
         self.limits.configure(rules)
-        if rules:
-            self._cluster.throttle_changed()  # it asks for the brokers, whose sidecars share the limits
+        if rules and self.config.cluster is not None:
+            self._cluster.ask_now()  # whose sidecars share the limits
         relay = self._relays["leader"]
         if rules and relay.new_gate is None:
             relay.new_gate = lambda link: LinkGate(self.limits, relay, link)

@@ -123,6 +123,11 @@ class ClusterWatch:
         if self._follower is not None:
             self._follower.start()
 
+    def ask_now(self) -> None:
+        """Poll now, as the brokers have become of interest."""
+        self._topics.due_now()
+        self.client.wake()
+
     def throttle_changed(self) -> None:
         """Poll now, as other topics are throttled."""
         self._topics.due_now()

@@ -38,7 +38,10 @@ async def connect(address: Address, mark: int | None = None) -> socket.socket:
         else:
             set_options(connection)
             return connection
-    raise failure or OSError(f"{address} has no address")
+    try:
+        raise failure or OSError(f"{address} has no address")
+    finally:
+        del failure  # with its traceback it would refer to itself, and only the collector could free it
 
 
 def set_options(connection: socket.socket) -> None:

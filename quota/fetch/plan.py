@@ -251,9 +251,12 @@ def fill(view: FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, .
             cap, is_sure = replica.batches.cap_for(
                 left, replica.worth_asking(), replica.topic.batches, wastes_some=wastes_some
             )
-            # The first grant of a quota does not wait until those of other quotas leave it the first place.
-            begins_quotas = 1 < cap <= answer.left and not any([purse.caps for purse in own[1:]])
-            if grants and (cap > left or not is_sure) and not begins_quotas:
+            if (
+                grants
+                and (cap > left or not is_sure)
+                # the first grant of a quota does not wait until those of other quotas leave it the first place
+                and not (1 < cap <= answer.left and not any([purse.caps for purse in own[1:]]))
+            ):
                 min(own, key=_left).is_open = False
                 if not _any_open(every):
                     break

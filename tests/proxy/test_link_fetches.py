@@ -421,3 +421,15 @@ def test_a_decision_is_given_the_request_decoded() -> None:
 
     Detached(decide).take(fetch(8, 5))
     assert (seen[0].header, seen[0].replica_id) == (RequestHeader(1, 3, 8, b"c"), 5)
+
+
+async def test_an_answer_wakes_the_fetch_behind_it_though_others_are_next_in_line() -> None:
+    """A fetch in a session may wait for the answer to the one before."""
+    own, other, stranger = Carrier(), Carrier(), Carrier()
+    held = HeldFetches(RelayStats("leader"), next_in_line=lambda: ["other"])
+    for carrier, name in ((stranger, "stranger"), (own, "own"), (other, "other")):
+        held.add(carrier, name)
+    held.answered("own")
+    await asyncio.sleep(0.02)
+    assert (len(own.told), len(stranger.told)) == (1, 0)
+    assert other.told

@@ -58,3 +58,15 @@ def test_link_that_was_left_unread_counts_against_its_replica_for_as_long_as_a_p
     probes.read("another's", OTHER)
     clock.move(URGENT_SECONDS)
     assert waits(probes, clock, "second") == 0
+
+
+def test_hundreds_of_links_that_wait_for_a_probe_look_again_seldom_and_keep_their_places() -> None:
+    clock = MovedClock()
+    probes = OffsetProbes(clock)
+    probes.asked("first", 1)
+    again = [probes.ready_at(number, 100 + number, clock.now, is_urgent=True) - clock.now for number in range(1000)]
+    assert again[10] < 0.05
+    assert 2.0 < again[-1] < 10.0  # 200 plans or so in a second, of all together
+    probes.answered("first", 1, 0, 1000)
+    clock.move(again[-1])
+    assert probes.first() in range(990, 1000)  # the places of those that look again now have not lapsed

@@ -18,11 +18,14 @@ _WORTH_COMPARING_BATCHES = 20
 
 def judge(scenario: Scenario, trace: Callable[[str], None] | None = None) -> Outcome:
     """Play a scenario; where rogues join, without them first, and where quotas only observe, without these too."""
+    observes = not scenario.rogues and _observes(scenario)
+    if observes:
+        scenario = replace(scenario, walks_all=True)  # else batches that only observed topics have are not known
     run = Run(scenario)
     run.world.trace = trace
     if not scenario.rogues:
         outcome = run.play()
-        if not outcome.violations and _observes(scenario):
+        if not outcome.violations and observes:
             _compare_unobserved(run)
         return outcome
     alone = Run(replace(scenario, rogues=()))
@@ -57,11 +60,9 @@ def _observes(scenario: Scenario) -> bool:
 
 def _compare_unobserved(run: Run) -> None:
     """What observes changes nothing: every answer comes at its time, with the bytes that it would have without."""
-    scenario = replace(run.scenario, walks_all=True)  # else batches that only observed topics have are not known
-    both = Run(scenario), Run(replace(scenario, is_without_observed=True))
-    for each in both:
-        each.play()
-    for one, other in zip_longest(*[each.world.answers for each in both]):
+    without = Run(replace(run.scenario, is_without_observed=True))
+    without.play()
+    for one, other in zip_longest(run.world.answers, without.world.answers):
         if one != other:
             run.world.violate("observed", f"(time, replica, bytes) of an answer is {one}, and without it {other}")
             return
