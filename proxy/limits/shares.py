@@ -73,7 +73,7 @@ class LimitShares:
         known = self._meters.get(name)
         if known is None or known[0] is not group:
             known = self._meters[name] = group, DemandMeter(self._clock)
-        return known[1].update(group.used * WHOLE, share, WHOLE, waits=group.pause() > 0)
+        return known[1].update(group.used * WHOLE, share, WHOLE, waits=group.is_waited_for)
 
     def use(self, shares: Mapping[str, float]) -> None:
         """Put the parts in force. Where there is none yet, as at the start, it is a fair one."""
