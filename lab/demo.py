@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> int:
         _say(
             console,
             "weir demo takes no options but --json and --capture: it moves 200 MB between three brokers on this"
-            " machine, in two minutes; with --capture it puts sidecars beside running brokers (as root, with nftables).",
+            " machine, in two minutes; with --capture it puts sidecars beside running brokers (as root, with nft).",
         )
         return 0 if arguments == ["--help"] else 2
     plan = Plan()
