@@ -1,6 +1,7 @@
 import os
 import select
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -93,13 +94,24 @@ def test_stop_asks_first_and_kill_does_not(supervisor: Supervisor) -> None:
     assert deaf.stop(seconds=0) == -signal.SIGKILL
 
 
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or dead and not yet waited for by its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def test_end_kills_whole_groups_and_removes_the_folder(supervisor: Supervisor, shown: list[str]) -> None:
     process = shell(supervisor, "sleep 60 & echo child $!; wait")
     process.wait_for_line(r"child \d+", seconds=30)
     child = int(process.output().split()[1])
     supervisor.end()
     assert gone(process.pid)
-    assert gone(child) or Path(f"/proc/{child}/stat").read_text().split()[2] == "Z"
+    deadline = time.monotonic() + 10  # the kernel takes a moment to end what was killed
+    while not ended(child) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ended(child)
     assert not supervisor.folder.exists()
     assert shown == []
 
