@@ -25,7 +25,7 @@ def run_captured(port: int, bootstrap_server: str) -> int:
         raise CommandError(f"{error}.") from error
     config = Config(
         broker_id=_own_broker(port, bootstrap_server),
-        cluster=Cluster(bootstrap_servers=servers),
+        cluster=Cluster(bootstrap_servers=servers, follow_throttles=True),
         capture=CaptureTable(port=port),
     )
     try:

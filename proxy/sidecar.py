@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -22,11 +22,11 @@ from proxy.admin.status import rate_settings, side_status
 from proxy.capture.capture import Capture
 from proxy.capture.requirements import CaptureError
 from proxy.cluster.followers import Followers
-from proxy.cluster.in_sync import InSyncReplicas
 from proxy.cluster.poll_metrics import poll_families
 from proxy.cluster.poll_stats import PollStats
 from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.cluster.watch import ClusterWatch, Consumers
+from proxy.cluster_facts import ClusterFacts
 from proxy.config.address import Address
 from proxy.config.client_limits import ClientLimitTable, rules_of
 from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
@@ -47,7 +47,6 @@ from proxy.shares.exchange import Exchange
 from proxy.shares.follower_quotas import FollowerQuotas
 from proxy.shares.metrics import share_families
 from proxy.throttle.table import LayeredThrottle
-from quota.followed_throttle import Moves
 from quota.layers import Layer
 from quota.removed_replicas import RemovedReplicas
 from quota.settings import SideName
@@ -93,6 +92,7 @@ class Sidecar:
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = Side(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
+        self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
         self.client_limits: tuple[ClientLimitTable, ...] = ()
@@ -108,16 +108,16 @@ class Sidecar:
             topic_names,
             RemovedReplicas([side.throttle for side in self.sides]),
             Consumers(
-                throttled_topics=self._throttled_topics,
-                names_changed=self._apply_topic_names,
-                in_sync=self._apply_in_sync_replicas,
-                under_min_isr=self._apply_under_min_isr,
+                throttled_topics=self._facts.throttled_topics,
+                names_changed=self._facts.topic_names,
+                in_sync=self._facts.in_sync_replicas,
+                under_min_isr=self._facts.under_min_isr,
                 broker_addresses=self._learn_broker_addresses,
                 followers=Followers(
                     throttle=self._follow_throttle,
-                    moves=self._apply_moves,
-                    racks=self._apply_racks,
-                    wants_facts=self._wants_facts,
+                    moves=self._facts.moves,
+                    racks=self._facts.racks,
+                    wants_facts=lambda: wants_facts(self.throttle.table),
                 ),
                 wants_brokers=lambda: bool(self.client_limits) or wants_brokers(self.throttle.table),
             ),
@@ -154,7 +154,7 @@ class Sidecar:
                 await self._listen(listener, f"egress[{index}]")
             if self.capture is not None:
                 self.listeners += await self.capture.listen()
-                self.capture.throttle_changed(self._is_throttled())
+                self._tell_capture()
                 self.capture.start()
             with _named("admin", self.config.admin.listen):
                 self.admin_address = await self._admin.start(self.config.admin.listen)
@@ -283,8 +283,10 @@ class Sidecar:
         self.listeners.append(listener)
         self.log.info("listening", role=route.partition("[")[0], **_route_status(listener))
 
-    def _is_throttled(self) -> bool:
-        return any(side.throttle.settings.throttles for side in self.sides)
+    def _tell_capture(self) -> None:
+        if self.capture is not None:
+            is_throttled = bool(self.client_limits) or any(side.throttle.settings.throttles for side in self.sides)
+            self.capture.throttle_changed(is_throttled)
 
     def _apply_limits(self) -> None:
         self._fetch_memory.limit = max(DEFAULT_FETCH_MEMORY, self.config.limits.fetch_request_max_bytes)
@@ -300,6 +302,7 @@ class Sidecar:
         rules = rules_of(tables)
         self.client_limits = tuple(tables)
         self.limits.configure(rules)
+        self._tell_capture()
         if rules and self.config.cluster is not None:
             self._cluster.ask_now()  # whose sidecars share the limits
         relay = self._relays["leader"]
@@ -314,9 +317,8 @@ class Sidecar:
         for side in self.sides:
             followers = self._follower_quotas.followers
             side.throttle.configure(throttle_settings(self.config, table, side.throttle.side, followers))
-        self._replan_held()
-        if self.capture is not None:
-            self.capture.throttle_changed(self._is_throttled())
+        self._facts.replan_held()
+        self._tell_capture()
         self._cluster.throttle_changed()
         self.exchange.changed()
         self._await_expiry()
@@ -329,23 +331,6 @@ class Sidecar:
     def _follow_throttle(self, layer: Layer) -> None:
         self.throttle.follow(layer)
         self.log.info("throttle_changed", by="kafka", **self.throttle.summary())
-
-    def _apply_moves(self, moves: Moves) -> None:
-        adding = {
-            topic.encode(): {partition: move.adding for partition, move in partitions.items() if move.adding}
-            for topic, partitions in moves.items()
-        }
-        for side in self.sides:
-            side.throttle.set_adding_replicas(adding)
-        self._replan_held()
-
-    def _apply_racks(self, racks: Mapping[int, str | None]) -> None:
-        for side in self.sides:
-            side.throttle.set_racks(racks)
-        self._replan_held()
-
-    def _wants_facts(self) -> bool:
-        return wants_facts(self.throttle.table)
 
     def _await_expiry(self) -> None:
         """When the next entry of the throttle expires, put the layer below it in force."""
@@ -362,16 +347,6 @@ class Sidecar:
             effect = "the file's throttle and Kafka's are in force again where it was"
             self.log.info("throttle_expired", owner=lease.owner or "nobody", reason=lease.reason, effect=effect)
 
-    def _apply_in_sync_replicas(self, in_sync: InSyncReplicas) -> None:
-        for side in self.sides:
-            side.throttle.set_in_sync_replicas(in_sync)
-        self._replan_held()
-
-    def _apply_under_min_isr(self, partitions: frozenset[tuple[bytes, int]]) -> None:
-        for side in self.sides:
-            side.throttle.set_under_min_isr(partitions)
-        self._replan_held()
-
     def _learn_broker_addresses(self, brokers: Addresses) -> None:
         for listener in self.listeners:
             if listener.sources is not None:
@@ -379,15 +354,6 @@ class Sidecar:
         if self.capture is not None:
             self.capture.learn(brokers)
         self.exchange.changed()
-
-    def _apply_topic_names(self) -> None:
-        for side in self.sides:
-            side.throttle.topic_names_changed()
-        self._replan_held()
-
-    def _replan_held(self) -> None:
-        for relay in self._relays.values():
-            relay.replan_held()
 
     def _start_export(self) -> None:
         config = self.config.export
@@ -400,16 +366,6 @@ class Sidecar:
         self._exporter.start()
         topic = None if config.kafka is None else config.kafka.topic
         self.log.info("exporting", seconds=config.interval_seconds, directory=config.directory, topic=topic)
-
-    def _throttled_topics(self) -> set[str]:
-        topics: set[str] = set()
-        for side in self.sides:
-            settings = side.throttle.settings
-            if settings.rate is not None:
-                topics.update(settings.replicas)
-            if settings.quotas:
-                topics.update(side.throttle.waiting_topics())
-        return topics
 
     def _brokers(self) -> frozenset[int]:
         return frozenset(self._cluster.client.view.brokers) | {self.config.broker_id}

@@ -1,0 +1,67 @@
+"""Hands what the cluster says to the throttles of both sides; fetches that are held are then planned again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from proxy.cluster.in_sync import InSyncReplicas
+from proxy.relay.side import Side
+from quota.followed_throttle import Moves
+from quota.throttle import Throttle
+
+
+class ClusterFacts:
+    """Both sides' throttles and relays. Its methods take what was told."""
+
+    def __init__(self, throttles: Sequence[Throttle], relays: Iterable[Side]) -> None:
+        self._throttles = throttles
+        self._relays = tuple(relays)
+
+    def moves(self, moves: Moves) -> None:
+        """Take the reassignments that run."""
+        adding = {
+            topic.encode(): {partition: move.adding for partition, move in partitions.items() if move.adding}
+            for topic, partitions in moves.items()
+        }
+        for throttle in self._throttles:
+            throttle.set_adding_replicas(adding)
+        self.replan_held()
+
+    def racks(self, racks: Mapping[int, str | None]) -> None:
+        """Take each broker's rack."""
+        for throttle in self._throttles:
+            throttle.set_racks(racks)
+        self.replan_held()
+
+    def in_sync_replicas(self, in_sync: InSyncReplicas) -> None:
+        """Take who is in sync."""
+        for throttle in self._throttles:
+            throttle.set_in_sync_replicas(in_sync)
+        self.replan_held()
+
+    def under_min_isr(self, partitions: frozenset[tuple[bytes, int]]) -> None:
+        """Take the partitions with fewer replicas in sync than min.insync.replicas."""
+        for throttle in self._throttles:
+            throttle.set_under_min_isr(partitions)
+        self.replan_held()
+
+    def topic_names(self) -> None:
+        """Take it that more topic ids have names."""
+        for throttle in self._throttles:
+            throttle.topic_names_changed()
+        self.replan_held()
+
+    def replan_held(self) -> None:
+        """Decide again about every fetch that is held."""
+        for relay in self._relays:
+            relay.replan_held()
+
+    def throttled_topics(self) -> set[str]:
+        """Return the topics of which it has to be known who is in sync."""
+        topics: set[str] = set()
+        for throttle in self._throttles:
+            if throttle.settings.rate is not None:
+                topics.update(throttle.settings.replicas)
+            if throttle.settings.quotas:
+                topics.update(throttle.waiting_topics())
+        return topics
