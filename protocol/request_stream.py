@@ -62,10 +62,12 @@ class RequestBegins(NamedTuple):
     """A request for which `RequestStream.may_hold` returned True, and of which nothing has passed yet.
 
     A caller that wants to hold it stops here. If the caller goes on, the request passes.
+    `may_be_replicas`: it is a Fetch that was not decoded, so it may be an in-sync replica's, which nobody holds.
     """
 
     head: RequestHead
     sender: RequestSender = RequestSender()
+    may_be_replicas: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,15 +326,16 @@ class RequestStream(FrameStream):
         self, head: RequestHead, replica_id: int | None, reason: UndecodedReason | None, frame: Head
     ) -> Iterator[RequestEvent]:
         """Give out what has to be known of a request that passes; `frame` is what is there of it."""
+        _, api_key, api_version, correlation_id, expects_response, _ = head
+        is_known = api_version in DECODED_VERSIONS or (replica_id is not None and replica_id < 0)
+        if api_key == FETCH and reason is None and not is_known:
+            reason = "fetch_version"
         if self.may_hold is not None and self.may_hold(head):
             start = bytes(frame[: min(MOST_START, head.frame_size)])
-            yield RequestBegins(head, RequestSender(head.api_key, head.api_version, start))
-        _, api_key, api_version, correlation_id, expects_response, _ = head
-        if api_key == FETCH:
-            if reason is None and api_version not in DECODED_VERSIONS and (replica_id is None or replica_id >= 0):
-                reason = "fetch_version"
-            if reason is not None:
-                yield Undecoded(reason, api_version, replica_id)
+            sender = RequestSender(head.api_key, head.api_version, start)
+            yield RequestBegins(head, sender, may_be_replicas=reason is not None)
+        if reason is not None:
+            yield Undecoded(reason, api_version, replica_id)
         if expects_response:
             yield Expect(api_key, api_version, correlation_id)
         if api_key == SASL_HANDSHAKE and api_version == 0:

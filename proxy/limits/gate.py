@@ -66,6 +66,8 @@ class LinkGate:
         client = self._known
         if client is None:
             return Pass()
+        if request.may_be_replicas:
+            return self._not_counted()
         now = self._stage.clock()
         outcome = self._decide(request, client, now, self._held_until(request, now))
         assert not isinstance(outcome, Answer)  # noqa: S101 - nothing is answered before it was held

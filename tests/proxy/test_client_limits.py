@@ -300,6 +300,26 @@ async def test_versions_that_are_not_known_pass_and_are_counted() -> None:
         assert found.stage.not_counted["version"] == 3
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request(1, 19, 2, b"x" * 40, client_id=b"broker-2-fetcher-0"),
+        request(1, 12, 2, struct.pack(">iiii", 2, 500, 1, 0) + bytes(70_000), client_id=b"broker-2-fetcher-0"),
+    ],
+    ids=["of a version that is not known", "above the limit of size"],
+)
+async def test_fetch_that_may_be_a_replicas_is_never_held(asked: bytes) -> None:
+    """A pattern may fit brokers' client ids too, and somebody with such an id may owe a pause."""
+    async with limited(rule("*", 1)) as found:
+        found.relay.relay.fetch_size_limit = 60_000
+        client, broker = await found.relay.connect()
+        answer = fetched(1, 50)
+        await found.passes_with(client, broker, fetch(1, client_id="broker-2-fetcher-0"), answer)
+        await found.is_held(client, broker, fetch(3, client_id="broker-2-fetcher-0"))
+        other, upstream = await found.relay.connect()
+        await found.passes_with(other, upstream, asked, response(2, b"x" * 500))
+
+
 async def test_a_limiter_that_raises_stops_nobody() -> None:
     made = Scripted(RuntimeError("no"), "accumulate")
     async with limited(Rule("*", (NamedLimiter("theirs", lambda: made),))) as found:
