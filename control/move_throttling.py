@@ -51,7 +51,7 @@ class MoveThrottling:
         earlier = journal.claims if journal is not None and not journal.ended else Claims()
         brokers = {broker for broker, _ in wanted.rates} | set(earlier.brokers)
         topics = {topic for topic, _ in wanted.lists} | set(earlier.topics)
-        standing = self._standing(brokers & set(self._admin.brokers()), topics)
+        standing = self._standing(brokers & set(self._admin.brokers()), self._all_topics() | topics)
         claims = claims_for(wanted, standing, earlier)
         self._file.write(Journal(self._cluster_id, claims, pacing=pacing))
         try:
@@ -113,21 +113,15 @@ class MoveThrottling:
 
     def claims_without_journal(self, plan: Mapping[Partition, Brokers], before: Mapping[Partition, Brokers]) -> Claims:
         """Return what was probably set for a plan, by what stands for its partitions."""
-        topics = {partition.topic for partition in self._admin.partitions()}
-        return claims_by_the_plan(plan, before, self._standing(self._admin.brokers(), topics))
+        return claims_by_the_plan(plan, before, self._standing(self._admin.brokers(), self._all_topics()))
 
     def _standing_for(self, claims: Claims) -> Standing:
-        """Read what stands; of all topics where a rate is not what the move has set, for somebody else may use it."""
-        standing = self._standing(set(claims.brokers) & set(self._admin.brokers()), claims.topics)
-        strange = any(
-            standing.rates[claim.broker].get(claim.setting) not in (claim.before, *claim.values)
-            for claim in claims.rates
-            if claim.broker in standing.rates
-        )
-        if not strange:
-            return standing
-        topics = {partition.topic for partition in self._admin.partitions()}
-        return Standing(standing.rates, self._admin.own_throttles((), topics)[1])
+        """Read what stands; of all topics where rates were set, for somebody else may use them."""
+        topics = self._all_topics() if claims.rates else set()
+        return self._standing(set(claims.brokers) & set(self._admin.brokers()), topics | set(claims.topics))
+
+    def _all_topics(self) -> set[str]:
+        return {partition.topic for partition in self._admin.partitions()}
 
     def _standing(self, brokers: Iterable[int], topics: Iterable[str]) -> Standing:
         rates: dict[int, Mapping[str, str]] = {}

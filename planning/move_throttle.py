@@ -8,7 +8,7 @@ that were not there before, a claim on a rate has what stood before.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from planning.assignment import Brokers, Partition, PartitionMove
@@ -41,12 +41,15 @@ class RateClaim:
 
     `values` are the rates that it may have set: the newest last, and the one before, which stands where the move was
     killed between writing the claim down and setting the rate.
+    `shared`: others' lists named the broker when the move began. So `before` may be the rate of another move, which
+    takes it away itself.
     """
 
     broker: int
     setting: str
     before: str | None
     values: tuple[str, ...]
+    shared: bool = False
 
     @property
     def value(self) -> str:
@@ -155,15 +158,16 @@ def claims_for(wanted: Wanted, standing: Standing, earlier: Claims) -> Claims:
     Written down before anything is changed, so that nothing is ever set that no claim knows of.
     """
     rates = {(claim.broker, claim.setting): claim for claim in earlier.rates}
+    used = _used_by_others(earlier, standing)
     for (broker, setting), rate in wanted.rates.items():
         if broker not in standing.rates:
             continue
         now = standing.rates[broker].get(setting)
         owned = rates.get((broker, setting))
         if owned is not None and now in owned.values:
-            rates[broker, setting] = RateClaim(broker, setting, owned.before, (now, str(rate)))
+            rates[broker, setting] = replace(owned, values=(now, str(rate)))
         else:
-            rates[broker, setting] = RateClaim(broker, setting, now, (str(rate),))
+            rates[broker, setting] = RateClaim(broker, setting, now, (str(rate),), shared=broker in used)
     lists = {(claim.topic, claim.setting): claim for claim in earlier.lists}
     for (topic, setting), entries in wanted.lists.items():
         if topic not in standing.lists:
@@ -208,7 +212,7 @@ def rated_anew(
         if claim.setting == DISK_RATE or rate is None or now not in claim.values or now == str(rate):
             rates.append(claim)
             continue
-        rates.append(RateClaim(claim.broker, claim.setting, claim.before, (now, str(rate))))
+        rates.append(replace(claim, values=(now, str(rate))))
         changes.append(ConfigChange("broker", str(claim.broker), claim.setting, "set", str(rate)))
     return Claims(tuple(rates), claims.lists), tuple(changes)
 
@@ -221,7 +225,7 @@ def put_back(claims: Claims, standing: Standing, still_moving: Collection[Partit
 
     A rate that is not what the move has set was changed by somebody. Where others' lists name the broker it may be the
     rate of another move, and stays. Where nobody else's do, it was this move's rate that was changed or removed, and
-    what stood before comes back.
+    what stood before comes back: unless it was for others' lists and both are gone, for then its owner has ended.
     Rates go first: where this is interrupted, the entries still tell which brokers had one.
     """
     changes: list[ConfigChange] = []
@@ -232,9 +236,10 @@ def put_back(claims: Claims, standing: Standing, still_moving: Collection[Partit
             left.append(LeftRate(claim, None))
             continue
         now = standing.rates[claim.broker].get(claim.setting)
-        if now == claim.before:
+        is_used = claim.broker in used
+        if now == claim.before or (now is None and claim.shared and not is_used):
             continue
-        if now is not None and now not in claim.values and (claim.setting == DISK_RATE or claim.broker in used):
+        if now is not None and now not in claim.values and (claim.setting == DISK_RATE or is_used):
             left.append(LeftRate(claim, now))
         elif claim.before is None:
             changes.append(ConfigChange("broker", str(claim.broker), claim.setting, "delete"))

@@ -221,6 +221,17 @@ def test_rate_that_another_tool_has_removed_is_put_back_to_what_stood_before() -
 
 
 @pytest.mark.parametrize("first", ["older", "newer"])
+def test_two_moves_of_the_same_rate_leave_nothing_whichever_ends_first(first: str) -> None:
+    """The newer one found the older one's rate, which is gone when the newer one ends last."""
+    settings = Settings()
+    older = settings.begin({FOO_0: move({0}, {1})}, 100)
+    newer = settings.begin({FOO_1: move({0}, {2})}, 100)
+    for claims in (older, newer) if first == "older" else (newer, older):
+        assert settings.end(claims) == ()
+    assert not any(settings.rates.values())
+
+
+@pytest.mark.parametrize("first", ["older", "newer"])
 def test_two_moves_at_once_leave_nothing_whichever_ends_first(first: str) -> None:
     settings = Settings()
     older = settings.begin({FOO_0: move({0}, {1})}, 100)
