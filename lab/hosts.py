@@ -10,7 +10,6 @@ import os
 import random
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Sequence
 from types import TracebackType
@@ -137,13 +136,3 @@ def _run(command: Sequence[str], *, may_fail: bool = False) -> str:
     if done.returncode and not may_fail:
         raise LabError(f"{' '.join(command)} failed: {done.stderr.strip() or done.returncode}")
     return done.stdout
-
-
-def has_ipv6() -> bool:
-    """Whether this machine has IPv6."""
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
