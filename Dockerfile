@@ -7,6 +7,7 @@ RUN pip --python /opt/weir/bin/python install --no-cache-dir --require-hashes --
 COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY quota quota
+COPY limits limits
 COPY samples samples
 COPY planning planning
 COPY access access

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from cli import configured
 from cli.errors import WRONG_USAGE, CommandError
-from proxy.capture.requirements import CaptureError, check_broker, check_machine, is_local
-from proxy.config.address import Address, numeric_address
+from proxy.capture.requirements import CaptureError, check_broker, check_machine
+from proxy.config.address import Address
 from proxy.config.load import check_config
+from proxy.config.route_checks import addresses_of, is_local
 from proxy.config.tables import CaptureTable, Cluster, Config, ConfigError
 
 
@@ -37,8 +38,6 @@ def run_captured(port: int, bootstrap_server: str) -> int:
 
 def _own_broker(port: int, bootstrap_server: str) -> int:
     """Return the id of the one broker that listens at `port` of this machine, as the cluster says."""
-    import socket
-
     from control.cluster_admin import ClusterAdmin
     from control.errors import ControlError
 
@@ -47,15 +46,11 @@ def _own_broker(port: int, bootstrap_server: str) -> int:
             listeners = admin.broker_listeners()
     except ControlError as error:
         raise CommandError(f"{str(error).removesuffix('.')}.") from error
-    found = []
-    for broker_id, (host, listens) in listeners.items():
-        try:
-            addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-        except OSError:
-            continue
-        local = [address for address in addresses if numeric_address(address) is not None and is_local(address)]
-        if listens == port and local:
-            found.append(broker_id)
+    found = [
+        broker_id
+        for broker_id, (host, listens) in listeners.items()
+        if listens == port and any(map(is_local, addresses_of(host)))
+    ]
     if len(found) == 1:
         return found[0]
     if found:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -65,17 +64,6 @@ def drop_connections(port: int, peers: list[str], *, incoming: bool, outgoing: b
         except CaptureError as error:
             return str(error)
     return None
-
-
-def is_local(host: str) -> bool:
-    """Whether an address is one of this machine's."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((host, 0))
-        except OSError:
-            return False
-    return True
 
 
 def _host(peer: str) -> str:

@@ -60,12 +60,12 @@ def _overlap(host: str, listening_host: str) -> bool:
     """Whether a connection to `host` may arrive at a listener bound to `listening_host`, if their ports are equal."""
     if host.casefold() == listening_host.casefold() or _is_wildcard(host):
         return True
-    addresses = _addresses(host)
+    addresses = addresses_of(host)
     if any(address.is_unspecified for address in addresses):
         return True  # another way to write 0.0.0.0, such as "0": it connects to this machine
     if _is_wildcard(listening_host):
-        return any(_is_local(address) for address in addresses)
-    return not addresses.isdisjoint(_addresses(listening_host))
+        return any(is_local(address) for address in addresses)
+    return not addresses.isdisjoint(addresses_of(listening_host))
 
 
 def _is_wildcard(host: str) -> bool:
@@ -73,7 +73,8 @@ def _is_wildcard(host: str) -> bool:
     return address is not None and address.is_unspecified
 
 
-def _addresses(host: str) -> set[IPAddress]:
+def addresses_of(host: str) -> set[IPAddress]:
+    """Return the addresses of a host name or of an address; none where it cannot be resolved."""
     if (numeric := numeric_address(host)) is not None:
         return {numeric}
     try:
@@ -84,7 +85,7 @@ def _addresses(host: str) -> set[IPAddress]:
     return {address for address in resolved if address is not None}
 
 
-def _is_local(address: IPAddress) -> bool:
+def is_local(address: IPAddress) -> bool:
     """Whether this machine has the address: the kernel binds a socket to no other one."""
     if address.is_loopback:
         return True
