@@ -84,6 +84,11 @@ class LagTracker:
         self._topics_of: dict[int, int] = {}  # how many topics each replica has
         self._partitions = 0
         self._messages = 0
+        self.found_messages = 0
+        """How far behind partitions were when they were first seen, less what they were when they were forgotten.
+
+        The part of `sum_messages` that came with partitions, rather than by what was produced and fetched since.
+        """
         self._expire_at = -math.inf  # when to look for expired topics next
         self.replica_lag_time_max = replica_lag_time_max_seconds
 
@@ -196,6 +201,8 @@ class LagTracker:
         """Add to the totals; both numbers may be negative."""
         self._partitions += partitions
         self._messages += messages
+        if partitions:
+            self.found_messages += messages
 
     def has_room(self) -> bool:
         """Whether one more partition may be kept. Another one may have to go for it."""
