@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from proxy.admin.access import Access
 from proxy.admin.exposition import render
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
@@ -100,7 +101,8 @@ class Sidecar:
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
         self.history = History(self.sides, clock)
-        self._admin = AdminServer(self, self.log)
+        access = Access(config.admin, clock)
+        self._admin = AdminServer(self, self.log, access)
         self.admin_address: Address | None = None
         self._probe = UpstreamProbe([route.upstream for route in config.ingress], clock, self.polls)
         self._cluster = ClusterWatch(
@@ -125,14 +127,16 @@ class Sidecar:
             self.polls,
             clock,
         )
-        self.fleet = Fleet(config, self._broker_hosts, self.status, clock)
+        self.fleet = Fleet(config, self._broker_hosts, self.status, clock, lambda: access.read_token)
         self.capture = (
             None if config.capture is None else Capture(config.capture, config.broker_id, self._relays, self.log)
         )
         leader = self.sides[SIDES.index("leader")].throttle
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
         shared = (self._follower_quotas, self._limit_shares)
-        self.exchange = Exchange(config.broker_id, shared, self.fleet.targets, self.log, clock)
+        self.exchange = Exchange(
+            config.broker_id, shared, self.fleet.targets, self.log, clock, token=lambda: access.write_token
+        )
         self.limits.clients.on_group = self.exchange.changed
         self._apply_limits()
         self._exporter: Exporter | None = None
@@ -162,7 +166,7 @@ class Sidecar:
             await self.close()
             raise
         self.log.info("listening", role="admin", listen=self.admin_address)
-        if not self.config.admin.listen.is_loopback:
+        if self.config.admin.without_tokens and not self.config.admin.listen.is_loopback:
             effect = "it has no authentication: whoever reaches it can change the throttle"
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self._cluster.start()

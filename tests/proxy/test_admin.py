@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from proxy.admin import http as admin
+from proxy.admin.access import Access
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import MAX_BODY_BYTES, AdminServer
@@ -23,7 +24,7 @@ from proxy.config.address import Address
 from proxy.config.client_limits import ClientLimitTable
 from proxy.config.load import parse_config
 from proxy.config.reader import ConfigError
-from proxy.config.tables import Config, ThrottleTable
+from proxy.config.tables import Admin, Config, ThrottleTable
 from proxy.log import EventLog
 from proxy.shares.messages import ShareAnswer
 from proxy.throttle.table import LayeredThrottle
@@ -82,7 +83,7 @@ class Client:
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[Client]:
     sidecar = Sidecar()
-    server = AdminServer(sidecar, EventLog())
+    server = AdminServer(sidecar, EventLog(), Access(Admin(), MovedClock()))
     address = await server.start(Address("127.0.0.1", 0))
     async with aiohttp.ClientSession() as session:
         yield Client(sidecar, f"http://{address}", session)
