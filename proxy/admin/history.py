@@ -29,6 +29,7 @@ _NO_QUOTA: Final = (0, None)
 class Sample(NamedTuple):
     """One side's totals at a moment (clock seconds); bytes since the start.
 
+    `found_messages` of the lag came with partitions that were seen for the first time.
     `quotas`: for each by its name what has passed of it, and what it allows (bytes/s; None: it limits nothing).
     """
 
@@ -36,6 +37,7 @@ class Sample(NamedTuple):
     throttled_bytes: int
     other_bytes: int
     lag_messages: int
+    found_messages: int
     quotas: dict[str, tuple[int, int | None]]
 
 
@@ -68,15 +70,17 @@ class SideHistory:
                 throttled += size
             else:
                 other += size
-        lag = self._source.throttle.lag.sum_messages()
+        tracker = self._source.throttle.lag
+        lag = tracker.sum_messages()
         if lag:
             self._behind_at = now
         quotas = {quota.name: (quota.passed_bytes, quota.rate) for quota in self._source.throttle.quotas}
-        self.samples.append(Sample(now, throttled, other, lag, quotas))
+        self.samples.append(Sample(now, throttled, other, lag, tracker.found_messages, quotas))
 
     def trend(self, now: float) -> Trend:
         """Return how the lag went until `now`."""
-        lag = self._source.throttle.lag.sum_messages()
+        tracker = self._source.throttle.lag
+        lag = tracker.sum_messages()
         none_for = 0.0 if lag else now - self._behind_at
         recent = [sample for sample in self.samples if sample.at >= now - TREND_SECONDS]
         begins = [number for number, sample in enumerate(recent, start=1) if not sample.lag_messages]
@@ -84,7 +88,9 @@ class SideHistory:
         seconds = now - behind[0].at if behind else 0.0
         if seconds < _SHORTEST_TREND_SECONDS:
             return Trend(None, False, none_for)
-        fell = behind[0].lag_messages - lag
+        # Below Fetch v7 a throttled partition's lag is known from its first grant on only: to know it is no growth.
+        found = tracker.found_messages - behind[0].found_messages
+        fell = behind[0].lag_messages + found - lag
         is_whole = not begins and seconds > TREND_SECONDS - 2 * SAMPLE_SECONDS
         return Trend(fell / seconds, bool(lag) and is_whole and fell <= 0, none_for)
 

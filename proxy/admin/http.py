@@ -216,9 +216,12 @@ def _new_connection(server: web.Server) -> asyncio.BaseProtocol:
 
 
 async def _body(request: web.Request) -> bytes:
+    # A body of kilobytes may unpack to gigabytes, and its size would be known only after the work.
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(reason="send the body uncompressed, without Content-Encoding")
     try:
         return await request.read()
-    except web.RequestPayloadError as error:  # the body is not compressed as Content-Encoding says
+    except web.RequestPayloadError as error:
         raise ConfigError("body", f"cannot be read: {error}") from error
 
 

@@ -87,6 +87,11 @@ class LagTracker:
         self._partitions = 0
         self._messages = 0
         self._behind: dict[TopicLag, None] = {}  # those with messages behind, the one that is so for longest first
+        self.found_messages = 0
+        """How far behind partitions were when they were first seen, less what they were when they were forgotten.
+
+        The part of `sum_messages` that came with partitions, rather than by what was produced and fetched since.
+        """
         self._expire_at = -math.inf  # when to look for expired topics next
         self.replica_lag_time_max = replica_lag_time_max_seconds
 
@@ -213,6 +218,8 @@ class LagTracker:
             self._behind[lag] = None
         elif messages:
             self._behind.pop(lag, None)
+        if partitions:
+            self.found_messages += messages
 
     def has_room(self) -> bool:
         """Whether one more partition may be kept. Another one may have to go for it."""

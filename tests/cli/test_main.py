@@ -30,10 +30,14 @@ def test_weir_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"weir {__version__}\n"
 
 
+def test_weir_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Usage: weir" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "weir --help"),
         (["throttle"], "weir throttle --help"),
         (["report"], "weir report --help"),
         (["plan", "--brokers", "9" * 400], "--brokers"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import json
 import re
@@ -199,11 +200,13 @@ async def test_admin_throttle_bad_input_is_400_with_field_and_changes_nothing(
     assert client.sidecar.applied == []
 
 
-async def test_admin_body_that_is_not_compressed_as_it_says_is_400(client: Client) -> None:
+async def test_admin_body_that_is_compressed_is_refused_before_it_is_unpacked(client: Client) -> None:
     headers = {"Content-Encoding": "gzip"}
-    async with client.session.put(f"{client.base}/v1/throttle", data=io.BytesIO(b"{}"), headers=headers) as response:
-        assert response.status == 400
-        assert json.loads(await response.read())["field"] == "body"
+    bomb = io.BytesIO(gzip.compress(b" " * (MAX_BODY_BYTES - 1)))
+    async with client.session.put(f"{client.base}/v1/throttle", data=bomb, headers=headers) as response:
+        assert response.status == 415
+        assert "uncompressed" in json.loads(await response.read())["error"]
+    assert client.sidecar.applied == []
 
 
 async def test_admin_body_too_large_is_refused_unread(client: Client) -> None:

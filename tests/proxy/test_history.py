@@ -31,6 +31,14 @@ class Past:
             self._lag.update(0, 0, lag, self.clock())
             self.history.take()
 
+    def found(self, partition: int, lag: int) -> None:
+        self._lag.update(partition, 0, lag, self.clock())
+
+    def forgotten(self, partition: int) -> None:
+        topic = self.throttle.lag.known(2, b"orders")
+        assert topic is not None
+        topic.forget(partition)
+
     @property
     def trend(self) -> Trend:
         return self.history.sides[0].trend(self.clock())
@@ -99,6 +107,25 @@ def test_trend_of_a_falling_lag_is_what_it_fell_by_in_a_minute() -> None:
         past.second(lag=messages)
     assert past.trend[0] == pytest.approx(100.0)
     assert past.trend[1:] == (False, 0.0)
+
+
+def test_trend_takes_a_partition_whose_lag_becomes_known_for_no_growth() -> None:
+    past = Past()
+    for messages in range(3_000, 1_800, -100):
+        past.second(lag=messages)
+        if messages == 2_500:
+            past.found(1, 8_000)
+    assert past.trend[0] == pytest.approx(100.0)
+
+
+def test_trend_takes_a_partition_that_is_forgotten_for_no_progress() -> None:
+    past = Past()
+    past.found(1, 8_000)
+    for messages in range(3_000, 1_800, -100):
+        past.second(lag=messages)
+        if messages == 2_500:
+            past.forgotten(1)
+    assert past.trend[0] == pytest.approx(100.0)
 
 
 def test_trend_is_not_told_before_ten_seconds_behind() -> None:
