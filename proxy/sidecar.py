@@ -120,6 +120,7 @@ class Sidecar:
                     moves=self._facts.moves,
                     racks=self._facts.racks,
                     wants_facts=lambda: wants_facts(self.throttle.table),
+                    topics_behind=self._facts.topics_behind,
                 ),
                 wants_brokers=lambda: bool(self.client_limits) or wants_brokers(self.throttle.table),
             ),
