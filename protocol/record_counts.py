@@ -135,6 +135,22 @@ class RecordCounts:
             self.fault = self.fault or "frame"
         return end
 
+    def step_over(self) -> int:
+        """Take the next bytes that need not be seen for received, without the frame's last one; returns how many.
+
+        These are what is left of a batch whose head was read, or of a frame that cannot be read.
+        """
+        if self._structure is None:
+            size = max(0, self._left - 1)
+        elif self._batches is not None:
+            size = self._batches.step_over(self._skip - 1)
+            self._skip -= size
+            self._unread -= size
+        else:
+            return 0
+        self._left -= size
+        return size
+
     def _go_on(self, data: bytes | None) -> None:
         assert self._structure is not None  # noqa: S101
         try:
