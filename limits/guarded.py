@@ -57,7 +57,7 @@ class GuardedLimiter:
 
     @property
     def ask(self) -> Callable[[], float]:
-        """What returns the pause: the limiter's own call where nothing can go wrong, as it is made for every request."""
+        """What returns the pause: the limiter's own call where it is trusted, as this is done for every request."""
         return self._limiter.throttle_time if self._is_trusted and self._limiter is not None else self.throttle_time
 
     def configure(self, settings: Mapping[str, object]) -> None:

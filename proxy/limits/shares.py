@@ -48,7 +48,7 @@ class LimitShares:
                 self._active_at[name] = now
             is_active = now - self._active_at.get(name, now) < IDLE_SECONDS
             if not is_alone and group.limits and is_active:
-                terms[name] = Terms(WHOLE, members)
+                terms[name] = Terms(WHOLE, members, leaves_out=True)
             else:
                 group.rests = not is_alone  # with nobody to share it with, its use is no news
                 _put(group, 1.0 / max(1, len(members)))
