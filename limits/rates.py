@@ -29,8 +29,11 @@ class TaskRates:
         """Count records that have passed."""
         self.records += records
         second = int(self._clock())
-        self._forget(second)
-        self._records[second] = self._records.get(second, 0) + records
+        if second in self._records:
+            self._records[second] += records
+        else:
+            self._forget(second)
+            self._records[second] = records
 
     def throttled(self, begin: float, end: float) -> None:
         """Note that the client was kept waiting from `begin` to `end`. What overlaps earlier times counts once."""
