@@ -1,9 +1,9 @@
 """Reads exported samples as a DataFrame; quarantines bad lines; drops duplicates and samples that are not whole.
 
 The schema is that of `samples.schema`. All kinds of lines are rows of one frame: fields that a kind does not have are
-null, and fields that no table needs are not read. A line of one partition, as version 1 has them, is made one of columns.
-Three columns are added: `ended_micros` and `ended` (micro- and whole
-seconds since 1970, UTC), and `micros` (the interval's length).
+null, and fields that no table needs are not read. A line of one partition, as version 1 has them, gets columns.
+Three columns are added: `ended_micros` and `ended` (micro- and whole seconds since 1970, UTC), and `micros` (the
+interval's length).
 
 Ends are by the time of day, lengths by the monotonic clock. A step of the clock therefore moves samples, but never
 stretches them.
@@ -176,21 +176,21 @@ def _read_kafka(spark: SparkSession, source: str, day: date) -> DataFrame:
 def parse(lines: DataFrame) -> DataFrame:
     """Return every line with `ended_micros`, `ended`, `micros`, and `reason`: why it is bad, or null.
 
-    In good lines `schema`, `min_reader`, `end_utc`, `file` and `text` are null. `text` is a line as it came, where it could not be
-    read.
+    In good lines `schema`, `min_reader`, `end_utc`, `file` and `text` are null. `text` is a line as it came, where it
+    could not be read.
     """
     is_bad = F.col("reason").isNotNull()
     of_bad = {name: F.when(is_bad, F.col(name)).alias(name) for name in ("schema", "min_reader", "end_utc", "file")}
     # Spark compiles all of this into one loop over the lines. It cannot compile to_json, which is left to `quarantine`.
     return (
-        lines.withColumn("one", F.col("kind") == kind_of(PartitionLine))
-        .withColumn("columns", F.when(F.col("one"), _one_partition()).otherwise(F.col("columns")))
-        .withColumn("block", F.when(F.col("one"), F.floor(F.col("partition") / BLOCK)).otherwise(F.col("block")))
-        .withColumn("ended_at", _utc("end_utc"))
+        lines.withColumn("ended_at", _utc("end_utc"))
         .withColumn("ended_micros", F.unix_micros("ended_at"))
         .withColumn("ended", F.unix_seconds("ended_at"))
         .withColumn("micros", _micros(F.col("end_seconds") - F.col("begin_seconds")))
         .withColumn("reason", _reason())
+        .withColumn("one", F.col("reason").isNull() & (F.col("kind") == kind_of(PartitionLine)))
+        .withColumn("columns", F.when(F.col("one"), _one_partition()).otherwise(F.col("columns")))
+        .withColumn("block", F.when(F.col("one"), F.floor(F.col("partition") / BLOCK)).otherwise(F.col("block")))
         .select(
             "reason",
             F.when(is_bad, F.substring(_CORRUPT, 1, MAX_CHARACTERS)).alias("text"),
@@ -302,8 +302,8 @@ def by_partition(partitions: DataFrame, *names: str) -> DataFrame:
 def samples(lines: DataFrame) -> DataFrame:
     """Return a row for each sample: its key, whether it is `whole`, whether lines are there `twice`, and `lines`.
 
-    A sample is whole when it has its end, and as many partitions, links and quotas as the end says. A line that is there
-    twice counts once.
+    A sample is whole when it has its end, and as many partitions, links and quotas as the end says. A line that is
+    there twice counts once.
     """
 
     def count(*kinds: type[Line]) -> Column:

@@ -120,8 +120,8 @@ class PartitionColumns(msgspec.Struct, frozen=True, kw_only=True):
 class PartitionsLine(_OfPeer, frozen=True, kw_only=True, tag="partitions"):
     """The partitions of a topic with one peer on one side.
 
-    Those that moved bytes, were left out, or caught up in the interval. A line has those of one block, so each partition
-    is in one line of the set.
+    Those that moved bytes, were left out, or caught up in the interval. A line has those of one block, so no partition
+    is in two lines of a set.
     """
 
     topic: Annotated[str, Meta(description="its name; what goes by an id of unknown name is in its link's line alone")]
