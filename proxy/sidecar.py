@@ -17,6 +17,7 @@ from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.admin.limit_metrics import limit_families
+from proxy.admin.limited import limited_status
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.status import rate_settings, side_status
 from proxy.capture.capture import Capture
@@ -99,7 +100,7 @@ class Sidecar:
         self.listeners: list[Listener] = []
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
-        self.history = History(self.sides, clock)
+        self.history = History(self.sides, self.limits.clients, clock)
         self._admin = AdminServer(self, self.log)
         self.admin_address: Address | None = None
         self._probe = UpstreamProbe([route.upstream for route in config.ingress], clock, self.polls)
@@ -261,6 +262,7 @@ class Sidecar:
                 side.throttle.side: await side_status(side, trend)
                 for side, trend in zip(self.sides, trends, strict=True)
             },
+            **({"limits": await limited_status(self.limits.clients)} if self.client_limits else {}),
         }
 
     def metrics(self, accept: str) -> AsyncIterator[bytes]:

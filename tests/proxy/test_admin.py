@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from proxy.admin import http as admin
+from limits.clients import Clients
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import MAX_BODY_BYTES, AdminServer
@@ -44,7 +45,7 @@ class Sidecar:
 
     def __post_init__(self) -> None:
         self.throttle = LayeredThrottle(parse_config(FULL).throttle, self.applied.append)
-        self.history = History([], MovedClock(7.0))
+        self.history = History([], Clients(MovedClock(), lambda *fault: None), MovedClock(7.0))
         self.fleet = Fleet(Config(broker_id=1), lambda: {}, self.status, MovedClock())
 
     def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
