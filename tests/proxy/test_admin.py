@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from proxy.admin import http as admin
 from limits.clients import Clients
+from proxy.admin import http as admin
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import MAX_BODY_BYTES, AdminServer
