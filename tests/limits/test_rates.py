@@ -68,10 +68,10 @@ def test_an_interval_has_what_was_not_in_those_before_it() -> None:
     rates.throttled(1001.0, 1003.0)
     rates.throttled(clock(), clock() + 4)  # it was told to wait, and half of that is in each interval
     clock.move(2)
-    assert tuple(rates.cut_interval()) == (150, 150, pytest.approx(4))
+    assert rates.cut_interval() == pytest.approx((150, 150, 4))
     clock.move(10)
     rates.add(7)
-    assert tuple(rates.cut_interval()) == (7, 7, pytest.approx(2))
+    assert rates.cut_interval() == pytest.approx((7, 7, 2))
     assert rates.cut_interval() == (0, 0, 0)
 
 
