@@ -28,6 +28,7 @@ from pipeline.moves import moves
 from pipeline.rates import broker_rates, partition_rates
 from pipeline.read import (
     PARTIAL_SAMPLE,
+    PARTITION_KINDS,
     by_kind,
     good_lines,
     input_files,
@@ -43,7 +44,7 @@ from pipeline.read import (
 from pipeline.session import open_session
 from pipeline.storage import Output
 from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
-from samples.schema import PartitionLine, kind_of
+from samples.schema import kind_of
 
 QUARANTINE: Final = "quarantine"
 TABLES: Final = (
@@ -151,7 +152,7 @@ def _write_day(spark: SparkSession, source: str, output: Output, day: date, dama
             lines = stack.enter_context(output.kept("lines-once", without_duplicates(lines)))
         # Most lines are of partitions. The others are kept apart from them, and so are those of replicas that were
         # behind.
-        few = by_kind(kept(lines.where(F.col("kind") != kind_of(PartitionLine))))
+        few = by_kind(kept(lines.where(~F.col("kind").isin([kind_of(kind) for kind in PARTITION_KINDS]))))
         lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
         replicas = kept(replicas_behind(lines_by_kind))
         # once Spark knows how few these are, it sends them to all tasks and does not shuffle the lines

@@ -363,7 +363,14 @@ class Sidecar:
             return
         throttles = [side.throttle for side in self.sides]
         self._exporter = new_exporter(
-            config, self.config.broker_id, self.process.version, throttles, self.process.export, self.log, self._clock
+            config,
+            self.config.broker_id,
+            self.process.version,
+            throttles,
+            self.process.export,
+            self.log,
+            self._clock,
+            lambda: self._cluster.client.view.cluster_id,
         )
         self._exporter.start()
         topic = None if config.kafka is None else config.kafka.topic

@@ -9,10 +9,10 @@ import asyncio
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import chain, islice
-from typing import TypeVar
+from itertools import chain
 
 from proxy.config.tables import Export
 from proxy.export.sample import Sample, SampleSink
@@ -21,12 +21,14 @@ from proxy.log import EventLog, innermost_frame
 from quota.counters import IntervalCounts
 from quota.throttle import Throttle
 from samples.lines import SampleKey, count_left_out, lines
-from samples.schema import IntervalLine, Line, encode_lines, kind_of
+from samples.schema import IntervalLine, LinkLine, PartitionsLine, QuotaLine, encode_lines, kind_of
 
-Item = TypeVar("Item")
+Part = PartitionsLine | LinkLine | QuotaLine
 
-LINES_PER_SLICE = 100
-"""About 0.3 ms of work and 50 KB; other connections have to wait for it."""
+PARTITIONS_PER_SLICE = 100
+"""About 0.1 ms of work; other connections have to wait for it."""
+LINES_PER_SLICE = 20
+"""About 0.5 ms of work, where each of the lines is of many partitions."""
 
 CLOSE_SECONDS = 5.0
 """How long the sinks have to write the last samples."""
@@ -35,7 +37,9 @@ CLOSE_SECONDS = 5.0
 class Exporter:
     """Takes samples of `throttles` from `start` to `close`.
 
-    `clock` gives monotonic seconds and is also the throttles' clock; `utc` gives the time of day in seconds since 1970.
+    - `clock` gives monotonic seconds and is also the throttles' clock.
+    - `utc` gives the time of day in seconds since 1970.
+    - `cluster_id` gives the cluster's id, None while it is not known.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Exporter:
         start_id: str,
         clock: Callable[[], float] = time.monotonic,
         utc: Callable[[], float] = time.time,
+        cluster_id: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._interval_seconds = interval_seconds
         self._broker_id = broker_id
@@ -59,6 +64,7 @@ class Exporter:
         self._start_id = start_id
         self._clock = clock
         self._utc = utc
+        self._cluster_id = cluster_id
         self._sequence = 0
         self._began_at = 0.0
         self._taking = asyncio.Lock()
@@ -128,24 +134,29 @@ class Exporter:
         self._log.error("sample_failed", error=repr(error), at=innermost_frame(error))
 
     async def _encoded(self, key: SampleKey, cut: Sequence[tuple[Throttle, IntervalCounts]]) -> list[bytes]:
-        for _ in _slices(chain.from_iterable(count_left_out(throttle, counts) for throttle, counts in cut)):
-            await asyncio.sleep(0)
+        left_out = chain.from_iterable(count_left_out(throttle, counts) for throttle, counts in cut)
+        for number, _ in enumerate(left_out):
+            if number % PARTITIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
         chunks: list[bytes] = []
-        found: dict[str, int] = {}
-        made: Iterator[Line] = chain.from_iterable(lines(throttle, counts, key) for throttle, counts in cut)
-        for batch in _slices(made):
-            chunks.append(encode_lines(batch))
+        made = (lines(throttle, counts, key) for throttle, counts in cut)
+        found = Counter[str]()
+        for batch in _slices(chain.from_iterable(made)):
             for line in batch:
-                kind = kind_of(type(line))
-                found[kind] = found.get(kind, 0) + 1
+                found[kind_of(type(line))] += 1
+                if isinstance(line, PartitionsLine):
+                    found["in columns"] += len(line.columns.partition)
+            if batch:
+                chunks.append(encode_lines(batch))
             await asyncio.sleep(0)
         end = IntervalLine(
             **key._asdict(),
             version=self._version,
             interval_seconds=self._interval_seconds,
-            partitions=found.get("partition", 0),
-            links=found.get("link", 0),
-            quotas=found.get("quota", 0),
+            partitions=found["in columns"],
+            links=found["link"],
+            quotas=found["quota"],
+            cluster_id=self._cluster_id(),
         )
         return [*chunks, encode_lines([end])]
 
@@ -163,6 +174,7 @@ def new_exporter(
     stats: ExportStats,
     log: EventLog,
     clock: Callable[[], float],
+    cluster_id: Callable[[], str | None] = lambda: None,
 ) -> Exporter:
     """Return an Exporter to the sinks that `config` names."""
     start_id = new_start_id(time.time())
@@ -178,9 +190,18 @@ def new_exporter(
         from proxy.export.kafka import KafkaSink  # imported here: aiokafka costs memory that most sidecars can save
 
         sinks.append(KafkaSink(config.kafka, broker_id, stats, log))
-    return Exporter(config.interval_seconds, broker_id, version, throttles, sinks, log, start_id, clock)
+    return Exporter(
+        config.interval_seconds, broker_id, version, throttles, sinks, log, start_id, clock, cluster_id=cluster_id
+    )
 
 
-def _slices(items: Iterator[Item]) -> Iterator[list[Item]]:
-    while batch := list(islice(items, LINES_PER_SLICE)):
-        yield batch
+def _slices(lines: Iterator[Part | None]) -> Iterator[list[Part]]:
+    """Yield what is made in one turn of the event loop: until a None, or LINES_PER_SLICE lines."""
+    batch: list[Part] = []
+    for line in lines:
+        if line is not None:
+            batch.append(line)
+        if line is None or len(batch) == LINES_PER_SLICE:
+            yield batch
+            batch = []
+    yield batch

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pipeline.tables import Table
 from quota.settings import SideName
 from samples.schema import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, encode_lines
+from tests.samples.columns import in_columns
 
 DAY = date(2026, 11, 2)
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
@@ -24,9 +25,10 @@ class Sidecar:
     """One process: counts its samples and its monotonic clock on. `now` is the time of day, which a test may set."""
 
     def __init__(
-        self, broker_id: int = 1, now: datetime = NOON, start_id: str = "a", monotonic: float = 1000.0
+        self, broker_id: int = 1, now: datetime = NOON, start_id: str = "a", monotonic: float = 1000.0, schema: int = 2
     ) -> None:
         self.broker_id = broker_id
+        self.schema = schema
         self.now = now
         self.start_id = start_id
         self.monotonic = monotonic
@@ -38,6 +40,8 @@ class Sidecar:
         begin, self.monotonic = self.monotonic, self.monotonic + seconds
         self.now += timedelta(seconds=seconds)
         key: dict[str, Any] = {
+            "schema": self.schema,
+            "min_reader": self.schema,
             "broker_id": self.broker_id,
             "start_id": self.start_id,
             "sequence": self.sequence,
@@ -54,7 +58,8 @@ class Sidecar:
             links=counts[LinkLine],
             quotas=counts[QuotaLine],
         )
-        return encode_lines([*(_with(line, key) for line in lines), end])
+        told = [_with(line, key) for line in lines]
+        return encode_lines([*(told if self.schema == 1 else in_columns(told)), end])
 
 
 _NO_KEY: dict[str, Any] = {
