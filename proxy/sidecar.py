@@ -371,6 +371,7 @@ class Sidecar:
             self.log,
             self._clock,
             lambda: self._cluster.client.view.cluster_id,
+            self.limits.clients,
         )
         self._exporter.start()
         topic = None if config.kafka is None else config.kafka.topic
