@@ -31,6 +31,7 @@ from samples.schema import (
     KINDS,
     SCHEMA_VERSION,
     IntervalLine,
+    LimitLine,
     Line,
     LinkLine,
     PartitionLine,
@@ -40,8 +41,10 @@ from samples.schema import (
     kind_of,
 )
 
-MAX_CHARACTERS: Final = 1000
-"""A line with a longer text is bad, as Kafka's names have at most 249 characters. Of a bad line this much is kept."""
+MAX_CHARACTERS: Final = 1100
+"""A line with a longer text (in bytes) is bad: topics' names have at most 249 characters, and what is told of a client
+about 260, of four bytes each. Of a bad line this much is kept.
+"""
 
 MAX_SECONDS: Final = 100_000
 """A quota line of more seconds is bad: this is more than a day."""
@@ -50,7 +53,7 @@ SAMPLE_KEY: Final = ("broker_id", "start_id", "sequence")
 
 LINE_KEY: Final = (
     *("kind", *SAMPLE_KEY, "side", "peer", "topic", "block", "partition"),
-    *("quota", "in_force_from_seconds"),
+    *("quota", "in_force_from_seconds", "client_id"),
 )
 """The columns that identify a line (null where a kind lacks one). Two lines that agree in all of them are duplicates.
 """
@@ -72,6 +75,7 @@ UNUSED: Final = frozenset(
         *("bytes_complete", "bytes_cut", "batches"),
         *("connections", "partitions_behind", "fetches", "fetches_held"),
         *("version", "interval_seconds", "cluster_id"),
+        *("share", "record_rate_avg"),
         *(f"columns.{name}" for name in ("bytes_complete", "bytes_cut", "batches", "left_out")),
     }
 )
@@ -91,7 +95,7 @@ _SCHEMA: Final = T.StructType(
 )
 PARTITION_KINDS: Final = (PartitionsLine, PartitionLine)
 """The kinds that tell of partitions: that of this version, and that of version 1."""
-_COUNTED: Final = (PARTITION_KINDS, (LinkLine,), (QuotaLine,))
+_COUNTED: Final[tuple[tuple[type[Line], ...], ...]] = (PARTITION_KINDS, (LinkLine,), (QuotaLine,), (LimitLine,))
 _OF_BAD_LINES: Final = ("reason", "text", "file", "folder_day", "schema", "min_reader", "end_utc")
 _JSON: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 
@@ -103,6 +107,7 @@ class Lines:
     partitions: DataFrame
     links: DataFrame
     quotas: DataFrame
+    limits: DataFrame
     ends: DataFrame
 
 
@@ -288,7 +293,7 @@ def by_kind(lines: DataFrame) -> Lines:
     def of(*kinds: type[Line]) -> DataFrame:
         return lines.where(F.col("kind").isin([kind_of(kind) for kind in kinds]))
 
-    return Lines(of(*PARTITION_KINDS), of(LinkLine), of(QuotaLine), of(IntervalLine))
+    return Lines(of(*PARTITION_KINDS), of(LinkLine), of(QuotaLine), of(LimitLine), of(IntervalLine))
 
 
 def by_partition(partitions: DataFrame, *names: str) -> DataFrame:
@@ -302,14 +307,14 @@ def by_partition(partitions: DataFrame, *names: str) -> DataFrame:
 def samples(lines: DataFrame) -> DataFrame:
     """Return a row for each sample: its key, whether it is `whole`, whether lines are there `twice`, and `lines`.
 
-    A sample is whole when it has its end, and as many partitions, links and quotas as the end says. A line that is
-    there twice counts once.
+    A sample is whole when it has its end, and as many partitions, links, quotas and limits as the end says. A line that
+    is there twice counts once.
     """
 
     def count(*kinds: type[Line]) -> Column:
         return F.sum(F.when(F.col("kind").isin([kind_of(kind) for kind in kinds]), F.col("size")).otherwise(0))
 
-    told = ("partitions", "links", "quotas")
+    told = ("partitions", "links", "quotas", "limits")
     size = F.when(F.col("columns").isNotNull(), F.size("columns.partition")).otherwise(1)
     once = (
         lines.withColumn("size", size)
@@ -323,7 +328,8 @@ def samples(lines: DataFrame) -> DataFrame:
         *(count(*kinds).alias(f"{name}_found") for name, kinds in zip(told, _COUNTED, strict=True)),
         *(F.max(name).alias(name) for name in told),
     )
-    is_whole = reduce(and_, (F.col(f"{name}_found") == F.col(name) for name in told)) & (F.col("ends") == 1)
+    expected = {name: F.col(name) for name in told} | {"limits": F.coalesce("limits", F.lit(0))}  # 0 in version 1
+    is_whole = reduce(and_, (F.col(f"{name}_found") == expected[name] for name in told)) & (F.col("ends") == 1)
     return counted.select(*SAMPLE_KEY, "lines", F.coalesce(is_whole, F.lit(False)).alias("whole"), "twice")
 
 

@@ -18,6 +18,7 @@ from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.admin.limit_metrics import limit_families
+from proxy.admin.limited import limited_status
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.status import rate_settings, side_status
 from proxy.capture.capture import Capture
@@ -100,7 +101,7 @@ class Sidecar:
         self.listeners: list[Listener] = []
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
-        self.history = History(self.sides, clock)
+        self.history = History(self.sides, self.limits.clients, clock)
         access = Access(config.admin, clock)
         self._admin = AdminServer(self, self.log, access)
         self.admin_address: Address | None = None
@@ -266,6 +267,7 @@ class Sidecar:
                 side.throttle.side: await side_status(side, trend)
                 for side, trend in zip(self.sides, trends, strict=True)
             },
+            **({"limits": await limited_status(self.limits.clients)} if self.client_limits else {}),
         }
 
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
@@ -374,6 +376,7 @@ class Sidecar:
             self.log,
             self._clock,
             lambda: self._cluster.client.view.cluster_id,
+            self.limits.clients,
         )
         self._exporter.start()
         topic = None if config.kafka is None else config.kafka.topic

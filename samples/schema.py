@@ -27,6 +27,9 @@ SCHEMA_VERSION = 2
 MIN_READER = 2
 """The oldest version whose readers understand what is written now."""
 
+Role = Literal["sink", "source", "dlq", "mirror", "other"]
+"""What a client is, by the ids that Kafka's Connect and MirrorMaker 2 give."""
+
 BLOCK: Final = 1000
 """The most partitions of a line. Block n of a topic is its partitions from n x BLOCK up to the next block's first one.
 """
@@ -198,6 +201,30 @@ class QuotaLine(Line, frozen=True, kw_only=True, tag="quota"):
     ] = None
 
 
+class LimitLine(Line, frozen=True, kw_only=True, tag="limit"):
+    """A client with a limit by records that moved some, or was kept waiting, in the interval. Since version 2.
+
+    A client that several entries of `[[limits.client]]` fit has one line, with the entry that allows least.
+    """
+
+    client_id: Annotated[str, Meta(description="as the client says; at most 255 characters")]
+    role: Annotated[Role, Meta(description="by its id: `sink`, `source`, `dlq`, `mirror` or `other`")]
+    entry: Annotated[str, Meta(description="`client_id` of the entry in the configuration")]
+    limit_group: Annotated[str, Meta(description="what has the limit: the id itself, or all tasks of a connector")]
+    records: Annotated[int, Meta(description="records that passed")]
+    record_rate_avg: Annotated[float, Meta(description="records/s over the interval")]
+    record_rate_max: Annotated[
+        int, Meta(description="records of the greatest second; of one that an interval cuts in two, all of it")
+    ]
+    throttled_ratio: Annotated[float, Meta(description="part of the interval in which it was kept waiting: 0 to 1")]
+    share: Annotated[float, Meta(description="part of the limits that was to be used at this broker at the end")]
+    connector: Annotated[str | None, Meta(description="the connector that its id names")] = None
+    task: Annotated[int | None, Meta(description="the task that its id names")] = None
+    record_rate_limit: Annotated[
+        float | None, Meta(description="records/s for what has the limit, over all brokers, at the end")
+    ] = None
+
+
 class IntervalLine(Line, frozen=True, kw_only=True, tag="interval"):
     """The end of a sample: a set without it is not whole. Where nothing happened it is the only line."""
 
@@ -206,13 +233,14 @@ class IntervalLine(Line, frozen=True, kw_only=True, tag="interval"):
     partitions: Annotated[int, Meta(description="partitions in the set's lines of kind `partitions`, or `partition`")]
     links: Annotated[int, Meta(description="lines of kind `link`")]
     quotas: Annotated[int, Meta(description="lines of kind `quota`")]
+    limits: Annotated[int, Meta(description="lines of kind `limit`. Since version 2")] = 0
     cluster_id: Annotated[
         str | None, Meta(description="the cluster's id, where the sidecar knows it. Since version 2")
     ] = None
 
 
-AnyLine = PartitionsLine | PartitionLine | LinkLine | QuotaLine | IntervalLine
-KINDS: tuple[type[Line], ...] = (PartitionsLine, PartitionLine, LinkLine, QuotaLine, IntervalLine)
+AnyLine = PartitionsLine | PartitionLine | LinkLine | QuotaLine | LimitLine | IntervalLine
+KINDS: tuple[type[Line], ...] = (PartitionsLine, PartitionLine, LinkLine, QuotaLine, LimitLine, IntervalLine)
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyLine)

@@ -10,20 +10,22 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 
+from limits.clients import Client
 from proxy.config.tables import Export
 from proxy.export.sample import Sample, SampleSink
 from proxy.export.stats import ExportStats
 from proxy.log import EventLog, innermost_frame
 from quota.counters import IntervalCounts
 from quota.throttle import Throttle
+from samples.limit_lines import ClientCounts, cut_clients, limit_lines
 from samples.lines import SampleKey, count_left_out, lines
-from samples.schema import IntervalLine, LinkLine, PartitionsLine, QuotaLine, encode_lines, kind_of
+from samples.schema import IntervalLine, LimitLine, LinkLine, PartitionsLine, QuotaLine, encode_lines, kind_of
 
-Part = PartitionsLine | LinkLine | QuotaLine
+Part = PartitionsLine | LinkLine | QuotaLine | LimitLine
 
 PARTITIONS_PER_SLICE = 100
 """About 0.1 ms of work; other connections have to wait for it."""
@@ -35,7 +37,7 @@ CLOSE_SECONDS = 5.0
 
 
 class Exporter:
-    """Takes samples of `throttles` from `start` to `close`.
+    """Takes samples of `throttles` and of limited `clients` from `start` to `close`.
 
     - `clock` gives monotonic seconds and is also the throttles' clock.
     - `utc` gives the time of day in seconds since 1970.
@@ -54,6 +56,7 @@ class Exporter:
         clock: Callable[[], float] = time.monotonic,
         utc: Callable[[], float] = time.time,
         cluster_id: Callable[[], str | None] = lambda: None,
+        clients: Iterable[Client] = (),
     ) -> None:
         self._interval_seconds = interval_seconds
         self._broker_id = broker_id
@@ -65,6 +68,7 @@ class Exporter:
         self._clock = clock
         self._utc = utc
         self._cluster_id = cluster_id
+        self._clients = clients
         self._sequence = 0
         self._began_at = 0.0
         self._taking = asyncio.Lock()
@@ -75,6 +79,7 @@ class Exporter:
         self._began_at = self._clock()
         for throttle in self._throttles:
             throttle.cut_interval(self._began_at)
+        cut_clients(self._clients)
         self._running = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -94,13 +99,14 @@ class Exporter:
             # no await until both sides are cut off: a sample has one interval
             now, utc = self._clock(), self._utc()
             cut = [(throttle, counts) for throttle in self._throttles if (counts := throttle.cut_interval(now))]
+            limited = cut_clients(self._clients)
             self._sequence += 1
             begin, self._began_at = self._began_at, now
             ended_at = datetime.fromtimestamp(utc, UTC)
             end_utc = f"{ended_at:%Y-%m-%dT%H:%M:%S}.{ended_at.microsecond // 1000:03}Z"
             key = SampleKey(self._broker_id, self._start_id, self._sequence, begin, now, end_utc)
             try:
-                sample = Sample(key, ended_at, await self._encoded(key, cut))
+                sample = Sample(key, ended_at, await self._encoded(key, cut, limited))
             except Exception:
                 for sink in self._sinks:
                     sink.count_failed()
@@ -133,7 +139,9 @@ class Exporter:
     def _log_failed(self, error: Exception) -> None:
         self._log.error("sample_failed", error=repr(error), at=innermost_frame(error))
 
-    async def _encoded(self, key: SampleKey, cut: Sequence[tuple[Throttle, IntervalCounts]]) -> list[bytes]:
+    async def _encoded(
+        self, key: SampleKey, cut: Sequence[tuple[Throttle, IntervalCounts]], limited: Sequence[ClientCounts]
+    ) -> list[bytes]:
         left_out = chain.from_iterable(count_left_out(throttle, counts) for throttle, counts in cut)
         for number, _ in enumerate(left_out):
             if number % PARTITIONS_PER_SLICE == 0:
@@ -141,7 +149,7 @@ class Exporter:
         chunks: list[bytes] = []
         made = (lines(throttle, counts, key) for throttle, counts in cut)
         found = Counter[str]()
-        for batch in _slices(chain.from_iterable(made)):
+        for batch in _slices(chain(chain.from_iterable(made), limit_lines(limited, key))):
             for line in batch:
                 found[kind_of(type(line))] += 1
                 if isinstance(line, PartitionsLine):
@@ -156,6 +164,7 @@ class Exporter:
             partitions=found["in columns"],
             links=found["link"],
             quotas=found["quota"],
+            limits=found["limit"],
             cluster_id=self._cluster_id(),
         )
         return [*chunks, encode_lines([end])]
@@ -175,6 +184,7 @@ def new_exporter(
     log: EventLog,
     clock: Callable[[], float],
     cluster_id: Callable[[], str | None] = lambda: None,
+    clients: Iterable[Client] = (),
 ) -> Exporter:
     """Return an Exporter to the sinks that `config` names."""
     start_id = new_start_id(time.time())
@@ -191,7 +201,16 @@ def new_exporter(
 
         sinks.append(KafkaSink(config.kafka, broker_id, stats, log))
     return Exporter(
-        config.interval_seconds, broker_id, version, throttles, sinks, log, start_id, clock, cluster_id=cluster_id
+        config.interval_seconds,
+        broker_id,
+        version,
+        throttles,
+        sinks,
+        log,
+        start_id,
+        clock,
+        cluster_id=cluster_id,
+        clients=clients,
     )
 
 

@@ -81,6 +81,7 @@ class LinkGate:
         """Leave the lines."""
         client, self._client = self._client, None
         if client is not None:
+            client.rates.waited(self)
             client.leaves(self)
 
     def _held_until(self, request: RequestBegins, now: float) -> float:
@@ -106,12 +107,11 @@ class LinkGate:
         wait = client.asks(self)
         if wait <= 0:
             client.goes(self)
-            if now > since:
-                client.rates.throttled(since, now)
+            client.rates.waited(self)
             return self._passed(request, client)
         if now < until or now == since:
+            client.rates.waits(self, since)
             return Hold(min(now + wait, until), partial(self._again, request, client, since, until))
-        client.rates.throttled(since, now)
         self.gone()
         if request.head.api_key == FETCH and (answer := _empty_answer(request, wait)) is not None:
             self._stage.holds_cut["answered"] += 1

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from pipeline.tables import Table
 from quota.settings import SideName
-from samples.schema import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, encode_lines
+from samples.schema import IntervalLine, LimitLine, Line, LinkLine, PartitionLine, QuotaLine, encode_lines
 from tests.samples.columns import in_columns
 
 DAY = date(2026, 11, 2)
@@ -49,7 +49,10 @@ class Sidecar:
             "end_seconds": self.monotonic,
             "end_utc": f"{self.now:%Y-%m-%dT%H:%M:%S}.{self.now.microsecond // 1000:03}Z",
         }
-        counts = {kind: sum(isinstance(line, kind) for line in lines) for kind in (PartitionLine, LinkLine, QuotaLine)}
+        counts = {
+            kind: sum(isinstance(line, kind) for line in lines)
+            for kind in (PartitionLine, LinkLine, QuotaLine, LimitLine)
+        }
         end = IntervalLine(
             **key,
             version="1",
@@ -57,6 +60,7 @@ class Sidecar:
             partitions=counts[PartitionLine],
             links=counts[LinkLine],
             quotas=counts[QuotaLine],
+            limits=counts[LimitLine],
         )
         told = [_with(line, key) for line in lines]
         return encode_lines([*(told if self.schema == 1 else in_columns(told)), end])
@@ -129,6 +133,27 @@ def quota(
         bytes=sum(by_second),
         first_second=first_second,
         bytes_by_second=tuple(by_second),
+    )
+
+
+def limit(
+    client_id: str, records: int, *, most: int = 0, waited: float = 0.0, allowed: float | None = 1000.0, task: int = 0
+) -> Line:
+    """A sink task of connector s3."""
+    return LimitLine(
+        **_NO_KEY,
+        client_id=client_id,
+        role="sink",
+        connector="s3",
+        task=task,
+        entry="connector-*",
+        limit_group=client_id,
+        record_rate_limit=allowed,
+        share=1.0,
+        records=records,
+        record_rate_avg=records / 10,
+        record_rate_max=most,
+        throttled_ratio=waited,
     )
 
 

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from limits.clients import Clients
 from proxy.admin import http as admin
 from proxy.admin.access import Access
 from proxy.admin.fleet import Fleet
@@ -46,7 +47,7 @@ class Sidecar:
 
     def __post_init__(self) -> None:
         self.throttle = LayeredThrottle(parse_config(FULL).throttle, self.applied.append)
-        self.history = History([], MovedClock(7.0))
+        self.history = History([], Clients(MovedClock(), lambda *fault: None), MovedClock(7.0))
         self.fleet = Fleet(Config(broker_id=1), lambda: {}, self.status, MovedClock())
 
     def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:

@@ -12,6 +12,7 @@ from samples.schema import (
     KINDS,
     SCHEMA_VERSION,
     IntervalLine,
+    LimitLine,
     LinkLine,
     NewerSchema,
     PartitionColumns,
@@ -40,6 +41,21 @@ BYTES: dict[str, Any] = {
     "bytes_complete": 110,
     "bytes_cut": 10,
     "left_out": 3,
+}
+
+LIMIT: dict[str, Any] = {
+    "client_id": "connector-consumer-s3-0",
+    "role": "sink",
+    "entry": "connector-*",
+    "limit_group": "connector-consumer-s3-0",
+    "records": 9990,
+    "record_rate_avg": 999.0,
+    "record_rate_max": 1025,
+    "throttled_ratio": 0.87,
+    "share": 0.5,
+    "connector": "s3",
+    "task": 0,
+    "record_rate_limit": 1000.0,
 }
 
 VERSION_1_KEY = (
@@ -111,6 +127,7 @@ def test_lines_are_written_as_version_2_has_them() -> None:
         PartitionsLine(**values, side="leader", peer=2, topic="orders", block=0, columns=COLUMNS),
         *(msgspec.structs.replace(line, schema=2) for _, line in VERSION_1[1:]),
     ]
+    lines.insert(3, LimitLine(**values, **LIMIT))
     link, quota, end = (text.replace(VERSION_1_KEY, key) for text, _ in VERSION_1[1:])
     texts = [
         f'{{"kind":"partitions",{key},"side":"leader","peer":2,"topic":"orders","block":0,"columns":'
@@ -118,7 +135,10 @@ def test_lines_are_written_as_version_2_has_them() -> None:
         '"bytes_cut":[10,0],"left_out":[3,0],"batches":[],"lag_messages":[null,4],"lag_ms":[1500,null]}}',
         link[:-1] + ',"away_seconds":null}',
         quota[:-1] + ',"mode":null}',
-        end[:-1] + ',"cluster_id":null}',
+        f'{{"kind":"limit",{key},"client_id":"connector-consumer-s3-0","role":"sink","entry":"connector-*",'
+        '"limit_group":"connector-consumer-s3-0","records":9990,"record_rate_avg":999.0,"record_rate_max":1025,'
+        '"throttled_ratio":0.87,"share":0.5,"connector":"s3","task":0,"record_rate_limit":1000.0}',
+        end[:-1] + ',"limits":0,"cluster_id":null}',
     ]
     assert encode_lines(lines).decode() == "".join(f"{text}\n" for text in texts)
     assert [decode_line(text) for text in texts] == lines
