@@ -15,9 +15,11 @@ from protocol.steps import Steps
 from proxy.log import EventLog
 from proxy.relay.buffers import BufferPool
 from proxy.relay.fetch_memory import FetchMemory
+from proxy.relay.handshakes import Handshakes
 from proxy.relay.outcomes import RequestGate
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
+from proxy.tls.stats import TlsStats
 from quota.fetch.decisions import Decision
 
 CONNECT_SECONDS: Final = 5.0
@@ -69,8 +71,8 @@ class Holder(Protocol):
 class Side:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
 
-    `pool`, `fetch_memory` and `turns` may be shared by both sides. `fetch_size_limit` (bytes), `connect_seconds` and
-    `new_gate`, which makes what may hold a link's other requests, count for new connections.
+    `pool`, `fetch_memory`, `turns` and `tls` may be shared by both sides. `fetch_size_limit` (bytes), `connect_seconds`
+    and `new_gate`, which makes what may hold a link's other requests, count for new connections.
     """
 
     throttle: SideThrottle
@@ -83,9 +85,12 @@ class Side:
     connect_seconds: float = CONNECT_SECONDS
     turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
     new_gate: Callable[[Holder], RequestGate] | None = None
+    tls: TlsStats = field(default_factory=TlsStats)
     held: HeldFetches = field(init=False)
+    handshakes: Handshakes = field(init=False)
 
     def __post_init__(self) -> None:
+        self.handshakes = Handshakes(self.stats.side, self.tls, self.log)
         self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line)
 
     def replan_held(self) -> None:

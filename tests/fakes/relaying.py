@@ -10,7 +10,7 @@ import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,6 +23,7 @@ from proxy.relay.buffers import BufferPool
 from proxy.relay.listener import Listener, Upstream
 from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
+from proxy.tls.ends import TlsClient, TlsServer
 from quota.fetch.decisions import Decision, Forward, Hold
 from tests.protocol.wire import request, response
 
@@ -135,6 +136,8 @@ async def round_trip(client: Peer, broker: Peer, correlation_id: int) -> None:
     await broker.send(response(correlation_id))
     await client.expect(response(correlation_id))
 
+
+AnyPeer = TypeVar("AnyPeer", bound=Peer)
 
 Scripted = Decision | Exception | Callable[[FetchRequest], Decision]
 
@@ -258,7 +261,7 @@ class Relaying:
     async def client(self) -> Peer:
         """A client's connection to the relay, which the broker has not taken yet."""
         connection = socket.socket()
-        peer = self._keep(connection)
+        peer = self.keep(Peer(connection))
         await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self.listener.address.port))
         return peer
 
@@ -266,7 +269,7 @@ class Relaying:
         """The broker's end of the next connection."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             connection, _ = await asyncio.get_running_loop().sock_accept(self.broker)
-        return self._keep(connection)
+        return self.keep(Peer(connection))
 
     async def connect(self, data: bytes = b"") -> tuple[Peer, Peer]:
         """A client and its connection's end at the broker; `data` went from the one to the other."""
@@ -297,8 +300,8 @@ class Relaying:
             peer.close()
         self.broker.close()
 
-    def _keep(self, connection: socket.socket) -> Peer:
-        peer = Peer(connection)
+    def keep(self, peer: AnyPeer) -> AnyPeer:
+        """Close this one, too, at the end."""
         self._peers.append(peer)
         return peer
 
@@ -326,7 +329,12 @@ async def start_listener(relay: Side, listen: Address, upstream: Address, peer: 
 
 @contextlib.asynccontextmanager
 async def relaying(
-    peer: int | None = None, *, fetch_size_limit: int = 100 * 2**20, connect_seconds: float = 5.0
+    peer: int | None = None,
+    *,
+    fetch_size_limit: int = 100 * 2**20,
+    connect_seconds: float = 5.0,
+    tls: TlsServer | None = None,
+    upstream_tls: TlsClient | None = None,
 ) -> AsyncIterator[Relaying]:
     """Run a relay; at the end all it borrowed is back, all it counted is closed, and the relay itself had no bug."""
     broker = socket.create_server(("127.0.0.1", 0))
@@ -342,7 +350,9 @@ async def relaying(
             connect_seconds=connect_seconds,
         )
         running = Relaying(relay, pool, throttle, broker, lines)
-        running.listener = await start_listener(relay, Address("127.0.0.1", 0), running.upstream, peer)
+        upstream = Upstream(running.upstream, peer, tls=upstream_tls)
+        running.listener = Listener(relay, Address("127.0.0.1", 0), upstream, tls=tls)
+        await running.listener.start()
         try:
             yield running
             assert relay.stats.relay_errors == 0, lines.of("relay_error")
