@@ -36,13 +36,14 @@ _MOST_NAMES_SHOWN: Final = 5
 
 
 class Handshakes:
-    """Those of one side. `seconds` is the time that each has."""
+    """Those of one side. `seconds` is the time that each has; `clock` gives monotonic seconds."""
 
     def __init__(
         self,
         side: SideName,
         stats: TlsStats,
         log: EventLog,
+        clock: Callable[[], float],
         seconds: float = HANDSHAKE_SECONDS,
         most: int = MOST_HANDSHAKES,
     ) -> None:
@@ -50,34 +51,29 @@ class Handshakes:
         self.stats = stats
         self._side = side
         self._log = log
-        self._most = most
+        self._clock = clock
+        self.most = most
         self._under_way: OrderedDict[asyncio.Task[Any], None] = OrderedDict()  # clients', the oldest first
         self._gave_way: set[asyncio.Task[Any]] = set()
         self._plaintext_until: dict[Address, float] = {}
 
-    async def first_byte(self, client: socket.socket) -> bytes | None:
-        """Wait for a client's first byte, and return it; it is not taken. Empty: the client is gone. None: it waits."""
+    async def speaks_tls(self, client: socket.socket) -> bool:
+        """Return whether a client begins with TLS. One that sends nothing for long does not.
+
+        HandshakeFailed: it is gone.
+        """
         try:
             async with asyncio.timeout(self.seconds):
-                await _ready(client.fileno(), for_read=True)
+                return await _begins_with_tls(client)
         except TimeoutError:
-            return None
-        try:
-            return client.recv(1, socket.MSG_PEEK)
-        except OSError:
-            return b""
-
-    async def speaks_tls(self, client: socket.socket) -> bool | None:
-        """Return whether a client begins with TLS; None where it is gone."""
-        first = await self.first_byte(client)
-        return None if first == b"" else first == _TLS_BEGINS
+            return False
 
     async def accept(self, client: socket.socket, server: TlsServer, host: str) -> Transport:
         """Do the handshake with a client. HandshakeFailed: it is closed, counted and logged."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
         self._under_way[task] = None
-        if len(self._under_way) > self._most:
+        if len(self._under_way) > self.most:
             oldest = next(iter(self._under_way))
             self._gave_way.add(oldest)
             oldest.cancel()
@@ -98,8 +94,7 @@ class Handshakes:
 
         Raises HandshakeFailed, and what `open_socket` raises.
         """
-        loop = asyncio.get_running_loop()
-        if not client.falls_back or self._plaintext_until.get(address, 0.0) <= loop.time():
+        if not client.falls_back or self._plaintext_until.get(address, 0.0) <= self._clock():
             connection = await open_socket()
             try:
                 return await self._counted("upstream", address, self._connect(connection, address, client))
@@ -107,17 +102,14 @@ class Handshakes:
                 if not client.falls_back or error.result not in ("not_tls", "closed", "timeout"):
                     raise
                 reason = error.reason
-            self._plaintext_until[address] = loop.time() + PLAINTEXT_SECONDS
+            self._plaintext_until[address] = self._clock() + PLAINTEXT_SECONDS
             effect = f"goes on without TLS, and tries again after {PLAINTEXT_SECONDS:g} s"
             self._log.fault("tls_not_spoken", address, side=self._side, reason=reason, effect=effect)
         self.stats.plaintext[self._side] += 1
         return TcpTransport(await open_socket())
 
     async def _accept(self, client: socket.socket, server: TlsServer, host: str) -> Transport:
-        speaks_tls = await self.speaks_tls(client)
-        if speaks_tls is None:
-            raise HandshakeFailed("closed", _NOTHING_CAME)
-        if not speaks_tls:
+        if not await _begins_with_tls(client):
             raise HandshakeFailed("not_tls", "the client does not speak TLS, which this listener requires")
         set_options(client)
         wrapped = server.keys.keys.context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
@@ -168,6 +160,17 @@ class Handshakes:
 
 _NOTHING_CAME: Final = "nothing came"  # as of who only looks whether the port is open
 _TOO_MANY: Final = "it gave way to a newer one, as too many were under way"
+
+
+async def _begins_with_tls(client: socket.socket) -> bool:
+    """Wait for a client's first byte, and look at it without taking it."""
+    await _ready(client.fileno(), for_read=True)
+    first = b""
+    with contextlib.suppress(OSError):
+        first = client.recv(1, socket.MSG_PEEK)
+    if not first:
+        raise HandshakeFailed("closed", _NOTHING_CAME)
+    return first == _TLS_BEGINS
 
 
 async def _shake_hands(wrapped: ssl.SSLSocket) -> None:

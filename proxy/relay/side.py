@@ -90,7 +90,7 @@ class Side:
     handshakes: Handshakes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.handshakes = Handshakes(self.stats.side, self.tls, self.log)
+        self.handshakes = Handshakes(self.stats.side, self.tls, self.log, self.clock)
         self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line)
 
     def replan_held(self) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -250,6 +251,8 @@ class Relaying:
         self.throttle = throttle
         self.log = log
         self.broker = broker
+        self.later = 0.0
+        """Seconds that the relay's clock is ahead."""
         self.listener: Listener
         self._peers: list[Peer] = []
 
@@ -348,6 +351,7 @@ async def relaying(
             pool,
             fetch_size_limit=fetch_size_limit,
             connect_seconds=connect_seconds,
+            clock=lambda: time.monotonic() + running.later,
         )
         running = Relaying(relay, pool, throttle, broker, lines)
         upstream = Upstream(running.upstream, peer, tls=upstream_tls)
