@@ -97,7 +97,8 @@ class Sidecar:
         self.history = History(self.sides, clock)
         self._admin = AdminServer(self, self.log)
         self.admin_address: Address | None = None
-        self._probe = UpstreamProbe([route.upstream for route in config.ingress], clock, self.polls)
+        upstreams = [route.upstream for route in config.ingress]
+        self._probe = UpstreamProbe(upstreams, clock, self.polls, self._route_keys.with_brokers(upstreams))
         self._cluster = ClusterWatch(
             config,
             topic_names,

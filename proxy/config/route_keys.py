@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from proxy.config.address import Address
 from proxy.config.reader import ConfigError, join
 from proxy.config.tables import CaptureTable, Config, Egress, Ingress
 from proxy.config.tls import (
@@ -43,6 +44,11 @@ class RouteKeys:
             self.captured_ingress = self._route(config.capture, "capture")
             if self._sidecar is not None:
                 self.captured_egress = (None, self._sidecar[1])
+
+    def with_brokers(self, upstreams: Sequence[Address]) -> dict[Address, TlsClient]:
+        """Return what is used with the upstreams of the ingress routes, which are `upstreams`, where TLS is."""
+        pairs = zip(upstreams, self.ingress, strict=True)
+        return {address: client for address, (_, client) in pairs if client is not None}
 
     def _route(self, route: Ingress | Egress | CaptureTable, path: str) -> RouteTls:
         mode = None if isinstance(route, CaptureTable) else route.sidecar_tls
