@@ -10,6 +10,7 @@ from proxy.config.client_limits import check_client_limits
 from proxy.config.cluster_access import connection_options
 from proxy.config.reader import ConfigError, read_table
 from proxy.config.route_checks import check_routes
+from proxy.config.route_keys import RouteKeys
 from proxy.config.tables import Admin, Config, Export, Ingress
 from proxy.config.throttle import check_throttle
 
@@ -51,6 +52,7 @@ def check_config(config: Config) -> None:
     check_routes(config)
     _check_admin(config.admin)
     _check_replicas_from(config.ingress)
+    RouteKeys(config)
     if config.cluster is not None:
         _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
         connection_options(config.cluster)

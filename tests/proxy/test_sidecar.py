@@ -20,9 +20,10 @@ from proxy.admin import history
 from proxy.config.address import Address
 from proxy.config.load import parse_config
 from proxy.config.tables import Admin, Config
+from proxy.listeners import ListenError
 from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY
 from proxy.relay.side import Side
-from proxy.sidecar import ListenError, Sidecar
+from proxy.sidecar import Sidecar
 from quota.throttle import Throttle
 from samples.schema import IntervalLine, LinkLine
 from tests.fakes.metadata_broker import metadata_broker
