@@ -29,6 +29,7 @@ from pyspark.sql import functions as F
 from bench.table import Report, parser
 from cli.report import LAUNCH_SETTINGS
 from pipeline.build import DayReport, build
+from pipeline.open_tables import published
 from pipeline.session import open_session
 from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
 from samples.schema import (
@@ -194,7 +195,7 @@ def _add(line: AnyLine, sums: dict[str, Sums]) -> None:
 
 
 def _windows(line: Line) -> Iterator[tuple[str, int]]:
-    ended = int(datetime.fromisoformat(line.end_utc).timestamp())
+    ended = int((datetime.fromisoformat(line.end_utc) - timedelta(microseconds=1)).timestamp())
     for window, seconds in WINDOW_SECONDS.items():
         yield window, ended // seconds * seconds
 
@@ -203,7 +204,8 @@ def table_sums(spark: SparkSession, tables: Path) -> dict[str, Sums]:
     """Return the same of the tables that the job wrote."""
 
     def table(name: str) -> DataFrame:
-        return spark.read.parquet(str(tables / name))
+        runs = [folder / facts["run"] / name for folder, facts in published(tables).items()]
+        return spark.read.parquet(*map(str, runs))
 
     start = F.unix_seconds("window_start")
     under_quota = F.round(F.col("mean_over_quota") * F.col("rate_bytes_per_second") * F.col("seconds")).cast("long")

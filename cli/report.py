@@ -46,6 +46,9 @@ def build(
     until: Annotated[str, typer.Option("--to", help="The day after the last one.")],
     master: Annotated[str, typer.Option("--master", help="Spark's master.")] = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Replace tables also where no sample of the day is left.")
+    ] = False,
 ) -> None:
     """Replace the tables of the days from --from to before --to, as Parquet. Needs Java (17 is tested)."""
     try:
@@ -63,12 +66,18 @@ def build(
     _check_order(first, until, is_empty=days[1] <= days[0])
     spark = _session(master)
     try:
-        for report in job.build(spark, source, output, *days):
+        refused = 0
+        for report in job.build(spark, source, output, *days, allow_empty=allow_empty):
             typer.echo(json.dumps(asdict(report), default=str) if as_json else report.sentence())
+            refused += report.is_refused
     except BuildError as error:
         raise CommandError(f"{error}.") from error
     finally:
         job.stop(spark)
+    if refused:
+        raise CommandError(
+            f"{refused} of the days have no whole sample; their tables stay as they were (--allow-empty replaces them)."
+        )
 
 
 @app.command("html")

@@ -36,17 +36,19 @@ def behind_spans(lines: Lines, replicas: DataFrame) -> DataFrame:
     - A span belongs to one start of one sidecar, and ends with the day.
     - `start` is when the replica was last caught up, which may be before the span's first sample.
     - `end` is null where no sample shows the replica caught up.
-    - A stall is a time without bytes within the span. Samples without a line count as such.
+    - A stall is a time without bytes within the span. Samples without a line count as such; samples that are missing do
+      not, as nothing is known of them.
+    - A sample that has bytes and does not know the lag leaves the replica behind if it was.
     """
     in_order = Window.partitionBy(*SPAN).orderBy("sequence")
     rows = _rows(lines, replicas)
     # A replica that is away has no lines, and the first line afterwards tells since when it lags. Bytes before the
     # sidecar's first sample are unknown, so stalls begin there at the earliest.
-    since = F.greatest("first_begin", F.col("end_seconds") - F.col("lag_seconds"))
-    moved = F.when(F.col("bytes") > 0, F.col("end_seconds"))
+    since = F.greatest(F.lit(0.0), F.col("sampled_until") - F.col("lag_seconds"))
+    moved = F.when(F.col("bytes") > 0, F.col("sampled_until"))
     moved_before = F.last(moved, ignorenulls=True).over(in_order.rowsBetween(Window.unboundedPreceding, -1))
     began = F.first(since).over(in_order)
-    reached = F.when(F.col("bytes") > 0, F.col("begin_seconds")).otherwise(F.col("end_seconds"))
+    reached = F.when(F.col("bytes") > 0, F.col("sampled_from")).otherwise(F.col("sampled_until"))
     stalls = rows.withColumn("stall", reached - F.coalesce(moved_before, began)).withColumn("began", began)
     since_micros = F.col("ended_micros") - F.round(F.col("lag_seconds") * 1e6).cast("long")
     is_stuck = (F.col("stall") > OUT_OF_SYNC_SECONDS) & F.col("stall_over")
@@ -58,7 +60,7 @@ def behind_spans(lines: Lines, replicas: DataFrame) -> DataFrame:
             F.max(F.when(~F.col("behind"), F.col("ended_micros"))).alias("end"),
             F.sum("bytes").alias("bytes"),
             F.sum("bytes_throttled").alias("bytes_throttled"),
-            (F.max("end_seconds") - F.min("began")).alias("seconds"),
+            (F.max("sampled_until") - F.min("began")).alias("seconds"),
             F.max_by("rate", F.when(F.col("rate").isNotNull(), F.col("sequence"))).alias("quota"),
             F.greatest(F.max("stall"), F.lit(0.0)).alias("longest_stall"),
             F.count(F.when(is_stuck, 1)).alias("stuck_spans"),
@@ -80,29 +82,28 @@ def _with_lag(partitions: DataFrame, *names: str) -> DataFrame:
 def _rows(lines: Lines, replicas: DataFrame) -> DataFrame:
     """Return the lines of replicas that are behind or have just caught up, with `span`, `bytes` and `rate`.
 
-    `first_begin` is the begin of the first sample of the sidecar's start.
+    `sampled_from` and `sampled_until` are the sample's begin and end on a clock that begins with the process's first
+    sample of the day, and stands still while samples are missing.
     """
     figures = ("bytes_throttled", "bytes_unthrottled", "lag_messages")
-    known = (
-        _with_lag(lines.partitions, *figures)
-        .where(F.col("lag_seconds").isNotNull())
-        .select(
-            *_REPLICA,
-            "sequence",
-            "begin_seconds",
-            "end_seconds",
-            "ended_micros",
-            "lag_seconds",
-            "lag_messages",
-            "bytes_throttled",
-            (F.col("bytes_throttled") + F.col("bytes_unthrottled")).alias("bytes"),
-            (F.col("lag_seconds") > 0).alias("behind"),
-        )
+    size = F.col("bytes_throttled") + F.col("bytes_unthrottled")
+    told = _with_lag(lines.partitions, *figures).where(F.col("lag_seconds").isNotNull() | (size > 0))
+    known = told.select(
+        *_REPLICA,
+        "sequence",
+        "ended_micros",
+        "lag_seconds",
+        "lag_messages",
+        "bytes_throttled",
+        size.alias("bytes"),
+        (F.col("lag_seconds") > 0).alias("told_behind"),
     )
     in_order = Window.partitionBy(*_REPLICA).orderBy("sequence")
+    behind = F.coalesce(F.last("told_behind", ignorenulls=True).over(in_order), F.lit(False))
     was_behind = F.coalesce(F.lag("behind").over(in_order), F.lit(False))
     spans = (
         known.join(replicas, [*_REPLICA], "left_semi")
+        .withColumn("behind", behind)
         .withColumn("was_behind", was_behind)
         .withColumn("begins", F.when(F.col("behind") & ~F.col("was_behind"), 1).otherwise(0))
         .withColumn("span", F.sum("begins").over(in_order))
@@ -111,6 +112,10 @@ def _rows(lines: Lines, replicas: DataFrame) -> DataFrame:
     listed = F.col("quota") == F.concat("side", F.lit(".replication.throttled.rate"))
     in_force = lines.quotas.where(listed & F.col("mode").isNull())
     quotas = in_force.groupBy(*SAMPLE_KEY, "side").agg(F.max_by("rate", "in_force_from_seconds").alias("rate"))
-    process = ["broker_id", "start_id"]
-    begins = lines.ends.groupBy(*process).agg(F.min("begin_seconds").alias("first_begin"))
-    return spans.join(quotas, [*SAMPLE_KEY, "side"], "left").join(F.broadcast(begins), process)
+    sampled = F.sum("micros").over(Window.partitionBy("broker_id", "start_id").orderBy("sequence"))
+    clock = lines.ends.select(
+        *SAMPLE_KEY,
+        ((sampled - F.col("micros")) / 1e6).alias("sampled_from"),
+        (sampled / 1e6).alias("sampled_until"),
+    )
+    return spans.join(quotas, [*SAMPLE_KEY, "side"], "left").join(clock, [*SAMPLE_KEY])

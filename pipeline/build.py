@@ -11,7 +11,7 @@ import contextlib
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime
 from types import MappingProxyType
 from typing import Final
 
@@ -21,7 +21,8 @@ from pyspark.sql import functions as F
 
 from pipeline.accuracy import throttle_accuracy
 from pipeline.behind import behind_spans, replicas_behind
-from pipeline.damaged import damaged_files
+from pipeline.coverage import absences, coverage_by_minute
+from pipeline.damaged import damaged_files, may_be_damage
 from pipeline.errors import SPARK_ERRORS, BuildError, first_line
 from pipeline.lag import replica_lag
 from pipeline.limits import limits
@@ -30,9 +31,12 @@ from pipeline.rates import broker_rates, partition_rates
 from pipeline.read import (
     PARTIAL_SAMPLE,
     PARTITION_KINDS,
+    Days,
+    Lines,
     by_kind,
     good_lines,
     input_files,
+    is_by_day,
     missing_samples,
     of_day,
     parse,
@@ -44,14 +48,32 @@ from pipeline.read import (
 )
 from pipeline.session import open_session
 from pipeline.storage import Output
-from pipeline.tables import BROKER_RATES, LIMITS, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
+from pipeline.tables import (
+    ABSENCES,
+    ALL_TABLES,
+    BROKER_RATES,
+    COVERAGE,
+    LIMITS,
+    MOVES,
+    PARTITION_RATES,
+    REPLICA_LAG,
+    THROTTLE_ACCURACY,
+)
 from samples.schema import kind_of
 
 QUARANTINE: Final = "quarantine"
 TABLES: Final = (
-    *(table.name for table in (PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, LIMITS)),
+    *(table.name for table in ALL_TABLES),
     QUARANTINE,
 )
+
+BY_WINDOW: Final = frozenset({PARTITION_RATES.name, BROKER_RATES.name, LIMITS.name})
+"""The tables in which each kind of window has a folder of its own."""
+
+ROWS_OF_A_PLACE: Final = 1_000_000
+"""How many partition samples a task of a shuffle has, so that what it takes of memory does not grow with the day."""
+
+_PLACES: Final = "spark.sql.shuffle.partitions"
 
 _SETTINGS: Final = MappingProxyType(
     {
@@ -69,23 +91,28 @@ _SETTINGS: Final = MappingProxyType(
 class DayReport:
     """What became of one day: `rows` by table, `quarantined` lines by reason.
 
-    `missing` counts samples that are missing between others. `damaged` names files that were read only up to their
-    damage.
+    `missing` counts samples that are missing between others, `partitions` how many partitions all samples tell of.
+    `damaged` names files that were read only up to their damage. The day `is_refused` where its tables would have been
+    replaced by empty ones: they stay.
     """
 
     day: date
     samples: int = 0
     missing: int = 0
     has_duplicates: bool = False
+    partitions: int = 0
+    is_refused: bool = False
     rows: dict[str, int] = field(default_factory=dict)
     quarantined: dict[str, int] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
 
     def sentence(self) -> str:
         """Return the day as one line for people."""
-        if not (self.samples or self.quarantined or self.damaged):
+        if not (self.samples or self.quarantined or self.damaged or self.is_refused):
             return f"{self.day}: no samples; the tables of this day are empty"
-        parts = [f"{self.samples} samples", *(f"{rows} rows of {table}" for table, rows in self.rows.items())]
+        kept = "its tables stay as they were (--allow-empty replaces them)"
+        parts = [f"no whole sample; {kept}"] if self.is_refused else [f"{self.samples} samples"]
+        parts += [f"{rows} rows of {table}" for table, rows in self.rows.items()]
         if self.missing:
             parts.append(f"{self.missing} samples missing")
         if self.has_duplicates:
@@ -103,48 +130,87 @@ def parse_day(text: str) -> date:
         raise BuildError(f"{text!r} is not a day: give it in UTC, as 2026-11-02") from error
 
 
-def build(spark: SparkSession, source: str, output: str, first: date, until: date) -> Iterator[DayReport]:
+def build(
+    spark: SparkSession, source: str, output: str, first: date, until: date, *, allow_empty: bool = False
+) -> Iterator[DayReport]:
     """Replace the tables of each UTC day from `first` up to but without `until`, and yield a report for each day.
 
-    A day's tables depend only on its samples, so every run that includes the day writes the same. Raises BuildError.
+    A day's tables depend only on its samples, so every run that includes the day writes the same. Tables of samples are
+    not replaced by empty ones, of a day whose samples have expired say, unless with `allow_empty`. Raises BuildError.
     """
     if until <= first:
         raise BuildError(f"there is no day from {first} to before {until}")
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
+    least_places = int(spark.conf.get(_PLACES) or 1)
     try:
-        written = Output(spark, output)
-        with written.writing():
-            for number in range((until - first).days):
-                yield _build_day(spark, source, written, first + timedelta(days=number))
+        days = Days(first, until)
+        job = _Job(spark, source, Output(spark, output), allow_empty, least_places)
+        with job.output.writing():
+            # What lies in folders of days is read day by day. Of all else each day would read the whole.
+            for together in map(Days.of, days.all()) if is_by_day(spark, source) else [days]:
+                yield from _build_days(job, together)
     except SPARK_ERRORS as error:
         raise BuildError(f"the tables cannot be built: {first_line(error)}") from error
+    finally:
+        with contextlib.suppress(*SPARK_ERRORS):
+            spark.conf.set(_PLACES, str(least_places))
 
 
-def _build_day(spark: SparkSession, source: str, output: Output, day: date) -> DayReport:
-    try:
-        return _write_day(spark, source, output, day)
-    except SPARK_ERRORS:
-        damaged = damaged_files(spark, input_files(spark, source), day)
-        if not damaged:
-            raise
-        return _write_day(spark, source, output, day, damaged)
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is the same for all days. `least_places` is how many tasks a shuffle has at least."""
+
+    spark: SparkSession
+    source: str
+    output: Output
+    allow_empty: bool
+    least_places: int
 
 
-def _write_day(spark: SparkSession, source: str, output: Output, day: date, damaged: Collection[str] = ()) -> DayReport:
+def _build_days(job: _Job, days: Days) -> Iterator[DayReport]:
     with contextlib.ExitStack() as stack:
+        damaged: list[str] = []
+        try:
+            parsed = stack.enter_context(_parsed(job, days))
+        except SPARK_ERRORS as error:
+            if not may_be_damage(error):
+                raise
+            damaged = damaged_files(job.spark, sorted(input_files(job.spark, job.source, days)))
+            if not damaged:
+                raise
+            parsed = stack.enter_context(_parsed(job, days, damaged))
+        for day in days.all():
+            yield _write_day(job, day, of_day(parsed, day), damaged)
+
+
+def _parsed(job: _Job, days: Days, damaged: Collection[str] = ()) -> contextlib.AbstractContextManager[DataFrame]:
+    """Keep the parsed lines.
+
+    Kept before any condition: Spark would move a condition in front of the parsing, and parse twice. Kept in files, of
+    which each query reads only its columns; in memory there is no room for all lines.
+    """
+    return job.output.kept("lines", parse(read_lines(job.spark, job.source, days, damaged)))
+
+
+def _write_day(job: _Job, day: date, parsed: DataFrame, damaged: Collection[str]) -> DayReport:
+    output = job.output
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(output.day(day))
 
         def kept(frame: DataFrame) -> DataFrame:
             stack.callback(frame.persist(StorageLevel.MEMORY_AND_DISK_DESER).unpersist, blocking=True)
             return frame
 
-        # Kept before any condition: Spark would move a condition in front of the parsing, and parse twice. Kept in
-        # files, of which each query reads only its columns; in memory there is no room for all lines.
-        parsed = of_day(stack.enter_context(output.kept("lines", parse(read_lines(spark, source, day, damaged)))), day)
         found = kept(samples(good_lines(parsed)))
         bad = kept(quarantine(parsed, found, damaged))
         report = _report(day, found, bad)
         report.damaged = list(damaged)
+        if not (report.samples or job.allow_empty) and output.current(day).get("samples"):
+            report.is_refused = True
+            return report
+        places = max(job.least_places, -(-report.partitions // ROWS_OF_A_PLACE))
+        job.spark.conf.set(_PLACES, str(places))
         lines = good_lines(parsed)
         # Each of these takes a pass over all lines, so they are done only where needed.
         if report.quarantined.get(PARTIAL_SAMPLE):
@@ -166,22 +232,35 @@ def _write_day(spark: SparkSession, source: str, output: Output, day: date, dama
             MOVES.name: moves(spans),
             REPLICA_LAG.name: replica_lag(spans),
             LIMITS.name: limits(lines_by_kind),
+            COVERAGE.name: coverage_by_minute(found),
+            ABSENCES.name: absences(lines_by_kind),
         }
         for name, table in tables.items():
-            report.rows[name] = output.stage(name, day, table)
-        output.stage(QUARANTINE, day, bad)
-        output.commit(TABLES, day)
+            report.rows[name] = output.write(name, day, table, apart="window" if name in BY_WINDOW else None)
+        output.write(QUARANTINE, day, bad)
+        output.publish(day, {"samples": report.samples, "missing": report.missing, **_newest(lines_by_kind)})
     return report
 
 
 def _report(day: date, found: DataFrame, bad: DataFrame) -> DayReport:
     """Return what is known of a day before its tables are made."""
-    ((whole, has_duplicates),) = found.agg(
-        F.count(F.when(F.col("whole"), 1)), F.coalesce(F.bool_or("twice"), F.lit(False))
+    ((whole, has_duplicates, partitions),) = found.agg(
+        F.count(F.when(F.col("whole"), 1)),
+        F.coalesce(F.bool_or("twice"), F.lit(False)),
+        F.coalesce(F.sum("partitions"), F.lit(0)),
     ).collect()
     ((missing,),) = missing_samples(found).collect()
     reasons = bad.where(F.col("lines") > 0).groupBy("reason").agg(F.sum("lines").alias("n")).collect()
-    return DayReport(day, whole, missing, has_duplicates, quarantined={row["reason"]: row["n"] for row in reasons})
+    return DayReport(
+        day, whole, missing, has_duplicates, partitions, quarantined={row["reason"]: row["n"] for row in reasons}
+    )
+
+
+def _newest(lines: Lines) -> dict[str, object]:
+    """Return when the last sample ended, and of which clusters there are samples."""
+    ((until, clusters),) = lines.ends.agg(F.max("ended_micros"), F.collect_set("cluster_id")).collect()
+    ended = None if until is None else f"{datetime.fromtimestamp(until / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return {"until": ended, "clusters": sorted(clusters)}
 
 
 def stop(spark: SparkSession) -> None:
@@ -197,19 +276,22 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", required=True, help="Hadoop path of the tables")
     parser.add_argument("--from", required=True, dest="first", help="first day, UTC")
     parser.add_argument("--to", required=True, dest="until", help="day after the last, UTC")
+    parser.add_argument("--allow-empty", action="store_true", help="replace tables also where no sample is left")
     asked = parser.parse_args(words)
     try:
         days = parse_day(asked.first), parse_day(asked.until)
+        is_refused = False
         spark = open_session()
         try:
-            for report in build(spark, asked.input, asked.output, *days):
+            for report in build(spark, asked.input, asked.output, *days, allow_empty=asked.allow_empty):
                 print(report.sentence(), flush=True)
+                is_refused |= report.is_refused
         finally:
             stop(spark)
     except BuildError as error:
         print(f"build.py: {error}.", file=sys.stderr)
         return 1
-    return 0
+    return int(is_refused)
 
 
 if __name__ == "__main__":

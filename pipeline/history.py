@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.open_tables import OpenTables, TablesError
-from pipeline.tables import BROKER_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS
-from planning.arithmetic import COVERAGE, GROWTH_PERIODS, Growth, bytes_in_weights, growth_ratio
+from pipeline.tables import BROKER_RATES, COVERAGE, THROTTLE_ACCURACY, WINDOW_SECONDS
+from planning.arithmetic import COVERAGE as ENOUGH
+from planning.arithmetic import GROWTH_PERIODS, Growth, bytes_in_weights, growth_ratio
 from quota.settings import SideName
 
 
@@ -80,10 +81,12 @@ def read_history(
         raise TablesError("with a replication factor of 1 nothing is replicated, and a history says nothing")
     with OpenTables(path) as tables:
         tables.open(BROKER_RATES)
+        if tables.has(COVERAGE):
+            tables.open(COVERAGE)
         accuracy_known = tables.has(THROTTLE_ACCURACY)
         if accuracy_known:
             tables.open(THROTTLE_ACCURACY)
-        return _Reader(tables, replication_factor, broker).read(
+        return _Reader(tables, replication_factor, broker, is_covered=tables.has(COVERAGE)).read(
             last_seconds, retention_seconds, policy if accuracy_known else None
         )
 
@@ -117,6 +120,11 @@ _BUSIEST = f"SELECT * FROM ({_BYTES_IN}) ORDER BY rate DESC, start_us, broker_id
 
 _MEANS = f"SELECT broker_id, count(*), avg(rate) FROM ({_BYTES_IN}) WHERE start_us < $until GROUP BY broker_id"  # noqa: S608
 
+_COVERED = """
+    SELECT broker_id, sum(seconds) FROM coverage
+    WHERE epoch_us(window_start) >= $since AND epoch_us(window_start) < $until GROUP BY broker_id
+"""
+
 # A span in which next to nothing passed (1 byte/s) says that something was broken, and nothing of the quota.
 _ACCURACY = """
     SELECT count(*), sum(seconds_left_out), 1 - sum(bytes_left_out / rate_bytes_per_second) / sum(seconds_left_out),
@@ -131,8 +139,9 @@ _ACCURACY = """
 class _Reader:
     """Queries the open tables for one broker, or for all where it is None."""
 
-    def __init__(self, tables: OpenTables, replication_factor: int, broker: int | None) -> None:
+    def __init__(self, tables: OpenTables, replication_factor: int, broker: int | None, *, is_covered: bool) -> None:
         self._rows = tables.rows
+        self._is_covered = is_covered
         self._path = tables.path
         self._spans = {
             window: (first, last + WINDOW_SECONDS[window] * 1_000_000)
@@ -201,8 +210,12 @@ class _Reader:
         until = self._spans[self._coarse][1] - int(before * 1_000_000)
         since = until - int(period * 1_000_000)
         rows = self._bytes_in(_MEANS, self._coarse, since, until=until)
-        means = {broker: mean for broker, windows, mean in rows if windows * seconds >= COVERAGE * period}
-        return means, max((windows * seconds for _, windows, _ in rows), default=0)
+        seen = {broker: windows * seconds for broker, windows, _ in rows}
+        if self._is_covered:  # a window may have been sampled in part
+            covered = dict(self._rows(_COVERED, since=since, until=until))
+            seen = {broker: min(time, covered.get(broker, 0.0)) for broker, time in seen.items()}
+        means = {broker: mean for broker, _, mean in rows if seen[broker] >= ENOUGH * period}
+        return means, max(seen.values(), default=0)
 
     def _accuracy(self, since: int, policy: str) -> Accuracy | None:
         ((count, seconds, mean, worst),) = self._rows(_ACCURACY, since=since, brokers=self._brokers, policy=policy)

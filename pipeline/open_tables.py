@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pipeline.tables import Table
+from pipeline.tables import POINTER, Table
 
 
 class TablesError(Exception):
@@ -17,8 +18,8 @@ class TablesError(Exception):
 class OpenTables:
     """The tables in a folder. Each is a view once it was opened; TablesError where one cannot be read.
 
-    TablesError is also raised where a job replaces tables meanwhile, as results could then be of two runs. This is
-    checked at the begin and end of the `with` block, and whenever a table cannot be read.
+    What is read is what was there at the begin: of each day, the tables of the run that its pointer named then. Where
+    no day has a pointer, it is every Parquet file in a table's folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,22 +30,20 @@ class OpenTables:
         self.path = path
         # everything needed is installed: DuckDB must not download extensions
         self._connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, "TimeZone": "UTC"})
-        self._opened: dict[str, list[Path]] = {}
+        self.facts = published(path)
+        """What was published of each day, by its folder's path."""
 
     def __enter__(self) -> Self:
-        self._check_whole()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._connection.close()
-        if error is None or isinstance(error, TablesError):
-            self._check_whole()
 
     def has(self, table: Table) -> bool:
         """Return whether the folder has any file of a table."""
-        return bool(self._files(table.name))
+        return bool(self.facts or self._files(table.name))
 
     def open(self, table: Table, first: date | None = None, until: date | None = None, *, by_day: bool = False) -> None:
         """Open a table with at least the rows in its folders of the days from `first` up to but without `until`.
@@ -54,8 +53,10 @@ class OpenTables:
         import duckdb
 
         files = self._files(table.name)
-        self._opened[table.name] = files
         folder = self.path / table.name
+        if not files and self.facts:
+            self.open_empty(table)
+            return
         if not files:
             raise TablesError(f"{self.path} has no table {table.name}: no {table.name}/*.parquet")
         # where no file is of these days, one is opened for its columns
@@ -70,6 +71,13 @@ class OpenTables:
         except duckdb.Error as error:
             raise TablesError(f"{folder} cannot be read: {_first_line(error)}") from error
 
+    def open_empty(self, table: Table) -> None:
+        """Open a table without rows. Spark writes no file of one whose windows have folders of their own."""
+        columns = ", ".join(f'CAST(NULL AS {kind}) AS "{name}"' for name, kind in table.columns.items())
+        self._connection.execute(
+            f'CREATE VIEW {table.name} AS SELECT {columns}, CAST(NULL AS DATE) AS "date" WHERE FALSE'
+        )
+
     def rows(self, query: str, **values: object) -> list[Any]:
         """Run a query with `values` for its named parameters, and return the rows."""
         import duckdb
@@ -79,25 +87,27 @@ class OpenTables:
         except duckdb.Error as error:
             raise TablesError(f"{self.path} cannot be read: {_first_line(error)}") from error
 
-    def _check_whole(self) -> None:
-        """Raise TablesError if a job moves tables to their places, has done so meanwhile, or was killed doing so."""
-        for marker in sorted(self.path.glob("_weir/ready-*")):
-            day = marker.name.removeprefix("ready-")
-            raise TablesError(
-                f"the tables of {day} in {self.path} are being replaced: wait for weir report build, or run it again if"
-                " it was killed"
-            )
-        for name, files in self._opened.items():
-            if self._files(name) != files:
-                raise TablesError(f"{self.path}/{name} was replaced while it was read: read it again")
-
     def _files(self, name: str) -> list[Path]:
+        if self.facts:
+            runs = (folder / str(facts["run"]) / name for folder, facts in self.facts.items())
+            return sorted(file for run in runs for file in run.rglob("*.parquet"))
         # a job's unfinished files are below _temporary
         return sorted(
             file
             for file in (*self.path.glob(f"{name}.parquet"), *(self.path / name).rglob("*.parquet"))
             if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(self.path).parts)
         )
+
+
+def published(path: Path) -> dict[Path, dict[str, Any]]:
+    """Return what runs have published of each day, by the folder of the day. `run` is the folder of its tables."""
+    found = {}
+    for pointer in sorted(path.glob(f"date=*/{POINTER}")):
+        try:
+            found[pointer.parent] = dict(json.loads(pointer.read_bytes()))
+        except (OSError, ValueError) as error:
+            raise TablesError(f"{pointer} cannot be read: {_first_line(error)}") from error
+    return found
 
 
 def _is_of_days(file: Path, first: date | None, until: date | None) -> bool:

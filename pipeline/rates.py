@@ -1,8 +1,10 @@
 """Rates by minute and by hour: pure functions from exported lines to tables.
 
-A sample belongs, as a whole, to the windows in which it ended. The bytes of a window's samples are divided by the
-samples' own seconds, so a window that was sampled in part has the rate of that part. A partition without a line in a
-sample moved nothing in it: this is a rate of 0, and counts for the mean and the p95.
+A sample belongs, as a whole, to the windows in which it ended; one that ended at 12:00:00 to those before. The bytes of
+a window's samples are divided by the samples' own seconds, so a window that was sampled in part has the rate of that
+part. A partition without a line in a sample moved nothing in it: this is a rate of 0, and counts for the mean and the
+p95. The highest rate is that of a second at least: the last sample of a process may be shorter, and a quota lets the
+bytes of a second pass at once.
 
 All sums are of whole numbers (bytes, microseconds, thousandths of bytes/s). So their order does not matter, and a
 second run gives the same digits.
@@ -22,18 +24,32 @@ _MINUTE, _HOUR = WINDOW_SECONDS["minute"], WINDOW_SECONDS["hour"]
 def partition_rates(lines: Lines) -> DataFrame:
     """Return the replication of each partition, over all brokers of a side.
 
-    On the leader's side a partition has one broker at a time, so the highest rate is the highest that any broker saw.
-    Followers fetch at the same time, so their rates are summed.
+    On the leader's side a partition has one broker at a time. So its highest rate is the highest that any broker saw,
+    and its bytes are divided by the seconds in which any of them took samples. Followers fetch at the same time, so
+    their rates are summed.
     """
-    keys = ["side", "topic", "partition"]
+    place = ["side", "topic", "block"]
+    keys = [*place, "partition"]
     moved = ("bytes_throttled", "bytes_unthrottled")
-    seen = by_partition(lines.partitions.drop("bytes"), *moved).withColumn("bytes", _bytes())
-    of_brokers = _broker_windows(seen, keys, coverage(lines.ends), placed_by=keys)
-    whole = [F.sum(name).alias(name) for name in ("bytes", "mean")]
-    peaks = [
-        F.when(F.col("side") == "leader", F.max(name)).otherwise(F.sum(name)).alias(name) for name in ("max", "p95")
-    ]
-    return _table(of_brokers.groupBy(*keys, "window", "window_start").agg(*whole, *peaks), PARTITION_RATES)
+    # whole lines are brought to one place, and become rows there
+    placed = (
+        _with_windows(lines.partitions)
+        .select(*place, "broker_id", "hour", "minute", "sample", "micros", "columns")
+        .repartition(*place)
+    )
+    seen = by_partition(placed.withColumn("place", F.xxhash64(*place, "broker_id", "hour")), *moved)
+    rows = seen.withColumn("bytes", _bytes()).withColumn("hash", F.xxhash64("place", "partition"))
+    of_brokers = _broker_windows(rows, keys, coverage(lines.ends))
+    is_leader = F.col("side") == "leader"
+    together = F.least(F.sum("micros"), F.max("last_micros") - F.min("first_micros"))
+    whole = of_brokers.groupBy(*keys, "window", "window_start").agg(
+        F.sum("bytes").alias("bytes"),
+        F.sum("mean").alias("of_all"),
+        F.greatest(F.max("micros"), together).alias("micros"),
+        *(F.when(is_leader, F.max(name)).otherwise(F.sum(name)).alias(name) for name in ("max", "p95")),
+    )
+    of_leaders = _thousandths(F.col("bytes"), F.col("micros"))
+    return _table(whole.withColumn("mean", F.when(is_leader, of_leaders).otherwise(F.col("of_all"))), PARTITION_RATES)
 
 
 def broker_rates(lines: Lines) -> DataFrame:
@@ -44,51 +60,52 @@ def broker_rates(lines: Lines) -> DataFrame:
             F.struct(F.lit(False).alias("throttled"), F.col("bytes_unthrottled").alias("bytes")),
         )
     )
-    seen = lines.links.drop("bytes").withColumn("apart", apart).select("*", "apart.*")
     keys = ["side", "throttled"]
-    return _table(_broker_windows(seen, keys, coverage(lines.ends), placed_by=[*keys, "broker_id"]), BROKER_RATES)
+    links = _with_windows(lines.links.drop("bytes")).withColumn("apart", apart)
+    seen = links.select("broker_id", "side", "hour", "minute", "sample", "micros", "apart.*")
+    placed = seen.repartition("side", "throttled", "broker_id")
+    rows = placed.withColumn("hash", F.xxhash64("side", "throttled", "broker_id", "hour"))
+    return _table(_broker_windows(rows, keys, coverage(lines.ends)), BROKER_RATES)
 
 
 def coverage(ends: DataFrame) -> DataFrame:
-    """Return how many `samples` of each broker ended in a window, and their `micros`; `ends` ends each sample."""
+    """Return how many `samples` of each broker ended in a window, and their `micros`; `ends` ends each sample.
+
+    `first_micros` is when the first of them began, `last_micros` when the last one ended.
+    """
+    first, last = F.min(F.col("ended_micros") - F.col("micros")), F.max("ended_micros")
     frames = (
         ends.groupBy("broker_id", F.lit(window).alias("window"), _start(seconds).alias("window_start")).agg(
-            F.count(F.lit(1)).alias("samples"), F.sum("micros").alias("micros")
+            F.count(F.lit(1)).alias("samples"),
+            F.sum("micros").alias("micros"),
+            first.alias("first_micros"),
+            last.alias("last_micros"),
         )
         for window, seconds in WINDOW_SECONDS.items()
     )
-    first, second = frames
-    return first.union(second)
+    of_minutes, of_hours = frames
+    return of_minutes.union(of_hours)
 
 
-def _broker_windows(seen: DataFrame, keys: list[str], covered: DataFrame, placed_by: list[str]) -> DataFrame:
+def _with_windows(lines: DataFrame) -> DataFrame:
+    windows = {"hour": _start(_HOUR), "minute": _start(_MINUTE), "sample": _sample()}
+    return lines.withColumns(windows)
+
+
+def _broker_windows(placed: DataFrame, keys: list[str], covered: DataFrame) -> DataFrame:
     """Return each broker's `bytes`, and `mean`, `max` and `p95` in thousandths of bytes/s, by key and window.
 
-    `seen` has a row with `bytes` for each key, sample and peer. Rows with the same `placed_by` are brought to one
-    place.
+    `placed` has a row with `bytes` for each key, sample and peer. Rows of the same keys and broker are in one place,
+    and rows of the same keys, broker and hour have the same `hash`.
     """
-    # Lines are shuffled once, by `placed_by`; every further grouping is by more than that, so it stays in place. They
-    # are sorted once too. The order begins with a number, which decides most comparisons.
+    # Rows are sorted once, and every grouping is by a beginning of that order. It begins with a number, which decides
+    # most comparisons.
     group = ["hash", *keys, "broker_id", "hour"]
-    placed = (
-        seen.select(*keys, "broker_id", "ended", _sample().alias("sample"), "bytes", "micros")
-        .repartition(*placed_by)
-        .select(
-            F.xxhash64(*keys, "broker_id").alias("hash"),
-            *keys,
-            "broker_id",
-            _start(_HOUR).alias("hour"),
-            _start(_MINUTE).alias("minute"),
-            "sample",
-            "bytes",
-            "micros",
-        )
-    )
-    by_sample = _in_order(placed, *group, "minute", "sample").agg(
+    by_sample = _in_order(placed.select(*group, "minute", "sample", "bytes", "micros"), *group, "minute", "sample").agg(
         F.sum("bytes").alias("bytes"),
         F.first("micros").alias("micros"),  # equal in all rows; with `max`, Spark would drop the sort order
     )
-    rate = _thousandths(F.col("bytes"), F.col("micros"))
+    rate = _thousandths(F.col("bytes"), F.greatest(F.col("micros"), F.lit(1_000_000)))
     by_minute = _in_order(by_sample, *group, "minute").agg(
         F.sum("bytes").alias("bytes"), F.collect_list(rate).alias("rates")
     )
@@ -107,6 +124,9 @@ def _broker_windows(seen: DataFrame, keys: list[str], covered: DataFrame, placed
         "window",
         "window_start",
         "bytes",
+        "micros",
+        "first_micros",
+        "last_micros",
         _thousandths(F.col("bytes"), F.col("micros")).alias("mean"),
         F.array_max("rates").alias("max"),
         _p95().alias("p95"),

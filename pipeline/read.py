@@ -2,8 +2,8 @@
 
 The schema is that of `samples.schema`. All kinds of lines are rows of one frame: fields that a kind does not have are
 null, and fields that no table needs are not read. A line of one partition, as version 1 has them, gets columns.
-Three columns are added: `ended_micros` and `ended` (micro- and whole seconds since 1970, UTC), and `micros` (the
-interval's length).
+Three columns are added: `ended_micros` (microseconds since 1970, UTC), `micros` (the interval's length), and `ended`
+(the second in which its last microsecond lies: of a sample that ends at midnight, the last one of the day).
 
 Ends are by the time of day, lengths by the monotonic clock. A step of the clock therefore moves samples, but never
 stretches them.
@@ -11,12 +11,12 @@ stretches them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import reduce
 from operator import and_, or_
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from pyspark.errors import AnalysisException
@@ -74,7 +74,7 @@ UNUSED: Final = frozenset(
     {
         *("bytes_complete", "bytes_cut", "batches"),
         *("connections", "partitions_behind", "fetches", "fetches_held"),
-        *("version", "interval_seconds", "cluster_id"),
+        *("version", "interval_seconds"),
         *("share", "record_rate_avg"),
         *(f"columns.{name}" for name in ("bytes_complete", "bytes_cut", "batches", "left_out")),
     }
@@ -93,11 +93,28 @@ _TEXTS: Final = [name for name, kind in _FIELDS.items() if isinstance(kind, T.St
 _SCHEMA: Final = T.StructType(
     [T.StructField(name, kind) for name, kind in {**_FIELDS, _CORRUPT: T.StringType()}.items()]
 )
+_TIMES: Final = ("ended", "micros")
 PARTITION_KINDS: Final = (PartitionsLine, PartitionLine)
 """The kinds that tell of partitions: that of this version, and that of version 1."""
 _COUNTED: Final[tuple[tuple[type[Line], ...], ...]] = (PARTITION_KINDS, (LinkLine,), (QuotaLine,), (LimitLine,))
 _OF_BAD_LINES: Final = ("reason", "text", "file", "folder_day", "schema", "min_reader", "end_utc")
 _JSON: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+
+
+class Days(NamedTuple):
+    """The UTC days from `first` up to but without `until`."""
+
+    first: date
+    until: date
+
+    @classmethod
+    def of(cls, day: date) -> Days:
+        """Return one day."""
+        return cls(day, day + timedelta(days=1))
+
+    def all(self) -> list[date]:
+        """Return each day, in order."""
+        return [self.first + timedelta(days=number) for number in range((self.until - self.first).days)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,25 +128,33 @@ class Lines:
     ends: DataFrame
 
 
-def read_lines(spark: SparkSession, source: str, day: date, damaged: Collection[str] = ()) -> DataFrame:
-    """Return the fields of every line that may belong to `day`, with `_corrupt`, `file` and `folder_day`.
+def is_by_day(spark: SparkSession, source: str) -> bool:
+    """Whether the source has its files in folders of days, so that each day can be read alone. Raises BuildError."""
+    try:
+        return not source.startswith(_KAFKA) and bool(_matching(spark, source, "date=*"))
+    except SPARK_ERRORS as error:
+        raise BuildError(f"{source} cannot be read: {first_line(error)}") from error
+
+
+def read_lines(spark: SparkSession, source: str, days: Days, damaged: Collection[str] = ()) -> DataFrame:
+    """Return the fields of every line that may belong to `days`, with `_corrupt`, `file` and `folder_day`.
 
     - `source` is a Hadoop path, or `kafka://host:port[,host:port]/topic`.
-    - Files in `date=/hour=` folders are read from an hour before the UTC day to an hour after it, as a file may have
-      samples of the next hour. `folder_day` is null where folders name no day.
+    - Files in `date=/hour=` folders are read from an hour before the UTC days to an hour after them, as a file may have
+      samples of the next hour. Other folders are not even listed. `folder_day` is null where folders name no day.
     - `damaged` files are read up to their damage.
 
     Raises BuildError.
     """
     try:
         if source.startswith(_KAFKA):
-            return _read_kafka(spark, source, day)
+            return _read_kafka(spark, source, days)
         if not damaged:
-            return _read_files(spark, source, day)
+            return _read_files(spark, source, days)
         # Spark skips errors in the damaged files only. Their good lines are read; samples that are not whole go later.
-        whole = [path for path in input_files(spark, source) if path not in damaged]
-        cut = _read_files(spark, source, day, *damaged, ignoreCorruptFiles="true")
-        return _read_files(spark, source, day, *whole).union(cut) if whole else cut
+        whole = [path for path in input_files(spark, source, days) if path not in damaged]
+        cut = _read_files(spark, source, days, *damaged, ignoreCorruptFiles="true")
+        return _read_files(spark, source, days, *whole).union(cut) if whole else cut
     except SPARK_ERRORS as error:
         if isinstance(error, AnalysisException) and error.getErrorClass() == "PATH_NOT_FOUND":
             # Hadoop's configuration may put a path without a scheme on another file system than this machine's
@@ -138,25 +163,45 @@ def read_lines(spark: SparkSession, source: str, day: date, damaged: Collection[
         raise BuildError(f"{source} cannot be read: {first_line(error)}") from error
 
 
-def input_files(spark: SparkSession, source: str) -> list[str]:
-    """Return the addresses of a source's files; none where it is a topic."""
-    return [] if source.startswith(_KAFKA) else spark.read.schema(_SCHEMA).json(source).inputFiles()
+def input_files(spark: SparkSession, source: str, days: Days) -> list[str]:
+    """Return the addresses of the files that may have lines of `days`; none where the source is a topic."""
+    if source.startswith(_KAFKA):
+        return []
+    folders = _folders(spark, source, days)
+    return spark.read.schema(_SCHEMA).json(folders or source).inputFiles() if folders != [] else []
 
 
-def _read_files(spark: SparkSession, folder: str, day: date, *files: str, **options: str) -> DataFrame:
-    """Read a whole folder, or some of its files."""
+def _folders(spark: SparkSession, source: str, days: Days) -> list[str] | None:
+    """Return the folders of hours in which lines of `days` may be; None where folders name no hours."""
+    if not _matching(spark, source, "date=*"):
+        return None
+    before, after = days.first - timedelta(days=1), days.until
+    names = [f"date={before}/hour=23", *(f"date={day}/hour=*" for day in days.all()), f"date={after}/hour=00"]
+    return [folder for name in names for folder in _matching(spark, source, name)]
+
+
+def _matching(spark: SparkSession, source: str, pattern: str) -> list[str]:
+    """Return the addresses of what is in a folder under a name of this pattern."""
+    path = spark.sparkContext._jvm.org.apache.hadoop.fs.Path(f"{source.rstrip('/')}/{pattern}")  # type: ignore[union-attr]
+    found: Any = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).globStatus(path)
+    return [status.getPath().toString() for status in found or ()]
+
+
+def _read_files(spark: SparkSession, folder: str, days: Days, *files: str, **options: str) -> DataFrame:
+    """Read the folders of some days, or some files."""
     # Spark's own reader of JSON lines: `from_json` takes a fifth longer.
     reader = spark.read.schema(_SCHEMA).options(**_JSON, **options)
-    lines = reader.option("basePath", folder).json(list(files)) if files else reader.json(folder)
-    folder_day = F.lit(None).cast("date")
-    if {"date", "hour"} <= set(lines.columns):
-        folder_day = F.col("date").cast("date")
-        hour = F.unix_timestamp(folder_day.cast("timestamp")) + F.col("hour").cast("long") * 3600
-        lines = lines.where(hour.between(_seconds(day) - 3600, _seconds(day + timedelta(days=1))))
+    folders = _folders(spark, folder, days)
+    if folders is None:
+        lines = reader.option("basePath", folder).json(list(files)) if files else reader.json(folder)
+    else:
+        paths = list(files) or folders
+        lines = reader.option("basePath", folder).json(paths) if paths else spark.createDataFrame([], _SCHEMA)
+    folder_day = F.col("date").cast("date") if "date" in lines.columns else F.lit(None).cast("date")
     return lines.select(*_FIELDS, _CORRUPT, F.input_file_name().alias("file"), folder_day.alias("folder_day"))
 
 
-def _read_kafka(spark: SparkSession, source: str, day: date) -> DataFrame:
+def _read_kafka(spark: SparkSession, source: str, days: Days) -> DataFrame:
     servers, _, topic = source.removeprefix(_KAFKA).partition("/")
     if not servers or not topic:
         raise BuildError(f"{source} is not of the form kafka://host:port/topic")
@@ -164,7 +209,7 @@ def _read_kafka(spark: SparkSession, source: str, day: date) -> DataFrame:
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", servers)
         .option("subscribe", topic)
-        .option("startingTimestamp", str((_seconds(day) - 3600) * 1000))
+        .option("startingTimestamp", str((_seconds(days.first) - 3600) * 1000))
         .option("startingOffsetsByTimestampStrategy", "latest")
         .load()
     )
@@ -190,7 +235,7 @@ def parse(lines: DataFrame) -> DataFrame:
     return (
         lines.withColumn("ended_at", _utc("end_utc"))
         .withColumn("ended_micros", F.unix_micros("ended_at"))
-        .withColumn("ended", F.unix_seconds("ended_at"))
+        .withColumn("ended", F.expr("(ended_micros - 1) div 1000000"))
         .withColumn("micros", _micros(F.col("end_seconds") - F.col("begin_seconds")))
         .withColumn("reason", _reason())
         .withColumn("one", F.col("reason").isNull() & (F.col("kind") == kind_of(PartitionLine)))
@@ -305,13 +350,15 @@ def by_partition(partitions: DataFrame, *names: str) -> DataFrame:
 
 
 def samples(lines: DataFrame) -> DataFrame:
-    """Return a row for each sample: its key, whether it is `whole`, whether lines are there `twice`, and `lines`.
+    """Return a row for each sample: its key, whether it is `whole`, and whether lines are there `twice`.
+
+    `lines` and `partitions` are how many of these it has; `ended` and `micros` are those of its lines.
 
     A sample is whole when it has its end, and as many partitions, links, quotas and limits as the end says. A line that
     is there twice counts once.
     """
 
-    def count(*kinds: type[Line]) -> Column:
+    def count(kinds: Sequence[type[Line]]) -> Column:
         return F.sum(F.when(F.col("kind").isin([kind_of(kind) for kind in kinds]), F.col("size")).otherwise(0))
 
     told = ("partitions", "links", "quotas", "limits")
@@ -319,18 +366,21 @@ def samples(lines: DataFrame) -> DataFrame:
     once = (
         lines.withColumn("size", size)
         .groupBy(*SAMPLE_KEY, "kind", F.xxhash64(*LINE_KEY).alias("line"))
-        .agg(F.count(F.lit(1)).alias("copies"), *(F.max(name).alias(name) for name in ("size", *told)))
+        .agg(F.count(F.lit(1)).alias("copies"), *(F.max(name).alias(name) for name in ("size", *told, *_TIMES)))
     )
     counted = once.groupBy(*SAMPLE_KEY).agg(
         F.sum("copies").alias("lines"),
         (F.max("copies") > 1).alias("twice"),
-        count(IntervalLine).alias("ends"),
-        *(count(*kinds).alias(f"{name}_found") for name, kinds in zip(told, _COUNTED, strict=True)),
+        *(F.max(name).alias(name) for name in _TIMES),
+        count([IntervalLine]).alias("ends"),
+        *(count(kinds).alias(f"{name}_found") for name, kinds in zip(told, _COUNTED, strict=True)),
         *(F.max(name).alias(name) for name in told),
     )
     expected = {name: F.col(name) for name in told} | {"limits": F.coalesce("limits", F.lit(0))}  # 0 in version 1
     is_whole = reduce(and_, (F.col(f"{name}_found") == expected[name] for name in told)) & (F.col("ends") == 1)
-    return counted.select(*SAMPLE_KEY, "lines", F.coalesce(is_whole, F.lit(False)).alias("whole"), "twice")
+    return counted.select(
+        *SAMPLE_KEY, *_TIMES, "lines", "partitions", F.coalesce(is_whole, F.lit(False)).alias("whole"), "twice"
+    )
 
 
 def missing_samples(found: DataFrame) -> DataFrame:

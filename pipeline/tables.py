@@ -1,5 +1,6 @@
 """The tables that the batch jobs write as Parquet, one folder each: their names, and their columns as Spark SQL types.
 
+A day's tables are in `date=2026-11-02/<run>/<table>/`; which run's are to be read is in POINTER, in the day's folder.
 Times are UTC. Rates are bytes/s where nothing else is said, within windows of a minute or an hour (`window`).
 """
 
@@ -11,6 +12,8 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 ColumnType = Literal["boolean", "double", "int", "long", "string", "timestamp"]
+
+POINTER: Final = "current.json"
 
 WINDOW_SECONDS: Final[Mapping[str, int]] = MappingProxyType({"minute": 60, "hour": 3600})
 
@@ -145,3 +148,37 @@ LIMITS: Final = Table(
     ),
 )
 """What clients with limits by records did, over all brokers."""
+
+COVERAGE: Final = Table(
+    "coverage",
+    MappingProxyType(
+        {
+            "broker_id": "int",
+            "window_start": "timestamp",
+            "samples": "long",  # whole ones that ended in the minute
+            "seconds": "double",  # of these together
+            "missing": "long",  # whose numbers lie between that of one of them and that of the one before
+            "quarantined": "long",  # samples that are not whole
+        }
+    ),
+)
+"""What was sampled of each broker, by minute."""
+
+ABSENCES: Final = Table(
+    "absences",
+    MappingProxyType(
+        {
+            "replica": "int",  # the id of the broker that was away
+            "broker_id": "int",  # the id of the broker whose sidecar missed it
+            "start": "timestamp",  # its last fetch
+            "end": "timestamp",  # null where it had not come back
+            "seen_until": "timestamp",  # the last sample that tells of it
+        }
+    ),
+)
+"""Spans in which a follower had no connection with a leader that it had fetched from."""
+
+ALL_TABLES: Final = (
+    *(PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG),
+    *(LIMITS, COVERAGE, ABSENCES),
+)

@@ -170,6 +170,35 @@ class Moves:
 
 
 @dataclass(frozen=True, slots=True)
+class Away:
+    """A span in which a follower had no connection. `end` is None where it was not seen to come back."""
+
+    broker_id: int
+    start: datetime
+    end: datetime | None
+    seen_until: datetime
+
+    @property
+    def seconds(self) -> float:
+        """The seconds for which it was seen to be away."""
+        return (self.seen_until - self.start).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the page was made of: samples that are `missing` or `quarantined` in the range, and of which clusters.
+
+    `made_at` is when the newest of its tables were built, `until` when the last sample ended.
+    """
+
+    clusters: tuple[str, ...] = ()
+    made_at: str | None = None
+    until: str | None = None
+    missing: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SlowReplicas:
     """The longest of `count` spans, which were stuck for `stuck_seconds` together."""
 
@@ -191,6 +220,8 @@ class Contents:
     accuracy: Accuracy = Accuracy()
     moves: Moves = Moves()
     slow: SlowReplicas = SlowReplicas()
+    away: tuple[Away, ...] = ()
+    coverage: Coverage = Coverage()
 
     @property
     def is_empty(self) -> bool:

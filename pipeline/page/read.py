@@ -7,11 +7,20 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.open_tables import OpenTables
-from pipeline.page.contents import Columns, Contents
-from pipeline.page.moments import moment
+from pipeline.page.contents import Columns, Contents, Coverage
+from pipeline.page.moments import micros, moment
 from pipeline.page.read_rates import RatesReader
 from pipeline.page.read_spans import SpansReader
-from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
+from pipeline.tables import (
+    ABSENCES,
+    BROKER_RATES,
+    COVERAGE,
+    MOVES,
+    PARTITION_RATES,
+    REPLICA_LAG,
+    THROTTLE_ACCURACY,
+    WINDOW_SECONDS,
+)
 
 MOST_COLUMNS: Final = 96
 
@@ -22,10 +31,18 @@ _WIDTHS: Final = (
     *(days * _DAY for days in (1, 2, 7)),
 )
 
-_TABLES: Final = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG)
+_TABLES: Final = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, COVERAGE, ABSENCES)
 
 _WINDOWS: Final = """
     SELECT "window", min(epoch_us(window_start)), max(epoch_us(window_start)) FROM broker_rates GROUP BY "window"
+"""
+
+_NEW_TABLES: Final = (COVERAGE, ABSENCES)
+"""Tables that were built before they were thought of do not have them."""
+
+_MISSING: Final = """
+    SELECT coalesce(sum(missing), 0), coalesce(sum(quarantined), 0) FROM coverage
+    WHERE epoch_us(window_start) >= $since AND epoch_us(window_start) < $until
 """
 
 _QUOTAS: Final = 'SELECT epoch_us(min(start)), epoch_us(max("end")) FROM throttle_accuracy'
@@ -40,7 +57,10 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
         first = None if since is None else since.astimezone(UTC).date()
         last = None if until is None else until.astimezone(UTC).date()
         for table in _TABLES:
-            tables.open(table, first, last and last + timedelta(days=1), by_day=True)
+            if table in _NEW_TABLES and not tables.has(table):
+                tables.open_empty(table)
+            else:
+                tables.open(table, first, last and last + timedelta(days=1), by_day=True)
         windows = {
             window: (moment(start), moment(last_start) + timedelta(seconds=WINDOW_SECONDS[window]))
             for window, start, last_start in tables.rows(_WINDOWS)
@@ -63,7 +83,22 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
             spans.accuracy(top),
             spans.moves(top),
             spans.slow(top),
+            spans.away(),
+            _coverage(tables, since, until),
         )
+
+
+def _coverage(tables: OpenTables, since: datetime, until: datetime) -> Coverage:
+    days = {f"date={since.date() + timedelta(days=number)}" for number in range((until.date() - since.date()).days + 1)}
+    facts = [published for folder, published in tables.facts.items() if folder.name in days]
+    ((missing, quarantined),) = tables.rows(_MISSING, since=micros(since), until=micros(until))
+    return Coverage(
+        tuple(sorted({cluster for of_day in facts for cluster in of_day.get("clusters", ())})),
+        max((of_day["made_at"] for of_day in facts if of_day.get("made_at")), default=None),
+        max((of_day["until"] for of_day in facts if of_day.get("until")), default=None),
+        missing,
+        quarantined,
+    )
 
 
 def columns_of(since: datetime, until: datetime, least: int = _MINUTE) -> Columns:

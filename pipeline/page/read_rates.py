@@ -82,6 +82,14 @@ _SAMPLED_SECONDS: Final = """
     SELECT number, sum(seconds) FROM (SELECT DISTINCT number, window_start, seconds FROM broker_windows) GROUP BY number
 """
 
+# A broker without a row in a window that was sampled had no connection in it.
+_SAMPLED_COLUMNS: Final = """
+    SELECT broker_id, CAST((epoch_us(window_start) - $first) // $width AS INTEGER) AS number FROM coverage
+    SEMI JOIN top_brokers USING (broker_id)
+    WHERE samples > 0 AND epoch_us(window_start) >= $since AND epoch_us(window_start) < $until
+    GROUP BY ALL
+"""
+
 
 class RatesReader:
     """Queries the open tables in the range of the columns: by `window` (minutes or hours), its two ends by `finest`."""
@@ -118,6 +126,7 @@ class RatesReader:
         if not count:
             return Brokers()
         self._rows(_TOP_BROKERS.format(top=int(top)))
+        idle = self._idle()
         means: dict[tuple[int, str, bool], dict[int, float]] = {}
         peaks: dict[tuple[int, str, bool], dict[int, float]] = {}
         for broker_id, side, throttled, number, mean, peak in self._rows(_BROKER_COLUMNS):
@@ -128,8 +137,8 @@ class RatesReader:
                 size,
                 mean,
                 highest,
-                self._series(means[broker_id, side, throttled]),
-                self._series(peaks[broker_id, side, throttled]),
+                self._series(idle.get(broker_id, {}) | means[broker_id, side, throttled]),
+                self._series(idle.get(broker_id, {}) | peaks[broker_id, side, throttled]),
             )
             for broker_id, side, throttled, size, mean, highest in self._rows(_BROKERS)
         }
@@ -161,6 +170,16 @@ class RatesReader:
             for topic, partition, side, of_it, highest in self._rows(_PARTITIONS, top=top)
         )
         return Partitions(count, size, shown)
+
+    def _idle(self) -> dict[int, dict[int, float]]:
+        """Return a rate of 0 for each column in which a broker was sampled."""
+        columns = self._columns
+        found: dict[int, dict[int, float]] = {}
+        asked = {"first": micros(columns.first), "width": columns.seconds * 1_000_000}
+        limits = {"since": micros(columns.since), "until": micros(columns.until)}
+        for broker_id, number in self._rows(_SAMPLED_COLUMNS, **asked, **limits):
+            found.setdefault(broker_id, {})[number] = 0.0
+        return found
 
     def _quotas(self) -> dict[tuple[int, str], dict[int, int]]:
         quotas: dict[tuple[int, str], dict[int, int]] = {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from pipeline.page.contents import Accuracy, QuotaAccuracy, SlowReplica, SlowReplicas
+from pipeline.page.contents import Accuracy, Away, QuotaAccuracy, SlowReplica, SlowReplicas
 from pipeline.page.markup import Child, Element, element, left_out_note, table
 from pipeline.page.texts import show_count, show_ratio, show_seconds
 from pipeline.page.timeline import Timeline
@@ -60,11 +60,26 @@ def slow_table(slow: SlowReplicas, timeline: Timeline) -> Iterator[Element]:
         ("out of sync since", False),
         ("in sync", False),
         ("most messages behind", True),
-        ("stuck spans", True),
-        ("stuck for", True),
+        ("times without bytes", True),
+        ("nothing came for", True),
     )
     yield table(columns, (_replica(replica, timeline) for replica in slow.shown), "Slowest replicas")
     yield from left_out_note(len(slow.shown), slow.count, "spans out of sync", "longest")
+
+
+def away_table(away: Sequence[Away], timeline: Timeline) -> Iterator[Element]:
+    """Yield the table of brokers that were away, the longest first."""
+    columns = (("broker", False), ("away for", True), ("last fetch", False), ("came back", False))
+    rows = (
+        (
+            str(of.broker_id),
+            _over(f"> {show_seconds(of.seconds)}", True) if of.end is None else show_seconds(of.seconds),
+            timeline.time(of.start),
+            "not seen" if of.end is None else timeline.time(of.end),
+        )
+        for of in away
+    )
+    yield table(columns, rows, "Brokers that were away")
 
 
 def _replica(of: SlowReplica, timeline: Timeline) -> tuple[Child, ...]:

@@ -9,16 +9,17 @@ from datetime import tzinfo
 from importlib import resources
 
 from pipeline.page.broker_charts import broker_charts
-from pipeline.page.contents import Columns, Contents
+from pipeline.page.contents import Columns, Contents, Coverage
 from pipeline.page.gantt import gantt
 from pipeline.page.heat_map import heat_map
 from pipeline.page.markup import Element, element, html
-from pipeline.page.span_tables import accuracy_table, slow_table
+from pipeline.page.span_tables import accuracy_table, away_table, slow_table
 from pipeline.page.texts import counted, show_count, show_ratio, show_seconds
 from pipeline.page.timeline import Timeline, show_moment
 from planning.units import show_size
 
 TITLE = "Replication report"
+_NOT_SLOW = "No replica was out of sync in this range."
 
 
 def page_of(contents: Contents, zone: tzinfo) -> str:
@@ -109,10 +110,29 @@ def _full(contents: Contents, timeline: Timeline) -> list[Element]:
         None,
         element("h1", None, TITLE),
         element("p", None, since, " to ", until, f", in columns of {show_seconds(columns.seconds)}"),
+        *_about(contents.coverage),
         element("nav", {"aria-label": "Sections"}, element("ul", None, *links)),
     )
     main = element("main", {"id": "main", "tabindex": -1}, _overview(contents), *(part for _, part in sections))
     return [header, main]
+
+
+def _about(coverage: Coverage) -> Iterator[Element]:
+    """Yield a line on what the page was made of, where anything is known of it."""
+    facts = [f"Cluster {cluster}" for cluster in coverage.clusters]
+    if coverage.made_at is not None:
+        facts.append(f"tables built {_stamp(coverage.made_at)}")
+    if coverage.until is not None:
+        facts.append(f"last sample {_stamp(coverage.until)}")
+    for count, what in ((coverage.missing, "missing"), (coverage.quarantined, "quarantined")):
+        if count:
+            facts.append(f"{counted(count, 'sample')} {what}")
+    if facts:
+        yield element("p", {"class": "note"}, "; ".join(facts))
+
+
+def _stamp(utc: str) -> str:
+    return utc.replace("T", " ").replace("Z", " UTC")
 
 
 def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Element]]:
@@ -142,17 +162,26 @@ def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Ele
         "accuracy",
         "How exactly quotas were kept",
         "The worst windows are the most bytes in whole seconds, over what the quota allows in them. Bytes left out are"
-        " what could still have passed while partitions were left out.",
+        " what could still have passed while partitions were left out. Each figure is of the whole time in which a"
+        " quota stayed the same, also of what lies outside the range of this page.",
         accuracy_table(contents.accuracy, timeline) if contents.accuracy.count else None,
         "No quota was in force in this range.",
     )
     yield _section(
         "slowest",
         "Slowest replicas",
-        "Those more than 30 s behind. Stuck: nothing came for more than 30 s.",
+        "Those more than 30 s behind. Where nothing came for more than 30 s, one was stuck, or a throttle held it.",
         slow_table(contents.slow, timeline) if contents.slow.count else None,
-        "No replica was out of sync in this range.",
+        _NOT_SLOW if not contents.away else f"{_NOT_SLOW[:-1]} as far as is known; some brokers were away.",
     )
+    if contents.away:
+        yield _section(
+            "away",
+            "Brokers that were away",
+            "Followers without a connection to a leader that they fetched from before. Their replicas fell behind.",
+            away_table(contents.away, timeline),
+            "",
+        )
 
 
 def _section(name: str, heading: str, about: str, parts: Iterable[Element] | None, nothing: str) -> tuple[str, Element]:
@@ -176,7 +205,7 @@ def _overview(contents: Contents) -> Element:
         ("replicated", show_size(brokers.size), f"{share:.0%} of it throttled"),
         ("worst second", show_ratio(accuracy.worst_1s), "of the quota" if accuracy.count else "no quota in force"),
         ("moves", show_count(moves.count), unfinished if moves.count else "none"),
-        ("out of sync", show_count(slow.count), f"stuck for {show_seconds(slow.stuck_seconds)}"),
+        ("out of sync", show_count(slow.count), f"nothing came for {show_seconds(slow.stuck_seconds)}"),
     )
     return element(
         "dl",

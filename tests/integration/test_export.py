@@ -81,7 +81,7 @@ def built(source: str, tables: Path, days: Sequence[str]) -> list[tuple[object, 
     command = [sys.executable, "-m", "cli.main", "report", "build", "--input", source, "--output", str(tables), *period]
     subprocess.run(command, env=environment, check=True, timeout=240)
     with duckdb.connect(":memory:") as connection:
-        rates = f"read_parquet('{tables}/partition_rates/*/*.parquet')"
+        rates = f"read_parquet('{tables}/date=*/*/partition_rates/*/*.parquet', hive_partitioning=true)"
         columns = '"window", epoch(window_start), side, topic, partition, bytes'
         return connection.execute(f"SELECT {columns} FROM {rates} ORDER BY ALL").fetchall()  # noqa: S608 - own folder
 

@@ -99,11 +99,20 @@ def partition(
     )
 
 
-def link(size: int, *, peer: int = 2, side: SideName = "leader", throttled: int = 0, left_out: int = 0) -> Line:
+def link(
+    size: int,
+    *,
+    peer: int = 2,
+    side: SideName = "leader",
+    throttled: int = 0,
+    left_out: int = 0,
+    away: float | None = None,
+) -> Line:
     return LinkLine(
         **_NO_KEY,
         **_bytes(side, peer, size, throttled, left_out),
-        connections=1,
+        connections=int(away is None),
+        away_seconds=away,
         partitions_behind=0,
         fetches=1,
         fetches_held=0,

@@ -155,3 +155,33 @@ def test_move_over_midnight_is_two_spans_that_add_up(frames: Frames) -> None:
     first, second = (by_kind(good_lines(of_day(parsed, DAY + timedelta(days=days)))) for days in (0, 1))
     assert rows(moves(_spans(first)), "start", "end", "bytes") == [("2026-11-02 23:59:40", None, 100)]
     assert rows(moves(_spans(second)), "start", "end", "bytes") == [("2026-11-02 23:59:40", "2026-11-03 00:00:10", 500)]
+
+
+def test_samples_that_are_missing_are_no_stall(frames: Frames) -> None:
+    """Bytes before and after 30 samples that are lost: nothing is known of them. A sample without a line is known."""
+    sidecar = Sidecar()
+    texts = [sidecar.sample(partition("t", 0, 0, throttled=100, lag=(9, 10.0)))]
+    for _ in range(30):
+        sidecar.sample()
+    texts += [sidecar.sample(), sidecar.sample(partition("t", 0, 0, throttled=100, lag=(5, 330.0)))]
+    spans = _spans(frames.lines(b"".join(texts)))
+    assert rows(spans, "longest_stall", "stuck_spans", "stuck_seconds", "bytes") == [(10.0, 0, 0.0, 200)]
+
+
+def test_bytes_of_samples_that_do_not_know_the_lag_count(frames: Frames) -> None:
+    sidecar = Sidecar()
+    texts = [sidecar.sample(partition("t", 0, 0, throttled=1000, lag=(9, 10.0)))]
+    texts += [sidecar.sample(partition("t", 0, 0, throttled=1000)) for _ in range(4)]
+    texts += [sidecar.sample(partition("t", 0, 0, throttled=1000, lag=(0, 0.0)))]
+    spans = _spans(frames.lines(b"".join(texts)))
+    assert rows(spans, "longest_stall", "bytes", "end") == [(0.0, 6000, "2026-11-02 12:01:00")]
+
+
+def test_move_whose_last_sample_ends_at_midnight_ends_then(frames: Frames) -> None:
+    sidecar = Sidecar(now=NOON.replace(hour=23, minute=59, second=40))
+    parsed = frames.parsed(
+        sidecar.sample(partition("t", 0, 0, throttled=100, lag=(5, 10.0)))
+        + sidecar.sample(partition("t", 0, 0, throttled=200, lag=(0, 0.0)))
+    )
+    lines = by_kind(good_lines(of_day(parsed, DAY)))
+    assert rows(moves(_spans(lines)), "end", "bytes") == [("2026-11-03 00:00:00", 300)]

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
-import json
-import os
-import shutil
-import socket
-import time
-from collections.abc import Callable
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +12,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline import storage
 from pipeline.build import QUARANTINE, TABLES, DayReport, build, parse_day
 from pipeline.errors import BuildError
-from pipeline.read import Lines
-from pipeline.storage import DEAD_AFTER_SECONDS, SETTLE_SECONDS, Output, _started
+from pipeline.open_tables import published
+from pipeline.read import Days, Lines, read_lines
+from pipeline.storage import Output
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
 
 NEXT_DAY = DAY + timedelta(days=1)
@@ -45,31 +40,30 @@ class Job:
         write_lines(path, text)
         return path
 
-    def run(self, first: date = DAY, days: int = 1) -> list[DayReport]:
-        return list(build(self.spark, str(self.samples), str(self.tables), first, first + timedelta(days=days)))
+    def run(self, first: date = DAY, days: int = 1, *, allow_empty: bool = False) -> list[DayReport]:
+        until = first + timedelta(days=days)
+        return list(build(self.spark, str(self.samples), str(self.tables), first, until, allow_empty=allow_empty))
 
-    def run_killed(self, step: str, killed: Callable[..., None]) -> None:
-        """Run until `killed`, which stands for this step of Output, ends it; the next run finds what it left."""
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Output, step, killed)
-            with pytest.raises(KeyboardInterrupt):
-                self.run()
-        self.run(NEXT_DAY)
+    def current(self, day: date = DAY) -> str:
+        """The run whose tables of a day are to be read."""
+        return str(published(self.tables)[self.tables / f"date={day}"]["run"])
+
+    def runs(self, day: date = DAY) -> list[Path]:
+        return [path for path in (self.tables / f"date={day}").iterdir() if path.is_dir()]
+
+    def table(self, name: str, day: date = DAY) -> DataFrame:
+        return self.spark.read.parquet(str(self.tables / f"date={day}" / self.current(day) / name))
 
     def contents(self, day: date = DAY) -> dict[str, list[Any]]:
-        """All rows of a day's tables, sorted; quarantined files without their folder."""
+        """All rows of a day's tables, sorted; quarantined files without their folder. Empty tables may have no file."""
         found = {}
-        for table in TABLES:
-            frame = self.spark.read.parquet(str(self.tables / table / f"date={day}"))
-            found[table] = rows(frame, *(name for name in frame.columns if name != "file"))
+        for name in TABLES:
+            if list((self.tables / f"date={day}" / self.current(day) / name).rglob("*.parquet")):
+                frame = self.table(name, day)
+                found[name] = rows(frame, *(column for column in frame.columns if column not in ("file", "window")))
+            else:
+                found[name] = []
         return found
-
-    def lock(self, **owner: object) -> Path:
-        path = self.tables / "_weir" / "lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(owner))
-        path.with_name(".lock.crc").unlink(missing_ok=True)  # Hadoop's, of the lock that was there
-        return path
 
 
 @pytest.fixture
@@ -87,7 +81,9 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     def counted(lines: Lines, *_: object) -> DataFrame:
         return lines.partitions.agg(F.count("*").alias("lines"))
 
-    for made in ("broker_rates", "throttle_accuracy", "limits", "replicas_behind", "behind_spans"):
+    monkeypatch.setattr("pipeline.build.BY_WINDOW", frozenset({"partition_rates"}))
+
+    for made in ("broker_rates", "throttle_accuracy", "limits", "absences", "replicas_behind", "behind_spans"):
         monkeypatch.setattr(f"pipeline.build.{made}", counted)
     for made in ("moves", "replica_lag"):
         monkeypatch.setattr(f"pipeline.build.{made}", lambda spans: spans)
@@ -106,7 +102,10 @@ def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
         1,
         0,
         False,
-        {"partition_rates": 2, "broker_rates": 4, "throttle_accuracy": 1, "moves": 0, "replica_lag": 0, "limits": 0},
+        1,
+        False,
+        {"partition_rates": 2, "broker_rates": 4, "throttle_accuracy": 1, "moves": 0, "replica_lag": 0}
+        | {"limits": 0, "coverage": 1, "absences": 0},
         {"not_json": 1},
     )
     assert second.samples == 1
@@ -115,8 +114,7 @@ def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
     job.run(NEXT_DAY)
     assert job.run() == [first]
     assert (job.contents(), job.contents(NEXT_DAY)) == before
-    assert sorted(path.name for path in job.tables.iterdir()) == sorted(["_weir", *TABLES])
-    assert list((job.tables / "_weir").glob("[!.]*")) == []
+    assert sorted(path.name for path in job.tables.iterdir()) == [f"date={DAY}", f"date={NEXT_DAY}"]
 
 
 def test_late_and_repeated_samples_are_counted_once(job: Job) -> None:
@@ -164,7 +162,7 @@ def test_file_that_was_cut_short_gives_what_is_whole(light_job: Job) -> None:
         f"file://{cut} is damaged and was read in part, file://{no_gzip} is damaged and was read in part"
     )
     assert [row[-1] for row in light_job.contents()["partition_rates"]] == [500, 500]
-    assert rows(light_job.spark.read.parquet(str(light_job.tables / QUARANTINE)), "reason", "file") == [
+    assert rows(light_job.table(QUARANTINE), "reason", "file") == [
         ("damaged_file", f"file://{cut}"),
         ("damaged_file", f"file://{no_gzip}"),
         ("partial_sample", None),
@@ -204,146 +202,85 @@ def test_day_of_another_form_is_refused(text: str) -> None:
         parse_day(text)
 
 
-def test_run_killed_while_tables_are_moved_is_carried_on_by_the_next(light_job: Job) -> None:
-    """The next run is of another day, and yet it finishes the tables of the killed run."""
-    sidecar = Sidecar()
-    light_job.export(_sample(sidecar, 100))
-    light_job.run()
-    light_job.export(_sample(sidecar, 200), "late")
-    replace, left = Output._replace, iter([1, 1, 0])
-
-    def killed(self: Output, staged: Any, target: Any) -> None:
-        if not next(left):
-            raise KeyboardInterrupt
-        replace(self, staged, target)
-
-    light_job.run_killed("_replace", killed)
-    carried_on = light_job.contents()
-    assert [row[-1] for row in carried_on["partition_rates"]] == [300, 300]
-    light_job.run()
-    assert light_job.contents() == carried_on
-
-
-def test_run_killed_in_the_middle_of_a_folder_is_carried_on_by_the_next(light_job: Job) -> None:
-    """A store of objects renames a folder file by file: neither what was moved nor what was left may be lost."""
-    light_job.export(_sample(Sidecar(), 100))
-    light_job.run()
-    before = light_job.contents()
-
-    def killed(self: Output, staged: Any, target: Any) -> None:
-        place = Path(target.toUri().getPath())
-        shutil.rmtree(place)
-        place.mkdir()
-        for file in Path(staged.toUri().getPath()).glob("part-*"):
-            file.rename(place / file.name)
-        raise KeyboardInterrupt
-
-    light_job.run_killed("_replace", killed)
-    assert light_job.contents() == before
-    assert (light_job.tables / TABLES[0] / f"date={DAY}" / "_SUCCESS").exists()
-
-
-def test_marker_that_was_not_written_to_its_end_moves_nothing(light_job: Job) -> None:
-    light_job.export(_sample(Sidecar(), 100))
-    light_job.run()
-    before = light_job.contents()
-    work = light_job.tables / "_weir"
-    (work / "staging" / TABLES[0] / f"date={DAY}").mkdir(parents=True)
-    (work / "staging" / TABLES[0] / f"date={DAY}" / "part-0").touch()
-    (work / f"ready-{DAY}").touch()
-    light_job.run(NEXT_DAY)
-    assert light_job.contents() == before
-    assert list(work.glob("[!.]*")) == []
-
-
-def test_run_killed_before_all_tables_are_there_changes_nothing(light_job: Job) -> None:
+def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job: Job) -> None:
+    """Killed just before it would have published, it leaves a folder that readers do not look into."""
     sidecar = Sidecar()
     light_job.export(_sample(sidecar, 100))
     light_job.run()
     before = light_job.contents()
     light_job.export(_sample(sidecar, 200), "late")
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    light_job.run_killed("commit", killed)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Output, "publish", _killed)
+        patched.setattr(Output, "day", lambda *_: contextlib.nullcontext())
+        with pytest.raises(KeyboardInterrupt):
+            light_job.run()
     assert light_job.contents() == before
-
-
-def test_table_that_another_run_is_writing_is_refused(job: Job) -> None:
-    """By a process of this machine that lives, however long it was silent, or by one elsewhere that was heard of."""
-    job.export(_sample(Sidecar(), 100))
-    pid = os.getppid()
-    for started in ({}, {"started": _started(pid)}):
-        lock = job.lock(host=socket.gethostname(), pid=pid, **started)
-        long_ago = time.time() - 2 * DEAD_AFTER_SECONDS
-        os.utime(lock, (long_ago, long_ago))
-        with pytest.raises(BuildError, match=f"another run is writing .*: process {pid} on"):
-            job.run()
-    job.lock(host="elsewhere", pid=7)
-    with pytest.raises(BuildError, match=r"process 7 on elsewhere, which gave a sign of life [0-9] s ago"):
-        job.run()
-
-
-def test_lock_of_a_killed_run_is_taken_over(light_job: Job) -> None:
-    """It names a process of this machine that is gone, or one elsewhere that has been silent for long.
-
-    Another process of this machine may have its number. The lines that the first had kept are deleted.
-    """
-    light_job.export(_sample(Sidecar(), 100))
-    left = light_job.lock(host=socket.gethostname(), pid=2**22 + 1).parent / "kept-lines-once"  # more than Linux gives
-    left.mkdir()
-    assert light_job.run()[0].samples == 1
-    assert not left.exists()
-    light_job.lock(host=socket.gethostname(), pid=os.getppid(), started="0 another-boot")
-    assert light_job.run()[0].samples == 1
-    lock = light_job.lock(host="elsewhere", pid=7)
-    long_ago = time.time() - 2 * DEAD_AFTER_SECONDS
-    os.utime(lock, (long_ago, long_ago))
-    assert light_job.run()[0].samples == 1
-    assert not lock.exists()
-
-
-def test_silence_is_measured_by_the_clock_of_the_file_system(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of this machine is ahead by an hour; of what was looked at nothing is left."""
-    job.lock(host="elsewhere", pid=7)
-    an_hour_ahead = time.time() + 3600
-    monkeypatch.setattr(time, "time", lambda: an_hour_ahead)
-    with pytest.raises(BuildError, match="process 7 on elsewhere"):
-        job.run()
-    assert [path.name for path in (job.tables / "_weir").glob("[!.]*")] == ["lock"]
-
-
-def test_run_that_another_has_taken_over_moves_no_tables(light_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was silent for too long: the lock is the other's, and stays."""
-    light_job.export(_sample(Sidecar(), 100))
+    assert len(light_job.runs()) == 2
     light_job.run()
-    before = light_job.contents()
-    light_job.export(_sample(Sidecar(), 200), "late")
-    stage = Output.stage
+    assert [row[-1] for row in light_job.contents()["partition_rates"]] == [300, 300]
+    later = Output(light_job.spark, str(light_job.tables), lambda: datetime.now(UTC) + timedelta(days=2))
+    with later.writing(), later.day(DAY):
+        later.publish(DAY, {})
+    assert len(light_job.runs()) == 1
 
-    def taken_over(self: Output, table: str, day: date, frame: DataFrame) -> int:
-        light_job.lock(host="elsewhere", pid=7, run="another")
-        return stage(self, table, day, frame)
 
-    monkeypatch.setattr(Output, "stage", taken_over)
-    with pytest.raises(BuildError, match="another run has taken over"):
+def test_tables_of_the_run_before_stay_for_those_who_read_them(light_job: Job) -> None:
+    light_job.export(_sample(Sidecar(), 100))
+    runs = []
+    for _ in range(3):
         light_job.run()
-    assert light_job.contents() == before
-    assert json.loads((light_job.tables / "_weir" / "lock").read_text())["run"] == "another"
+        runs.append(light_job.current())
+    assert sorted(path.name for path in light_job.runs()) == sorted(runs[1:])
 
 
-def test_of_two_that_create_the_lock_one_writes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a store of objects, where both succeed: who finds the other's name in it is refused."""
-    settled = []
+def test_run_that_fails_leaves_nothing(light_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    light_job.export(_sample(Sidecar(), 100))
+    monkeypatch.setattr(Output, "publish", _killed)
+    with pytest.raises(KeyboardInterrupt):
+        light_job.run()
+    assert [path for path in light_job.tables.rglob("*") if path.is_file()] == []
 
-    def both(seconds: float) -> None:
-        settled.append(seconds)
-        job.lock(host="elsewhere", pid=7, run="another")
 
-    monkeypatch.setattr(storage, "_CREATE_EXCLUSIVELY", frozenset({"hdfs"}))
-    monkeypatch.setattr(storage, "sleep", both)
-    with pytest.raises(BuildError, match="another run is writing"):
-        job.run()
-    assert settled == [SETTLE_SECONDS]
-    assert json.loads((job.tables / "_weir" / "lock").read_text())["run"] == "another"
+def test_tables_of_samples_are_not_replaced_by_empty_ones(light_job: Job) -> None:
+    """The samples have expired, or no line of them can be read: the day is refused unless that is wanted."""
+    file = light_job.export(_sample(Sidecar(), 100))
+    light_job.run()
+    before = light_job.contents()
+    for text in (b"", b"no sample\n"):
+        write_lines(file, text)
+        (report,) = light_job.run()
+        assert report.is_refused
+        assert "its tables stay as they were (--allow-empty replaces them)" in report.sentence()
+        assert light_job.contents() == before
+    (report,) = light_job.run(allow_empty=True)
+    assert (report.is_refused, light_job.contents()["partition_rates"]) == (False, [])
+
+
+def test_folders_of_other_days_are_not_read(light_job: Job) -> None:
+    """A file of another day that cannot be read fails that day alone."""
+    light_job.export(_sample(Sidecar(), 100))
+    unreadable = light_job.export(b"", day=DAY + timedelta(days=2))
+    unreadable.unlink()
+    unreadable.mkdir()
+    assert [report.samples for report in light_job.run()] == [1]
+
+
+def test_days_in_no_folders_are_read_once(light_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    sidecar = Sidecar()
+    texts = [_sample(sidecar, 1)]
+    sidecar.now += timedelta(days=1)
+    texts.append(_sample(sidecar, 2))
+    write_lines(light_job.samples / "all.jsonl.gz", b"".join(texts))
+    read, asked = read_lines, []
+
+    def counted(*arguments: Any) -> DataFrame:
+        asked.append(arguments[2])
+        return read(*arguments)
+
+    monkeypatch.setattr("pipeline.build.read_lines", counted)
+    assert [report.samples for report in light_job.run(days=2)] == [1, 1]
+    assert asked == [Days(DAY, DAY + timedelta(days=2))]
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -18,6 +18,7 @@ import pytest
 
 from bench.spark_job import independent_sums
 from pipeline.build import TABLES
+from pipeline.open_tables import published
 from pipeline.tables import BROKER_RATES, PARTITION_RATES
 from tests.pipeline.conftest import FOR_FEW_LINES
 from tests.pipeline.exported import DAY
@@ -76,8 +77,10 @@ def _rows(tables: Path, table: str, columns: str = "*") -> list[tuple[object, ..
     """A table's rows of the first day as DuckDB reads them, sorted."""
     with duckdb.connect(":memory:") as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        files = str(tables / table / f"date={DAY}" / "*.parquet")
-        return sorted(connection.execute(f"SELECT {columns} FROM read_parquet('{files}')").fetchall(), key=repr)  # noqa: S608 - a test's own folder
+        ((folder, facts),) = published(tables).items()
+        files = list(map(str, (folder / facts["run"] / table).rglob("*.parquet")))
+        found = connection.read_parquet(files, hive_partitioning=True).select(columns)
+        return sorted(found.fetchall(), key=repr)
 
 
 def _contents(tables: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -131,7 +134,7 @@ def test_missing_input_is_told_in_a_sentence(tmp_path: Path) -> None:
 def test_killed_while_writing_leaves_whole_tables_and_is_made_good_by_the_next_run(
     samples: Path, built: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
-    """SIGKILL as soon as a staged file is there: readers see nothing of it, and the next run writes all."""
+    """SIGKILL as soon as a table's file is there: readers see nothing of it, and the next run writes all."""
     tables = tmp_path / "tables"
     with _started(WEIR, samples, tables) as build:
         try:
@@ -140,13 +143,11 @@ def test_killed_while_writing_leaves_whole_tables_and_is_made_good_by_the_next_r
             os.killpg(build.pid, signal.SIGKILL)
         build.communicate()
     assert build.returncode == -signal.SIGKILL
-    assert [path.name for path in tables.iterdir()] == ["_weir"]
-    assert (tables / "_weir" / "lock").exists()
+    assert published(tables) == {}
     status, said, errors = _run(WEIR, samples, tables)
     assert status == 0, errors
     assert said == built[1]
     assert _contents(tables) == _contents(built[0])
-    assert list((tables / "_weir").glob("[!.]*")) == []
 
 
 def test_killed_jvm_is_told_in_a_sentence(samples: Path, tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_killed_jvm_is_told_in_a_sentence(samples: Path, tmp_path: Path) -> None
 
 def _wait_until_staging(build: subprocess.Popen[str], tables: Path) -> None:
     deadline = time.monotonic() + SECONDS
-    while not list((tables / "_weir" / "staging").rglob("part-*")):
+    while not list(tables.glob("date=*/*/*/**/part-*")):
         assert build.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -123,3 +123,26 @@ def test_hot_topic_beside_idle_ones(frames: Frames) -> None:
     table = partition_rates(lines)
     assert rows(table, "partition", "bytes", topic="hot", window="hour") == [(n, 6 * n) for n in range(500)]
     assert rows(table, "partition", "bytes", topic="cold", window="hour") == [(0, 6)]
+
+
+def test_mean_of_an_hour_whose_leader_changed_is_not_above_its_highest_rate(frames: Frames) -> None:
+    """1000 bytes/s throughout. The first leader ends after ten minutes, and the second one begins then."""
+    first, second = Sidecar(1), Sidecar(2, now=NOON + timedelta(minutes=10))
+    texts = [first.sample(partition("t", 0, 60_000), seconds=60.0) for _ in range(10)]
+    texts += [second.sample(partition("t", 0, 60_000), seconds=60.0) for _ in range(50)]
+    table = partition_rates(frames.lines(b"".join(texts)))
+    assert rows(table, *RATES, window="hour") == [(1000.0, 1000.0, 1000.0, 3_600_000)]
+
+
+def test_highest_rate_is_that_of_a_second_at_least(frames: Frames) -> None:
+    """The last sample of a process may have 0.2 s, in which a second's worth of a quota may pass."""
+    sidecar = Sidecar()
+    lines = frames.lines(
+        sidecar.sample(partition("t", 0, 10_000)), sidecar.sample(partition("t", 0, 1000), seconds=0.2)
+    )
+    assert rows(partition_rates(lines), "max_bytes_per_second", window="minute") == [(1000.0,)]
+
+
+def test_sample_that_ends_with_a_window_belongs_to_it(frames: Frames) -> None:
+    lines = frames.lines(Sidecar().sample(partition("t", 0, 60), seconds=60.0))
+    assert rows(partition_rates(lines), "window_start", window="minute") == [("2026-11-02 12:00:00",)]

@@ -14,6 +14,7 @@ from pipeline.read import (
     MAX_CHARACTERS,
     MAX_SECONDS,
     UNUSED,
+    Days,
     by_kind,
     by_partition,
     good_lines,
@@ -35,7 +36,7 @@ def test_topic_is_read_to_its_end(spark: SparkSession) -> None:
     reader.option.return_value = reader
     session = MagicMock()
     session.read.format.return_value = reader
-    read_lines(session, "kafka://localhost:1/samples", DAY)
+    read_lines(session, "kafka://localhost:1/samples", Days.of(DAY))
     options = dict(call.args for call in reader.option.call_args_list)
     assert options["startingTimestamp"] == str(int((NOON - timedelta(hours=13)).timestamp()) * 1000)
     assert not [name for name in options if name.startswith("ending")]

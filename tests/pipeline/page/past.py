@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from pipeline.tables import (
+    ABSENCES,
     BROKER_RATES,
+    COVERAGE,
     MOVES,
     PARTITION_RATES,
+    POINTER,
     REPLICA_LAG,
     THROTTLE_ACCURACY,
     WINDOW_SECONDS,
@@ -17,7 +21,7 @@ from pipeline.tables import (
 )
 from tests.pipeline.parquet import START, Row, broker_rate, write
 
-TABLES = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG)
+TABLES = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, COVERAGE, ABSENCES)
 
 
 class Past:
@@ -143,3 +147,27 @@ def broker_minutes(broker_id: int, side: str, *rates: tuple[float, float] | None
         if both is not None
         for throttled, rate in zip((True, False), both, strict=True)
     ]
+
+
+def coverage(start: datetime, *, broker_id: int = 1, missing: int = 0, quarantined: int = 0) -> Row:
+    """A minute of whole samples."""
+    figures = {"samples": 6, "seconds": 60.0, "missing": missing, "quarantined": quarantined}
+    return {"broker_id": broker_id, "window_start": start.isoformat(), **figures}
+
+
+def absence(replica: int, start: datetime, end: datetime | None, seen_minutes: float, *, broker_id: int = 1) -> Row:
+    """Broker `replica` is away, and that is seen until so many minutes after START."""
+    times = {"start": start, "end": end, "seen_until": START + minutes(seen_minutes)}
+    shown = {name: None if moment is None else moment.isoformat() for name, moment in times.items()}
+    return {"replica": replica, "broker_id": broker_id, **shown}
+
+
+def publish(folder: Path, day: str, **facts: object) -> None:
+    """Put a day's tables where a run of the job has them, and write the pointer to them."""
+    for table in TABLES:
+        rows = folder / table.name / f"date={day}"
+        run = folder / f"date={day}" / "run" / table.name
+        run.mkdir(parents=True)
+        if rows.exists():
+            rows.rename(run / "window=minute" if "window" in table.columns else run / "rows")
+    (folder / f"date={day}" / POINTER).write_text(json.dumps({"run": "run", **facts}))

@@ -21,8 +21,19 @@ from pipeline.page.markup import Element
 from pipeline.page.read import read_page
 from pipeline.page.timeline import Timeline
 from pipeline.page.write import page_of, summary
-from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
-from tests.pipeline.page.past import Past, broker_minutes, lag, minutes, move, partition_rate, quota
+from pipeline.tables import ABSENCES, BROKER_RATES, COVERAGE, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
+from tests.pipeline.page.past import (
+    Past,
+    absence,
+    broker_minutes,
+    coverage,
+    lag,
+    minutes,
+    move,
+    partition_rate,
+    publish,
+    quota,
+)
 from tests.pipeline.parquet import START
 
 EVIL = "<script>alert('t')</script>&\"x"
@@ -103,7 +114,7 @@ def test_section_without_rows_says_so(past: Past) -> None:
         *("120 B", "50% of it throttled"),
         *("-", "no quota in force"),
         *("0", "none"),
-        *("0", "stuck for 0.0 s"),
+        *("0", "nothing came for 0.0 s"),
     ]
     assert summary(contents, UTC) == (
         "1 broker, 0 partitions, 0 quotas, 0 moves, 2026-11-02 00:00 UTC to 2026-11-02 00:01 UTC."
@@ -117,6 +128,38 @@ def test_column_of_a_broker_reads_its_rates_and_quota(past: Past) -> None:
         "2026-11-02 00:00 UTC: throttled 4 MB/s (highest 4 MB/s), others 1 MB/s, quota 5 MB/s",
         "2026-11-02 00:01 UTC: no samples",
         "2026-11-02 00:02 UTC: throttled 0 B/s (highest 0 B/s), others 2 MB/s",
+    ]
+
+
+def test_page_tells_what_it_was_made_of_and_who_was_away(past: Past) -> None:
+    """Of another day nothing is told. Broker 3 is missed by two sidecars, and broker 2 came back."""
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", *[(1, 1)] * 10))
+    past.put(COVERAGE, coverage(START, missing=3), coverage(START + minutes(1), quarantined=1))
+    past.put(COVERAGE, coverage(START + timedelta(days=1), missing=50))
+    past.put(ABSENCES, absence(3, START + minutes(2), None, 9), absence(3, START + minutes(2), None, 8, broker_id=4))
+    past.put(ABSENCES, absence(2, START + minutes(1), START + minutes(3), 3))
+    folder = past.write()
+    for day, until in (("2026-11-02", "00:10:00"), ("2026-11-03", "09:00:00")):
+        publish(folder, day, clusters=["abc"], made_at="2026-11-03T01:00:00Z", until=f"{day}T{until}Z")
+    page = page_of(read_page(folder, START, START + minutes(10), 9), UTC)
+    assert (
+        "Cluster abc; tables built 2026-11-03 01:00:00 UTC; last sample 2026-11-02 00:10:00 UTC; 3 samples missing;"
+        " 1 sample quarantined" in page
+    )
+    assert "No replica was out of sync in this range as far as is known; some brokers were away." in page
+    rows = re.findall("<tr>(.*?)</tr>", page.split('id="away"')[1])[1:]
+    assert [re.sub("<.*?>", " ", row).split() for row in rows] == [
+        ["3", "&gt;", "7", "min", "2026-11-02", "00:02", "UTC", "not", "seen"],
+        ["2", "2", "min", "2026-11-02", "00:01", "UTC", "2026-11-02", "00:03", "UTC"],
+    ]
+
+
+def test_broker_that_was_sampled_and_had_no_connection_has_a_rate_of_zero(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (1e6, 0), None, None, (1e6, 0)))
+    past.put(COVERAGE, coverage(START + minutes(1)))
+    assert _titles(page_of(read_page(past.write(), None, None, 9), UTC), "column")[1:3] == [
+        "2026-11-02 00:01 UTC: throttled 0 B/s (highest 0 B/s), others 0 B/s",
+        "2026-11-02 00:02 UTC: no samples",
     ]
 
 
@@ -137,6 +180,7 @@ def _paths(parts: Iterable[Element]) -> dict[str, str]:
 def test_shapes_of_a_broker_are_steps_with_gaps(past: Past) -> None:
     """Of 1000 units of height, which are 1.08 times the highest of rates and quota: 108 bytes/s."""
     assert _paths(_charts(past, (54, 27), (27, 54), None, (0, 54), limits=[100] * 4)) == {
+        "area unsampled": "M2 1000L2 0H3V1000Z",
         "area throttled": "M0 1000L0 500H1V750H2V1000Z M3 1000L3 1000H4V1000Z",
         "area unthrottled": "M0 1000L0 250H1V250H2V1000Z M3 1000L3 500H4V1000Z",
         "line peak": "M0 500H1V750H2",
