@@ -10,7 +10,7 @@ def show_rate(rate: float | None) -> str:
 
 def show_size(size: float) -> str:
     """Show bytes: `2 TB`."""
-    for power, prefix in ((4, "T"), (3, "G"), (2, "M"), (1, "k")):
+    for power, prefix in ((6, "E"), (5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "k")):
         if size >= 1000**power:
             return f"{size / 1000**power:.4g} {prefix}B"
     return f"{size:.4g} B"

@@ -27,9 +27,10 @@ def broker_charts(brokers: Brokers, timeline: Timeline) -> Iterator[Element]:
     """Yield the charts, one broker after the other, and then the table with their figures."""
     yield legend(
         ("throttled", "throttled replicas"),
-        ("unthrottled", "other replicas, on top of them"),
+        ("unthrottled", "other replicas, on top of them: no quota holds them"),
         ("peak", "highest sample of throttled replicas"),
-        ("quota", "quota in force"),
+        ("quota", "quota in force, of throttled replicas alone"),
+        ("unsampled", "no samples"),
     )
     for broker_id, sides in groupby(brokers.shown, key=lambda side: side.broker_id):
         name = f"Broker {broker_id}"
@@ -54,6 +55,7 @@ def _chart(name: str, of: BrokerSide, timeline: Timeline) -> Element:
     shapes = element(
         "svg",
         {"viewBox": f"0 0 {timeline.columns.count} {_UNITS}", "preserveAspectRatio": "none", "height": _HEIGHT},
+        _shape("area unsampled", _area([None if rate is not None else top for rate in _sums(of)], top)),
         _shape("area unthrottled", _area(_sums(of), top)),
         _shape("area throttled", _area(of.throttled.means, top)),
         _shape("line peak", _line(peaks, top)),

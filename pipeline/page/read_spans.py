@@ -21,40 +21,67 @@ from pipeline.page.moments import micros, moment
 MOST_MOVES_OF_A_REPLICA: Final = 50
 
 _DAY_MICROS: Final = 86_400 * 1_000_000
+_MUCH: Final = 0.75  # of what the leader's side saw: with less, the follower's side saw a part only
 
-# Both sides may have seen a replica. The follower's side is that of its own broker, whoever leads. Spans end with the
-# day: one that is open at midnight is continued by the first one of the next day, if that began before midnight.
+# Spans end with the day: one that is open at midnight is continued by the first one of the next day, if that began
+# before midnight. Rows of days outside the range give a span its begin and its end, and nothing else.
+#
+# Both sides may have seen a replica, so spans that overlap are one group, of which one side is shown. That is the
+# follower's, of the replica's own broker whoever leads, unless the leader's saw much more, or saw in fewer spans what
+# is no less: a sidecar that was started anew in a move tells of it twice, and not of all.
 _SPANS: Final = """
     CREATE VIEW {name} AS
-    WITH one_side AS (
+    WITH rows AS (
         SELECT *, epoch_us(start) AS start_us, epoch_us("end") AS end_us,
-               epoch_us(CAST("date" AS TIMESTAMP)) AS day_us
-        FROM {table} QUALIFY side = min(side) OVER (PARTITION BY topic, partition, replica)
+               epoch_us(CAST("date" AS TIMESTAMP)) AS day_us, day_us < {until} AND day_us + {day} > {since} AS is_shown
+        FROM {table}
     ), begun AS (
         SELECT *, CASE WHEN lag(end_us) OVER in_order IS NULL AND lag(day_us) OVER in_order = day_us - {day}
                         AND start_us < day_us THEN 0 ELSE 1 END AS begins
-        FROM one_side
-        WINDOW in_order AS (PARTITION BY topic, partition, replica, broker_id ORDER BY day_us, start_us)
+        FROM rows
+        WINDOW in_order AS (PARTITION BY topic, partition, replica, side, broker_id ORDER BY day_us, start_us)
     ), numbered AS (
         SELECT *, sum(begins) OVER in_order AS span FROM begun
-        WINDOW in_order AS (PARTITION BY topic, partition, replica, broker_id ORDER BY day_us, start_us
+        WINDOW in_order AS (PARTITION BY topic, partition, replica, side, broker_id ORDER BY day_us, start_us
                             ROWS UNBOUNDED PRECEDING)
     ), spans AS (
-        SELECT topic, partition, replica, min(start_us) AS start_us, max(end_us) AS end_us,
+        SELECT topic, partition, replica, side, min(start_us) AS start_us, max(end_us) AS end_us,
                max(day_us) + {day} AS day_end_us, {sums}
-        FROM numbered GROUP BY topic, partition, replica, broker_id, span
+        FROM numbered GROUP BY topic, partition, replica, side, broker_id, span
     ), seen AS (
         SELECT *, coalesce(end_us, greatest(start_us, least(day_end_us, {known_until}, lead(start_us) OVER (
-                   PARTITION BY topic, partition, replica ORDER BY start_us)))) AS seen_us
+                   PARTITION BY topic, partition, replica, side ORDER BY start_us)))) AS seen_us
         FROM spans
+    ), grouped AS (
+        SELECT *, CASE WHEN start_us < max(seen_us) OVER (
+                   PARTITION BY topic, partition, replica ORDER BY start_us, seen_us
+                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) THEN 0 ELSE 1 END AS first
+        FROM seen
+    ), told AS (
+        SELECT *, sum(first) OVER (PARTITION BY topic, partition, replica ORDER BY start_us, seen_us
+                                   ROWS UNBOUNDED PRECEDING) AS told
+        FROM grouped
+    ), sides AS (
+        SELECT topic, partition, replica, told,
+               sum({weight}) FILTER (side = 'follower') AS own, count(*) FILTER (side = 'follower') AS own_spans,
+               sum({weight}) FILTER (side = 'leader') AS leaders, count(*) FILTER (side = 'leader') AS leader_spans,
+               {of_both}
+        FROM told GROUP BY ALL
     )
-    SELECT * FROM seen WHERE start_us < {until} AND seen_us > {since}
+    SELECT told.* REPLACE ({replaced}) FROM told JOIN sides USING (topic, partition, replica, told)
+    WHERE side = CASE WHEN own_spans = 0 THEN 'leader' WHEN leader_spans = 0 THEN 'follower'
+                      WHEN own < {much} * leaders OR (leaders >= own AND leader_spans < own_spans) THEN 'leader'
+                      ELSE 'follower' END
+          AND start_us < {until} AND seen_us > {since}
 """
 
 _MOVE_SUMS: Final = """
-    sum(bytes) AS size, sum(bytes_throttled) AS throttled_size,
-    sum(bytes) / nullif(sum(coalesce(bytes / nullif(mean_bytes_per_second, 0), {idle_seconds})), 0) AS rate,
-    arg_max(quota_bytes_per_second, day_us) AS quota, max(longest_stall_seconds) AS longest_stall
+    coalesce(sum(bytes) FILTER (is_shown), 0) AS size,
+    coalesce(sum(bytes_throttled) FILTER (is_shown), 0) AS throttled_size,
+    sum(bytes) FILTER (is_shown) / nullif(sum(coalesce(bytes / nullif(mean_bytes_per_second, 0), {idle_seconds}))
+                                          FILTER (is_shown), 0) AS rate,
+    arg_max(quota_bytes_per_second, day_us) FILTER (is_shown) AS quota,
+    max(longest_stall_seconds) FILTER (is_shown) AS longest_stall
 """
 
 # A row without bytes does not have its own seconds: they are those of its day from the span's begin on.
@@ -63,7 +90,9 @@ _IDLE_SECONDS: Final = """
 """
 
 _LAG_SUMS: Final = """
-    max(max_lag_messages) AS max_lag_messages, sum(stuck_spans) AS stuck_spans, sum(stuck_seconds) AS stuck_seconds
+    max(max_lag_messages) FILTER (is_shown) AS max_lag_messages,
+    coalesce(sum(stuck_spans) FILTER (is_shown), 0) AS stuck_spans,
+    coalesce(sum(stuck_seconds) FILTER (is_shown), 0) AS stuck_seconds
 """
 
 _MOVE_TOTALS: Final = """
@@ -116,10 +145,14 @@ class SpansReader:
         limits = {"since": micros(since), "until": micros(until)}
         days = {"day": _DAY_MICROS, "known_until": micros(known_until)}
         idle_seconds = _IDLE_SECONDS.format(**days)
-        for name, table, sums in (("move_spans", "moves", _MOVE_SUMS), ("lag_spans", "replica_lag", _LAG_SUMS)):
-            self._rows(
-                _SPANS.format(name=name, table=table, sums=sums.format(idle_seconds=idle_seconds), **days, **limits)
-            )
+        # either side's quota may have held a move
+        moves = {"name": "move_spans", "table": "moves", "sums": _MOVE_SUMS, "weight": "size"}
+        moves |= {"of_both": "max(quota) AS other_quota", "replaced": "coalesce(quota, other_quota) AS quota"}
+        lags = {"name": "lag_spans", "table": "replica_lag", "sums": _LAG_SUMS, "weight": "seen_us - start_us"}
+        lags |= {"of_both": "0 AS nothing", "replaced": "side AS side"}
+        for parts in (moves, lags):
+            sums = parts["sums"].format(idle_seconds=idle_seconds)
+            self._rows(_SPANS.format(**{**parts, "sums": sums}, much=_MUCH, **days, **limits))
         self._rows(_QUOTAS.format(**limits))
 
     def accuracy(self, top: int) -> Accuracy:

@@ -60,8 +60,8 @@ def slow_table(slow: SlowReplicas, timeline: Timeline) -> Iterator[Element]:
         ("out of sync since", False),
         ("in sync", False),
         ("most messages behind", True),
-        ("stuck spans", True),
-        ("stuck for", True),
+        ("times without bytes", True),
+        ("nothing came for", True),
     )
     yield table(columns, (_replica(replica, timeline) for replica in slow.shown), "Slowest replicas")
     yield from left_out_note(len(slow.shown), slow.count, "spans out of sync", "longest")

@@ -111,7 +111,7 @@ class Timeline:
 
 
 def show_moment(moment: datetime, zone: tzinfo) -> str:
-    """Show a time with its zone, with seconds only where it has some: `2026-11-02 12:00 CET`."""
-    local = moment.astimezone(zone)
+    """Show a time, to the nearest second, with its zone: `2026-11-02 12:00 CET`. Seconds only where it has some."""
+    local = (moment + timedelta(seconds=0.5)).astimezone(zone)
     seconds = ":%S" if local.second else ""
     return f"{local:%Y-%m-%d %H:%M{seconds} %Z}"

@@ -142,14 +142,15 @@ def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Ele
         "accuracy",
         "How exactly quotas were kept",
         "The worst windows are the most bytes in whole seconds, over what the quota allows in them. Bytes left out are"
-        " what could still have passed while partitions were left out.",
+        " what could still have passed while partitions were left out. Each figure is of the whole time in which a"
+        " quota stayed the same, also of what lies outside the range of this page.",
         accuracy_table(contents.accuracy, timeline) if contents.accuracy.count else None,
         "No quota was in force in this range.",
     )
     yield _section(
         "slowest",
         "Slowest replicas",
-        "Those more than 30 s behind. Stuck: nothing came for more than 30 s.",
+        "Those more than 30 s behind. Where nothing came for more than 30 s, one was stuck, or a throttle held it.",
         slow_table(contents.slow, timeline) if contents.slow.count else None,
         "No replica was out of sync in this range.",
     )
@@ -176,7 +177,7 @@ def _overview(contents: Contents) -> Element:
         ("replicated", show_size(brokers.size), f"{share:.0%} of it throttled"),
         ("worst second", show_ratio(accuracy.worst_1s), "of the quota" if accuracy.count else "no quota in force"),
         ("moves", show_count(moves.count), unfinished if moves.count else "none"),
-        ("out of sync", show_count(slow.count), f"stuck for {show_seconds(slow.stuck_seconds)}"),
+        ("out of sync", show_count(slow.count), f"nothing came for {show_seconds(slow.stuck_seconds)}"),
     )
     return element(
         "dl",

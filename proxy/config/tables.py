@@ -231,7 +231,7 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
     interval_seconds: SampleSeconds = 10.0
     directory: FilePath | None = None
     max_disk_bytes: PositiveBytes = 2**30
-    rotate_seconds: RotationSeconds = 300.0
+    rotate_seconds: RotationSeconds = 3600.0
     rotate_bytes: PositiveBytes = 16 * 2**20
     kafka: KafkaExport | None = None
 

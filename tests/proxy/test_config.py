@@ -106,7 +106,7 @@ def test_config_export_of_a_directory_alone_has_the_documented_defaults() -> Non
     export = parse_config(SMALL + '[export]\ndirectory = "samples"').export
     assert export is not None
     assert (export.interval_seconds, export.kafka) == (10.0, None)
-    assert (export.max_disk_bytes, export.rotate_seconds, export.rotate_bytes) == (1073741824, 300.0, 16777216)
+    assert (export.max_disk_bytes, export.rotate_seconds, export.rotate_bytes) == (1073741824, 3600.0, 16777216)
     topic_alone = '[export.kafka]\nbootstrap_servers = "127.0.0.1:1"\ntopic = "t"'
     export = parse_config(SMALL + topic_alone).export
     assert export is not None and export.kafka is not None

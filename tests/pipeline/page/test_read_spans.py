@@ -42,6 +42,42 @@ def test_move_that_both_sides_tell_of_is_shown_once(past: Past) -> None:
     assert [(found.replica.partition, found.size) for found in _moves(past).shown] == [(7, 5000), (8, 7000)]
 
 
+def test_move_of_a_sidecar_that_was_started_anew_is_shown_as_the_other_side_saw_it(past: Past) -> None:
+    """The follower's sidecar lost the larger half of one move.
+
+    Of a second move the follower's alone tells, and of a third the leader's saw a part.
+    """
+    ends = [START + minutes(number) for number in range(60)]
+    past.put(MOVES, move(7, START, None, 100_000), move(7, ends[8], ends[10], 80_000))
+    past.put(MOVES, move(7, START, ends[10], 360_000, side="leader", broker_id=1))
+    past.put(MOVES, move(7, ends[20], ends[30], 50_000))
+    past.put(
+        MOVES, move(7, ends[40], ends[50], 70_000), move(7, ends[45], ends[50], 35_000, side="leader", broker_id=1)
+    )
+    assert [(found.start, found.end, found.size) for found in _moves(past).shown] == [
+        (START, ends[10], 360_000),
+        (ends[20], ends[30], 50_000),
+        (ends[40], ends[50], 70_000),
+    ]
+
+
+def test_move_that_a_leaders_quota_held_has_that_quota(past: Past) -> None:
+    end = START + minutes(1)
+    own = {**move(7, START, end), "quota_bytes_per_second": None}
+    past.put(MOVES, own, move(7, START, end, side="leader", broker_id=1), {**own, "partition": 8})
+    assert [(found.replica.partition, found.quota) for found in _moves(past).shown] == [(7, 1_000_000), (8, None)]
+
+
+def test_move_has_the_bytes_of_the_days_that_are_shown(past: Past) -> None:
+    """A range of the second day of three; all of them tell when it began."""
+    end = START + 2 * DAY + minutes(5)
+    for number, row in enumerate([move(7, LATE, None, 1000), move(7, LATE, None, 2000), move(7, LATE, end, 4000)]):
+        past.put(MOVES, row, day=START + number * DAY)
+    past.put(BROKER_RATES, broker_rate(1, "leader", 1, START + 3 * DAY))
+    (found,) = read_page(past.write(), START + DAY, START + 2 * DAY, 9).moves.shown
+    assert (found.start, found.size, found.throttled_size) == (LATE, 2000, 2000)
+
+
 def test_move_over_midnight_is_one(past: Past) -> None:
     """Three days tell of it; its start is told alike on each, or a little off."""
     end = START + 2 * DAY + minutes(5)

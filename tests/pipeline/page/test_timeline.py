@@ -19,6 +19,11 @@ def _timeline(since: datetime, hours: float, zone: tzinfo = UTC) -> Timeline:
     return Timeline(columns_of(since, since + timedelta(hours=hours)), zone)
 
 
+def test_time_is_shown_to_the_nearest_second() -> None:
+    assert show_moment(START - timedelta(milliseconds=2), UTC) == "2026-11-02 00:00 UTC"
+    assert show_moment(START + timedelta(seconds=9.4), UTC) == "2026-11-02 00:00:09 UTC"
+
+
 def test_part_of_a_time_is_where_it_is_within_the_columns() -> None:
     timeline = _timeline(START, 24)
     moments = (START - timedelta(days=1), START, START + timedelta(hours=6), START + timedelta(days=7))

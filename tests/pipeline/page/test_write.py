@@ -103,7 +103,7 @@ def test_section_without_rows_says_so(past: Past) -> None:
         *("120 B", "50% of it throttled"),
         *("-", "no quota in force"),
         *("0", "none"),
-        *("0", "stuck for 0.0 s"),
+        *("0", "nothing came for 0.0 s"),
     ]
     assert summary(contents, UTC) == (
         "1 broker, 0 partitions, 0 quotas, 0 moves, 2026-11-02 00:00 UTC to 2026-11-02 00:01 UTC."
@@ -137,6 +137,7 @@ def _paths(parts: Iterable[Element]) -> dict[str, str]:
 def test_shapes_of_a_broker_are_steps_with_gaps(past: Past) -> None:
     """Of 1000 units of height, which are 1.08 times the highest of rates and quota: 108 bytes/s."""
     assert _paths(_charts(past, (54, 27), (27, 54), None, (0, 54), limits=[100] * 4)) == {
+        "area unsampled": "M2 1000L2 0H3V1000Z",
         "area throttled": "M0 1000L0 500H1V750H2V1000Z M3 1000L3 1000H4V1000Z",
         "area unthrottled": "M0 1000L0 250H1V250H2V1000Z M3 1000L3 500H4V1000Z",
         "line peak": "M0 500H1V750H2",
