@@ -69,7 +69,7 @@ class LinkGate:
         if request.may_be_replicas:
             return self._not_counted()
         now = self._stage.clock()
-        outcome = self._decide(request, client, now, self._held_until(request, now))
+        outcome = self._decide(request, client, now, now, self._held_until(request, now))
         assert not isinstance(outcome, Answer)  # noqa: S101 - nothing is answered before it was held
         return outcome
 
@@ -97,12 +97,13 @@ class LinkGate:
         return sent_at + (TRANSACTION_SECONDS if request.sender.is_transactional else HOLD_SECONDS)
 
     def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
-        return self._decide(request, client, since, until)
+        return self._decide(request, client, self._stage.clock(), since, until)
         yield
 
-    def _decide(self, request: RequestBegins, client: Client, since: float, until: float) -> Pass | Hold | Answer:
+    def _decide(
+        self, request: RequestBegins, client: Client, now: float, since: float, until: float
+    ) -> Pass | Hold | Answer:
         self._client = client
-        now = self._stage.clock()
         wait = client.asks(self)
         if wait <= 0:
             client.goes(self)

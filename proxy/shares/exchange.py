@@ -33,7 +33,10 @@ LOOK_SECONDS: Final = 10.0
 
 MOST_RATES: Final = 1000
 
-REFUSALS: Final = ("not_a_member", "other_terms", "absurd", "late", "unknown_rate", "other_broker", "malformed")
+REFUSALS: Final = (
+    *("not_a_member", "other_terms", "absurd", "late"),
+    *("unknown_rate", "not_shared", "other_broker", "malformed"),
+)
 """Why a report or an answer counts for nothing."""
 
 
@@ -124,12 +127,14 @@ class Exchange:
         loans, refused = {}, {}
         is_known = False
         for name, said in request.rates.items():
-            if name not in self.shares and any(user.asked_for(name) for user in self._users):
+            is_had = name in self.shares
+            if not is_had and any(user.asked_for(name) for user in self._users):
+                is_had = True
                 self._take_terms()
                 self._changed.set()
             share = self.shares.get(name)
-            if share is None:
-                refused[name] = "unknown_rate"
+            if share is None:  # it may be had and not be shared yet, while nobody else is known
+                refused[name] = "not_shared" if is_had else "unknown_rate"
                 continue
             report = Report(said.rate, said.members, said.demand, said.taken, said.borrowed)
             size, refusal = share.lend(request.broker_id, request.number, report)
@@ -266,6 +271,7 @@ class Exchange:
         for name in asked:
             # it may have gone meanwhile
             if (share := self.shares.get(name)) is not None and answer.broker_id in share.terms.members:
+                share.note(answer.broker_id, has_rate=answer.refused.get(name) != "unknown_rate")
                 size = answer.loans.get(name, 0.0)
                 gives_back |= share.take(answer.broker_id, number, size, answer.seconds, asked_at)
         return gives_back
