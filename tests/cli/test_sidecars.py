@@ -74,7 +74,7 @@ def test_status_admin_address_may_come_from_the_configuration(
 ) -> None:
     """A wildcard is an address to listen on; 127.0.0.1 is where it is reached."""
     port = admin.address.partition(":")[2]
-    file = config(tmp_path, f'{GOOD}\n[admin]\nlisten = "0.0.0.0:{port}"')
+    file = config(tmp_path, f'{GOOD}\n[admin]\nlisten = "0.0.0.0:{port}"\nwithout_tokens = true')
     assert main(["status", "--json", "--config", file]) == 0
     assert json.loads(capsys.readouterr().out)[0]["admin"] == admin.address
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+from proxy.admin.access import Access
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.config.address import Address
 from proxy.config.client_limits import ClientLimitTable
-from proxy.config.tables import ThrottleTable
+from proxy.config.tables import Admin, ThrottleTable
 from proxy.log import EventLog
 from proxy.shares.messages import ShareAnswer
 from proxy.throttle.table import LayeredThrottle
@@ -242,7 +244,7 @@ class MadeUp:
 def served(sidecar: MadeUp) -> Iterator[str]:
     """Serve the page of a made-up sidecar, from a thread; the block gets its URL."""
     loop = asyncio.new_event_loop()
-    server = AdminServer(sidecar, EventLog())
+    server = AdminServer(sidecar, EventLog(), Access(Admin(), time.monotonic))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
