@@ -116,6 +116,10 @@ class LagTracker:
         """Return the lag of this replica on this topic. None where it is not known; nothing is made."""
         return self._topics.get((replica, topic))
 
+    def knows(self, replica: int) -> bool:
+        """Whether the lag of this replica on any topic is known."""
+        return replica in self._topics_of
+
     def topics(self) -> list[TopicLag]:
         """Return the lag of every replica on every topic."""
         return list(self._topics.values())

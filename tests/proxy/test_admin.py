@@ -15,7 +15,9 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from limits.clients import Clients
 from proxy.admin import http as admin
+from proxy.admin.access import Access
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import MAX_BODY_BYTES, AdminServer
@@ -23,7 +25,7 @@ from proxy.config.address import Address
 from proxy.config.client_limits import ClientLimitTable
 from proxy.config.load import parse_config
 from proxy.config.reader import ConfigError
-from proxy.config.tables import Config, ThrottleTable
+from proxy.config.tables import Admin, Config, ThrottleTable
 from proxy.log import EventLog
 from proxy.shares.messages import ShareAnswer
 from proxy.throttle.table import LayeredThrottle
@@ -45,7 +47,7 @@ class Sidecar:
 
     def __post_init__(self) -> None:
         self.throttle = LayeredThrottle(parse_config(FULL).throttle, self.applied.append)
-        self.history = History([], MovedClock(7.0))
+        self.history = History([], Clients(MovedClock(), lambda *fault: None), MovedClock(7.0))
         self.fleet = Fleet(Config(broker_id=1), lambda: {}, self.status, MovedClock())
 
     def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
@@ -82,7 +84,7 @@ class Client:
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[Client]:
     sidecar = Sidecar()
-    server = AdminServer(sidecar, EventLog())
+    server = AdminServer(sidecar, EventLog(), Access(Admin(), MovedClock()))
     address = await server.start(Address("127.0.0.1", 0))
     async with aiohttp.ClientSession() as session:
         yield Client(sidecar, f"http://{address}", session)
