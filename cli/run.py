@@ -12,7 +12,7 @@ import typer
 from cli import configured
 from cli.capture_run import run_captured
 from cli.errors import DONE, WRONG_USAGE, CommandError
-from proxy.config.tables import SIDES, Config
+from proxy.config.tables import SIDES, Config, Egress, Ingress
 from proxy.config.throttle import throttle_settings
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The configuration file (TOML).")]
@@ -53,25 +53,34 @@ def check(
         return DONE
     print(f"{config}: valid, for broker {loaded.broker_id}.")
     for ingress in loaded.ingress:
-        print(f"  ingress  {ingress.listen} -> {ingress.upstream}")
+        print(f"  ingress  {ingress.listen} -> {ingress.upstream}{_tls(ingress, loaded)}")
     for egress in loaded.egress:
-        print(f"  egress   {egress.listen} -> {egress.upstream} (peer {egress.peer})")
+        print(f"  egress   {egress.listen} -> {egress.upstream} (peer {egress.peer}){_tls(egress, loaded)}")
     print(f"  admin    {loaded.admin.listen}")
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     return DONE
 
 
+def _tls(route: Ingress | Egress, config: Config) -> str:
+    """Return how a route uses TLS, to be shown behind it."""
+    if route.tls is not None:
+        return ", TLS on both ends" if route.upstream_tls is not None else ", TLS ends here"
+    mode = route.sidecar_tls or ("off" if config.tls is None else config.tls.mode)
+    return {"off": "", "prefer": ", TLS between sidecars preferred"}.get(mode, ", TLS between sidecars required")
+
+
 def _notes(config: Config) -> list[str]:
     """Return notes about settings that are legal but perhaps not meant.
 
-    These are: a rate that throttles nothing, lists without a rate, an admin server that others can reach.
+    These are: a rate that throttles nothing, lists without a rate, an admin server that others can reach, a follower's
+    side that cannot see what TLS carries.
     """
-    notes = []
-    if not config.admin.listen.is_loopback:
+    notes = _notes_on_tls(config)
+    if config.admin.without_tokens and not config.admin.listen.is_loopback:
         notes.append(
-            f"admin.listen is {config.admin.listen}, which is no loopback address: the admin server has no"
-            " authentication, and whoever reaches it can change the throttle."
+            f"admin.listen is {config.admin.listen}, and admin.without_tokens is set: whoever reaches it can change the"
+            " throttle."
         )
     for side in SIDES:
         settings = throttle_settings(config, config.throttle, side)
@@ -91,3 +100,16 @@ def _notes(config: Config) -> list[str]:
                 f" nothing is throttled on the {side} side."
             )
     return notes
+
+
+def _notes_on_tls(config: Config) -> list[str]:
+    ends_tls = any(ingress.tls is not None for ingress in config.ingress)
+    opaque = [str(egress.peer) for egress in config.egress if egress.tls is None]
+    captured = config.capture is not None and config.capture.tls is not None and "follower" in config.capture.sides
+    if not (ends_tls and opaque) and not captured:
+        return []
+    where = f"of peer {', '.join(opaque)}" if opaque else "that are captured"
+    return [
+        f"brokers speak TLS, and the follower's side has no certificate for connections {where}: they pass as they are,"
+        " and no quota counts them. A follower's quota can be kept by the leaders' sidecars: kept_at = \"leaders\"."
+    ]

@@ -11,8 +11,9 @@ from proxy.collector import Collector, resident_bytes
 from proxy.config.load import load_config
 from proxy.config.tables import Config
 from proxy.event_loop import new_event_loop, raise_descriptor_limit
+from proxy.listeners import ListenError
 from proxy.log import configure_logging
-from proxy.sidecar import ListenError, Sidecar
+from proxy.sidecar import Sidecar
 
 __all__ = ["CaptureError", "ListenError", "run_sidecar"]
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain
 from typing import Any
 
 import msgspec
 
+from proxy.admin.access import Access
 from proxy.admin.exposition import render
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.admin.limit_metrics import limit_families
+from proxy.admin.limited import limited_status
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.status import rate_settings, side_status
+from proxy.admin.tls_metrics import tls_families
 from proxy.capture.capture import Capture
 from proxy.capture.requirements import CaptureError
 from proxy.cluster.followers import Followers
@@ -29,17 +31,19 @@ from proxy.cluster.watch import ClusterWatch, Consumers
 from proxy.cluster_facts import ClusterFacts
 from proxy.config.address import Address
 from proxy.config.client_limits import ClientLimitTable, rules_of
+from proxy.config.route_keys import RouteKeys
 from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
 from proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
 from proxy.export.exporter import Exporter, new_exporter
 from proxy.limits.gate import LinkGate
 from proxy.limits.shares import LimitShares
 from proxy.limits.stage import LimitStage
-from proxy.log import EventLog, configure_logging, innermost_frame, os_error_reason
+from proxy.listeners import ListenError, named, new_listeners, route_status
+from proxy.log import EventLog, configure_logging, innermost_frame
 from proxy.relay.buffers import BufferPool
 from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
-from proxy.relay.listener import Listener, Upstream
-from proxy.relay.replica_sources import Addresses, ReplicaSources
+from proxy.relay.listener import Listener
+from proxy.relay.replica_sources import Addresses
 from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
@@ -47,6 +51,8 @@ from proxy.shares.exchange import Exchange
 from proxy.shares.follower_quotas import FollowerQuotas
 from proxy.shares.metrics import share_families
 from proxy.throttle.table import LayeredThrottle
+from proxy.tls.live_keys import KeyWatch
+from proxy.tls.stats import TlsStats
 from quota.layers import Layer
 from quota.removed_replicas import RemovedReplicas
 from quota.settings import SideName
@@ -57,19 +63,6 @@ RELOADABLE = ("throttle", "quota", "fetch", "limits", "log")
 """The tables of the file that `reload` puts in force; the others need a restart."""
 
 _MOST_NAMED = 10  # the most parts of the throttle that one log line names
-
-
-class ListenError(Exception):
-    """An address cannot be listened on. `field` is its path in the configuration, `reason` says why."""
-
-    def __init__(self, field: str, address: Address, reason: str) -> None:
-        super().__init__(field, address, reason)
-        self.field = field
-        self.address = address
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.field}: cannot listen on {self.address}: {self.reason}"
 
 
 class Sidecar:
@@ -85,13 +78,17 @@ class Sidecar:
         self._started_at = clock()
         self._relays: dict[SideName, Side] = {}
         self.sides: list[SideSource] = []
+        self._route_keys, self._tls = RouteKeys(config), TlsStats()
+        self._key_watch = KeyWatch(self._route_keys.all_keys, self._tls, self.log)
         pool, self._fetch_memory, turns = BufferPool(), FetchMemory(), TurnBudget(pause=PAUSE_SECONDS)
         for side in SIDES:
             settings = throttle_settings(config, config.throttle, side)
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
-            self._relays[side] = Side(throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns)
+            self._relays[side] = Side(
+                throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns, tls=self._tls
+            )
         self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
@@ -99,10 +96,12 @@ class Sidecar:
         self.listeners: list[Listener] = []
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
-        self.history = History(self.sides, clock)
-        self._admin = AdminServer(self, self.log)
+        self.history = History(self.sides, self.limits.clients, clock)
+        access = Access(config.admin, clock)
+        self._admin = AdminServer(self, self.log, access)
         self.admin_address: Address | None = None
-        self._probe = UpstreamProbe([route.upstream for route in config.ingress], clock, self.polls)
+        upstreams = [route.upstream for route in config.ingress]
+        self._probe = UpstreamProbe(upstreams, clock, self.polls, self._route_keys.with_brokers(upstreams))
         self._cluster = ClusterWatch(
             config,
             topic_names,
@@ -118,6 +117,7 @@ class Sidecar:
                     moves=self._facts.moves,
                     racks=self._facts.racks,
                     wants_facts=lambda: wants_facts(self.throttle.table),
+                    topics_behind=self._facts.topics_behind,
                 ),
                 wants_brokers=lambda: bool(self.client_limits) or wants_brokers(self.throttle.table),
             ),
@@ -125,14 +125,18 @@ class Sidecar:
             self.polls,
             clock,
         )
-        self.fleet = Fleet(config, self._broker_hosts, self.status, clock)
+        self.fleet = Fleet(config, self._broker_hosts, self.status, clock, lambda: access.read_token)
         self.capture = (
-            None if config.capture is None else Capture(config.capture, config.broker_id, self._relays, self.log)
+            None
+            if config.capture is None
+            else Capture(config.capture, config.broker_id, self._relays, self.log, keys=self._route_keys)
         )
         leader = self.sides[SIDES.index("leader")].throttle
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
         shared = (self._follower_quotas, self._limit_shares)
-        self.exchange = Exchange(config.broker_id, shared, self.fleet.targets, self.log, clock)
+        self.exchange = Exchange(
+            config.broker_id, shared, self.fleet.targets, self.log, clock, token=lambda: access.write_token
+        )
         self.limits.clients.on_group = self.exchange.changed
         self._apply_limits()
         self._exporter: Exporter | None = None
@@ -144,30 +148,25 @@ class Sidecar:
         ListenError names the address that is not available; CaptureError says what a capture lacks.
         """
         try:
-            for index, ingress in enumerate(self.config.ingress):
-                sources = ReplicaSources(ingress.replicas_from, self._clock)
-                listener = Listener(self._relays["leader"], ingress.listen, Upstream(ingress.upstream), sources)
-                await self._listen(listener, f"ingress[{index}]")
-            for index, egress in enumerate(self.config.egress):
-                upstream = Upstream(egress.upstream, egress.peer)
-                listener = Listener(self._relays["follower"], egress.listen, upstream)
-                await self._listen(listener, f"egress[{index}]")
+            for route, listener in new_listeners(self.config, self._route_keys, self._relays, self._clock):
+                await self._listen(listener, route)
             if self.capture is not None:
                 self.listeners += await self.capture.listen()
                 self._tell_capture()
                 self.capture.start()
-            with _named("admin", self.config.admin.listen):
+            with named("admin", self.config.admin.listen):
                 self.admin_address = await self._admin.start(self.config.admin.listen)
         except (ListenError, CaptureError):
             await self.close()
             raise
         self.log.info("listening", role="admin", listen=self.admin_address)
-        if not self.config.admin.listen.is_loopback:
+        if self.config.admin.without_tokens and not self.config.admin.listen.is_loopback:
             effect = "it has no authentication: whoever reaches it can change the throttle"
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self._cluster.start()
         self.history.start()
         self.exchange.start()
+        self._key_watch.start()
         self._start_export()
         self._state = "serving"
 
@@ -187,6 +186,7 @@ class Sidecar:
         """Close everything at once. May be called in any state, and more than once."""
         self._state = "closed"
         self.history.close()
+        self._key_watch.close()
         if self._expiry is not None:
             self._expiry.cancel()
         await self.exchange.close()
@@ -254,13 +254,14 @@ class Sidecar:
             "uptime_seconds": round(self._clock() - self._started_at, 1),
             "admin": str(self.admin_address),
             "topic_ids_unknown": self.process.topic_names.unknown_count,
-            "routes": [_route_status(listener) for listener in self.listeners],
+            "routes": [route_status(listener) for listener in self.listeners],
             "fleet": self.fleet.is_known,
             "settings": rate_settings(self.throttle.effective, now),
             "sides": {
                 side.throttle.side: await side_status(side, trend)
                 for side, trend in zip(self.sides, trends, strict=True)
             },
+            **({"limits": await limited_status(self.limits.clients)} if self.client_limits else {}),
         }
 
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
@@ -269,7 +270,8 @@ class Sidecar:
             self.process.is_captured = self.capture.is_in
         polled = poll_families(self.polls, self._clock())
         limited, shares = limit_families(self.limits), share_families(self.exchange)
-        return render(chain(families(self.sides, self.process), limited, polled, shares), accept)
+        secured = tls_families(self._tls, self._key_watch)
+        return render(chain(families(self.sides, self.process), limited, polled, shares, secured), accept)
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""
@@ -278,10 +280,10 @@ class Sidecar:
     # Inner workings
 
     async def _listen(self, listener: Listener, route: str) -> None:
-        with _named(route, listener.address):
+        with named(route, listener.address):
             await listener.start()
         self.listeners.append(listener)
-        self.log.info("listening", role=route.partition("[")[0], **_route_status(listener))
+        self.log.info("listening", role=route.partition("[")[0], **route_status(listener))
 
     def _tell_capture(self) -> None:
         if self.capture is not None:
@@ -293,6 +295,7 @@ class Sidecar:
         for relay in self._relays.values():
             relay.fetch_size_limit = self.config.limits.fetch_request_max_bytes
             relay.connect_seconds = self.config.limits.connect_timeout_seconds
+            relay.handshakes.seconds = self.config.limits.tls_handshake_seconds
         self.limit_clients(self.config.limits.client)
 
     def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
@@ -361,7 +364,15 @@ class Sidecar:
             return
         throttles = [side.throttle for side in self.sides]
         self._exporter = new_exporter(
-            config, self.config.broker_id, self.process.version, throttles, self.process.export, self.log, self._clock
+            config,
+            self.config.broker_id,
+            self.process.version,
+            throttles,
+            self.process.export,
+            self.log,
+            self._clock,
+            lambda: self._cluster.client.view.cluster_id,
+            self.limits.clients,
         )
         self._exporter.start()
         topic = None if config.kafka is None else config.kafka.topic
@@ -377,22 +388,3 @@ class Sidecar:
     def connections(self) -> int:
         """How many connections are open."""
         return sum(side.relay.connections for side in self.sides)
-
-
-def _route_status(listener: Listener) -> dict[str, Any]:
-    route: dict[str, Any] = {
-        "side": listener.relay.stats.side,
-        "listen": str(listener.address),
-        "upstream": str(listener.upstream) if isinstance(listener.upstream, Upstream) else "captured",
-    }
-    peer = listener.upstream.peer if isinstance(listener.upstream, Upstream) else None
-    return route if peer is None else {**route, "peer": peer}
-
-
-@contextlib.contextmanager
-def _named(table: str, address: Address) -> Iterator[None]:
-    """Turn an OSError into a ListenError of the table's `listen`."""
-    try:
-        yield
-    except OSError as error:
-        raise ListenError(f"{table}.listen", address, os_error_reason(error)) from error

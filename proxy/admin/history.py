@@ -1,4 +1,4 @@
-"""The last ten minutes of each side, a sample a second, for whoever looks at the page or the status.
+"""The last ten minutes of each side and of clients' limits, a sample a second, for the page and the status.
 
 A sample reads a few totals that are counted anyway, in some ten microseconds. So samples are taken whether or not
 somebody looks, and whoever opens the page in the middle of a move sees how it went so far.
@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from limits.clients import Clients
+from proxy.admin.limited import LimitHistory
 from proxy.admin.metrics import SideSource
 
 SAMPLE_SECONDS: Final = 1.0
@@ -117,10 +119,11 @@ class SideHistory:
 
 
 class History:
-    """The samples of all sides, taken from `start` to `close`. `clock` gives monotonic seconds."""
+    """The samples of all sides and limited clients, taken from `start` to `close`. `clock` gives monotonic seconds."""
 
-    def __init__(self, sides: Sequence[SideSource], clock: Callable[[], float]) -> None:
+    def __init__(self, sides: Sequence[SideSource], clients: Clients, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self._limits = LimitHistory(clients, KEPT_SAMPLES)
         self.sides = [SideHistory(side, clock()) for side in sides]
         self._names = [side.throttle.side for side in sides]
         self._next: asyncio.TimerHandle | None = None
@@ -136,8 +139,9 @@ class History:
             self._next.cancel()
 
     def take(self) -> None:
-        """Take one sample of each side."""
+        """Take one sample of each side, and one of the limits."""
         now = self._clock()
+        self._limits.take(now)
         for side in self.sides:
             side.take(now)
 
@@ -145,7 +149,9 @@ class History:
         """Return what `GET /v1/history` shows: samples later than `after`, in seconds of the sidecar's clock."""
         now = self._clock()
         sides = zip(self._names, self.sides, strict=True)
-        return {"now": round(now, 3), "sides": {name: side.as_plain(after) for name, side in sides}}
+        limits = self._limits.as_plain(after)
+        shown = {"now": round(now, 3), "sides": {name: side.as_plain(after) for name, side in sides}}
+        return shown | ({"limits": limits} if limits else {})
 
 
 def _rate(before: int, after: int, old: Sample, new: Sample) -> float:

@@ -22,7 +22,7 @@ KNOWN_PASSTHROUGH = (
 )
 KNOWN_PROTOCOL_ERRORS = (
     *("invalid_frame_size", "frame_too_large", "malformed_frame"),
-    *("unexpected_response", "correlation_mismatch", "fetch_memory", "fetch_stalled"),
+    *("unexpected_response", "correlation_mismatch", "fetch_memory", "fetch_stalled", "tls"),
 )
 KNOWN_UPSTREAM_FAILURES = ("refused", "unreachable", "timeout")
 

@@ -13,6 +13,7 @@ from proxy.capture.nftables import Nftables, NftError, PacketFilter
 from proxy.capture.requirements import CaptureError, check_machine, drop_connections
 from proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of
 from proxy.config.address import Address, IPAddress, numeric_address
+from proxy.config.route_keys import RouteKeys, RouteTls
 from proxy.config.tables import CaptureTable
 from proxy.log import EventLog
 from proxy.relay.listener import Listener, Upstream
@@ -34,7 +35,8 @@ class Capture:
     - It goes in by breaking the connections that stand, once: whoever had one comes back through the sidecar.
     - It steps out by letting new connections pass beside it, and closing those it carries between two requests.
 
-    `packet_filter` and `drop` are the kernel's and requirements.drop_connections, but for tests.
+    `keys` has the TLS that it uses. `packet_filter` and `drop` are the kernel's and requirements.drop_connections, but
+    for tests.
     """
 
     def __init__(
@@ -45,6 +47,8 @@ class Capture:
         log: EventLog,
         packet_filter: Callable[[], PacketFilter] | None = None,
         drop: DropConnections = drop_connections,
+        *,
+        keys: RouteKeys | None = None,
     ) -> None:
         self.settings = settings
         self.listeners: list[Listener] = []
@@ -57,6 +61,8 @@ class Capture:
         self._filter: PacketFilter | None = None
         self._log = log
         self._drop = drop
+        self._ingress_tls: RouteTls = (None, None) if keys is None else keys.captured_ingress
+        self._egress_tls: RouteTls = (None, None) if keys is None else keys.captured_egress
         self._rules: CaptureRules | None = None
         self._has_table = self._has_addresses = False
         self._own: frozenset[IPAddress] = frozenset()
@@ -85,6 +91,7 @@ class Capture:
                     address,
                     self._ingress_upstream if is_ingress else self._egress_upstream,
                     sources=self._sources if is_ingress else None,
+                    tls=(self._ingress_tls if is_ingress else self._egress_tls)[0],
                 )
                 await listener.start()
                 self.listeners.append(listener)
@@ -220,7 +227,7 @@ class Capture:
 
     def _ingress_upstream(self, client: socket.socket) -> Upstream | None:
         wanted = self._wanted(client)
-        return None if wanted is None else Upstream(wanted, None, mark_of(self._broker_id))
+        return None if wanted is None else Upstream(wanted, None, mark_of(self._broker_id), self._ingress_tls[1])
 
     def _egress_upstream(self, client: socket.socket) -> Upstream | None:
         wanted = self._wanted(client)
@@ -228,7 +235,7 @@ class Capture:
             return None
         address = numeric_address(wanted.host)
         peer = NO_BROKER if address is None else self._peers.get(address, NO_BROKER)
-        return Upstream(wanted, peer, mark_of(self._broker_id))
+        return Upstream(wanted, peer, mark_of(self._broker_id), self._egress_tls[1])
 
     def _wanted(self, client: socket.socket) -> Address | None:
         """Return where a captured connection is to go; None for one that was not captured, which would loop."""

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from protocol.metadata import encode_api_versions_request
 from proxy.cluster.channel import CLIENT_ID
 from proxy.cluster.poll_stats import PollStats
 from proxy.config.address import Address
 from proxy.log import os_error_reason
+from proxy.tls.ends import TlsClient
 
 PROBE_TIMEOUT_SECONDS = 1.0
 CACHE_SECONDS = 1.0
@@ -27,7 +28,8 @@ _READ_BYTES = 65536
 class UpstreamProbe:
     """Checks all addresses at once, at most once in CACHE_SECONDS. `clock` gives monotonic seconds.
 
-    It always opens new connections, since it has to find out whether the upstream accepts any.
+    `tls` has the TLS that is used with some of them. It always opens new connections, since it has to find out whether
+    the upstream accepts any.
     """
 
     def __init__(
@@ -35,7 +37,9 @@ class UpstreamProbe:
         addresses: Iterable[Address],
         clock: Callable[[], float] = time.monotonic,
         stats: PollStats | None = None,
+        tls: Mapping[Address, TlsClient] | None = None,
     ) -> None:
+        self._secured = {} if tls is None else dict(tls)
         self._stats = PollStats() if stats is None else stats
         self._stats.known(_WHAT)
         self._addresses = tuple(dict.fromkeys(addresses))
@@ -74,6 +78,8 @@ class UpstreamProbe:
         return f"upstream {address} closes connections without an answer"
 
     async def _answers(self, address: Address) -> bool:
+        if address in self._secured:
+            return await self._answers_api_versions(address)
         if address not in self._tls:
             if await self._answers_api_versions(address):
                 return True
@@ -88,7 +94,14 @@ class UpstreamProbe:
         return False
 
     async def _answers_api_versions(self, address: Address) -> bool:
-        reader, writer = await asyncio.open_connection(address.host, address.port)
+        secured = self._secured.get(address)
+        if secured is None:
+            reader, writer = await asyncio.open_connection(address.host, address.port)
+        else:
+            name = secured.server_name or address.host
+            reader, writer = await asyncio.open_connection(
+                address.host, address.port, ssl=secured.keys.keys.context, server_hostname=name
+            )
         try:
             writer.write(_API_VERSIONS)
             with contextlib.suppress(ConnectionError):

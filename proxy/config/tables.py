@@ -11,6 +11,7 @@ from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from proxy.config.address import Address, Network
 from proxy.config.client_limits import ClientLimitTable
 from proxy.config.reader import ConfigError
+from proxy.config.tls import ClientTlsTable, ServerTlsTable, SidecarTlsMode, SidecarTlsTable
 from quota.setting_names import (
     FOLLOWER_RATE,
     FOLLOWER_REASSIGNMENT_RATE,
@@ -101,30 +102,47 @@ class Ingress(msgspec.Struct, frozen=True, kw_only=True):
     """A listener on the leader's side, through which everything reaches the broker.
 
     A Fetch with a replica id counts as a replica's if it comes from `replicas_from`; None: the cluster's metadata
-    decides.
+    decides. `tls` is used with those who connect, `upstream_tls` with the broker; without them TLS passes as it is.
+    `sidecar_tls` is `[tls]`'s `mode` for this listener.
     """
 
     listen: Address
     upstream: Address
     replicas_from: tuple[Network, ...] | None = None
+    tls: ServerTlsTable | None = None
+    upstream_tls: ClientTlsTable | None = None
+    sidecar_tls: SidecarTlsMode | None = None
 
 
 class Egress(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener on the follower's side, through which this broker fetches from broker `peer`."""
+    """A listener on the follower's side, through which this broker fetches from broker `peer`.
+
+    `tls` has a certificate with the peer's name, as this broker takes the sidecar for the peer; the rest as in Ingress.
+    """
 
     peer: BrokerId
     listen: Address
     upstream: Address
+    tls: ServerTlsTable | None = None
+    upstream_tls: ClientTlsTable | None = None
+    sidecar_tls: SidecarTlsMode | None = None
 
 
 class Admin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the admin HTTP server listens, and where those of the other sidecars are.
+    """Where the admin HTTP server listens, where those of the other sidecars are, and who may ask for what.
 
-    A name in `fleet` stands for all of its addresses. None: the hosts of `[cluster]`'s brokers, at `listen`'s port.
+    - A name in `fleet` stands for all of its addresses. None: the hosts of `[cluster]`'s brokers, at `listen`'s port.
+    - `read_token_file` and `write_token_file` hold the tokens for what is only shown, and for changes too.
+    - `without_tokens`: whether they may be left out although others than this machine reach `listen`.
+    - `names`: host names, beside localhost, by which a server on loopback is asked.
     """
 
     listen: Address = DEFAULT_ADMIN
     fleet: tuple[Address, ...] | None = None
+    read_token_file: FilePath | None = None
+    write_token_file: FilePath | None = None
+    without_tokens: bool = False
+    names: tuple[str, ...] = ()
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +167,7 @@ class CaptureTable(msgspec.Struct, frozen=True, kw_only=True):
     - `from_`: whose connections to this broker pass: those of the cluster's brokers, or all.
     - `when`: always, or only while a throttle is in force.
     - `user`: whose connections to other brokers pass; None: everybody's on this machine.
+    - `tls`, `upstream_tls`: as an ingress has them, for the leader's side. The follower's side passes TLS as it is.
     """
 
     port: Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
@@ -158,6 +177,8 @@ class CaptureTable(msgspec.Struct, frozen=True, kw_only=True):
     user: (
         Annotated[str, Meta(pattern=r"^[a-z0-9_][a-z0-9_.-]{0,31}\Z", description="a user's name or number")] | None
     ) = None
+    tls: ServerTlsTable | None = None
+    upstream_tls: ClientTlsTable | None = None
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +209,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     fetch_request_max_bytes: PositiveInt = DEFAULT_FETCH_SIZE_LIMIT
     drain_seconds: Seconds = 10.0
     connect_timeout_seconds: PositiveSeconds = 5.0
+    tls_handshake_seconds: PositiveSeconds = 10.0
     client: tuple[ClientLimitTable, ...] = ()
 
 
@@ -282,6 +304,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     admin: Admin = Admin()
     cluster: Cluster | None = None
     capture: CaptureTable | None = None
+    tls: SidecarTlsTable | None = None
     quota: Quota = Quota()
     fetch: Fetch = Fetch()
     limits: Limits = Limits()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ssl
+
 from protocol.errors import ProtocolError
 from protocol.framing import BecameOpaque, Undecoded
-from proxy.log import EventLog, innermost_frame
+from proxy.log import EventLog, innermost_frame, os_error_reason
 from proxy.relay.fetch_memory import Why
 from proxy.relay.stats import RelayStats
 
@@ -27,12 +29,19 @@ class LinkReports:
         self._log.fault(event, self._client, side=self._stats.side, kept_bytes=kept_bytes)
 
     def failed(self, error: Exception, *, by_client: bool) -> None:
-        """Report that one direction broke: by a peer's bytes, or by a bug. A connection that was lost is neither."""
+        """Report that one direction broke: by a peer's bytes, or by a bug. A connection that was lost is neither.
+
+        In TLS 1.3 a peer may refuse a certificate when this end has done its handshake already.
+        """
         stats, log = self._stats, self._log
         if isinstance(error, ProtocolError):
             sent_by, name = ("client", self._client) if by_client else ("upstream", self._upstream)
             stats.protocol_errors[error.kind] += 1
             log.fault("protocol_error", name, side=stats.side, kind=error.kind, sent_by=sent_by, reason=str(error))
+        elif isinstance(error, ssl.SSLError):
+            stats.protocol_errors["tls"] += 1
+            ends = f"{self._client} and {self._upstream}"
+            log.fault("tls_broken", ends, side=stats.side, reason=os_error_reason(error))
         elif not isinstance(error, OSError):
             stats.relay_errors += 1
             log.error("relay_error", side=stats.side, error=repr(error), at=innermost_frame(error))

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from proxy.config.address import Address
@@ -13,11 +14,16 @@ from proxy.relay.connect import connect, set_options
 from proxy.relay.link import Link
 from proxy.relay.replica_sources import ReplicaSources
 from proxy.relay.side import Side
-from proxy.relay.transport import TcpTransport
+from proxy.relay.tls_transport import TlsTransport
+from proxy.relay.transport import TcpTransport, Transport
+from proxy.tls.ends import TlsClient, TlsServer
+from proxy.tls.results import HandshakeFailed
 
 _BACKLOG: Final = 1024
 _ACCEPTS_IN_A_ROW: Final = 2  # in one turn of the loop: each costs up to half a millisecond
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
+
+_Ends = tuple[Transport, Transport]  # a client's connection, and the one to its upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +33,13 @@ class Upstream:
     `peer` is the upstream broker's id on an egress route. It is None on the ingress: there each fetch names its
     replica.
     `mark` is set on the connection (SO_MARK), so that no capture leads it back; None where nothing is captured.
+    `tls` is used with it; None: none.
     """
 
     address: Address
     peer: int | None = None
     mark: int | None = None
+    tls: TlsClient | None = None
 
     def __str__(self) -> str:
         return str(self.address)
@@ -42,6 +50,7 @@ class Listener:
 
     - `upstream` is the same for all, or is asked for each connection; where it has none, the connection is closed.
     - `sources` judges whether a client is a replica. None: every client that claims to be one is believed.
+    - `tls` is used with clients; None: none. TLS that is not ended here passes as it is.
     - With port 0 a free one is chosen; `address` then has it.
     """
 
@@ -51,15 +60,17 @@ class Listener:
         listen: Address,
         upstream: Upstream | Callable[[socket.socket], Upstream | None],
         sources: ReplicaSources | None = None,
+        tls: TlsServer | None = None,
     ) -> None:
         self.relay = relay
         self.address = listen
         self.upstream = upstream
         self.sources = sources
+        self.tls = tls
         self.links: set[Link] = set()
         """The links that move bytes now."""
         self._socket: socket.socket | None = None
-        self._connecting: dict[asyncio.Task[socket.socket], tuple[socket.socket, str, Upstream]] = {}
+        self._connecting: dict[asyncio.Task[_Ends], tuple[socket.socket, str, Upstream]] = {}
         self._resume: asyncio.TimerHandle | None = None
         self._draining = False
         self._empty = asyncio.Event()
@@ -139,11 +150,12 @@ class Listener:
                 client.close()
                 continue
             client.setblocking(False)
+            host = str(address[0])
             self.relay.stats.connections += 1
             self.relay.stats.connections_accepted += 1
             self._empty.clear()
-            task = asyncio.get_running_loop().create_task(self._connect(upstream))
-            self._connecting[task] = client, str(address[0]), upstream
+            task = asyncio.get_running_loop().create_task(self._connect(client, host, upstream))
+            self._connecting[task] = client, host, upstream
             task.add_done_callback(self._connected)
 
     def _pause_accepting(self, error: OSError) -> None:
@@ -160,11 +172,34 @@ class Listener:
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
-    async def _connect(self, upstream: Upstream) -> socket.socket:
+    async def _connect(self, client: socket.socket, host: str, upstream: Upstream) -> _Ends:
+        near, tls = await self._meet(client, host, upstream)
+        try:
+            if tls is None:
+                return near, TcpTransport(await self._reach(upstream))
+            open_socket = partial(self._reach, upstream)
+            return near, await self.relay.handshakes.connect(open_socket, upstream.address, tls)
+        except BaseException:
+            if isinstance(near, TlsTransport):
+                near.close()  # the client's own socket, which `_connected` closes, is no longer this one
+            raise
+
+    async def _meet(self, client: socket.socket, host: str, upstream: Upstream) -> tuple[Transport, TlsClient | None]:
+        """Return a client's connection, and how TLS is used with the upstream."""
+        tls, handshakes = self.tls, self.relay.handshakes
+        if tls is not None and not tls.takes_plaintext:
+            return await handshakes.accept(client, tls, host), upstream.tls
+        speaks_tls = (tls is not None or upstream.tls is not None) and await handshakes.speaks_tls(client)
+        if tls is not None and speaks_tls:
+            return await handshakes.accept(client, tls, host), upstream.tls
+        set_options(client)
+        return TcpTransport(client), None if speaks_tls else upstream.tls
+
+    async def _reach(self, upstream: Upstream) -> socket.socket:
         async with asyncio.timeout(self.relay.connect_seconds):
             return await connect(upstream.address, upstream.mark)
 
-    def _connected(self, task: asyncio.Task[socket.socket]) -> None:
+    def _connected(self, task: asyncio.Task[_Ends]) -> None:
         """Begin to relay. If the upstream is down, the client is closed at once and can try again."""
         client, client_host, upstream = self._connecting.pop(task)
         if task.cancelled():
@@ -173,15 +208,16 @@ class Listener:
             return
         error = task.exception()
         if error is not None:
-            self._report_failure(error, client_host, upstream)
+            if not isinstance(error, HandshakeFailed):  # which is reported
+                self._report_failure(error, client_host, upstream)
             client.close()
             self._count_closed()
             return
-        set_options(client)
+        near, far = task.result()
         link = Link(
             self.relay,
-            TcpTransport(client),
-            TcpTransport(task.result()),
+            near,
+            far,
             upstream.peer,
             sources=self.sources,
             client_host=client_host,

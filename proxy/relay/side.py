@@ -15,9 +15,11 @@ from protocol.steps import Steps
 from proxy.log import EventLog
 from proxy.relay.buffers import BufferPool
 from proxy.relay.fetch_memory import FetchMemory
+from proxy.relay.handshakes import Handshakes
 from proxy.relay.outcomes import RequestGate
 from proxy.relay.stats import RelayStats
 from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
+from proxy.tls.stats import TlsStats
 from quota.fetch.decisions import Decision
 
 CONNECT_SECONDS: Final = 5.0
@@ -65,12 +67,20 @@ class Holder(Protocol):
         """Decide about the held request again."""
 
 
+class GatedLink(Holder, Protocol):
+    """A link whose requests a gate may hold."""
+
+    @property
+    def session_end(self) -> float:
+        """Until when a request may be held (clock seconds), for the client's SASL session ends soon after."""
+
+
 @dataclass(eq=False, slots=True)
 class Side:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
 
-    `pool`, `fetch_memory` and `turns` may be shared by both sides. `fetch_size_limit` (bytes), `connect_seconds` and
-    `new_gate`, which makes what may hold a link's other requests, count for new connections.
+    `pool`, `fetch_memory`, `turns` and `tls` may be shared by both sides. `fetch_size_limit` (bytes), `connect_seconds`
+    and `new_gate`, which makes what may hold a link's other requests, count for new connections.
     """
 
     throttle: SideThrottle
@@ -82,10 +92,13 @@ class Side:
     fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
     connect_seconds: float = CONNECT_SECONDS
     turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
-    new_gate: Callable[[Holder], RequestGate] | None = None
+    new_gate: Callable[[GatedLink], RequestGate] | None = None
+    tls: TlsStats = field(default_factory=TlsStats)
     held: HeldFetches = field(init=False)
+    handshakes: Handshakes = field(init=False)
 
     def __post_init__(self) -> None:
+        self.handshakes = Handshakes(self.stats.side, self.tls, self.log, self.clock)
         self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line)
 
     def replan_held(self) -> None:

@@ -56,7 +56,8 @@ class RelayStats:
     protocol_errors: Counter[str] = field(default_factory=Counter)
     """Connections closed because of a peer's bytes, by `ProtocolError.kind`.
 
-    Two more kinds are `fetch_memory` (too little memory) and `fetch_stalled` (the rest of a fetch did not come).
+    More kinds are `fetch_memory` (too little memory), `fetch_stalled` (the rest of a fetch did not come) and `tls` (it
+    broke after the handshake).
     """
     upstream_failures: Counter[str] = field(default_factory=Counter)
     """Connections that the upstream did not accept: `refused`, `timeout`, `unreachable`."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import aiohttp
 import msgspec
 
-from proxy.admin.fleet import Target
+from proxy.admin.fleet import Target, bearer
 from proxy.config.address import Address
 from proxy.config.reader import ConfigError
 from proxy.log import EventLog, innermost_frame
@@ -60,7 +60,7 @@ class Exchange:
     """Shares the rates of `users` with other sidecars.
 
     `targets` tells where these are; `clock` gives monotonic seconds. `first_number` is larger than in any earlier life
-    of this sidecar: requests are numbered from there on.
+    of this sidecar: requests are numbered from there on. `token` opens the others' admin HTTP.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Exchange:
         log: EventLog,
         clock: Callable[[], float] = time.monotonic,
         first_number: int | None = None,
+        token: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.own_id = own_id
         self.roll = Roll(own_id, clock)
@@ -83,6 +84,7 @@ class Exchange:
         self._find_targets = targets
         self._log = log
         self._clock = clock
+        self._token = token
         self._number = int(time.time() * 1000) if first_number is None else first_number
         self._targets: Sequence[Target] = ()
         self._looked_at = -LOOK_SECONDS
@@ -291,7 +293,8 @@ class Exchange:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
             self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
         body: Any = msgspec.json.encode(request)
-        async with self._session.post(f"http://{admin}/v1/shares", data=body, allow_redirects=False) as response:
+        url, headers = f"http://{admin}/v1/shares", bearer(self._token())
+        async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             if response.status != 200:
                 raise ValueError(f"it answers with {response.status}")
             text = await response.content.read(MOST_BYTES)

@@ -18,6 +18,7 @@ from cli.main import main
 from cli.version import __version__
 from proxy.config.load import parse_config
 from tests.cli.commands import GOOD, config, failing
+from tests.fakes.pki import Authority
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 PROJECT = Path(__file__).parents[2]
@@ -30,10 +31,14 @@ def test_weir_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"weir {__version__}\n"
 
 
+def test_weir_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Usage: weir" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "weir --help"),
         (["throttle"], "weir throttle --help"),
         (["report"], "weir report --help"),
         (["plan", "--brokers", "9" * 400], "--brokers"),
@@ -180,11 +185,26 @@ def test_check_throttle_that_throttles_nothing_is_noted(
 
 
 def test_check_admin_that_others_reach_is_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["check", "--config", config(tmp_path, f'{GOOD}\n[admin]\nlisten = "0.0.0.0:9690"')]) == 0
-    assert capsys.readouterr().err == (
-        "note: admin.listen is 0.0.0.0:9690, which is no loopback address: the admin server has no authentication, and"
-        " whoever reaches it can change the throttle.\n"
+    assert (
+        main(
+            ["check", "--config", config(tmp_path, f'{GOOD}\n[admin]\nlisten = "0.0.0.0:9690"\nwithout_tokens = true')]
+        )
+        == 0
     )
+    assert capsys.readouterr().err == (
+        "note: admin.listen is 0.0.0.0:9690, and admin.without_tokens is set: whoever reaches it can change the"
+        " throttle.\n"
+    )
+
+
+def test_check_tls_that_hides_the_followers_side_is_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    issued = Authority(tmp_path / "keys").issue("broker-1.test")
+    tls = f'[ingress.tls]\ncertificate = "{issued.certificate}"\nkey = "{issued.key}"\n\n[[egress]]'
+    assert main(["check", "--config", config(tmp_path, GOOD.replace("[[egress]]", tls))]) == 0
+    shown = capsys.readouterr()
+    assert "  ingress  127.0.0.1:9501 -> 127.0.0.1:9201, TLS ends here\n" in shown.out
+    assert "connections of peer 2: they pass as they are, and no quota counts them" in shown.err
+    assert 'kept_at = "leaders"' in shown.err
 
 
 # demo

@@ -7,10 +7,11 @@ import contextlib
 import logging
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,6 +24,7 @@ from proxy.relay.buffers import BufferPool
 from proxy.relay.listener import Listener, Upstream
 from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
+from proxy.tls.ends import TlsClient, TlsServer
 from quota.fetch.decisions import Decision, Forward, Hold
 from tests.protocol.wire import request, response
 
@@ -136,6 +138,8 @@ async def round_trip(client: Peer, broker: Peer, correlation_id: int) -> None:
     await client.expect(response(correlation_id))
 
 
+AnyPeer = TypeVar("AnyPeer", bound=Peer)
+
 Scripted = Decision | Exception | Callable[[FetchRequest], Decision]
 
 
@@ -247,6 +251,8 @@ class Relaying:
         self.throttle = throttle
         self.log = log
         self.broker = broker
+        self.later = 0.0
+        """Seconds that the relay's clock is ahead."""
         self.listener: Listener
         self._peers: list[Peer] = []
 
@@ -258,7 +264,7 @@ class Relaying:
     async def client(self) -> Peer:
         """A client's connection to the relay, which the broker has not taken yet."""
         connection = socket.socket()
-        peer = self._keep(connection)
+        peer = self.keep(Peer(connection))
         await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self.listener.address.port))
         return peer
 
@@ -266,7 +272,7 @@ class Relaying:
         """The broker's end of the next connection."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             connection, _ = await asyncio.get_running_loop().sock_accept(self.broker)
-        return self._keep(connection)
+        return self.keep(Peer(connection))
 
     async def connect(self, data: bytes = b"") -> tuple[Peer, Peer]:
         """A client and its connection's end at the broker; `data` went from the one to the other."""
@@ -297,8 +303,8 @@ class Relaying:
             peer.close()
         self.broker.close()
 
-    def _keep(self, connection: socket.socket) -> Peer:
-        peer = Peer(connection)
+    def keep(self, peer: AnyPeer) -> AnyPeer:
+        """Close this one, too, at the end."""
         self._peers.append(peer)
         return peer
 
@@ -326,7 +332,12 @@ async def start_listener(relay: Side, listen: Address, upstream: Address, peer: 
 
 @contextlib.asynccontextmanager
 async def relaying(
-    peer: int | None = None, *, fetch_size_limit: int = 100 * 2**20, connect_seconds: float = 5.0
+    peer: int | None = None,
+    *,
+    fetch_size_limit: int = 100 * 2**20,
+    connect_seconds: float = 5.0,
+    tls: TlsServer | None = None,
+    upstream_tls: TlsClient | None = None,
 ) -> AsyncIterator[Relaying]:
     """Run a relay; at the end all it borrowed is back, all it counted is closed, and the relay itself had no bug."""
     broker = socket.create_server(("127.0.0.1", 0))
@@ -340,9 +351,12 @@ async def relaying(
             pool,
             fetch_size_limit=fetch_size_limit,
             connect_seconds=connect_seconds,
+            clock=lambda: time.monotonic() + running.later,
         )
         running = Relaying(relay, pool, throttle, broker, lines)
-        running.listener = await start_listener(relay, Address("127.0.0.1", 0), running.upstream, peer)
+        upstream = Upstream(running.upstream, peer, tls=upstream_tls)
+        running.listener = Listener(relay, Address("127.0.0.1", 0), upstream, tls=tls)
+        await running.listener.start()
         try:
             yield running
             assert relay.stats.relay_errors == 0, lines.of("relay_error")

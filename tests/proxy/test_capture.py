@@ -4,17 +4,25 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy.capture.capture import Capture
 from proxy.capture.nftables import NftError
+from proxy.config.address import Address
+from proxy.config.load import parse_config
+from proxy.config.route_keys import RouteKeys
 from proxy.config.tables import CaptureTable
 from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
+from proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
 from quota.settings import SideName
+from tests.fakes.pki import Authority
 from tests.fakes.relaying import ScriptedThrottle, logged
+from tests.fakes.servers import serving
+from tests.protocol.wire import request, response
 
 BROKERS = {1: frozenset({ip_address("10.0.0.1")}), 2: frozenset({ip_address("10.0.0.2")})}
 
@@ -51,12 +59,15 @@ class Dropped:
 
 
 @contextlib.asynccontextmanager
-async def capturing(**settings: Any) -> AsyncIterator[tuple[Capture, FakeFilter, Dropped]]:
+async def capturing(
+    keys: RouteKeys | None = None, **settings: Any
+) -> AsyncIterator[tuple[Capture, FakeFilter, Dropped]]:
     packet_filter, dropped = FakeFilter(), Dropped()
     with logged() as (log, _):
         sides: tuple[SideName, SideName] = ("leader", "follower")
         relays = {side: Side(ScriptedThrottle(), RelayStats(side), log) for side in sides}
-        capture = Capture(CaptureTable(port=9092, **settings), 1, relays, log, lambda: packet_filter, dropped)
+        table = CaptureTable(**{"port": 9092, **settings})
+        capture = Capture(table, 1, relays, log, lambda: packet_filter, dropped, keys=keys)
         await capture.listen()
         capture.start()
         try:
@@ -159,3 +170,36 @@ async def test_side_that_is_not_named_is_not_captured(side: str) -> None:
         rules = "\n".join(packet_filter.told)
         assert ("add rule inet weir_1 prerouting" in rules) == (side == "leader")
         assert ("ip daddr @peers4" in rules) == (side == "follower")
+
+
+async def test_captured_connection_with_tls_is_ended_where_there_are_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    files = KeyFiles(certificate=authority.issue("localhost").together, ca=authority.ca)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(len(request(3, 0, 1))) == request(3, 0, 1)
+        writer.write(response(1))
+
+    async with serving(answer, load_server_keys(files, "required").context) as (_, port):
+        monkeypatch.setattr("proxy.capture.capture.original_destination", lambda client: Address("127.0.0.1", port))
+        monkeypatch.setattr("proxy.capture.capture.mark_of", lambda broker_id: None)  # it needs a privilege
+        lines = f'certificate = "{files.certificate}"\nca = "{files.ca}"\n'
+        keys = RouteKeys(
+            parse_config(
+                f'broker_id = 1\n[cluster]\nbootstrap_servers = "b:9092"\n[capture]\nport = {port}\n'
+                f"[capture.tls]\n{lines}"
+                'client_auth = "required"\nallowed_names = ["localhost"]\n[capture.upstream_tls]\n'
+            )
+        )
+        async with capturing(keys, port=port, sides=("leader",)) as (capture, _, _):
+            client = load_client_keys(files, checks_name=True).context
+            there = ("127.0.0.1", capture.listeners[0].address.port)
+            async with asyncio.timeout(5):
+                reader, writer = await asyncio.open_connection(*there, ssl=client, server_hostname="localhost")
+                writer.write(request(3, 0, 1))
+                assert await reader.readexactly(len(response(1))) == response(1)
+            writer.close()
+            tls = capture.listeners[0].relay.tls
+            assert tls.handshakes == {("leader", "client", "ok"): 1, ("leader", "upstream", "ok"): 1}

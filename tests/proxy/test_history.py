@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from limits.clients import Clients
 from proxy.admin.history import KEPT_SAMPLES, History, Trend
 from proxy.admin.metrics import SideSource
 from proxy.relay.stats import RelayStats
@@ -19,7 +20,8 @@ class Past:
     def __init__(self, rate: int | None = 500) -> None:
         self.clock = MovedClock(1000.0)
         self.throttle = Throttle("leader", 1, self.clock, ThrottleSettings(rate=rate))
-        self.history = History([SideSource(self.throttle, RelayStats("leader"))], self.clock)
+        clients = Clients(self.clock, lambda *fault: None)
+        self.history = History([SideSource(self.throttle, RelayStats("leader"))], clients, self.clock)
         self._lag = self.throttle.lag.asker().topic(2, b"orders")
 
     def second(self, throttled: int = 0, other: int = 0, lag: int = 0, count: int = 1) -> None:

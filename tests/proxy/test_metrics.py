@@ -153,7 +153,7 @@ async def test_metrics_counted_values_are_shown(name: str, labels: dict[str, str
 def test_metrics_every_protocol_error_that_closes_a_connection_is_shown_from_the_start() -> None:
     never = {UnsupportedVersion.kind, TooMany.kind}  # whoever decodes asks first, and what is too much passes
     assert (
-        set(KNOWN_PROTOCOL_ERRORS) - {"fetch_memory", "fetch_stalled"}
+        set(KNOWN_PROTOCOL_ERRORS) - {"fetch_memory", "fetch_stalled", "tls"}
         == {one.kind for one in ProtocolError.__subclasses__()} - never
     )
 

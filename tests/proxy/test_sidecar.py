@@ -20,9 +20,10 @@ from proxy.admin import history
 from proxy.config.address import Address
 from proxy.config.load import parse_config
 from proxy.config.tables import Admin, Config
+from proxy.listeners import ListenError
 from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY
 from proxy.relay.side import Side
-from proxy.sidecar import ListenError, Sidecar
+from proxy.sidecar import Sidecar
 from quota.throttle import Throttle
 from samples.schema import IntervalLine, LinkLine
 from tests.fakes.metadata_broker import metadata_broker
@@ -141,7 +142,7 @@ async def test_sidecar_whose_admin_others_reach_warns_once(
 ) -> None:
     config = configured(broker)
     listen = Address(host, 0)
-    async with running(msgspec.structs.replace(config, admin=Admin(listen=listen))) as weir:
+    async with running(msgspec.structs.replace(config, admin=Admin(listen=listen, without_tokens=True))) as weir:
         lines = [fields["listen"] for event, fields in events(caplog) if event == "admin_not_on_loopback"]
         assert lines == [weir.sidecar.admin_address] * warned
 

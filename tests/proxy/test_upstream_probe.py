@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from proxy.cluster import upstream_probe
 from proxy.cluster.upstream_probe import CACHE_SECONDS, UpstreamProbe
 from proxy.config.address import Address
+from proxy.tls.ends import TlsClient
+from proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
+from proxy.tls.live_keys import LiveKeys
+from tests.fakes.pki import Authority
 from tests.fakes.servers import serving
 
 Serve = Callable[[bytes], Awaitable[bytes]]
@@ -118,3 +124,20 @@ async def test_probe_several_upstreams_names_those_that_fail() -> None:
     async with upstream(kafka) as good, upstream(closes) as bad:
         failures = await UpstreamProbe([good.address, bad.address]).failures()
     assert [str(bad.address) in failure for failure in failures] == [True]
+
+
+@pytest.mark.parametrize("name", ["localhost", "somebody.test"])
+async def test_probe_uses_the_keys_of_an_upstream_with_tls_and_says_why_it_cannot(tmp_path: Path, name: str) -> None:
+    authority = Authority(tmp_path)
+    files = KeyFiles(certificate=authority.issue("localhost").together, ca=authority.ca)
+    server = load_server_keys(files, "required").context
+    served = Upstream(kafka)
+    async with serving(served.accepted, server) as (_, port):
+        address = Address("127.0.0.1", port)
+        client = TlsClient(LiveKeys("tls", files, partial(load_client_keys, files, checks_name=True)), name)
+        failures = await UpstreamProbe([address], tls={address: client}).failures()
+        if name == "localhost":
+            assert failures == [] and len(served.received) == 1
+        else:
+            [failure] = failures
+            assert "cannot be reached: TLS failed: hostname mismatch" in failure

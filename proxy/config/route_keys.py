@@ -1,0 +1,102 @@
+"""What TLS each route uses, with its keys loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from proxy.config.address import Address
+from proxy.config.reader import ConfigError, join
+from proxy.config.tables import CaptureTable, Config, Egress, Ingress
+from proxy.config.tls import (
+    ClientTlsTable,
+    ServerTlsTable,
+    SidecarTlsTable,
+    check_server_tls,
+    check_sidecar_tls,
+    upstream_files,
+)
+from proxy.tls.ends import TlsClient, TlsServer
+from proxy.tls.keys import KeyFiles, Keys, KeysError, load_client_keys, load_server_keys
+from proxy.tls.live_keys import LiveKeys
+
+RouteTls = tuple[TlsServer | None, TlsClient | None]
+"""What is used with those who connect to a listener, and with its upstream."""
+
+_NO_TLS: RouteTls = (None, None)
+
+
+class RouteKeys:
+    """The keys of all routes. Making it reads files, and raises ConfigError for what cannot be used."""
+
+    def __init__(self, config: Config) -> None:
+        self.all_keys: list[LiveKeys] = []
+        """Each once, to be watched."""
+        self._sidecar: tuple[TlsServer, TlsClient] | None = None
+        if config.tls is not None:
+            check_sidecar_tls(config.tls)
+            self._sidecar = self._between_sidecars(config.tls)
+        self._mode = "off" if config.tls is None else config.tls.mode
+        self.ingress = [self._route(route, f"ingress[{index}]") for index, route in enumerate(config.ingress)]
+        self.egress = [self._route(route, f"egress[{index}]") for index, route in enumerate(config.egress)]
+        self.captured_ingress, self.captured_egress = _NO_TLS, _NO_TLS
+        if config.capture is not None:
+            self.captured_ingress = self._route(config.capture, "capture")
+            if self._sidecar is not None:
+                self.captured_egress = (None, self._sidecar[1])
+
+    def with_brokers(self, upstreams: Sequence[Address]) -> dict[Address, TlsClient]:
+        """Return what is used with the upstreams of the ingress routes, which are `upstreams`, where TLS is."""
+        pairs = zip(upstreams, self.ingress, strict=True)
+        return {address: client for address, (_, client) in pairs if client is not None}
+
+    def _route(self, route: Ingress | Egress | CaptureTable, path: str) -> RouteTls:
+        mode = None if isinstance(route, CaptureTable) else route.sidecar_tls
+        if mode is not None and self._sidecar is None:
+            raise ConfigError(join(path, "sidecar_tls"), "needs [tls]: the keys between sidecars")
+        if route.tls is not None:
+            return self._ended(route.tls, route.upstream_tls, path, is_ingress=not isinstance(route, Egress))
+        if route.upstream_tls is not None:
+            reason = f"needs {path}.tls: else whoever connects without TLS would be a broker for the upstream"
+            raise ConfigError(join(path, "upstream_tls"), reason)
+        if self._sidecar is None or mode == "off":
+            return _NO_TLS
+        server, client = self._sidecar
+        requires = (mode or self._mode) == "require"
+        if isinstance(route, Egress):
+            return None, TlsClient(client.keys, allowed_names=client.allowed_names, falls_back=not requires)
+        return TlsServer(server.keys, server.allowed_names, takes_plaintext=not requires), None
+
+    def _ended(
+        self, table: ServerTlsTable, upstream: ClientTlsTable | None, path: str, *, is_ingress: bool
+    ) -> RouteTls:
+        """Return what a route uses that ends TLS itself: with the broker's own key, or with one of its peer's name."""
+        field = join(path, "tls")
+        check_server_tls(table, upstream, field)
+        keys = self._load(field, table.files, partial(load_server_keys, table.files, table.client_auth))
+        server = TlsServer(keys, table.allowed_names)
+        if upstream is None:
+            return server, None
+        field = join(path, "upstream_tls")
+        files = upstream_files(table, upstream)
+        name = upstream.server_name
+        client_keys = self._load(field, files, partial(load_client_keys, files, checks_name=name != ""))
+        if name is None and is_ingress:
+            # the listener has the broker's own certificate, with the name that the broker has
+            name = next((own for own in keys.keys.names if "*" not in own), None)
+        return server, TlsClient(client_keys, name or None)
+
+    def _between_sidecars(self, table: SidecarTlsTable) -> tuple[TlsServer, TlsClient]:
+        files, names = table.files, table.allowed_names
+        is_optional = table.mode == "prefer"
+        server = self._load("tls", files, partial(load_server_keys, files, "required"))
+        client = self._load("tls", files, partial(load_client_keys, files, checks_name=False))
+        return TlsServer(server, names, is_optional), TlsClient(client, None, names, is_optional)
+
+    def _load(self, field: str, files: KeyFiles, load: Callable[[], Keys]) -> LiveKeys:
+        try:
+            keys = LiveKeys(field, files, load)
+        except KeysError as error:
+            raise ConfigError(join(field, error.field), error.reason) from error
+        self.all_keys.append(keys)
+        return keys

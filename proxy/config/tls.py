@@ -1,0 +1,131 @@
+"""The tables with keys: TLS with followers, with brokers, and between sidecars."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from proxy.config.reader import ConfigError, join
+from proxy.tls.keys import ClientAuth, KeyFiles, LeastVersion
+
+KeyPath = Annotated[str, Meta(min_length=1, description="a path")]
+NamePattern = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9._:*@ -]{1,253}\Z",
+        description='a name in a certificate, or a pattern such as "*.kafka.internal"',
+    ),
+]
+SidecarTlsMode = Literal["off", "prefer", "require"]
+
+
+class KeyTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Files with a key and its certificate, and with the certificates that are trusted (`ca`).
+
+    PEM: `certificate`, with the key in it or in `key`. PKCS12: `keystore`. `password_file` is for a locked key.
+    """
+
+    certificate: KeyPath | None = None
+    key: KeyPath | None = None
+    keystore: KeyPath | None = None
+    password_file: KeyPath | None = None
+    ca: KeyPath | None = None
+    least_version: LeastVersion = "1.3"
+
+    @property
+    def files(self) -> KeyFiles:
+        """The files as they are loaded."""
+        return KeyFiles(
+            certificate=self.certificate,
+            key=self.key,
+            keystore=self.keystore,
+            password_file=self.password_file,
+            ca=self.ca,
+            least_version=self.least_version,
+        )
+
+
+class ServerTlsTable(KeyTable, frozen=True, kw_only=True):
+    """TLS with those who connect to a listener, who take the sidecar for the broker.
+
+    `client_auth` means what Kafka's `ssl.client.auth` means. `allowed_names` are those of the brokers.
+    """
+
+    client_auth: ClientAuth = "none"
+    allowed_names: tuple[NamePattern, ...] | None = None
+
+
+class ClientTlsTable(KeyTable, frozen=True, kw_only=True):
+    """TLS with an upstream. What is left out is as in the table `tls` beside it: the same key, the same `ca`.
+
+    `server_name` is the name that the upstream's certificate has to have; "" takes any.
+    """
+
+    server_name: str | None = None
+
+
+class SidecarTlsTable(KeyTable, frozen=True, kw_only=True):
+    """TLS between sidecars, around what their brokers speak. `allowed_names` are those in sidecars' certificates."""
+
+    allowed_names: tuple[NamePattern, ...] = ()
+    mode: Literal["prefer", "require"] = "prefer"
+
+
+def check_server_tls(table: ServerTlsTable, upstream: ClientTlsTable | None, path: str) -> None:
+    """Check a route's two tables; ConfigError names the field."""
+    _check_files(table, path)
+    _check_has_certificate(table, path)
+    if table.client_auth != "none" and table.ca is None:
+        raise ConfigError(join(path, "ca"), "is missing: it says whose certificates are trusted")
+    if table.allowed_names is not None and table.client_auth != "required":
+        raise ConfigError(join(path, "allowed_names"), 'needs client_auth = "required": else there may be no name')
+    if upstream is None:
+        return
+    upstream_path = path.removesuffix("tls") + "upstream_tls"
+    _check_files(upstream, upstream_path)
+    if upstream.ca is None and table.ca is None:
+        raise ConfigError(join(upstream_path, "ca"), "is missing: it says whose certificates are trusted")
+    if table.client_auth != "required" and upstream.files.has_certificate:
+        reason = f'needs {path} client_auth = "required": else whoever connects would be a broker for the upstream'
+        raise ConfigError(upstream_path, reason)
+    if table.client_auth == "required" and not table.allowed_names:
+        reason = "is missing: for the upstream all who pass are this broker, so name the certificates of brokers"
+        raise ConfigError(join(path, "allowed_names"), reason)
+
+
+def upstream_files(table: ServerTlsTable, upstream: ClientTlsTable) -> KeyFiles:
+    """Return what is used with an upstream: its own files, and what is left out from the listener's."""
+    own = upstream.files
+    ca = own.ca or table.ca
+    if own.has_certificate or table.client_auth != "required":
+        return msgspec.structs.replace(upstream, ca=ca).files
+    return msgspec.structs.replace(table, ca=ca, least_version=upstream.least_version).files
+
+
+def check_sidecar_tls(table: SidecarTlsTable, path: str = "tls") -> None:
+    """Check `[tls]`; ConfigError names the field."""
+    _check_files(table, path)
+    _check_has_certificate(table, path)
+    if table.ca is None:
+        raise ConfigError(join(path, "ca"), "is missing: it says whose certificates are trusted")
+    if not table.allowed_names:
+        reason = 'is missing: it has the names in the certificates of sidecars ("*": all that the ca has signed)'
+        raise ConfigError(join(path, "allowed_names"), reason)
+
+
+def _check_has_certificate(table: KeyTable, path: str) -> None:
+    if not table.files.has_certificate:
+        raise ConfigError(join(path, "certificate"), "is missing, and so is keystore: TLS needs a key")
+
+
+def _check_files(table: KeyTable, path: str) -> None:
+    for field, needed in _TOGETHER:
+        if getattr(table, field) is not None and not any(getattr(table, other) for other in needed):
+            raise ConfigError(join(path, field), f"needs {' or '.join(needed)} beside it")
+    if table.keystore is not None and table.certificate is not None:
+        raise ConfigError(join(path, "keystore"), "cannot be used with certificate: give one of the two")
+
+
+_TOGETHER: Final = (("key", ("certificate",)), ("password_file", ("certificate", "keystore")))

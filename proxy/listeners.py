@@ -1,0 +1,68 @@
+"""The listeners of a sidecar: one for each route of its configuration."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from proxy.config.address import Address
+from proxy.config.route_keys import RouteKeys
+from proxy.config.tables import Config
+from proxy.log import os_error_reason
+from proxy.relay.listener import Listener, Upstream
+from proxy.relay.replica_sources import ReplicaSources
+from proxy.relay.side import Side
+from quota.settings import SideName
+
+
+class ListenError(Exception):
+    """An address cannot be listened on. `field` is its path in the configuration, `reason` says why."""
+
+    def __init__(self, field: str, address: Address, reason: str) -> None:
+        super().__init__(field, address, reason)
+        self.field = field
+        self.address = address
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.field}: cannot listen on {self.address}: {self.reason}"
+
+
+def new_listeners(
+    config: Config, keys: RouteKeys, relays: Mapping[SideName, Side], clock: Callable[[], float]
+) -> Iterator[tuple[str, Listener]]:
+    """Yield a listener for each route, which does not listen yet, with the route's path in the configuration."""
+    for index, (ingress, (server, client)) in enumerate(zip(config.ingress, keys.ingress, strict=True)):
+        sources = ReplicaSources(ingress.replicas_from, clock)
+        upstream = Upstream(ingress.upstream, tls=client)
+        yield f"ingress[{index}]", Listener(relays["leader"], ingress.listen, upstream, sources, server)
+    for index, (egress, (server, client)) in enumerate(zip(config.egress, keys.egress, strict=True)):
+        upstream = Upstream(egress.upstream, egress.peer, tls=client)
+        yield f"egress[{index}]", Listener(relays["follower"], egress.listen, upstream, None, server)
+
+
+def route_status(listener: Listener) -> dict[str, Any]:
+    """Return a listener as the status and the log show it."""
+    upstream = listener.upstream if isinstance(listener.upstream, Upstream) else None
+    route: dict[str, Any] = {
+        "side": listener.relay.stats.side,
+        "listen": str(listener.address),
+        "upstream": "captured" if upstream is None else str(upstream),
+    }
+    if listener.tls is not None:
+        route["tls"] = "taken" if listener.tls.takes_plaintext else "required"
+    if upstream is not None and upstream.tls is not None:
+        route["upstream_tls"] = "preferred" if upstream.tls.falls_back else "required"
+    if upstream is not None and upstream.peer is not None:
+        route["peer"] = upstream.peer
+    return route
+
+
+@contextlib.contextmanager
+def named(table: str, address: Address) -> Iterator[None]:
+    """Turn an OSError into a ListenError of the table's `listen`."""
+    try:
+        yield
+    except OSError as error:
+        raise ListenError(f"{table}.listen", address, os_error_reason(error)) from error

@@ -1,0 +1,209 @@
+"""A connection with TLS.
+
+OpenSSL reads from the socket itself, so records are decrypted straight into the relay's buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from protocol.response_scanner import Buffer
+
+_RECORD_SIZE: Final = 2**14  # the most that one TLS record carries: smaller buffers are sent together
+
+
+class TlsTransport:
+    """A `Transport` over a TLS connection whose handshake is done.
+
+    - OpenSSL may hold a part of a record that the socket no longer shows, so who watches is called for that, too.
+    - A key update (TLS 1.3) may have a read wait until something can be sent, or a send until something is read.
+    - A send that could not be finished has to be repeated with the same first bytes, as pumps do.
+    - An end without TLS's own farewell counts as an end: Kafka's frames show whether one is cut off.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_descriptor",
+        "_has_ended",
+        "_is_drained",
+        "_loop",
+        "_loop_tells_again",
+        "_on_read",
+        "_on_send",
+        "_read_waits_for_send",
+        "_reread",
+        "_send_waits_for_read",
+        "connection",
+    )
+
+    def __init__(self, connection: ssl.SSLSocket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.connection = connection
+        self._descriptor = connection.fileno()
+        self._loop_tells_again = isinstance(self._loop, asyncio.SelectorEventLoop)
+        self._is_drained = False  # whether nothing was left to be read, when last seen
+        self._has_ended = False
+        self._ahead = b""  # read by `is_gone`
+        self._on_read: Callable[[], None] | None = None
+        self._on_send: Callable[[], None] | None = None
+        self._read_waits_for_send = False
+        self._send_waits_for_read = False
+        self._reread: asyncio.Handle | None = None
+
+    @property
+    def tells_again(self) -> bool:
+        """Only where all was read that OpenSSL had: the loop sees nothing but the socket."""
+        return self._loop_tells_again and self._is_drained
+
+    def receive_into(self, buffer: memoryview, size: int = 0, /) -> int:
+        """Decrypt as many records as there are and as fit."""
+        if self._has_ended:
+            return 0
+        wanted = size or len(buffer)
+        received = 0
+        if self._ahead:
+            received = len(self._ahead)
+            buffer[:received] = self._ahead
+            self._ahead = b""
+        self._is_drained = False
+        while received < wanted:
+            try:
+                count = self.connection.recv_into(buffer[received:wanted])
+            except ssl.SSLWantReadError:
+                self._is_drained = True
+                break
+            except ssl.SSLWantWriteError:
+                self._wait_for_send()
+                break
+            except OSError:
+                if received:
+                    break  # what came before is whole; the next call meets the error again
+                raise
+            if not count:
+                self._has_ended = True
+                return received
+            received += count
+        if not received:
+            raise BlockingIOError
+        return received
+
+    def send(self, data: Buffer, /) -> int:
+        """Encrypt all of `data` and send it, or as much as the socket takes and a record more."""
+        try:
+            return self.connection.send(data)
+        except ssl.SSLWantWriteError:
+            raise BlockingIOError from None
+        except ssl.SSLWantReadError:
+            self._send_waits_for_read = True
+            raise BlockingIOError from None
+
+    def send_many(self, data: Sequence[Buffer], /) -> int:
+        """Send the first buffer, or the first few together in one record."""
+        if len(data[0]) >= _RECORD_SIZE:
+            return self.send(data[0])
+        together = bytearray()
+        for buffer in data:
+            together += buffer
+            if len(together) >= _RECORD_SIZE:
+                break
+        return self.send(memoryview(together))
+
+    def finish(self) -> None:
+        """Send a FIN. TLS's own farewell would end the other direction as well."""
+        socket.socket.shutdown(self.connection, socket.SHUT_WR)
+
+    def is_gone(self) -> bool:
+        """Read one byte ahead."""
+        if self._ahead or self._has_ended:
+            return self._has_ended
+        try:
+            self._ahead = self.connection.recv(1)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except OSError:
+            return True
+        self._has_ended = not self._ahead
+        return self._has_ended
+
+    def watch_reads(self, callback: Callable[[], None]) -> None:
+        """Watch the socket, and tell at once of what OpenSSL has already."""
+        self._on_read = callback
+        self._loop.add_reader(self._descriptor, self._readable)
+        if (self._ahead or self.connection.pending()) and self._reread is None:
+            self._reread = self._loop.call_soon(self._read_again)
+
+    def unwatch_reads(self) -> None:
+        """Stop watching. Does nothing where nobody watches."""
+        self._on_read = None
+        if self._reread is not None:
+            self._reread.cancel()
+            self._reread = None
+        if self._read_waits_for_send:
+            self._read_waits_for_send = False
+            if self._on_send is None:
+                self._loop.remove_writer(self._descriptor)
+        if not self._send_waits_for_read:
+            self._loop.remove_reader(self._descriptor)
+
+    def watch_sends(self, callback: Callable[[], None]) -> None:
+        """Watch the socket: for room, or for what a key update has a send wait for."""
+        self._on_send = callback
+        if self._send_waits_for_read:
+            self._loop.add_reader(self._descriptor, self._readable)
+        else:
+            self._loop.add_writer(self._descriptor, self._writable)
+
+    def unwatch_sends(self) -> None:
+        """Stop watching. Does nothing where nobody watches."""
+        self._on_send = None
+        if self._send_waits_for_read:
+            self._send_waits_for_read = False
+            if self._on_read is None:
+                self._loop.remove_reader(self._descriptor)
+        if not self._read_waits_for_send:
+            self._loop.remove_writer(self._descriptor)
+
+    def close(self) -> None:
+        """Say farewell if that can be done at once, and close the socket."""
+        if self._reread is not None:
+            self._reread.cancel()
+        self._on_read = self._on_send = None
+        with contextlib.suppress(OSError, ValueError):
+            self.connection.unwrap()
+        self.connection.close()
+
+    def _wait_for_send(self) -> None:
+        self._is_drained = True
+        self._read_waits_for_send = True
+        self._loop.add_writer(self._descriptor, self._writable)
+
+    def _readable(self) -> None:
+        if self._send_waits_for_read:
+            self._send_waits_for_read = False
+            if self._on_read is None:
+                self._loop.remove_reader(self._descriptor)
+            if self._on_send is not None:
+                self._loop.add_writer(self._descriptor, self._writable)
+                self._on_send()
+        if self._on_read is not None:
+            self._on_read()
+
+    def _writable(self) -> None:
+        if self._read_waits_for_send:
+            self._read_waits_for_send = False
+            if self._on_send is None:
+                self._loop.remove_writer(self._descriptor)
+            if self._on_read is not None:
+                self._on_read()
+        if self._on_send is not None:
+            self._on_send()
+
+    def _read_again(self) -> None:
+        self._reread = None
+        if self._on_read is not None:
+            self._on_read()

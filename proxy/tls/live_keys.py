@@ -1,0 +1,100 @@
+"""Keys that are loaded again when their files change. Connections that stand are not touched."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from proxy.log import EventLog
+from proxy.tls.keys import KeyFiles, Keys, KeysError
+from proxy.tls.stats import TlsStats
+
+LOOK_SECONDS: Final = 5.0
+
+_Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+class LiveKeys:
+    """The keys of one end: those that its files had when they could last be used.
+
+    `name` is the table's path in the configuration. `load` reads the files and blocks; the first call is made at once,
+    and may raise KeysError.
+    """
+
+    def __init__(self, name: str, files: KeyFiles, load: Callable[[], Keys]) -> None:
+        self.name = name
+        self.files = files
+        self._load = load
+        self._stamp = self._look()
+        self.keys = load()
+
+    def reload(self) -> bool:
+        """Load the files again if they changed, and return whether they did. KeysError: the old keys stay. It blocks.
+
+        Files that could not be used are tried again at the next call: another one may not be written yet.
+        """
+        stamp = self._look()
+        if stamp == self._stamp:
+            return False
+        self.keys = self._load()
+        self._stamp = stamp
+        return True
+
+    def _look(self) -> _Stamp:
+        return tuple(_stamp_of(path) for path in self.files.paths)
+
+
+class KeyWatch:
+    """Looks at the files of all keys, in a thread, from `start` to `close`. `now` gives seconds since 1970."""
+
+    def __init__(
+        self, all_keys: Sequence[LiveKeys], stats: TlsStats, log: EventLog, now: Callable[[], float] = time.time
+    ) -> None:
+        self.all_keys = tuple(all_keys)
+        self._stats = stats
+        self._log = log
+        self._now = now
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look, if there is anything to look at."""
+        if self.all_keys:
+            self._running = asyncio.create_task(self._run())
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._running is not None:
+            self._running.cancel()
+            self._running = None
+
+    def seconds_left(self) -> dict[str, float]:
+        """Return how long each certificate is valid, by the name of its table; below 0 where it has expired."""
+        expiries = {keys.name: keys.keys.expires_at for keys in self.all_keys}
+        return {name: at - self._now() for name, at in expiries.items() if at is not None}
+
+    async def look(self) -> None:
+        """Load again what has changed."""
+        for keys in self.all_keys:
+            try:
+                if await asyncio.to_thread(keys.reload):
+                    self._stats.reloads["ok"] += 1
+                    self._log.info("tls_keys_reloaded", keys=keys.name, effect="new connections use them")
+            except KeysError as error:
+                self._stats.reloads["refused"] += 1
+                self._log.fault("tls_keys_refused", keys.name, reason=str(error), effect="the old keys stay in use")
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.look()
+
+
+def _stamp_of(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(path).stat()  # of what a link leads to: Kubernetes changes the link
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size

@@ -1,0 +1,51 @@
+"""What is counted of TLS."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from quota.settings import SideName
+
+HandshakeResult = Literal[
+    "ok",
+    "certificate_expired",
+    "unknown_ca",
+    "no_certificate",
+    "wrong_name",
+    "version",
+    "not_tls",
+    "refused_by_peer",
+    "closed",
+    "timeout",
+    "too_many",
+    "other",
+]
+"""How a handshake ended.
+
+- `certificate_expired`, `unknown_ca`, `no_certificate`, `wrong_name`: what is wrong with the peer's certificate.
+- `version`: there is no version of TLS that both ends take.
+- `not_tls`: the peer does not speak TLS.
+- `refused_by_peer`: the peer said that it does not take this end's certificate, or something else of it.
+- `too_many`: it gave way to a newer one, as too many were under way.
+"""
+
+KNOWN_RESULTS: Final[tuple[HandshakeResult, ...]] = (
+    *("ok", "certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "version", "not_tls"),
+    *("refused_by_peer", "closed", "timeout", "too_many", "other"),
+)
+
+Peer = Literal["client", "upstream"]
+"""Which end of a link: who connected to the sidecar, or whom it connected to."""
+
+
+@dataclass(slots=True)
+class TlsStats:
+    """Counts of the whole process; all only grow."""
+
+    handshakes: Counter[tuple[SideName, Peer, HandshakeResult]] = field(default_factory=Counter)
+    plaintext: Counter[SideName] = field(default_factory=Counter)
+    """Connections between sidecars without TLS, although TLS is preferred."""
+    reloads: Counter[str] = field(default_factory=Counter)
+    """Files of keys that had changed, by result: `ok` or `refused`."""

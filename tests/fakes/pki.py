@@ -1,0 +1,95 @@
+"""A certificate authority of a test: keys and certificates in files, made in milliseconds."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
+from cryptography.x509.oid import NameOID
+
+DAY = datetime.timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate with its key: PEM files of both, one with both in it, and a PKCS12 file."""
+
+    certificate: str
+    key: str
+    together: str
+    keystore: str
+    password_file: str
+
+
+class Authority:
+    """Signs certificates, and puts them into files in `folder`; `ca` is its own certificate's file."""
+
+    def __init__(self, folder: Path, name: str = "test-ca") -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        now = datetime.datetime.now(datetime.UTC)
+        self.certificate = (
+            x509.CertificateBuilder()
+            .subject_name(self._name)
+            .issuer_name(self._name)
+            .public_key(self._key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - DAY)
+            .not_valid_after(now + 100 * DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.ca = str(folder / "ca.pem")
+        Path(self.ca).write_bytes(self.certificate.public_bytes(Encoding.PEM))
+
+    def issue(
+        self, name: str, *, names: Sequence[str] | None = None, days: float = 30, password: str | None = None
+    ) -> Issued:
+        """Sign a certificate; `names` are its DNS names and addresses, `name` where none are given."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        now = datetime.datetime.now(datetime.UTC)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - 10 * DAY)
+            .not_valid_after(now + days * DAY)
+            .add_extension(x509.SubjectAlternativeName([_general(one) for one in names or [name]]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        encryption = NoEncryption() if password is None else BestAvailableEncryption(password.encode())
+        pem = certificate.public_bytes(Encoding.PEM)
+        key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+        store = serialize_key_and_certificates(name.encode(), key, certificate, [self.certificate], encryption)
+        return Issued(
+            self._write(f"{name}.pem", pem),
+            self._write(f"{name}.key", key_pem),
+            self._write(f"{name}-both.pem", key_pem + pem),
+            self._write(f"{name}.p12", store),
+            self._write(f"{name}.password", f"{password or ''}\n".encode()),
+        )
+
+    def _write(self, name: str, data: bytes) -> str:
+        path = self.folder / name
+        path.write_bytes(data)
+        return str(path)
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
