@@ -21,7 +21,7 @@ from protocol.steps import Steps
 from proxy.limits.counting import HOLD_SECONDS, FetchAnswer, ProduceAnswer, ProduceCount, told_seconds
 from proxy.limits.stage import LimitStage
 from proxy.relay.outcomes import Answer, Hold, Outcome, Pass
-from proxy.relay.side import Holder, Side
+from proxy.relay.side import GatedLink, Side
 
 FETCH_HOLD_SECONDS: Final = 5.0
 """How long a Fetch is held at most before it is answered here."""
@@ -42,7 +42,7 @@ _INVALID_FETCH_SESSION_EPOCH: Final = 71
 class LinkGate:
     """One link's gate: relay.outcomes.RequestGate, and what waits in the line of a group."""
 
-    def __init__(self, stage: LimitStage, relay: Side, link: Holder) -> None:
+    def __init__(self, stage: LimitStage, relay: Side, link: GatedLink) -> None:
         self._stage = stage
         self._relay = relay
         self._link = link
@@ -91,9 +91,10 @@ class LinkGate:
         """
         head = request.head
         if head.api_key == FETCH:
-            return now + FETCH_HOLD_SECONDS
+            return min(now + FETCH_HOLD_SECONDS, self._link.session_end)
         sent_at = self._answered[0] if self._produces and len(self._answered) == _MOST_IN_FLIGHT else now
-        return sent_at + (TRANSACTION_SECONDS if request.sender.is_transactional else HOLD_SECONDS)
+        seconds = TRANSACTION_SECONDS if request.sender.is_transactional else HOLD_SECONDS
+        return min(sent_at + seconds, self._link.session_end)
 
     def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
         return self._decide(request, client, since, until)

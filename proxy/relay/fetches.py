@@ -5,6 +5,7 @@ The throttle plans each of them, and this module turns the plan into an outcome.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -17,6 +18,7 @@ from protocol.framing import Pending, ReplicaFetch, ResponseObserver
 from protocol.header import SIZE
 from protocol.request_stream import decodes_replicas
 from protocol.response_scanner import FetchResponseScanner
+from protocol.sasl_answer import SaslAnswer
 from protocol.steps import Steps
 from proxy.log import innermost_frame
 from proxy.relay import outcomes
@@ -28,6 +30,18 @@ from quota.fetch.context import TooManyPartitions
 from quota.fetch.decisions import Answer, Decision, Forward, Hold
 
 _LEAST_HELD_SECONDS: Final = 1e-6  # tells the second plan of a held fetch from its first
+_LONG_HELD_SECONDS: Final = 3600.0  # longer than any fetch is held: the next plan is its last
+
+SESSION_PART: Final = 0.95
+"""The part of a SASL session's lifetime in which requests may be held. Kafka's clients authenticate again at their next
+request after 0.85 to 0.95 of it."""
+
+
+class SessionEnds(OSError):
+    """A fetch may be held no longer, as its client's SASL session ends, and cannot be answered either.
+
+    Its connection is closed. A broker would close it, too, if it got the fetch after the end.
+    """
 
 
 class ReplicaFetches:
@@ -41,7 +55,7 @@ class ReplicaFetches:
     break replication. Only a ProtocolError is the follower's fault, and ends the connection.
     """
 
-    __slots__ = ("_host", "_peer", "_relay", "_sources", "_throttle", "in_flight", "is_released")
+    __slots__ = ("_host", "_peer", "_relay", "_sources", "_throttle", "in_flight", "is_released", "session_end")
 
     def __init__(self, relay: Side, peer: int | None, sources: ReplicaSources | None = None, host: str = "") -> None:
         self._relay = relay
@@ -53,6 +67,8 @@ class ReplicaFetches:
         """Fetches that were planned and forwarded, and are not answered yet."""
         self.is_released = False
         """Whether all further fetches of the connection pass."""
+        self.session_end = math.inf
+        """Until when a request may be held (clock seconds): shortly before the broker takes no more of them."""
 
     def decodes(self, replica_id: int, api_version: int) -> bool:
         """Return whether a fetch is a replica's, and has to be decoded.
@@ -96,6 +112,10 @@ class ReplicaFetches:
     def settle(self, observers: Sequence[ResponseObserver]) -> Steps[None]:
         """Tell the throttle about the responses that passed whole, the oldest first."""
         scanners = [observer for observer in observers if isinstance(observer, FetchResponseScanner)]
+        for observer in observers:
+            if isinstance(observer, SaslAnswer):
+                lifetime = observer.lifetime_seconds
+                self.session_end = math.inf if lifetime is None else self._relay.clock() + SESSION_PART * lifetime
         self.in_flight -= len(scanners)
         try:
             for scanner in scanners:
@@ -131,8 +151,8 @@ class ReplicaFetches:
             outcome = yield from _outcome(event, request, decision)
         except TooManyPartitions as error:
             return self._pass_from_now_on("too_many_partitions", error)
-        except ProtocolError:
-            raise  # the request broke a rule: closing the connection gives back what it had reserved
+        except (ProtocolError, SessionEnds):
+            raise  # closing the connection gives back what it had reserved
         except Exception as error:  # noqa: BLE001 - see the class
             self._give_up(error)
             return outcomes.Pass()
@@ -149,7 +169,8 @@ class ReplicaFetches:
             self._throttle = relay.throttle.link(peer)
         if held_since is None:
             return (yield from self._throttle.plan_steps(request))
-        held_seconds = max(relay.clock() - held_since, _LEAST_HELD_SECONDS)
+        now = relay.clock()
+        held_seconds = max(now - held_since, _LEAST_HELD_SECONDS) if now < self.session_end else _LONG_HELD_SECONDS
         return (yield from self._throttle.plan_steps(request, held_seconds))
 
     def _hold(
@@ -158,7 +179,11 @@ class ReplicaFetches:
         if held_since is None:
             held_since = self._relay.clock()
             self._relay.stats.fetches_held += 1
-        return outcomes.Hold(decision.until, partial(self._decide, event, request, held_since), self._throttle)
+        elif self._relay.clock() >= self.session_end:
+            raise SessionEnds
+        return outcomes.Hold(
+            min(decision.until, self.session_end), partial(self._decide, event, request, held_since), self._throttle
+        )
 
     def _give_up(self, error: Exception) -> None:
         """Decode no more fetches of this connection, and give back what it has reserved."""

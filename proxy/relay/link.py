@@ -171,6 +171,11 @@ class Link:
         """The bytes that both peers have sent so far."""
         return Relayed(self._to_upstream.moved, self._to_client.moved)
 
+    @property
+    def session_end(self) -> float:
+        """Until when a request may be held (clock seconds)."""
+        return self._fetches.session_end
+
     def use_gate(self) -> None:
         """Have a gate from the next request on, as the side has gates now."""
         self._requests.use_gate()

@@ -18,6 +18,8 @@ from protocol.framing import (
     ResponseStream,
     Undecoded,
 )
+from protocol.header import SASL_AUTHENTICATE
+from protocol.sasl_answer import SaslAnswer
 from protocol.steps import Steps
 from proxy.relay import outcomes
 from proxy.relay.fetches import ReplicaFetches, with_size
@@ -26,7 +28,7 @@ from proxy.relay.link_life import Event, LinkLife, Requests
 from proxy.relay.link_reports import LinkReports
 from proxy.relay.outcomes import Outcome, RequestGate, RequestWatcher
 from proxy.relay.pump import BLOCKED, Pump
-from proxy.relay.side import Holder, Side
+from proxy.relay.side import GatedLink, Side
 
 MOST_PENDING: Final = 1024
 """The most requests that wait for responses. With more, nothing is read from the client."""
@@ -37,7 +39,7 @@ MOST_FETCHES: Final = 8
 _NOTHING: Final = memoryview(b"")
 
 
-class RequestsOwner(Holder, Protocol):
+class RequestsOwner(GatedLink, Protocol):
     """The link that the requests belong to."""
 
     life: LinkLife
@@ -141,8 +143,9 @@ class LinkRequests:
             case Pass(buffer):
                 if self._gate is None or self.passes(memoryview(buffer)):
                     self._to_upstream.unsent.append(buffer)
-            case Expect(_, _, correlation_id) if not self._discarded:
-                self._responses.expect(Pending(correlation_id, self._observer))
+            case Expect(api_key, api_version, correlation_id) if not self._discarded:
+                observer = SaslAnswer(api_version) if api_key == SASL_AUTHENTICATE else self._observer
+                self._responses.expect(Pending(correlation_id, observer))
                 self._observer = None
             case ReplicaFetch():
                 return self._decide(event)

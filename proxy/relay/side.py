@@ -67,6 +67,14 @@ class Holder(Protocol):
         """Decide about the held request again."""
 
 
+class GatedLink(Holder, Protocol):
+    """A link whose requests a gate may hold."""
+
+    @property
+    def session_end(self) -> float:
+        """Until when a request may be held (clock seconds), for the client's SASL session ends soon after."""
+
+
 @dataclass(eq=False, slots=True)
 class Side:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
@@ -84,7 +92,7 @@ class Side:
     fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
     connect_seconds: float = CONNECT_SECONDS
     turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
-    new_gate: Callable[[Holder], RequestGate] | None = None
+    new_gate: Callable[[GatedLink], RequestGate] | None = None
     tls: TlsStats = field(default_factory=TlsStats)
     held: HeldFetches = field(init=False)
     handshakes: Handshakes = field(init=False)

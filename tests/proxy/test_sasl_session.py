@@ -1,0 +1,91 @@
+"""A held request never outlives its client's SASL session: the broker would close the connection on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.relay.fetches import SESSION_PART
+from quota.fetch.decisions import Answer, Forward, Hold
+from tests.fakes.relaying import Peer, Relaying, relaying
+from tests.protocol.test_sasl_answer import answer
+from tests.protocol.wire import fetch, request, response
+
+FAR = float("inf")
+
+
+async def authenticated(relay: Relaying, lifetime_seconds: float, version: int = 1) -> tuple[Peer, Peer]:
+    """A client whose session lasts for so long, and its connection's end at the broker."""
+    client, broker = await relay.connect(request(17, 1, 8) + request(36, version, 9))
+    answers = response(8) + answer(version, round(lifetime_seconds * 1000))
+    await broker.send(answers)
+    await client.expect(answers)
+    return client, broker
+
+
+async def held(relay: Relaying, client: Peer) -> None:
+    before = relay.stats.held
+    await client.send(fetch(10, 5))
+    await relay.until(lambda: relay.stats.held > before)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_fetch_is_planned_for_the_last_time_before_the_session_ends(version: int) -> None:
+    async with relaying() as relay:
+        client, broker = await authenticated(relay, 100, version)
+        relay.throttle.decisions += [Hold(FAR), Hold(FAR), Answer(response(10))]
+        await held(relay, client)
+        relay.later += SESSION_PART * 100 - 10
+        relay.relay.replan_held()
+        assert relay.throttle.told("plan")[-1][2] < 100
+        relay.later += 10
+        relay.relay.replan_held()
+        await client.expect(response(10))
+        assert relay.throttle.told("plan")[-1][2] == 3600.0, "the throttle ends the hold whatever the follower waits"
+        assert broker.has_nothing()
+
+
+async def test_hold_ends_by_itself_before_the_session() -> None:
+    async with relaying() as relay:
+        client, broker = await authenticated(relay, 0.1)
+        relay.throttle.decisions += [Hold(FAR), lambda asked: Forward(asked)]
+        await client.send(fetch(10, 5))
+        await broker.expect(fetch(10, 5))
+        assert [call[2] for call in relay.throttle.told("plan")] == [0.0, 3600.0]
+
+
+async def test_connection_whose_fetch_cannot_be_answered_is_closed_before_the_session_ends() -> None:
+    async with relaying() as relay:
+        client, broker = await authenticated(relay, 100)
+        relay.throttle.decisions += [Hold(FAR), Hold(FAR)]
+        await held(relay, client)
+        relay.later += 96
+        relay.relay.replan_held()
+        await client.expect_end()
+        await broker.expect_end()
+
+
+async def test_next_authentication_on_the_same_connection_begins_a_new_session() -> None:
+    async with relaying() as relay:
+        client, broker = await authenticated(relay, 100)
+        relay.later += 90
+        again = request(17, 1, 8) + request(36, 1, 9)
+        await client.send(again)
+        await broker.expect(again)
+        await broker.send(response(8) + answer(1, 100_000))
+        await client.expect(response(8) + answer(1, 100_000))
+        relay.throttle.decisions += [Hold(FAR), Hold(FAR)]
+        await held(relay, client)
+        relay.later += 90
+        relay.relay.replan_held()
+        assert relay.throttle.told("plan")[-1][2] < 100
+        assert relay.stats.held == 1
+
+
+async def test_session_without_an_end_bounds_no_hold() -> None:
+    async with relaying() as relay:
+        client, _ = await authenticated(relay, 0)
+        relay.throttle.decisions += [Hold(FAR), Hold(FAR)]
+        await held(relay, client)
+        relay.later += 100_000
+        relay.relay.replan_held()
+        assert relay.stats.held == 1
