@@ -41,8 +41,8 @@ def principal(broker_id: int) -> str:
 class SecuredCluster(KraftCluster):
     """Brokers with StandardAuthorizer, whose own principals are the only super users.
 
-    - Brokers speak `protocol` with each other. SASL is SCRAM-SHA-512, with a session of `session_seconds`. TLS is with the
-      certificate of each in `keys`; with SSL brokers ask each other for it.
+    - Brokers speak `protocol` with each other. SASL is SCRAM-SHA-512, with a session of `session_seconds`. TLS is with
+      the certificate of each in `keys`; with SSL brokers ask each other for it.
     - With PLAINTEXT brokers have no principal: an ACL allows ClusterAction to User:ANONYMOUS from 127.0.0.1 alone.
     - Clients have the plaintext listener of every lab. They may all but ClusterAction there.
     - `ingress` has further keys of a sidecar's [[ingress]] by broker id.
