@@ -18,16 +18,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from bench.table import Report, parser
 from lab.errors import LabError
 from lab.modes import MODES
 from lab.produce import LiveProducer, LiveRecord, fill, latency
 from planning.move_throttle import Standing
+from quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 from tests.integration.move_commands import MoveCommands
 
 LEADER, FOLLOWER = 1, 2
@@ -37,7 +41,7 @@ LIVE_PARTITIONS = range(8)  # the producer has one request under way for each
 RECORD_BYTES = 10_000
 BATCH_BYTES = 200_000
 WARM_UP_SECONDS = 3.0
-SETTLED_SECONDS = 15.0  # the rates, after a move has begun
+SETTLED_SECONDS = 30.0  # the rates, after a move has begun
 MOST_RATIO = 1.5
 LEAST_USED = 0.85
 _INSIDE = "WEIR_BENCH_AUTO_INSIDE"
@@ -87,6 +91,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=2, help="of each kind (2)")
     options.add_argument("--seconds", type=float, default=20.0, help="measured in each round (20)")
     options.add_argument("--capacity", type=int, default=10_000_000, help="of the link each way, bytes/s (10,000,000)")
+    options.add_argument("--stated", type=int, help="what --link-capacity says of it (what it is)")
     options.add_argument("--produce", type=int, default=2_000_000, help="bytes/s of producers (2,000,000)")
     options.add_argument("--followers", type=int, choices=(0, 1), default=1, help="of what is produced, in sync (1)")
     options.add_argument("--response", type=int, help="the sidecars' fetch.response_max_bytes (as the follower asks)")
@@ -116,7 +121,7 @@ def main() -> int:
         rate = chosen.produce / RECORD_BYTES
         for number in range(-3, 2 * chosen.rounds + 1):  # the first three are the JVMs' warm-up
             if number >= 0 and number % 2 == 0:
-                found = _beside_a_move(move, pool, rate, chosen.seconds, chosen.capacity)
+                found = _beside_a_move(move, pool, rate, chosen.seconds, chosen.stated or chosen.capacity)
             else:
                 records = pool.submit(_produce, cluster.bootstrap_servers, rate, WARM_UP_SECONDS, chosen.seconds)
                 found = Round(records.result(), chosen.seconds)
@@ -136,29 +141,49 @@ def main() -> int:
     return report.status
 
 
-def _beside_a_move(move: MoveCommands, pool: ProcessPoolExecutor, rate: float, seconds: float, capacity: int) -> Round:
+def _beside_a_move(move: MoveCommands, pool: ProcessPoolExecutor, rate: float, seconds: float, stated: int) -> Round:
     cluster = move.cluster
     plan = move.plan(MOVED, {partition: (LEADER, FOLLOWER) for partition in PARTITIONS})
     admins = [word for sidecar in cluster.sidecars.values() for word in ("--admin", sidecar.admin_address)]
-    options = ("--auto", "--link-capacity", str(capacity), "--between", f"100k,{capacity}", *admins, "--json")
+    options = ("--auto", "--link-capacity", str(stated), "--between", f"100k,{stated}", *admins, "--json")
     moved = [(MOVED, partition) for partition in PARTITIONS]
     producing = pool.submit(_produce, cluster.bootstrap_servers, rate, SETTLED_SECONDS + WARM_UP_SECONDS, seconds)
     with move.start("execute", plan, *options) as execute:
+        told: list[str] = []
+        reader = threading.Thread(target=lambda: told.extend(execute.stdout or ()))
+        reader.start()
         with cluster.received_bytes(FOLLOWER, moved, interval=0.25) as received:
             records = producing.result()
             end = received.series().times[-1]
         moving = cluster.admin.reassignments()
         execute.terminate()
-        out, error = execute.communicate(timeout=60)
+        execute.wait(60)
+        reader.join()
+        error = execute.stderr.read() if execute.stderr is not None else ""
     if not moving:
-        raise LabError(f"The move had ended before all was measured: {error or out[-300:]}")
+        raise LabError(f"The move had ended before all was measured: {error or told[-1:]}")
+    _show_rates(told)
     series = received.series()
     rate_seen = (series.total_at(end) - series.total_at(end - seconds)) / seconds
     move.run("cancel", plan)
     if move.throttles() != Standing():
         raise LabError("A throttle is left.")
+    cluster.reassign({partition: [LEADER] for partition in moved}, 60)  # those that had ended
     cluster.wait_for("the moved replicas' end", lambda: not any(cluster.segments(*one, FOLLOWER) for one in moved), 90)
     return Round(records, seconds, rate_seen)
+
+
+def _show_rates(told: list[str]) -> None:
+    """Show on stderr how the rates of the leader and the follower went, a figure for each second."""
+    ticks = [msgspec.json.decode(line) for line in told if line.startswith("{")]
+    for broker, setting in ((LEADER, LEADER_RATE), (FOLLOWER, FOLLOWER_RATE)):
+        rates = [
+            f"{one['rate'] / 1e6:.1f}"
+            for tick in ticks
+            for one in tick.get("rates", ())
+            if (one["broker"], one["setting"]) == (broker, setting)
+        ]
+        print(f"  {setting} of broker {broker}, MB/s: {' '.join(rates)}", file=sys.stderr, flush=True)
 
 
 def _produce(servers: list[str], rate: float, before: float, seconds: float) -> list[LiveRecord]:
@@ -192,9 +217,12 @@ def _up() -> None:
 
 
 def _shape(port: int, capacity: int, queue_ms: float) -> None:
-    """Shape what goes to and comes from a port: a tbf for each way. All else passes as it is."""
+    """Shape what goes to and comes from a port of 127.0.0.1: a tbf for each way. All else passes as it is.
+
+    The follower's sidecar has the same port on another address. What passes it must not pass the link once more.
+    """
     _run("tc", "qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb")
-    for number, which in ((1, "sport"), (2, "dport")):
+    for number, which, address in ((1, "sport", "src"), (2, "dport", "dst")):
         shaped = ["tbf", "rate", f"{capacity * 8}bit", "burst", "16kb", "latency", f"{queue_ms}ms"]
         _run(
             "tc",
@@ -213,8 +241,23 @@ def _shape(port: int, capacity: int, queue_ms: float) -> None:
             "1514",
         )
         _run("tc", "qdisc", "add", "dev", "lo", "parent", f"1:{number}", "handle", f"{number}0:", *shaped)
-        match = ["u32", "match", "ip", which, str(port), "0xffff", "flowid", f"1:{number}"]
-        _run("tc", "filter", "add", "dev", "lo", "parent", "1:", "protocol", "ip", "prio", str(number), *match)
+        match = ["u32", "match", "ip", which, str(port), "0xffff", "match", "ip", address, "127.0.0.1/32"]
+        _run(
+            "tc",
+            "filter",
+            "add",
+            "dev",
+            "lo",
+            "parent",
+            "1:",
+            "protocol",
+            "ip",
+            "prio",
+            str(number),
+            *match,
+            "flowid",
+            f"1:{number}",
+        )
 
 
 def _run(*command: str) -> None:

@@ -7,6 +7,7 @@ import time
 import tracemalloc
 
 from bench.table import Report, parser
+from limits.clients import Clients
 from proxy.admin.history import KEPT_SAMPLES, History
 from proxy.admin.metrics import SideSource
 from proxy.config.tables import SIDES
@@ -41,7 +42,7 @@ def measured(peers: int) -> tuple[float, int]:
         for peer in range(peers):
             side.throttle.stats.count_replication(peer, True, 1_000_000_007 * peer)
             side.throttle.stats.count_replication(peer, False, 1_000_000_007 * peer)
-    history = History(sides, time.monotonic)
+    history = History(sides, Clients(time.monotonic, lambda *fault: None), time.monotonic)
     tracemalloc.start()
     for _ in range(KEPT_SAMPLES):
         history.take()

@@ -47,9 +47,12 @@ def _weir(
 
 
 def invoke(words: Sequence[str]) -> int:
-    """Run the command that `words` name, and return its exit status. CommandError says why it cannot be done."""
+    """Run the command that `words` name, or show the help without any; return its exit status.
+
+    CommandError says why it cannot be done.
+    """
     try:
-        result = app(args=words, prog_name="weir", standalone_mode=False)
+        result = app(args=words or ["--help"], prog_name="weir", standalone_mode=False)
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "weir"
         raise CommandError(f"{_sentence(error.format_message())} See: {command} --help", WRONG_USAGE) from error

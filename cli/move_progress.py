@@ -109,6 +109,10 @@ def _throttle_of(broker: int, tick: Tick, throttle: int | None) -> int | None:
 def _allowed(allowance: Allowance) -> str:
     rates = sorted(_rounded(rate) for rate in allowance.rates.values())
     shown = " to ".join(show_rate(rate) for rate in dict.fromkeys((rates[0], rates[-1]))) if rates else "nothing"
+    full = [(found.capacity, broker) for (broker, _), found in allowance.carried.items()]
+    if full:
+        carried, broker = min(full)
+        shown += f" as the link of broker {broker} seems to carry {show_rate(_rounded(carried))}"
     if not allowance.too_low:
         return f"allowed {shown}"
     broker, setting = min(allowance.too_low)
@@ -147,7 +151,13 @@ def _as_json(tick: Tick, throttle: int | None, lag: int | None, finish_by: datet
     deadline: dict[str, Any] = {}
     if isinstance(tick.pace, Allowance):
         deadline["rates"] = [
-            {"broker": broker, "setting": setting, "rate": rate, "too_low": (broker, setting) in tick.pace.too_low}
+            {
+                "broker": broker,
+                "setting": setting,
+                "rate": rate,
+                "too_low": (broker, setting) in tick.pace.too_low,
+                "carried": round(found.capacity) if (found := tick.pace.carried.get((broker, setting))) else None,
+            }
             for (broker, setting), rate in sorted(tick.pace.rates.items())
         ]
     if finish_by is not None and isinstance(tick.pace, Pace):

@@ -234,6 +234,11 @@ def _left(put_back: PutBack | None) -> list[str]:
                 f"broker {claim.broker} is down, and {claim.setting} stays {claim.value} there: verify again when it"
                 " is up"
             )
+        elif rate.needed_by is not None:
+            problems.append(
+                f"{claim.setting} of broker {claim.broker} stays {rate.standing}, as {rate.needed_by} of another move"
+                " is throttled by it: verify again when that has ended"
+            )
         else:
             problems.append(
                 f"{claim.setting} of broker {claim.broker} is {rate.standing} and not the {claim.value} that this move"

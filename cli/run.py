@@ -77,10 +77,10 @@ def _notes(config: Config) -> list[str]:
     side that cannot see what TLS carries.
     """
     notes = _notes_on_tls(config)
-    if not config.admin.listen.is_loopback:
+    if config.admin.without_tokens and not config.admin.listen.is_loopback:
         notes.append(
-            f"admin.listen is {config.admin.listen}, which is no loopback address: the admin server has no"
-            " authentication, and whoever reaches it can change the throttle."
+            f"admin.listen is {config.admin.listen}, and admin.without_tokens is set: whoever reaches it can change the"
+            " throttle."
         )
     for side in SIDES:
         settings = throttle_settings(config, config.throttle, side)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,11 +20,19 @@ from proxy.config.address import Address
 Row = Sequence[str]
 
 TIMEOUT_SECONDS = 10.0
+TOKEN_VARIABLE = "WEIR_TOKEN_FILE"  # noqa: S105 - it names where the token is
+"""The environment variable that names a file with the sidecars' token. An option would be seen by all in the process
+list, and each command would need one."""
+
 MAX_AT_ONCE = 16
 
 AdminOption = Annotated[
     list[str] | None,
-    typer.Option("--admin", metavar="HOST:PORT", help="A sidecar's admin address; may be given several times."),
+    typer.Option(
+        "--admin",
+        metavar="HOST:PORT",
+        help="A sidecar's admin address; may be given several times. Its token: WEIR_TOKEN_FILE.",
+    ),
 ]
 ConfigOption = Annotated[
     list[Path] | None,
@@ -68,10 +77,11 @@ def ask_all(addresses: Sequence[Address], method: str, path: str, body: object =
 
 
 def ask(address: Address, method: str, path: str, body: object = None) -> Reply:
-    """Send one request to one sidecar."""
+    """Send one request to one sidecar, with the token of the file that WEIR_TOKEN_FILE names."""
+    headers = _authorization()
     connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_SECONDS)
     try:
-        connection.request(method, path, None if body is None else json.dumps(body))
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
         text = response.read()
     except TimeoutError:
@@ -131,6 +141,18 @@ def with_outcomes(replies: Sequence[Reply], name: str) -> list[dict[str, Any]]:
         else {"admin": str(reply.admin), "error": reply.error}
         for reply in replies
     ]
+
+
+def _authorization() -> dict[str, str]:
+    path = os.environ.get(TOKEN_VARIABLE)
+    if not path:
+        return {}
+    try:
+        token = Path(path).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds no token"
+        raise CommandError(f"{TOKEN_VARIABLE} names {path}, which cannot be read: {reason}.", WRONG_USAGE) from error
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _reachable(listen: Address) -> Address:

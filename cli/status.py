@@ -13,6 +13,7 @@ import typer
 from cli import fleet_status
 from cli.errors import CommandError
 from cli.fleet import DEFAULT_PORT, BootstrapOption, DnsOption, PortOption, Where, ask_sidecars, cluster_of, sidecars
+from cli.limited_status import limited_rows, print_limited
 from cli.move_inputs import CommandConfigOption
 from cli.output import print_table
 from cli.sidecars import (
@@ -50,7 +51,7 @@ def status(
     watch: WatchOption = False,
     json_wanted: JsonOption = False,
 ) -> int:
-    """Show quotas, rates, links, partitions left out and lag of sidecars; with a cluster its moves and throttles."""
+    """Show what sidecars hold back, limited clients too; with a cluster its moves and throttles."""
     where = Where(admin, config, bootstrap_server, command_config, admin_dns, admin_port)
     if bootstrap_server is None:
         return _repeated(lambda: _sidecars_status(where, json_wanted, watch), watch)
@@ -79,8 +80,10 @@ def _sidecars_status(where: Where, json_wanted: bool, watch: bool) -> int:
         return finish(replies)
     rows, replies = rows_of(replies, _rows)
     not_ready, replies = rows_of(replies, _not_ready)
+    limited, replies = rows_of(replies, limited_rows)
     if rows:
         print_table(_COLUMNS, rows, _NUMBERS)
+    print_limited(replies, limited)
     for address, reason in not_ready:
         print(f"{address} is not ready: {reason}.")
     return finish(replies)
@@ -92,6 +95,7 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
     found = sidecars(where, cluster)
     replies = ask_all(list(found), "GET", "/v1/status")
     _, replies = rows_of(replies, lambda reply: fleet_status.rows_of_reply(reply, None))  # checks their form
+    limited, replies = rows_of(replies, limited_rows)
     state = look(cluster)
     stuck = state.stuck_moves(fleet_status.not_following(replies))
     why_not_stale = state.why_not_stale(fleet_status.none_behind_seconds(replies))
@@ -104,6 +108,7 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
         return finish(replies)
     rows = [row for reply in replies for row in fleet_status.rows_of_reply(reply, found[reply.admin])]
     print_table(fleet_status.COLUMNS, sorted(rows, key=_by_broker), fleet_status.NUMBERS)
+    print_limited(replies, limited)
     for sentence in (*fleet_status.held_up(replies), *fleet_status.sentences(state, stuck, why_not_stale)):
         print(sentence)
     return finish(replies)

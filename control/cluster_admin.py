@@ -23,6 +23,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from control.authentication import REFUSALS, client_that_ends_when_refused
 from control.errors import ControlError
 from planning.assignment import Brokers
 from planning.assignment import Partition as Partition
@@ -279,6 +280,7 @@ class ClusterAdmin:
                     **self._client_options,
                     "bootstrap_servers": self._bootstrap_servers,
                     "bootstrap_timeout_ms": self._timeout_ms,
+                    "kafka_client": client_that_ends_when_refused,
                 }
             )
 
@@ -401,5 +403,7 @@ def _refused(action: str) -> Iterator[None]:
     except IncompatibleBrokerVersion as error:
         reason = "the brokers are too old for it: moves need Kafka 2.4 or newer, changes of single settings 2.3"
         raise ControlError(action, reason) from error
+    except REFUSALS as error:
+        raise ControlError(action, str(error.args[0]) if error.args else type(error).__name__) from error
     except KafkaError as error:
         raise ControlError(action, str(error) or type(error).__name__) from error

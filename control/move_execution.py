@@ -12,8 +12,9 @@ from control.move_look import copies_of, growth, look, moves_of
 from control.move_pacing import Deadline, Link, moving_of, read_links
 from control.move_throttling import MoveThrottling
 from planning.assignment import Brokers, Partition, Replica
+from planning.carried import Key
 from planning.finish_by import Pace, first_pace
-from planning.headroom import Allowance, Key, first_allowance
+from planning.headroom import Allowance, first_allowance
 from planning.move_status import needed_rates, next_to_move
 from planning.move_throttle import wanted_throttle
 from planning.reassignment_json import ReassignmentPlan

@@ -12,7 +12,7 @@ from control.move_journal import JournalFile
 from control.move_look import Look, copies_of, look
 from control.move_pacing import Pacer, moving_of
 from control.move_stuck import StuckWatch
-from control.move_throttling import MoveThrottling
+from control.move_throttling import GRACE_SECONDS, POLL_SECONDS, MoveThrottling
 from planning.assignment import Brokers, Partition, Replica
 from planning.finish_by import Pace
 from planning.headroom import Allowance
@@ -21,15 +21,8 @@ from planning.move_throttle import PutBack
 from planning.reassignment_json import ReassignmentPlan
 from planning.stuck import Stuck
 
-POLL_SECONDS = 1.0
 AWAY_SECONDS = 600.0
 """How long a cluster may be away before following gives up. The move itself goes on without anybody who follows."""
-
-GRACE_SECONDS = 5.0
-"""How long nothing may move of a plan that is not done before its throttle goes.
-
-Somebody elsewhere may be about to begin the next partitions.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from control.move_journal import Journal, JournalFile, Pacing
 from control.move_look import Look, leader_sizes
 from control.move_throttling import MoveThrottling
 from planning.assignment import Partition, Replica
+from planning.carried import Key
 from planning.finish_by import Limits, Moving, Pace, next_pace, taken_up
-from planning.headroom import INTERVAL_SECONDS, Allowance, Held, Key, Passed, Reading, next_allowance
+from planning.headroom import INTERVAL_SECONDS, Allowance, Held, Passed, Reading, next_allowance
 from planning.headroom import taken_up as taken_up_allowance
 from planning.move_status import Copy
 from planning.move_throttle import DISK_RATE

@@ -16,16 +16,25 @@ from planning.move_throttle import (
     PutBack,
     Standing,
     Wanted,
+    are_used_by_others,
     changes_to_set,
     claims_by_the_plan,
     claims_for,
     emptied_lists,
+    needed_by_others,
     put_back,
     rated_anew,
 )
 
 _TRIES = 4
 _RETRY_SECONDS = 0.5
+
+POLL_SECONDS = 1.0
+GRACE_SECONDS = 5.0
+"""How long nothing may move of what is throttled before that counts as ended.
+
+Somebody elsewhere may be about to begin the next partitions.
+"""
 
 
 class MoveThrottling:
@@ -97,11 +106,22 @@ class MoveThrottling:
         """
         done: list[ConfigChange] = []
         found = PutBack((), ())
+        waited = 0.0
 
         def to_do() -> tuple[ConfigChange, ...]:
-            nonlocal found
+            nonlocal found, waited
             standing = self._standing_for(claims)
-            found = put_back(claims, standing, still_moving)
+            under_way = self._admin.reassignments()
+            while (
+                waited < GRACE_SECONDS
+                and not still_moving
+                and are_used_by_others(claims, standing)
+                and not needed_by_others(claims, standing, under_way)
+            ):
+                self._sleep(POLL_SECONDS)
+                waited += POLL_SECONDS
+                under_way = self._admin.reassignments()
+            found = put_back(claims, standing, still_moving, under_way)
             changes = found.changes or (() if still_moving else emptied_lists(claims, standing))
             done.extend(change for change in changes if change not in done)
             return changes

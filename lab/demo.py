@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from control.errors import ControlError
-from lab import demo_capture
+from lab import demo_capture, demo_connect
 from lab.chart import draw_rates
 from lab.cluster import Cluster
 from lab.demo_report import exported_bytes, write_page
@@ -110,17 +110,20 @@ def main(arguments: list[str]) -> int:
     """Run the demo. Returns 0 only if every promise was held. With `--json`, only the results go to stdout."""
     as_json = arguments == ["--json"]
     console = Console(stderr=as_json)
-    if arguments not in ([], ["--json"], ["--capture"]):
+    if arguments not in ([], ["--json"], ["--capture"], ["--connect"]):
         _say(
             console,
-            "weir demo takes no options but --json and --capture: it moves 200 MB between three brokers on this"
-            " machine, in two minutes; with --capture it puts sidecars beside running brokers (as root, with nft).",
+            "weir demo takes no options but --json, --capture and --connect: it moves 200 MB between three brokers on"
+            " this machine, in two minutes; with --capture it puts sidecars beside running brokers (as root, with nft);"
+            " with --connect it holds one of two Kafka Connect sinks to 1,000 records/s, in a minute.",
         )
         return 0 if arguments == ["--help"] else 2
     plan = Plan()
     try:
         if arguments == ["--capture"]:
             return demo_capture.run(console, Path("out/demo-capture.png"))
+        if arguments == ["--connect"]:
+            return demo_connect.run(console, demo_connect.Plan())
         outcome = run(plan, console)
         if as_json:
             print(json.dumps(_plain(outcome, plan)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from lab.errors import LabError
-from samples.schema import PartitionLine, decode_line
+from samples.schema import PartitionLine, by_partition, decode_line
 
 _MOST_SECONDS: Final = 180.0
 _MOST_SHOWN: Final = 50  # more than the demo has partitions
@@ -22,7 +22,7 @@ def exported_bytes(samples: Path, topic: str) -> int:
     lines = (decode_line(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines())
     return sum(
         line.bytes_complete
-        for line in lines
+        for line in by_partition(lines)
         if isinstance(line, PartitionLine) and (line.side, line.topic) == ("leader", topic)
     )
 

@@ -65,7 +65,7 @@ class HostedCluster(KraftCluster):
             toml_text(
                 {
                     "broker_id": broker_id,
-                    "admin": {"listen": place.admin_address},
+                    "admin": {"listen": place.admin_address, "without_tokens": True},
                     "cluster": {"bootstrap_servers": ",".join(self.bootstrap_servers), "poll_seconds": 1},
                     "capture": {"port": PORT, **capture},
                     **(tables or {}),

@@ -47,23 +47,22 @@ class Client:
         self._groups = tuple(groups)
         self._ranks = [group.rule.rank(self.client_id) for group in groups]
 
-    def count(self, batches: Sequence[Batch], frame_size: int) -> float:
-        """Account for one Fetch answer or Produce request that has passed, `frame_size` bytes in all.
-
-        Returns how many seconds the next one has to wait.
-        """
+    def count(self, batches: Sequence[Batch], frame_size: int) -> None:
+        """Account for one Fetch answer or Produce request that has passed, `frame_size` bytes in all."""
         if not batches:
-            return self.pause()
-        before = self.pause()
+            return
+        brought = 0.0
         for group in self._groups:
-            group.accumulate(batches)
-        self.rates.add(sum([batch.records for batch in batches]))
-        after = self.pause()
-        if after or self._pause_per_byte:
-            brought = max(0.0, after - before) / max(1, frame_size)
-            known = self._pause_per_byte
+            brought = max(brought, group.accumulate(batches))
+        self.rates.add(sum([batch.records for batch in batches if self._counts(batch.topic)]))
+        known = self._pause_per_byte
+        if brought or known:
+            brought /= max(1, frame_size)
             self._pause_per_byte = brought if known is None else known + _NEWEST_WEIGHT * (brought - known)
-        return after
+
+    def _counts(self, topic: str) -> bool:
+        """Whether records of a topic count for any of its rules."""
+        return not all([group.exempts(topic) for group in self._groups])
 
     def pause(self) -> float:
         """Return how many seconds the next request has to wait: the longest of all pauses, never their sum."""

@@ -47,6 +47,7 @@ class Group:
         self.used = 0.0
         """Seconds of the whole limit that were used so far: in each real second as many as the part that is used."""
         self._limiters: dict[str, GuardedLimiter] = {}
+        self._pauses: tuple[Callable[[], float], ...] = ()  # of all limiters
         self._exempted: dict[str, bool] = {}
         self._add_limiters()
         self._line: dict[Waiting, tuple[int, int]] = {}  # rank, then who came first
@@ -83,13 +84,16 @@ class Group:
         self._add_limiters()
         self.wake_all()
 
-    def accumulate(self, batches: Sequence[Batch]) -> None:
-        """Account for one answer or request. Where nothing counts, nothing is told to the limiters."""
+    def accumulate(self, batches: Sequence[Batch]) -> float:
+        """Account for one answer or request. Where nothing counts, nothing is told to the limiters.
+
+        Returns how many seconds it takes at the limit, as the part of it is now that is to be used here.
+        """
         if not self._limiters:
-            return
-        counted = [batch for batch in batches if not self._exempts(batch.topic)]
+            return 0.0
+        counted = [batch for batch in batches if not self.exempts(batch.topic)]
         if not counted:
-            return
+            return 0.0
         most = 0.0
         for limiter in self._limiters.values():
             known = limiter.used_seconds
@@ -101,12 +105,23 @@ class Group:
         if self.rests:
             self.rests = False
             self._on_use()
+        return most / self._slowed.speed
+
+    def exempts(self, topic: str) -> bool:
+        """Return whether records of a topic do not count."""
+        known = self._exempted.get(topic)
+        if known is None:
+            if len(self._exempted) >= _MOST_TOPICS:
+                self._exempted.clear()
+            known = self._exempted[topic] = self.rule.exempts(topic)
+        return known
 
     def pause(self) -> float:
         """Return how many seconds the next request has to wait: the longest of the limiters' pauses."""
         longest = 0.0
-        for limiter in self._limiters.values():
-            longest = max(longest, limiter.throttle_time())
+        for pause in self._pauses:
+            if (seconds := pause()) > longest:
+                longest = seconds
         return longest / self._slowed.speed
 
     def asks(self, who: Waiting, rank: int) -> float:
@@ -144,6 +159,7 @@ class Group:
         """End the limiters, and let go who waits."""
         for limiter in self._limiters.values():
             limiter.close()
+        self._pauses = ()
         self.wake_all()
 
     def _add_limiters(self) -> None:
@@ -153,14 +169,7 @@ class Group:
                 self._limiters[one.name] = GuardedLimiter(
                     one.name, one.make, one.settings, self._slowed, self._on_fault, is_trusted=one.is_built_in
                 )
-
-    def _exempts(self, topic: str) -> bool:
-        known = self._exempted.get(topic)
-        if known is None:
-            if len(self._exempted) >= _MOST_TOPICS:
-                self._exempted.clear()
-            known = self._exempted[topic] = self.rule.exempts(topic)
-        return known
+        self._pauses = tuple([limiter.ask for limiter in self._limiters.values()])
 
     def _turn(self, who: Waiting, rank: int) -> float:
         """Return how long `who` has to wait for its turn, where others wait too."""

@@ -55,6 +55,11 @@ class GuardedLimiter:
         """The time at its limit that all units so far take; None where the limiter does not tell."""
         return getattr(self._limiter, "used_seconds", None) if self._is_trusted else None
 
+    @property
+    def ask(self) -> Callable[[], float]:
+        """What returns the pause: the limiter's own call where it is trusted, as this is done for every request."""
+        return self._limiter.throttle_time if self._is_trusted and self._limiter is not None else self.throttle_time
+
     def configure(self, settings: Mapping[str, object]) -> None:
         """Take changed settings."""
         if self._limiter is None:

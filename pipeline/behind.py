@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.read import SAMPLE_KEY, Lines
+from pipeline.read import SAMPLE_KEY, Lines, by_partition
 
 OUT_OF_SYNC_SECONDS: Final = 30.0
 """Kafka's default of `replica.lag.time.max.ms`. A replica behind for longer is out of sync; one that gets nothing is
@@ -24,7 +24,8 @@ def replicas_behind(lines: Lines) -> DataFrame:
     """
     behind = F.col("lag_seconds") > 0
     counts = behind & ((F.col("bytes_throttled") > 0) | (F.col("lag_seconds") > OUT_OF_SYNC_SECONDS))
-    return lines.partitions.where(counts).select(*_REPLICA).distinct()
+    any_behind = lines.partitions.where(F.array_max("columns.lag_ms") > 0)
+    return _with_lag(any_behind, "bytes_throttled").where(counts).select(*_REPLICA).distinct()
 
 
 def behind_spans(lines: Lines, replicas: DataFrame) -> DataFrame:
@@ -71,22 +72,32 @@ def behind_spans(lines: Lines, replicas: DataFrame) -> DataFrame:
     )
 
 
+def _with_lag(partitions: DataFrame, *names: str) -> DataFrame:
+    rows = by_partition(partitions.drop("lag_seconds"), *names, "lag_ms")
+    return rows.withColumn("lag_seconds", F.col("lag_ms") / 1000)
+
+
 def _rows(lines: Lines, replicas: DataFrame) -> DataFrame:
     """Return the lines of replicas that are behind or have just caught up, with `span`, `bytes` and `rate`.
 
     `first_begin` is the begin of the first sample of the sidecar's start.
     """
-    known = lines.partitions.where(F.col("lag_seconds").isNotNull()).select(
-        *_REPLICA,
-        "sequence",
-        "begin_seconds",
-        "end_seconds",
-        "ended_micros",
-        "lag_seconds",
-        "lag_messages",
-        "bytes_throttled",
-        (F.col("bytes_throttled") + F.col("bytes_unthrottled")).alias("bytes"),
-        (F.col("lag_seconds") > 0).alias("behind"),
+    figures = ("bytes_throttled", "bytes_unthrottled", "lag_messages")
+    known = (
+        _with_lag(lines.partitions, *figures)
+        .where(F.col("lag_seconds").isNotNull())
+        .select(
+            *_REPLICA,
+            "sequence",
+            "begin_seconds",
+            "end_seconds",
+            "ended_micros",
+            "lag_seconds",
+            "lag_messages",
+            "bytes_throttled",
+            (F.col("bytes_throttled") + F.col("bytes_unthrottled")).alias("bytes"),
+            (F.col("lag_seconds") > 0).alias("behind"),
+        )
     )
     in_order = Window.partitionBy(*_REPLICA).orderBy("sequence")
     was_behind = F.coalesce(F.lag("behind").over(in_order), F.lit(False))

@@ -24,10 +24,12 @@ from pipeline.behind import behind_spans, replicas_behind
 from pipeline.damaged import damaged_files
 from pipeline.errors import SPARK_ERRORS, BuildError, first_line
 from pipeline.lag import replica_lag
+from pipeline.limits import limits
 from pipeline.moves import moves
 from pipeline.rates import broker_rates, partition_rates
 from pipeline.read import (
     PARTIAL_SAMPLE,
+    PARTITION_KINDS,
     by_kind,
     good_lines,
     input_files,
@@ -42,12 +44,12 @@ from pipeline.read import (
 )
 from pipeline.session import open_session
 from pipeline.storage import Output
-from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
-from samples.schema import PartitionLine, kind_of
+from pipeline.tables import BROKER_RATES, LIMITS, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
+from samples.schema import kind_of
 
 QUARANTINE: Final = "quarantine"
 TABLES: Final = (
-    *(table.name for table in (PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG)),
+    *(table.name for table in (PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, LIMITS)),
     QUARANTINE,
 )
 
@@ -151,7 +153,7 @@ def _write_day(spark: SparkSession, source: str, output: Output, day: date, dama
             lines = stack.enter_context(output.kept("lines-once", without_duplicates(lines)))
         # Most lines are of partitions. The others are kept apart from them, and so are those of replicas that were
         # behind.
-        few = by_kind(kept(lines.where(F.col("kind") != kind_of(PartitionLine))))
+        few = by_kind(kept(lines.where(~F.col("kind").isin([kind_of(kind) for kind in PARTITION_KINDS]))))
         lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
         replicas = kept(replicas_behind(lines_by_kind))
         # once Spark knows how few these are, it sends them to all tasks and does not shuffle the lines
@@ -163,6 +165,7 @@ def _write_day(spark: SparkSession, source: str, output: Output, day: date, dama
             THROTTLE_ACCURACY.name: throttle_accuracy(lines_by_kind),
             MOVES.name: moves(spans),
             REPLICA_LAG.name: replica_lag(spans),
+            LIMITS.name: limits(lines_by_kind),
         }
         for name, table in tables.items():
             report.rows[name] = output.stage(name, day, table)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
-from pipeline.read import Lines
+from pipeline.read import Lines, by_partition
 from pipeline.tables import BROKER_RATES, PARTITION_RATES, WINDOW_SECONDS, Table
 
 _MINUTE, _HOUR = WINDOW_SECONDS["minute"], WINDOW_SECONDS["hour"]
@@ -26,7 +26,8 @@ def partition_rates(lines: Lines) -> DataFrame:
     Followers fetch at the same time, so their rates are summed.
     """
     keys = ["side", "topic", "partition"]
-    seen = lines.partitions.withColumn("bytes", _bytes())
+    moved = ("bytes_throttled", "bytes_unthrottled")
+    seen = by_partition(lines.partitions.drop("bytes"), *moved).withColumn("bytes", _bytes())
     of_brokers = _broker_windows(seen, keys, coverage(lines.ends), placed_by=keys)
     whole = [F.sum(name).alias(name) for name in ("bytes", "mean")]
     peaks = [

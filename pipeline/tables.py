@@ -1,6 +1,6 @@
 """The tables that the batch jobs write as Parquet, one folder each: their names, and their columns as Spark SQL types.
 
-Times are UTC. Rates are bytes/s, within windows of a minute or an hour (`window`).
+Times are UTC. Rates are bytes/s where nothing else is said, within windows of a minute or an hour (`window`).
 """
 
 from __future__ import annotations
@@ -123,3 +123,25 @@ REPLICA_LAG: Final = Table(
     ),
 )
 """Spans in which a replica was out of sync, with how often and how long it received nothing."""
+
+LIMITS: Final = Table(
+    "limits",
+    MappingProxyType(
+        {
+            "window_start": "timestamp",
+            "window": "string",
+            "client_id": "string",
+            "role": "string",  # sink, source, dlq, mirror or other
+            "connector": "string",  # null where the client's id names none, and so is the task
+            "task": "int",
+            "entry": "string",
+            "limit_group": "string",
+            "record_rate_limit": "double",  # records/s; null where there was none
+            "records": "long",
+            "mean_records_per_second": "double",
+            "max_records_per_second": "long",
+            "throttled_ratio": "double",
+        }
+    ),
+)
+"""What clients with limits by records did, over all brokers."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from planning.assignment import Brokers, Partition
+from planning.carried import Carried, Key, are_short, arrived, carried_next
 from planning.finish_by import INFLOW_MARGIN, LEAST_CHANGE, Limits, Moving, loads_of
 from quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
@@ -31,9 +32,6 @@ MOST_RISE: Final = 0.5
 """A rate rises by this part of it at most in one interval, or by LEAST_STEP of the link where that is more."""
 
 LEAST_STEP: Final = 0.1
-
-Key = tuple[int, str]
-"""One throttled rate: a broker, and LEADER_RATE or FOLLOWER_RATE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,8 @@ class Allowance:
     """The rates in force, and what led to them.
 
     `others` has what else passed in the last intervals by rate, the newest last; `told` what sidecars told of it last.
+    `carried` are the links that carry less than was stated, by the rate of that direction. `short` are the rates of
+    which too little came in the last interval, and `last_rates` those in force before.
     `too_low` are the rates at which the move cannot end, as the limits allow no more.
     """
 
@@ -78,6 +78,9 @@ class Allowance:
     seen: Reading
     others: tuple[Mapping[Key, float], ...] = ()
     told: Mapping[Key, float] = field(default_factory=dict)
+    carried: Mapping[Key, Carried] = field(default_factory=dict)
+    short: frozenset[Key] = frozenset()
+    last_rates: Mapping[Key, int] = field(default_factory=dict)
     too_low: frozenset[Key] = frozenset()
 
 
@@ -91,7 +94,7 @@ def first_allowance(
 
 def taken_up(rates: Mapping[Key, int], now: float, seen: Reading) -> Allowance:
     """Return the rates of a move that runs, as they are, until more is known."""
-    return Allowance(dict(rates), now, seen)
+    return Allowance(dict(rates), now, seen, last_rates=dict(rates))
 
 
 def next_allowance(allowance: Allowance, now: float, seen: Reading, capacity: float, limits: Limits) -> Allowance:
@@ -156,22 +159,34 @@ def _planned(
     by_logs = told_by_logs(allowance.seen, seen, seconds)
     others = {key: max(told.get(key, 0.0), by_logs.get(key, 0.0)) for key in keys}
     known = (*allowance.others[1 - CALM_INTERVALS :], others)
+    came = arrived(allowance.seen.moving, seen.moving, seconds)
+    short = are_short(came, keys, allowance.last_rates, seconds)
+    carried: dict[Key, Carried] = {}
     inflow = _inflow(allowance.seen.moving, seen.moving, seconds)
     rates, too_low = {}, set()
     for key, rate in keys.items():
         most = max(one.get(key, 0.0) for one in known)
+        learned = carried_next(
+            allowance.carried.get(key),
+            key in short & allowance.short,  # twice in a row, as one interval may miss a burst
+            came[key].rate if key in came else 0.0,
+            rate,
+            others[key],
+            capacity,
+        )
+        if learned is not None:
+            carried[key] = learned
+        carries = min(capacity, learned.capacity) if learned is not None else capacity
         before = max((one.get(key, 0.0) for one in allowance.others), default=others[key])
         growing = max(0.0, others[key] - before)
         # What has just grown may be held up by a full link, and want more than it gets: leave it as much again.
-        room = capacity - max(most, others[key] + growing)
+        room = carries - max(most, others[key] + growing)
         least = limits.clamp(INFLOW_MARGIN * inflow.get(key, 0.0))
         wanted = limits.clamp(max(PART * room, least))
         rates[key] = wanted if at_once else _toward(rate, wanted, least, capacity, limits)
         if inflow.get(key, 0.0) >= rates[key]:
             too_low.add(key)
-    return replace(
-        allowance, rates=rates, planned_at=now, seen=seen, others=known, told=told, too_low=frozenset(too_low)
-    )
+    return Allowance(rates, now, seen, known, told, carried, short, keys, frozenset(too_low))
 
 
 def _toward(rate: int, wanted: int, least: int, capacity: float, limits: Limits) -> int:

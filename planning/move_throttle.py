@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from planning.assignment import Brokers, Partition, PartitionMove
+from planning.assignment import Brokers, Partition, PartitionMove, Reassignment
 from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 DISK_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
@@ -109,10 +109,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class LeftRate:
-    """A rate that was not put back. `standing` is what is set; None where the broker gives no answer."""
+    """A rate that was not put back. `standing` is what is set; None where the broker gives no answer.
+
+    `needed_by`: a partition of another move that is under way under this rate.
+    """
 
     claim: RateClaim
     standing: str | None
+    needed_by: Partition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +221,20 @@ def rated_anew(
     return Claims(tuple(rates), claims.lists), tuple(changes)
 
 
-def put_back(claims: Claims, standing: Standing, still_moving: Collection[Partition] = ()) -> PutBack:
+def put_back(
+    claims: Claims,
+    standing: Standing,
+    still_moving: Collection[Partition] = (),
+    under_way: Mapping[Partition, Reassignment] | None = None,
+) -> PutBack:
     """Return what puts back what stood before a move, whatever else has changed since.
 
     `standing` has the lists of all topics: they tell whether somebody else's throttle uses a broker. `still_moving` are
-    partitions of the plan that go on; they keep their entries, and all rates stay for them.
+    partitions of the plan that go on; they keep their entries, and all rates stay for them. `under_way` are all moves
+    of the cluster.
+
+    The move's own rate stays while another move needs it: one that is under way, and whose replicas on that broker are
+    in a list. It may have found the rate as it wants it, and changed nothing.
 
     A rate that is not what the move has set was changed by somebody. Where others' lists name the broker it may be the
     rate of another move, and stays. Where nobody else's do, it was this move's rate that was changed or removed, and
@@ -231,6 +244,7 @@ def put_back(claims: Claims, standing: Standing, still_moving: Collection[Partit
     changes: list[ConfigChange] = []
     left: list[LeftRate] = []
     used = _used_by_others(claims, standing) if not still_moving else _Brokers(frozenset())
+    needed = needed_by_others(claims, standing, under_way or {})
     for claim in claims.rates if not still_moving else ():
         if claim.broker not in standing.rates:
             left.append(LeftRate(claim, None))
@@ -241,6 +255,8 @@ def put_back(claims: Claims, standing: Standing, still_moving: Collection[Partit
             continue
         if now is not None and now not in claim.values and (claim.setting == DISK_RATE or is_used):
             left.append(LeftRate(claim, now))
+        elif now in claim.values and claim.setting != DISK_RATE and claim.broker in needed:
+            left.append(LeftRate(claim, now, needed[claim.broker]))
         elif claim.before is None:
             changes.append(ConfigChange("broker", str(claim.broker), claim.setting, "delete"))
         else:
@@ -322,6 +338,34 @@ def _used_by_others(claims: Claims, standing: Standing) -> _Brokers:
                 return _Brokers(None)
             used.update(_broker(entry) for entry in listed - own.get((topic, setting), frozenset()))
     return _Brokers(frozenset(used))
+
+
+def are_used_by_others(claims: Claims, standing: Standing) -> bool:
+    """Return whether single entries that are not the move's own name brokers whose rates it has set."""
+    own = {(claim.topic, claim.setting): frozenset(claim.entries) for claim in claims.lists}
+    brokers = {claim.broker for claim in claims.rates if claim.setting != DISK_RATE}
+    return any(
+        _broker(entry) in brokers
+        for topic, settings in standing.lists.items()
+        for setting, text in settings.items()
+        for entry in (_listed(text) or frozenset()) - own.get((topic, setting), frozenset())
+    )
+
+
+def needed_by_others(
+    claims: Claims, standing: Standing, under_way: Mapping[Partition, Reassignment]
+) -> dict[int, Partition]:
+    """Return the brokers on which a partition of another move is throttled while it is under way, with the first."""
+    own = {(claim.topic, claim.setting): frozenset(claim.entries) for claim in claims.lists}
+    needed: dict[int, Partition] = {}
+    for partition, move in sorted(under_way.items()):
+        for setting, text in standing.lists.get(partition.topic, {}).items():
+            listed = _listed(text)
+            others = None if listed is None else listed - own.get((partition.topic, setting), frozenset())
+            for broker in move.replicas:
+                if others is None or f"{partition.partition}:{broker}" in others:
+                    needed.setdefault(broker, partition)
+    return needed
 
 
 def _entries(partition: Partition, brokers: Iterable[int]) -> list[Entry]:

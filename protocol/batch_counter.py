@@ -67,6 +67,12 @@ class BatchCounter:
                 self._skip = whole
                 self._needed = _HEAD.size
 
+    def step_over(self, most: int) -> int:
+        """Take at most `most` of the next bytes for received, as far as nothing is to be read in them."""
+        size = min(self._skip, most)
+        self._skip -= size
+        return size
+
     def _read_batches(self, view: memoryview, at: int, end: int) -> int:
         """Read usual batches of magic 2 as long as whole heads are there. Returns the offset after them.
 

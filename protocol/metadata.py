@@ -81,6 +81,7 @@ class MetadataHead(NamedTuple):
 
     brokers: tuple[MetadataBroker, ...]
     controller: int
+    cluster_id: bytes | None = None
 
 
 def encode_api_versions_request(correlation_id: int, client_id: bytes) -> bytes:
@@ -224,11 +225,12 @@ def _read_classic_head(frame: bytes, version: int, correlation_id: int) -> tuple
         port = int.from_bytes(frame[at : at + 4], signed=True)
         rack, at = _read_classic_nullable_string(frame, at + 4)
         brokers.append(MetadataBroker(broker_id, host, port, rack))
+    cluster_id = None
     if version >= 2:
-        _, at = _read_classic_nullable_string(frame, at)
+        cluster_id, at = _read_classic_nullable_string(frame, at)
     controller = int.from_bytes(frame[at : at + 4], signed=True)
     topics, at = CLASSIC.read_count(frame, at + 4, _SMALLEST_CLASSIC_TOPIC)
-    return MetadataHead(tuple(brokers), controller), topics, at
+    return MetadataHead(tuple(brokers), controller, cluster_id), topics, at
 
 
 def _read_classic_nullable_string(frame: bytes, at: int) -> tuple[bytes | None, int]:
@@ -247,10 +249,10 @@ def _read_head(frame: bytes, correlation_id: int) -> tuple[MetadataHead, int, in
         rack, at = _read_nullable_string(frame, at + 4)
         at = _after_tags(frame, at)
         brokers.append(MetadataBroker(broker_id, host, port, rack))
-    _, at = _read_nullable_string(frame, at)  # cluster_id
+    cluster_id, at = _read_nullable_string(frame, at)
     controller = int.from_bytes(frame[at : at + 4], signed=True)
     topics, at = COMPACT.read_count(frame, at + 4, _SMALLEST_TOPIC)
-    return MetadataHead(tuple(brokers), controller), topics, at
+    return MetadataHead(tuple(brokers), controller, cluster_id), topics, at
 
 
 def _read_partition_head(frame: bytes, at: int, size: int) -> tuple[int, int, int]:

@@ -122,18 +122,57 @@ class RecordCounts:
                 at += step
                 if not self._skip:
                     self._go_on(None)
-            else:
+            elif self._held or end - at < self._wanted:
                 step = min(self._wanted - len(self._held), end - at)
                 self._held += view[at : at + step]
-                self._unread -= step
                 at += step
                 if len(self._held) == self._wanted:
                     data, self._held = bytes(self._held), bytearray()
+                    self._unread -= len(data)
                     self._go_on(data)
+            else:
+                at += self._read(self._structure, view[at:end])
         if not self._left and self._structure is not None:
             self._structure = None
             self.fault = self.fault or "frame"
         return end
+
+    def _read(self, structure: Structure, view: memoryview) -> int:
+        """Read as much of the structure as is there whole, until something is skipped. Returns how many bytes it was.
+
+        It is what `receive` does too, without a look at the state for each field.
+        """
+        at, end, wanted, send = 0, len(view), self._wanted, structure.send
+        try:
+            while 0 < wanted <= end - at:
+                stop = at + wanted
+                wanted = send(bytes(view[at:stop]))
+                at = stop
+        except StopIteration:
+            self._structure = None
+        except _NotCounted as error:
+            self._structure = None
+            self.fault = str(error)
+        else:
+            self._unread -= at
+            self._want(wanted)
+        return at
+
+    def step_over(self) -> int:
+        """Take the next bytes that need not be seen for received, without the frame's last one; returns how many.
+
+        These are what is left of a batch whose head was read, or of a frame that cannot be read.
+        """
+        if self._structure is None:
+            size = max(0, self._left - 1)
+        elif self._batches is not None:
+            size = self._batches.step_over(self._skip - 1)
+            self._skip -= size
+            self._unread -= size
+        else:
+            return 0
+        self._left -= size
+        return size
 
     def _go_on(self, data: bytes | None) -> None:
         assert self._structure is not None  # noqa: S101
@@ -145,40 +184,56 @@ class RecordCounts:
             self._structure = None
             self.fault = str(error)
         else:
-            if abs(wanted) > self._unread:
-                self._structure = None
-                self.fault = "frame"
-            self._wanted, self._skip = (wanted, 0) if wanted > 0 else (0, -wanted)
+            self._want(wanted)
+
+    def _want(self, wanted: int) -> None:
+        if abs(wanted) > self._unread:
+            self._structure = None
+            self.fault = self.fault or "frame"
+        self._wanted, self._skip = (wanted, 0) if wanted > 0 else (0, -wanted)
 
     # The structures
 
     def _fetch(self, row: FetchVersion) -> Structure:
-        flexible = row.is_flexible
-        yield SIZE.size
-        if flexible:
-            yield from self._tags()
-        if row.response_head.layout.size:
-            yield row.response_head.layout.size
+        if row.is_flexible:
+            yield from self._flexible_fetch(row)
+            return
+        # As few pieces as can be: each one costs about a microsecond.
+        head = SIZE.size + row.response_head.layout.size
         fixed = row.response_partition.layout.size
-        for _ in range((yield from self._count(flexible))):
-            yield from self._begin_topic(flexible, by_id=row.names_topics_by_id)
-            for _ in range((yield from self._partitions_count(flexible))):
-                yield fixed
+        after = SIZE.size if row.has_preferred_read_replica else 0
+        for _ in range(self._checked(_last_int((yield head + SIZE.size)))):
+            (length,) = _INT16.unpack((yield _INT16.size))
+            if length < 0:
+                raise _NotCounted("frame")
+            named = yield length + SIZE.size
+            self._topic = named[:length]
+            for _ in range(self._checked_partitions(_last_int(named))):
                 if row.has_aborted_transactions:
-                    transactions = yield from self._count(flexible)
-                    if flexible:
-                        for _ in range(transactions):
-                            yield -ABORTED_TRANSACTION_SIZE
-                            yield from self._tags()
-                    elif transactions:
+                    transactions = self._checked(_last_int((yield fixed + SIZE.size)))
+                    if transactions:
                         yield -transactions * ABORTED_TRANSACTION_SIZE
-                if row.has_preferred_read_replica:
-                    yield SIZE.size
-                yield from self._records(flexible)
-                if flexible:
+                    size = _last_int((yield after + SIZE.size))
+                else:
+                    size = _last_int((yield fixed + SIZE.size))
+                yield from self._records(size)
+
+    def _flexible_fetch(self, row: FetchVersion) -> Structure:
+        yield SIZE.size
+        yield from self._tags()
+        yield row.response_head.layout.size
+        fixed = row.response_partition.layout.size
+        for _ in range((yield from self._count(flexible=True))):
+            yield from self._begin_topic(flexible=True, by_id=row.names_topics_by_id)
+            for _ in range((yield from self._partitions_count(flexible=True))):
+                yield fixed
+                for _ in range((yield from self._count(flexible=True))):
+                    yield -ABORTED_TRANSACTION_SIZE
                     yield from self._tags()
-            if flexible:
+                yield SIZE.size  # the preferred read replica
+                yield from self._records((yield from self._varint()) - 1)
                 yield from self._tags()
+            yield from self._tags()
 
     def _produce(self, version: int) -> Structure:
         flexible = version >= _FIRST_FLEXIBLE_PRODUCE
@@ -196,7 +251,8 @@ class RecordCounts:
             yield from self._begin_topic(flexible, by_id=version >= _FIRST_PRODUCE_WITH_TOPIC_IDS)
             for _ in range((yield from self._partitions_count(flexible))):
                 yield SIZE.size
-                yield from self._records(flexible)
+                size = (yield from self._varint()) - 1 if flexible else _last_int((yield SIZE.size))
+                yield from self._records(size)
                 if flexible:
                     yield from self._tags()
             if flexible:
@@ -215,14 +271,16 @@ class RecordCounts:
         self._topic = (yield length) if length else b""
 
     def _partitions_count(self, flexible: bool) -> Generator[int, bytes, int]:
-        count = yield from self._count(flexible)
+        return self._checked_partitions((yield from self._count(flexible)))
+
+    def _checked_partitions(self, count: int) -> int:
+        count = self._checked(count)
         self._partitions += count
         if self._partitions > MOST_PARTITIONS:
             raise _NotCounted("partitions")
         return count
 
-    def _records(self, flexible: bool) -> Structure:
-        size = (yield from self._varint()) - 1 if flexible else SIZE.unpack((yield SIZE.size))[0]
+    def _records(self, size: int) -> Structure:
         if size <= 0:
             return
         self._batches = batches = BatchCounter(size, starts_at_zero=self._starts_at_zero)
@@ -249,8 +307,11 @@ class RecordCounts:
                 yield -size
 
     def _count(self, flexible: bool) -> Generator[int, bytes, int]:
-        """Read an array's count; 0 where it is null. Each element takes a byte at least."""
-        count = (yield from self._varint()) - 1 if flexible else int(SIZE.unpack((yield SIZE.size))[0])
+        """Read an array's count."""
+        return self._checked((yield from self._varint()) - 1 if flexible else _last_int((yield SIZE.size)))
+
+    def _checked(self, count: int) -> int:
+        """Return an array's count; 0 where it is null. Each element takes a byte at least."""
         if count > self._unread:
             raise _NotCounted("frame")
         return max(0, count)
@@ -263,6 +324,11 @@ class RecordCounts:
             if byte < 0x80:
                 return value
         raise _NotCounted("frame")
+
+
+def _last_int(data: bytes) -> int:
+    """Return the INT32 at the end of `data`."""
+    return int(SIZE.unpack_from(data, len(data) - SIZE.size)[0])
 
 
 def counts_of_answer(api_key: int, version: int) -> RecordCounts | None:

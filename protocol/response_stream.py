@@ -24,8 +24,8 @@ _SMALLEST_RESPONSE: Final = SIZE.size  # the correlation id
 class ResponseObserver(Protocol):
     """Sees one response while its bytes pass, and may change them. FetchResponseScanner is one.
 
-    One that does not change what is in the middle may have a method `sees(view)` for speed: it returns True where all
-    of `view` passes as it is and does not end the response, and has then taken it.
+    One that needs not see what is in the middle may have a method `step_over()` for speed. It returns how many of the
+    next bytes pass unseen, not the response's last one among them, and takes these for received.
     """
 
     @property
@@ -64,7 +64,7 @@ class ResponseStream(FrameStream):
     responses that were received whole; the caller takes them out.
     """
 
-    __slots__ = ("_becoming_opaque", "_observer", "_shows", "completed", "pending")
+    __slots__ = ("_becoming_opaque", "_observer", "_step_over", "completed", "pending")
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class ResponseStream(FrameStream):
         self.completed: list[ResponseObserver] = []
         self._becoming_opaque = False
         self._observer: ResponseObserver | None = None  # of the response that is being received
-        self._shows: Callable[[memoryview], bool] | None = None  # its `sees`
+        self._step_over: Callable[[], int] | None = None  # of the observer, if it has that
 
     @property
     def at_boundary(self) -> bool:
@@ -109,7 +109,7 @@ class ResponseStream(FrameStream):
         self.opaque = not self.pending and self.at_boundary
 
     def skip(self, size: int) -> bool:
-        """Return whether the next `size` bytes pass and end no response.
+        """Return whether the next `size` bytes pass unseen, and end no response.
 
         If so, they count as received (the fast path).
         """
@@ -119,10 +119,6 @@ class ResponseStream(FrameStream):
             self._left -= size
             return True
         return False
-
-    def shows(self, view: memoryview) -> bool:
-        """Return whether `view` passes as it is, shown to the observer; if so, it counts as received (a fast path)."""
-        return self._shows is not None and self._shows(view)
 
     def receive(self, view: memoryview, out: list[Buffer]) -> None:
         """Take the next bytes received. What to send goes into `out`, as slices of `view` where possible.
@@ -140,20 +136,18 @@ class ResponseStream(FrameStream):
                     step = min(self._left, size - at)
                     at += step
                     self._left -= step
-                    if not self._left:
+                    if not self._left and self._observer is None:
                         if self._answer_follows():
                             out.append(view[start:at])
                             start = at
                         self._finish(out)
                 elif self._observer is not None or self._head or size - at < _SIZE_AND_CORRELATION.size:
+                    if self._observer is not None:
+                        start, at = self._observe(self._observer, view, start, at, out)
+                        continue
                     if start < at:
                         out.append(view[start:at])
-                        start = at
-                    if self._observer is not None:
-                        at += self._observe(self._observer, view[at:], out)
-                    else:
-                        at = self._complete_head(view, at, out)
-                    start = at
+                    start = at = self._complete_head(view, at, out)
                 else:
                     self._begin(*_SIZE_AND_CORRELATION.unpack_from(view, at))
         finally:
@@ -171,7 +165,10 @@ class ResponseStream(FrameStream):
         self._begin(*_SIZE_AND_CORRELATION.unpack(held))
         self._head = bytearray()
         if self._observer is not None:
-            self._observe(self._observer, memoryview(bytes(held)), out)
+            buffers, _ = self._observer.receive(memoryview(bytes(held)))
+            out += buffers
+            if self._observer.done:
+                self._complete(self._observer, out)
         else:
             out.append(bytes(held))
             self._left -= len(held)
@@ -188,19 +185,39 @@ class ResponseStream(FrameStream):
         if correlation_id != first.correlation_id:
             raise CorrelationMismatch(first.correlation_id, correlation_id)
         self._observer = first.observer
-        self._shows = getattr(first.observer, "sees", None)
+        self._step_over = getattr(first.observer, "step_over", None)
         if self._observer is None:
             self._left = SIZE.size + size
 
-    def _observe(self, observer: ResponseObserver, view: memoryview, out: list[Buffer]) -> int:
-        """Let the observer take the next bytes. Returns how many it took."""
-        buffers, taken = observer.receive(view)
-        out += buffers
+    def _observe(
+        self, observer: ResponseObserver, view: memoryview, start: int, at: int, out: list[Buffer]
+    ) -> tuple[int, int]:
+        """Let the observer take the bytes from `view[at]` on; those before, from `start` on, pass.
+
+        Returns what becomes of both. What the observer lets pass as it came stays in one piece with what was before.
+        """
+        rest = view[at:]
+        buffers, taken = observer.receive(rest)
+        after = at + taken
+        if not _is_start(buffers, rest, taken):
+            if start < at:
+                out.append(view[start:at])
+            out += buffers
+            start = after
         if observer.done:
-            self._observer = self._shows = None
-            self.completed.append(observer)
-            self._finish(out)
-        return taken
+            if start < after and self._answer_follows():
+                out.append(view[start:after])
+                start = after
+            self._complete(observer, out)
+        elif self._step_over is not None:
+            self._left = self._step_over()
+        return start, after
+
+    def _complete(self, observer: ResponseObserver, out: list[Buffer]) -> None:
+        """Note that an observed response was received whole."""
+        self._observer = self._step_over = None
+        self.completed.append(observer)
+        self._finish(out)
 
     def _finish(self, out: list[Buffer]) -> None:
         """Note that the first pending response has passed whole."""
@@ -215,6 +232,14 @@ class ResponseStream(FrameStream):
             self.pending.popleft()
             out.append(answer)
         self.opaque = self._becoming_opaque and not self.pending
+
+
+def _is_start(buffers: list[Buffer], view: memoryview, taken: int) -> bool:
+    """Return whether `buffers` are the first `taken` bytes of `view` as they came."""
+    if len(buffers) != 1:
+        return False
+    only = buffers[0]
+    return isinstance(only, memoryview) and only.obj is view.obj and len(only) == taken
 
 
 def _check_size(size: int) -> None:

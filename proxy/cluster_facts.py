@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from proxy.cluster.in_sync import InSyncReplicas
 from proxy.relay.side import Side
 from quota.followed_throttle import Moves
 from quota.throttle import Throttle
+
+MOST_TOPICS_BEHIND: Final = 200
+"""Of so many topics on each side the lists of throttled replicas are read each second: those behind for longest."""
 
 
 class ClusterFacts:
@@ -65,3 +69,10 @@ class ClusterFacts:
             if throttle.settings.quotas:
                 topics.update(throttle.waiting_topics())
         return topics
+
+    def topics_behind(self) -> set[str]:
+        """Return topics with replicas that are behind on this sidecar's links: as many as are looked after."""
+        found: set[bytes] = set()
+        for throttle in self._throttles:
+            found |= throttle.lag.topics_behind(MOST_TOPICS_BEHIND)
+        return {topic.decode("utf-8", "replace") for topic in found}

@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
+from proxy.admin.access import Access
 from proxy.admin.exposition import render
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.admin.limit_metrics import limit_families
+from proxy.admin.limited import limited_status
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.status import rate_settings, side_status
 from proxy.admin.tls_metrics import tls_families
@@ -94,8 +96,9 @@ class Sidecar:
         self.listeners: list[Listener] = []
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
-        self.history = History(self.sides, clock)
-        self._admin = AdminServer(self, self.log)
+        self.history = History(self.sides, self.limits.clients, clock)
+        access = Access(config.admin, clock)
+        self._admin = AdminServer(self, self.log, access)
         self.admin_address: Address | None = None
         upstreams = [route.upstream for route in config.ingress]
         self._probe = UpstreamProbe(upstreams, clock, self.polls, self._route_keys.with_brokers(upstreams))
@@ -114,6 +117,7 @@ class Sidecar:
                     moves=self._facts.moves,
                     racks=self._facts.racks,
                     wants_facts=lambda: wants_facts(self.throttle.table),
+                    topics_behind=self._facts.topics_behind,
                 ),
                 wants_brokers=lambda: bool(self.client_limits) or wants_brokers(self.throttle.table),
             ),
@@ -121,7 +125,7 @@ class Sidecar:
             self.polls,
             clock,
         )
-        self.fleet = Fleet(config, self._broker_hosts, self.status, clock)
+        self.fleet = Fleet(config, self._broker_hosts, self.status, clock, lambda: access.read_token)
         self.capture = (
             None
             if config.capture is None
@@ -130,7 +134,9 @@ class Sidecar:
         leader = self.sides[SIDES.index("leader")].throttle
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
         shared = (self._follower_quotas, self._limit_shares)
-        self.exchange = Exchange(config.broker_id, shared, self.fleet.targets, self.log, clock)
+        self.exchange = Exchange(
+            config.broker_id, shared, self.fleet.targets, self.log, clock, token=lambda: access.write_token
+        )
         self.limits.clients.on_group = self.exchange.changed
         self._apply_limits()
         self._exporter: Exporter | None = None
@@ -154,7 +160,7 @@ class Sidecar:
             await self.close()
             raise
         self.log.info("listening", role="admin", listen=self.admin_address)
-        if not self.config.admin.listen.is_loopback:
+        if self.config.admin.without_tokens and not self.config.admin.listen.is_loopback:
             effect = "it has no authentication: whoever reaches it can change the throttle"
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self._cluster.start()
@@ -255,6 +261,7 @@ class Sidecar:
                 side.throttle.side: await side_status(side, trend)
                 for side, trend in zip(self.sides, trends, strict=True)
             },
+            **({"limits": await limited_status(self.limits.clients)} if self.client_limits else {}),
         }
 
     def metrics(self, accept: str) -> AsyncIterator[bytes]:
@@ -357,7 +364,15 @@ class Sidecar:
             return
         throttles = [side.throttle for side in self.sides]
         self._exporter = new_exporter(
-            config, self.config.broker_id, self.process.version, throttles, self.process.export, self.log, self._clock
+            config,
+            self.config.broker_id,
+            self.process.version,
+            throttles,
+            self.process.export,
+            self.log,
+            self._clock,
+            lambda: self._cluster.client.view.cluster_id,
+            self.limits.clients,
         )
         self._exporter.start()
         topic = None if config.kafka is None else config.kafka.topic

@@ -7,7 +7,7 @@ bytes; times are clock seconds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -15,13 +15,13 @@ from protocol.records import RecordsSeen
 
 
 class PartitionCounts(NamedTuple):
-    """One partition on all links with one peer: bytes, whole batches, and how often it was left out."""
+    """Some partitions of a topic on all links with one peer: bytes, whole batches, and how often each was left out."""
 
-    unthrottled: int
-    throttled: int
-    cut: int
-    batches: int
-    left_out: int
+    unthrottled: list[int]
+    throttled: list[int]
+    cut: list[int]
+    batches: list[int]
+    left_out: list[int]
 
 
 MOST_QUOTAS: Final = 10_000
@@ -61,15 +61,19 @@ class TopicCounts(dict[int, int]):
         """Count nothing, but make sure that a partition gets a line in the sample: its lag changed."""
         self[partition * _FIELDS] += 0
 
-    def partitions(self) -> Iterator[tuple[int, PartitionCounts]]:
-        """Yield each partition that changed. One at a time, as a topic may have tens of thousands."""
-        done: set[int] = set()
-        for key in self:
-            partition = key // _FIELDS
-            if partition not in done:
-                done.add(partition)
-                first = partition * _FIELDS
-                yield partition, PartitionCounts(*[self[first + field] for field in range(_FIELDS)])
+    def partitions(self) -> Iterator[int]:
+        """Yield the partition of each number that was counted, so each partition several times.
+
+        One at a time, as a topic may have tens of thousands.
+        """
+        return (key // _FIELDS for key in self)
+
+    def columns(self, partitions: Sequence[int]) -> PartitionCounts:
+        """Return the counts of `partitions`, in their order."""
+        get = self.get
+        return PartitionCounts(
+            *[[get(partition * _FIELDS + field, 0) for partition in partitions] for field in range(_FIELDS)]
+        )
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from math import inf
 from zlib import crc32
 
 from protocol.fetch import MAX_INT32
@@ -33,6 +34,7 @@ class Throttle(SideState):
         self.links: set[ReplicaLink] = set()
         # Each sidecar begins at another id. Where one passes all fetches of a connection from some point on, the next
         # hop must not take their session id for one of its own, which has other partitions.
+        self._silent_since: dict[int, float] = {}  # the last fetch of replicas whose last connection has ended
         self._last_session_id = crc32(f"{side} {broker_id}".encode()) & MAX_INT32
 
     def link(self, peer: int) -> ReplicaLink:
@@ -40,13 +42,31 @@ class Throttle(SideState):
         link = ReplicaLink(self, peer, self.open_session)
         self.links.add(link)
         self.holders.add(link)
+        self._silent_since.pop(link.counted_peer, None)
         return link
 
     def drop(self, holder: Holder) -> None:
         try:
             super().drop(holder)
         finally:
+            ended = [link for link in self.links if link is holder]
             self.links = {link for link in self.links if link is not holder}
+            for link in ended:
+                self._note_end(link)
+
+    def away(self) -> dict[int, float]:
+        """Return the followers that have no connection, and when each has fetched last (clock seconds).
+
+        A follower counts for as long as the lag of any replica of it is known. On the follower's side nobody does.
+        """
+        self._silent_since = {peer: at for peer, at in self._silent_since.items() if self.lag.knows(peer)}
+        return dict(self._silent_since)
+
+    def _note_end(self, link: ReplicaLink) -> None:
+        peer, fetched_at = link.counted_peer, link.partitions.asker.at
+        others = any(other.counted_peer == peer for other in self.links)
+        if self.side == "leader" and not others and fetched_at > -inf and self.lag.knows(peer):
+            self._silent_since[peer] = fetched_at
 
     def waiting_topics(self) -> set[str]:
         """Return topics of which some partition is held back, or not known to be in sync.

@@ -6,22 +6,25 @@ between.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import Any, NamedTuple
+from operator import add, sub
+from typing import Any, Final, NamedTuple
 
-from quota.counters import IntervalCounts, LinkCounts, QuotaCounts
-from quota.lag.topic_lag import TopicLag
+from quota.counters import IntervalCounts, LinkCounts, QuotaCounts, TopicCounts
 from quota.settings import REASSIGNMENT, RECOVERY
 from quota.side_quotas import CONFIGURED
 from quota.throttle import Throttle
-from samples.schema import LinkLine, PartitionLine, QuotaLine
+from samples.schema import BLOCK, LinkLine, PartitionColumns, PartitionsLine, QuotaLine
 
 _SETTINGS = {CONFIGURED: "replication.throttled.rate"} | {
     name: f"{name}.throttled.rate" for name in (REASSIGNMENT, RECOVERY)
 }
 """The settings of the quotas that have no name of their own, without the side that they begin with."""
+
+
+_NUMBERS_PER_PART: Final = 2_000
 
 
 class SampleKey(NamedTuple):
@@ -47,8 +50,10 @@ def count_left_out(throttle: Throttle, counts: IntervalCounts) -> Iterator[None]
                 yield
 
 
-def lines(throttle: Throttle, counts: IntervalCounts, key: SampleKey) -> Iterator[PartitionLine | LinkLine | QuotaLine]:
-    """Yield the lines of one side, and free `counts` on the way."""
+def lines(
+    throttle: Throttle, counts: IntervalCounts, key: SampleKey
+) -> Iterator[PartitionsLine | LinkLine | QuotaLine | None]:
+    """Yield the lines of one side, and free `counts` on the way. None is yielded between two parts of a long work."""
     common = {**key._asdict(), "side": throttle.side}
     for quota in counts.quotas:
         name = quota.settings.name
@@ -58,45 +63,70 @@ def lines(throttle: Throttle, counts: IntervalCounts, key: SampleKey) -> Iterato
     behind: Counter[int] = Counter()
     for link in throttle.links:
         behind[link.counted_peer] += link.partitions.behind_count
-    for peer in {**counts.links, **connections}:
+    away = throttle.away()
+    for peer in {**counts.links, **connections, **away}:
         link_counts = counts.link(peer)
         of_peer = {**common, "peer": peer}
         yield LinkLine(
             **of_peer,
-            **_byte_fields(link_counts.throttled, link_counts.unthrottled, link_counts.cut),
+            bytes_throttled=link_counts.throttled,
+            bytes_unthrottled=link_counts.unthrottled,
+            bytes_complete=link_counts.throttled + link_counts.unthrottled - link_counts.cut,
+            bytes_cut=link_counts.cut,
             left_out=link_counts.left_out,
             connections=connections[peer],
             partitions_behind=behind[peer],
             fetches=link_counts.fetches,
             fetches_held=link_counts.fetches_held,
+            away_seconds=round(key.end_seconds - away[peer], 3) if peer in away else None,
         )
         replica = peer if throttle.side == "leader" else throttle.broker_id
-        yield from _partition_lines(throttle, link_counts, replica, of_peer)
+        yield from _partitions_lines(throttle, link_counts, replica, of_peer)
 
 
-def _partition_lines(
+def _partitions_lines(
     throttle: Throttle, counts: LinkCounts, replica: int, common: dict[str, Any]
-) -> Iterator[PartitionLine]:
+) -> Iterator[PartitionsLine | None]:
     for name in list(counts.topics):
         topic = name.decode("utf-8", "replace")
-        lag = throttle.lag.known(replica, name)
-        for partition, of_partition in counts.topics.pop(name).partitions():
-            messages, seconds = _lag_of(lag, partition, throttle.clock())
-            yield PartitionLine(
-                **common,
-                **_byte_fields(of_partition.throttled, of_partition.unthrottled, of_partition.cut),
-                left_out=of_partition.left_out,
-                topic=topic,
-                partition=partition,
-                batches=of_partition.batches,
-                lag_messages=messages,
-                lag_seconds=seconds,
-            )
+        of_topic = counts.topics.pop(name)
+        blocks: defaultdict[int, set[int]] = defaultdict(set)
+        for number, partition in enumerate(of_topic.partitions(), start=1):
+            blocks[partition // BLOCK].add(partition)
+            if not number % _NUMBERS_PER_PART:
+                yield None
+        for block, found in blocks.items():
+            partitions = sorted(found)
+            columns = _columns(of_topic, partitions)
+            yield None
+            columns |= _lag_columns(throttle, replica, name, partitions)
+            yield PartitionsLine(**common, topic=topic, block=block, columns=PartitionColumns(**columns))
 
 
-def _lag_of(lag: TopicLag | None, partition: int, now: float) -> tuple[int | None, float | None]:
-    known = None if lag is None else lag.of(partition, now)
-    return (None, None) if known is None else (known[0], round(known[1], 3))
+def _columns(counts: TopicCounts, partitions: Sequence[int]) -> dict[str, Any]:
+    unthrottled, throttled, cut, batches, left_out = counts.columns(partitions)
+    moved = map(add, throttled, unthrottled)
+    columns = {
+        "bytes_throttled": throttled,
+        "bytes_unthrottled": unthrottled,
+        "bytes_complete": list(map(sub, moved, cut)),
+        "bytes_cut": cut,
+        "left_out": left_out,
+        "batches": batches,
+    }
+    return {"partition": tuple(partitions)} | {
+        name: tuple(column) if any(column) else () for name, column in columns.items()
+    }
+
+
+def _lag_columns(throttle: Throttle, replica: int, topic: bytes, partitions: Sequence[int]) -> dict[str, Any]:
+    lag = throttle.lag.known(replica, topic)
+    now = throttle.clock()
+    known = [None if lag is None else lag.of(partition, now) for partition in partitions]
+    messages = tuple([None if of_partition is None else of_partition[0] for of_partition in known])
+    millis = tuple([None if of_partition is None else round(of_partition[1] * 1000) for of_partition in known])
+    columns = {"lag_messages": messages, "lag_ms": millis}
+    return {name: () if all(value == 0 for value in column) else column for name, column in columns.items()}
 
 
 def _quota_line(quota: QuotaCounts, quota_id: str, end_seconds: float, common: dict[str, Any]) -> QuotaLine:
@@ -115,12 +145,3 @@ def _quota_line(quota: QuotaCounts, quota_id: str, end_seconds: float, common: d
         first_second=first,
         bytes_by_second=tuple(quota.seconds.get(second, 0) for second in range(first, behind_last)),
     )
-
-
-def _byte_fields(throttled: int, unthrottled: int, cut: int) -> dict[str, Any]:
-    return {
-        "bytes_throttled": throttled,
-        "bytes_unthrottled": unthrottled,
-        "bytes_complete": throttled + unthrottled - cut,
-        "bytes_cut": cut,
-    }

@@ -2,17 +2,21 @@
 
 A sidecar takes one sample per interval: a set of JSON lines. Each line is one of the structs here, told apart by
 `kind`. All lines of a set share the key (`broker_id`, `start_id`, `sequence`) and the interval. A set ends with its
-IntervalLine, which says how many lines of each other kind belong to it. A line that was written twice has the same key
+IntervalLine, which says how much of each other kind belongs to it. A line that was written twice has the same key
 twice.
 
-Fields may be added, each with a default; SCHEMA_VERSION then grows. No field is renamed or gets another meaning, so
-lines of older versions stay readable.
+Partitions are told in columns: a PartitionsLine has an array for each figure, and its partitions' ids in another.
+Version 1 had a PartitionLine for each partition instead.
+
+Fields may be added, each with a default; SCHEMA_VERSION then grows, and readers of older versions leave the new fields
+alone. A change that they would misread also raises MIN_READER. No field is renamed or gets another meaning, so lines of
+older versions stay readable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -20,10 +24,19 @@ from msgspec import Meta
 from quota.settings import SideName
 
 SCHEMA_VERSION = 2
+MIN_READER = 2
+"""The oldest version whose readers understand what is written now."""
+
+Role = Literal["sink", "source", "dlq", "mirror", "other"]
+"""What a client is, by the ids that Kafka's Connect and MirrorMaker 2 give."""
+
+BLOCK: Final = 1000
+"""The most partitions of a line. Block n of a topic is its partitions from n x BLOCK up to the next block's first one.
+"""
 
 
 class NewerSchema(Exception):
-    """A line of a version that this program does not know; `version` is its number."""
+    """A line that a reader of this version does not understand; `version` is that of the line."""
 
     def __init__(self, version: int) -> None:
         super().__init__(version)
@@ -37,6 +50,9 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     """The fields that every line begins with."""
 
     schema: Annotated[int, Meta(description="version of this schema")] = SCHEMA_VERSION
+    min_reader: Annotated[
+        int, Meta(description="oldest version of a reader that understands the line; 1 in version 1")
+    ] = MIN_READER
     broker_id: Annotated[int, Meta(description="the broker beside the sidecar")]
     start_id: Annotated[str, Meta(description="one start of the sidecar's process; later ones sort after it")]
     sequence: Annotated[int, Meta(description="number of the sample in its process, from 1 on without gaps")]
@@ -45,11 +61,16 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     end_utc: Annotated[str, Meta(description="when it ended, UTC, as 2026-01-31T23:59:59.123Z")]
 
 
-class _Bytes(Line, frozen=True, kw_only=True):
-    """What one side moved with one peer, in record bytes. Throttled + unthrottled = complete + cut."""
+class _OfPeer(Line, frozen=True, kw_only=True):
+    """What one side moved with one peer."""
 
     side: Annotated[SideName, Meta(description="whose quota: `leader` for what the broker sends, or `follower`")]
     peer: Annotated[int, Meta(description="the other broker: the follower on the leader's side, or the leader")]
+
+
+class _Bytes(_OfPeer, frozen=True, kw_only=True):
+    """Record bytes. Throttled + unthrottled = complete + cut."""
+
     bytes_throttled: Annotated[int, Meta(description="record bytes while the partition was listed as throttled")]
     bytes_unthrottled: Annotated[int, Meta(description="record bytes while it was not")]
     bytes_complete: Annotated[
@@ -60,7 +81,10 @@ class _Bytes(Line, frozen=True, kw_only=True):
 
 
 class PartitionLine(_Bytes, frozen=True, kw_only=True, tag="partition"):
-    """One partition that moved bytes, was left out, or caught up in the interval, with one peer on one side."""
+    """One partition that moved bytes, was left out, or caught up in the interval, with one peer on one side.
+
+    Only sidecars of version 1 wrote it.
+    """
 
     topic: Annotated[str, Meta(description="its name; what goes by an id of unknown name is in its link's line alone")]
     partition: Annotated[int, Meta(description="its id")]
@@ -69,16 +93,82 @@ class PartitionLine(_Bytes, frozen=True, kw_only=True, tag="partition"):
     lag_seconds: Annotated[float | None, Meta(description="since when it was not caught up then (KIP-16)")] = None
 
 
+Numbers = tuple[int, ...]
+
+
+class PartitionColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a line's partitions: entry n of each column is of the same partition.
+
+    A column of nothing but zeros is written as an empty one.
+    """
+
+    partition: Annotated[Numbers, Meta(description="their ids, each once; this column is never empty")]
+    bytes_throttled: Annotated[Numbers, Meta(description="record bytes while the partition was listed as throttled")]
+    bytes_unthrottled: Annotated[Numbers, Meta(description="record bytes while it was not")]
+    bytes_complete: Annotated[
+        Numbers,
+        Meta(description="of both, whole batches: what the follower keeps. In unthrottled topics cut tails too"),
+    ]
+    bytes_cut: Annotated[Numbers, Meta(description="of both, tails of batches, which the follower throws away")]
+    left_out: Annotated[Numbers, Meta(description="how often it was left out of a fetch for want of quota")]
+    batches: Annotated[Numbers, Meta(description="whole batches in `bytes_complete`; in unthrottled topics 0")]
+    lag_messages: Annotated[
+        tuple[int | None, ...], Meta(description="offsets behind the high watermark at the end; null: not known")
+    ]
+    lag_ms: Annotated[
+        tuple[int | None, ...], Meta(description="since when it was not caught up then (KIP-16); null: not known")
+    ]
+
+
+class PartitionsLine(_OfPeer, frozen=True, kw_only=True, tag="partitions"):
+    """The partitions of a topic with one peer on one side.
+
+    Those that moved bytes, were left out, or caught up in the interval. A line has those of one block, so no partition
+    is in two lines of a set.
+    """
+
+    topic: Annotated[str, Meta(description="its name; what goes by an id of unknown name is in its link's line alone")]
+    block: Annotated[int, Meta(description="block n has the partitions from 1000 n to 1000 n + 999")]
+    columns: Annotated[PartitionColumns, Meta(description="a figure of each partition in each column")]
+
+    def rows(self) -> Iterator[PartitionLine]:
+        """Yield each partition as a line of version 1. ValueError where columns differ in length."""
+        shared = {name: getattr(self, name) for name in Line.__struct_fields__}
+        ids = self.columns.partition
+        columns = {
+            name: getattr(self.columns, name) or (0,) * len(ids)
+            for name in PartitionColumns.__struct_fields__
+            if name != "partition"
+        }
+        for partition, *values in zip(ids, *columns.values(), strict=True):
+            figures = dict(zip(columns, values, strict=True))
+            lag_ms = figures.pop("lag_ms")
+            yield PartitionLine(
+                **shared,
+                **figures,
+                side=self.side,
+                peer=self.peer,
+                topic=self.topic,
+                partition=partition,
+                lag_seconds=None if lag_ms is None else lag_ms / 1000,
+            )
+
+
 class LinkLine(_Bytes, frozen=True, kw_only=True, tag="link"):
     """All connections with one peer on one side.
 
-    Written for a peer that has a connection, or had one in the interval.
+    Written for a peer that has a connection, or had one in the interval; and for a follower that fell silent, while it
+    is known how far behind it is.
     """
 
     connections: Annotated[int, Meta(description="open at the end")]
     partitions_behind: Annotated[int, Meta(description="throttled, and known not to be in sync, at the end")]
     fetches: Annotated[int, Meta(description="replica fetches whose answers passed whole")]
     fetches_held: Annotated[int, Meta(description="replica fetches held until there was budget")]
+    away_seconds: Annotated[
+        float | None,
+        Meta(description="since its last fetch, where it has no connection at the end. Since version 2"),
+    ] = None
 
 
 class QuotaLine(Line, frozen=True, kw_only=True, tag="quota"):
@@ -111,18 +201,46 @@ class QuotaLine(Line, frozen=True, kw_only=True, tag="quota"):
     ] = None
 
 
+class LimitLine(Line, frozen=True, kw_only=True, tag="limit"):
+    """A client with a limit by records that moved some, or was kept waiting, in the interval. Since version 2.
+
+    A client that several entries of `[[limits.client]]` fit has one line, with the entry that allows least.
+    """
+
+    client_id: Annotated[str, Meta(description="as the client says; at most 255 characters")]
+    role: Annotated[Role, Meta(description="by its id: `sink`, `source`, `dlq`, `mirror` or `other`")]
+    entry: Annotated[str, Meta(description="`client_id` of the entry in the configuration")]
+    limit_group: Annotated[str, Meta(description="what has the limit: the id itself, or all tasks of a connector")]
+    records: Annotated[int, Meta(description="records that passed")]
+    record_rate_avg: Annotated[float, Meta(description="records/s over the interval")]
+    record_rate_max: Annotated[
+        int, Meta(description="records of the greatest second; of one that an interval cuts in two, all of it")
+    ]
+    throttled_ratio: Annotated[float, Meta(description="part of the interval in which it was kept waiting: 0 to 1")]
+    share: Annotated[float, Meta(description="part of the limits that was to be used at this broker at the end")]
+    connector: Annotated[str | None, Meta(description="the connector that its id names")] = None
+    task: Annotated[int | None, Meta(description="the task that its id names")] = None
+    record_rate_limit: Annotated[
+        float | None, Meta(description="records/s for what has the limit, over all brokers, at the end")
+    ] = None
+
+
 class IntervalLine(Line, frozen=True, kw_only=True, tag="interval"):
     """The end of a sample: a set without it is not whole. Where nothing happened it is the only line."""
 
     version: Annotated[str, Meta(description="the sidecar's")]
     interval_seconds: Annotated[float, Meta(description="as configured")]
-    partitions: Annotated[int, Meta(description="lines of kind `partition` in the set")]
+    partitions: Annotated[int, Meta(description="partitions in the set's lines of kind `partitions`, or `partition`")]
     links: Annotated[int, Meta(description="lines of kind `link`")]
     quotas: Annotated[int, Meta(description="lines of kind `quota`")]
+    limits: Annotated[int, Meta(description="lines of kind `limit`. Since version 2")] = 0
+    cluster_id: Annotated[
+        str | None, Meta(description="the cluster's id, where the sidecar knows it. Since version 2")
+    ] = None
 
 
-AnyLine = PartitionLine | LinkLine | QuotaLine | IntervalLine
-KINDS: tuple[type[Line], ...] = (PartitionLine, LinkLine, QuotaLine, IntervalLine)
+AnyLine = PartitionsLine | PartitionLine | LinkLine | QuotaLine | LimitLine | IntervalLine
+KINDS: tuple[type[Line], ...] = (PartitionsLine, PartitionLine, LinkLine, QuotaLine, LimitLine, IntervalLine)
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AnyLine)
@@ -130,6 +248,7 @@ _decoder = msgspec.json.Decoder(AnyLine)
 
 class _Version(msgspec.Struct):
     schema: int
+    min_reader: int = 1
 
 
 _version_decoder = msgspec.json.Decoder(_Version)
@@ -141,24 +260,36 @@ def encode_lines(lines: Iterable[Line]) -> bytes:
 
 
 def decode_line(text: bytes | str) -> AnyLine:
-    """Read one line of this version or an older one.
+    """Read one line of this version, of an older one, or of a newer one that only added fields.
 
     Raises NewerSchema; msgspec.DecodeError for a text that is no such line.
     """
     try:
         line: AnyLine = _decoder.decode(text)
     except msgspec.ValidationError:
-        version = _version_decoder.decode(text).schema
-        if version > SCHEMA_VERSION:
-            raise NewerSchema(version) from None
+        found = _version_decoder.decode(text)
+        if found.schema > SCHEMA_VERSION:
+            raise NewerSchema(found.schema) from None
         raise
-    if line.schema > SCHEMA_VERSION:
+    if line.min_reader > SCHEMA_VERSION:
         raise NewerSchema(line.schema)
     return line
 
 
+def by_partition(lines: Iterable[AnyLine]) -> Iterator[AnyLine]:
+    """Yield the lines with one of version 1 for each partition."""
+    for line in lines:
+        if isinstance(line, PartitionsLine):
+            yield from line.rows()
+        else:
+            yield line
+
+
 class Column(NamedTuple):
-    """One field of a kind of line. `type` is `int`, `float`, `str` or `list[int]`."""
+    """One field of a kind of line. `type` is `int`, `float`, `str`, `list[int]` or `list[int or null]`.
+
+    A field within another has a name with a dot.
+    """
 
     name: str
     type: str
@@ -173,18 +304,25 @@ def kind_of(line: type[Line]) -> str:
 
 def columns(line: type[Line]) -> list[Column]:
     """Return the fields of a kind of line, `kind` among them, in the order in which they are written."""
-    hints = get_type_hints(line, include_extras=True)
-    found = [Column("kind", "str", False, f"`{kind_of(line)}`")]
-    for name in line.__struct_fields__:
+    return [Column("kind", "str", False, f"`{kind_of(line)}`"), *_fields(line)]
+
+
+def _fields(struct: type[msgspec.Struct], within: str = "") -> Iterator[Column]:
+    hints = get_type_hints(struct, include_extras=True)
+    for name in struct.__struct_fields__:
         expected, meta = get_args(hints[name])
+        if isinstance(expected, type) and issubclass(expected, msgspec.Struct):
+            yield from _fields(expected, f"{name}.")
+            continue
         is_nullable = type(None) in get_args(expected)
         if is_nullable:
             (expected,) = (arm for arm in get_args(expected) if arm is not type(None))
-        found.append(Column(name, _type_name(expected), is_nullable, meta.description))
-    return found
+        yield Column(f"{within}{name}", _type_name(expected), is_nullable, meta.description)
 
 
 def _type_name(expected: Any) -> str:
     if get_origin(expected) is Literal:
         return "str"
-    return "list[int]" if get_origin(expected) is tuple else str(expected.__name__)
+    if get_origin(expected) is tuple:
+        return "list[int]" if get_args(expected)[0] is int else "list[int or null]"
+    return str(expected.__name__)

@@ -13,7 +13,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.browser import Browser
 
-settings.register_profile("weir", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Half of the usual number of examples: `make unit` is run many times a day, each time with others.
+settings.register_profile(
+    "weir", parent=settings(), max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("weir")
 
 # A shell has what it starts in the background ignore SIGINT, and so would the programs that tests start and interrupt.

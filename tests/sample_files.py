@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from samples.schema import AnyLine, Line, decode_line
+from samples.schema import AnyLine, Line, by_partition, decode_line
 
 Kind = TypeVar("Kind", bound=Line)
 
@@ -22,7 +22,8 @@ def unfinished_files(directory: Path) -> list[Path]:
 
 
 def lines_of(contents: Iterable[bytes]) -> list[AnyLine]:
-    return [decode_line(text) for content in contents for text in content.splitlines()]
+    """All lines, with one for each partition."""
+    return list(by_partition(decode_line(text) for content in contents for text in content.splitlines()))
 
 
 def lines_in(directory: Path) -> list[AnyLine]:

@@ -79,7 +79,8 @@ Row = dict[str, Any]
 class Fleet:
     """Asks the sidecars of `[admin] fleet`, or else those at the hosts of `[cluster]`'s brokers; keeps no connection.
 
-    `hosts` tells the brokers' hosts by id, `own` this sidecar's status; `clock` gives monotonic seconds.
+    `hosts` tells the brokers' hosts by id, `own` this sidecar's status, `token` what opens the others'; `clock`
+    gives monotonic seconds.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Fleet:
         hosts: Callable[[], Mapping[int, str]],
         own: Callable[[], Awaitable[Mapping[str, Any]]],
         clock: Callable[[], float],
+        token: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._named = config.admin.fleet
         self._port = config.admin.listen.port
@@ -95,6 +97,7 @@ class Fleet:
         self._hosts = hosts
         self._own = own
         self._clock = clock
+        self._token = token
         self._asking = asyncio.Lock()
         self._rows: list[Row] = []
         self._asked_at: float | None = None
@@ -114,7 +117,8 @@ class Fleet:
         limit = asyncio.Semaphore(_AT_ONCE)
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         # no decompression: a small answer could become a very large one
-        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+        headers = bearer(self._token())
+        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False, headers=headers) as session:
             rows = await asyncio.gather(*[self._ask(target, session, limit) for target in targets])
         return sorted(rows, key=lambda row: (row["broker_id"] is None, row["broker_id"] or 0, row["admin"]))
 
@@ -147,6 +151,11 @@ class Fleet:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             said = {"error": f"what answers there is no sidecar: {error or type(error).__name__}"}
         return {"broker_id": target.broker_id, **said, "admin": str(target.admin)}
+
+
+def bearer(token: str | None) -> dict[str, str]:
+    """Return the headers that open another sidecar's admin HTTP."""
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
 async def _answer(admin: Address, session: aiohttp.ClientSession) -> bytes:

@@ -1,4 +1,4 @@
-"""The last ten minutes of each side, a sample a second, for whoever looks at the page or the status.
+"""The last ten minutes of each side and of clients' limits, a sample a second, for the page and the status.
 
 A sample reads a few totals that are counted anyway, in some ten microseconds. So samples are taken whether or not
 somebody looks, and whoever opens the page in the middle of a move sees how it went so far.
@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from limits.clients import Clients
+from proxy.admin.limited import LimitHistory
 from proxy.admin.metrics import SideSource
 
 SAMPLE_SECONDS: Final = 1.0
@@ -29,6 +31,7 @@ _NO_QUOTA: Final = (0, None)
 class Sample(NamedTuple):
     """One side's totals at a moment (clock seconds); bytes since the start.
 
+    `found_messages` of the lag came with partitions that were seen for the first time.
     `quotas`: for each by its name what has passed of it, and what it allows (bytes/s; None: it limits nothing).
     """
 
@@ -36,6 +39,7 @@ class Sample(NamedTuple):
     throttled_bytes: int
     other_bytes: int
     lag_messages: int
+    found_messages: int
     quotas: dict[str, tuple[int, int | None]]
 
 
@@ -68,15 +72,17 @@ class SideHistory:
                 throttled += size
             else:
                 other += size
-        lag = self._source.throttle.lag.sum_messages()
+        tracker = self._source.throttle.lag
+        lag = tracker.sum_messages()
         if lag:
             self._behind_at = now
         quotas = {quota.name: (quota.passed_bytes, quota.rate) for quota in self._source.throttle.quotas}
-        self.samples.append(Sample(now, throttled, other, lag, quotas))
+        self.samples.append(Sample(now, throttled, other, lag, tracker.found_messages, quotas))
 
     def trend(self, now: float) -> Trend:
         """Return how the lag went until `now`."""
-        lag = self._source.throttle.lag.sum_messages()
+        tracker = self._source.throttle.lag
+        lag = tracker.sum_messages()
         none_for = 0.0 if lag else now - self._behind_at
         recent = [sample for sample in self.samples if sample.at >= now - TREND_SECONDS]
         begins = [number for number, sample in enumerate(recent, start=1) if not sample.lag_messages]
@@ -84,7 +90,9 @@ class SideHistory:
         seconds = now - behind[0].at if behind else 0.0
         if seconds < _SHORTEST_TREND_SECONDS:
             return Trend(None, False, none_for)
-        fell = behind[0].lag_messages - lag
+        # Below Fetch v7 a throttled partition's lag is known from its first grant on only: to know it is no growth.
+        found = tracker.found_messages - behind[0].found_messages
+        fell = behind[0].lag_messages + found - lag
         is_whole = not begins and seconds > TREND_SECONDS - 2 * SAMPLE_SECONDS
         return Trend(fell / seconds, bool(lag) and is_whole and fell <= 0, none_for)
 
@@ -111,10 +119,11 @@ class SideHistory:
 
 
 class History:
-    """The samples of all sides, taken from `start` to `close`. `clock` gives monotonic seconds."""
+    """The samples of all sides and limited clients, taken from `start` to `close`. `clock` gives monotonic seconds."""
 
-    def __init__(self, sides: Sequence[SideSource], clock: Callable[[], float]) -> None:
+    def __init__(self, sides: Sequence[SideSource], clients: Clients, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self._limits = LimitHistory(clients, KEPT_SAMPLES)
         self.sides = [SideHistory(side, clock()) for side in sides]
         self._names = [side.throttle.side for side in sides]
         self._next: asyncio.TimerHandle | None = None
@@ -130,8 +139,9 @@ class History:
             self._next.cancel()
 
     def take(self) -> None:
-        """Take one sample of each side."""
+        """Take one sample of each side, and one of the limits."""
         now = self._clock()
+        self._limits.take(now)
         for side in self.sides:
             side.take(now)
 
@@ -139,7 +149,9 @@ class History:
         """Return what `GET /v1/history` shows: samples later than `after`, in seconds of the sidecar's clock."""
         now = self._clock()
         sides = zip(self._names, self.sides, strict=True)
-        return {"now": round(now, 3), "sides": {name: side.as_plain(after) for name, side in sides}}
+        limits = self._limits.as_plain(after)
+        shown = {"now": round(now, 3), "sides": {name: side.as_plain(after) for name, side in sides}}
+        return shown | ({"limits": limits} if limits else {})
 
 
 def _rate(before: int, after: int, old: Sample, new: Sample) -> float:

@@ -1,6 +1,6 @@
 """The admin HTTP server: health, readiness, metrics, the throttle, the status, and a page that shows them to people.
 
-It has no authentication, so by default it listens on loopback.
+By default it listens on loopback and asks for no token; `proxy.admin.access` says who may ask for what.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
+from proxy.admin.access import Access
 from proxy.admin.exposition import content_type
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
@@ -30,6 +31,8 @@ _BACKLOG = 8
 
 MAX_CONNECTIONS = 100
 """With more connections the oldest are closed: the brokers' connections need the descriptors."""
+
+_USER: web.RequestKey[str] = web.RequestKey("user", str)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -62,10 +65,11 @@ class Administered(Protocol):
 class AdminServer:
     """Serves the admin HTTP API on one address until it is stopped."""
 
-    def __init__(self, administered: Administered, log: EventLog) -> None:
+    def __init__(self, administered: Administered, log: EventLog, access: Access) -> None:
         self._administered = administered
         self._log = log
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
+        self._access = access
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json, self._checked])
         app.add_routes(
             [
                 web.get("/", self._page),
@@ -108,6 +112,17 @@ class AdminServer:
         if self._listening is not None:
             self._listening.close()
         await self._runner.cleanup()
+
+    @web.middleware
+    async def _checked(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        request[_USER] = self._access.check(request)
+        return await handler(request)
+
+    def _changed(self, what: str, request: web.Request, before: Mapping[str, object], **after: object) -> None:
+        """Log who changed what, from what, to what."""
+        old = {f"{name}_before": value for name, value in before.items()}
+        user, client = request[_USER], request.remote
+        self._log.info(what, by="http", method=request.method, client=client, user=user, **after, **old)
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return _json({"status": "ok"})
@@ -157,6 +172,7 @@ class AdminServer:
 
     async def _change_limits(self, request: web.Request) -> web.Response:
         administered = self._administered
+        before = len(administered.client_limits)
         entries: object = []
         if request.method != "DELETE":
             body = _decoded(await _body(request))
@@ -166,27 +182,20 @@ class AdminServer:
             if request.method == "PATCH":
                 entries = _patched(administered.client_limits, entries)
         administered.limit_clients(read_client_limits(entries, "client"))
-        self._log.info(
-            "limits_changed",
-            by="http",
-            method=request.method,
-            client=request.remote,
-            entries=len(administered.client_limits),
-        )
+        self._changed("limits_changed", request, {"entries": before}, entries=len(administered.client_limits))
         return await self._show_limits(request)
 
     async def _change_throttle(self, request: web.Request) -> web.Response:
         throttle = self._administered.throttle
         body = await _body(request)
+        before = throttle.summary()
         if request.method == "DELETE":
             throttle.clear()
         elif request.method == "PUT":
             await throttle.replace(_decoded(body))
         else:
             await throttle.merge(_decoded(body))
-        self._log.info(
-            "throttle_changed", by="http", method=request.method, client=request.remote, **throttle.summary()
-        )
+        self._changed("throttle_changed", request, before, **throttle.summary())
         return _json(await throttle.as_plain())
 
 
@@ -216,9 +225,12 @@ def _new_connection(server: web.Server) -> asyncio.BaseProtocol:
 
 
 async def _body(request: web.Request) -> bytes:
+    # A body of kilobytes may unpack to gigabytes, and its size would be known only after the work.
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(reason="send the body uncompressed, without Content-Encoding")
     try:
         return await request.read()
-    except web.RequestPayloadError as error:  # the body is not compressed as Content-Encoding says
+    except web.RequestPayloadError as error:
         raise ConfigError("body", f"cannot be read: {error}") from error
 
 
@@ -243,6 +255,7 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
         if error.status < 400:
             raise
         response = _json({"error": f"{request.method} {request.path}: {error.reason}.", "field": None}, error.status)
-        if allow := error.headers.get("Allow"):
-            response.headers["Allow"] = allow
+        for name in ("Allow", "Retry-After", "WWW-Authenticate"):
+            if value := error.headers.get(name):
+                response.headers[name] = value
         return response

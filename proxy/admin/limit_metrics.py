@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from limits.facts import facts_of
 from proxy.admin.exposition import Family
 from proxy.limits.stage import LimitStage
 
@@ -34,6 +35,14 @@ def limit_families(stage: LimitStage) -> Iterator[Family]:
         "The part of the last 30 s in which a limited client was kept waiting (KIP-731's throttled-ratio).",
         ("client_id",),
         (((client.client_id,), round(client.rates.throttled_ratio(), 4)) for client in clients),
+    )
+    allowed = [(client.client_id, facts_of(client).allowed) for client in clients if client.groups]
+    yield Family(
+        "weir_task_record_rate_limit",
+        "gauge",
+        "Records/s that a limited client may move here, alone or with those that share its limit.",
+        ("client_id",),
+        (((client_id,), round(limit, 3)) for client_id, limit in allowed if limit is not None),
     )
     yield Family(
         "weir_task_records",

@@ -3,7 +3,8 @@
 Three things are read of Kafka's throttle: the rates of this sidecar's broker, which only that broker tells; what is
 being reassigned, which in ZooKeeper mode only the controller tells; and the topics' lists of throttled replicas. A
 change of the rates or of what is reassigned has all lists read at once. Otherwise the lists that are known and those of
-moving topics are read each second, and the others LISTS_PER_ROUND at a time.
+moving topics are read each second, and the others LISTS_PER_ROUND at a time. A topic moves where it is reassigned, or
+where its replicas are behind while there is a rate.
 
 Import it only where `[cluster]` is configured, as aiokafka costs memory.
 """
@@ -182,7 +183,8 @@ class ThrottleFollower:
         each_round = LISTS_PER_ROUND if followed.has_rates else IDLE_LISTS_PER_ROUND
         count = len(self._turn) if self._wants_all_lists else each_round
         wrong: dict[str, str] = {}
-        due = sorted({*followed.topics, *self._next(count)})
+        behind = self._followers.topics_behind() if followed.has_rates else frozenset[str]()
+        due = sorted({*followed.topics, *self._next(count), *(behind & self._cluster.topics)})
         for start in range(0, len(due), LISTS_PER_QUESTION):
             some = due[start : start + LISTS_PER_QUESTION]
             lists, wrong_lists = await self._ask(kafka_throttle.lists_of(broker, some))

@@ -10,8 +10,9 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 from aiokafka.conn import create_conn
-from aiokafka.errors import IncompatibleBrokerVersion
+from aiokafka.errors import IncompatibleBrokerVersion, SaslAuthenticationFailed, UnsupportedSaslMechanismError
 
+from access.refusals import authentication_refused
 from protocol.errors import FrameTooLarge
 from protocol.header import SIZE
 from proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Answer, agreed_metadata_version
@@ -32,17 +33,7 @@ class KafkaChannel:
     @classmethod
     async def open(cls, address: Address, options: Mapping[str, Any] | None = None) -> KafkaChannel:
         """Connect, and agree on a version. `options` are those of SASL and TLS. Raises OSError."""
-        channel = cls(
-            await _answered(
-                lambda: create_conn(
-                    address.host,
-                    address.port,
-                    client_id=CLIENT_ID.decode(),
-                    request_timeout_ms=round(REQUEST_TIMEOUT_SECONDS * 1000),
-                    **(options or {}),
-                )
-            )
-        )
+        channel = cls(await _connected(address, options or {}))
         try:
             version = await agreed_metadata_version(channel)
             if version is None:
@@ -80,6 +71,25 @@ class KafkaChannel:
         response = await _answered(lambda: self._connection.send(counted))
         self.moved += counted.size
         return response
+
+
+async def _connected(address: Address, options: Mapping[str, Any]) -> Any:
+    try:
+        return await _answered(
+            lambda: create_conn(
+                address.host,
+                address.port,
+                client_id=CLIENT_ID.decode(),
+                request_timeout_ms=round(REQUEST_TIMEOUT_SECONDS * 1000),
+                **options,
+            )
+        )
+    except ConnectionError as error:
+        cause = error.__cause__
+        if isinstance(cause, (SaslAuthenticationFailed, UnsupportedSaslMechanismError)):
+            said = [reason for reason in cause.args if isinstance(reason, str)]
+            raise ConnectionError(authentication_refused(options, "".join(said[:1]))) from error
+        raise
 
 
 async def _answered(ask: Callable[[], Awaitable[Any]]) -> Any:

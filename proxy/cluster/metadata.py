@@ -34,6 +34,7 @@ class Described(NamedTuple):
     brokers: dict[int, Broker]
     controller: int
     topics: dict[bytes, Topic]
+    cluster_id: str | None
 
 
 async def names_of_ids(channel: Channel, topic_ids: Collection[bytes]) -> dict[bytes, bytes]:
@@ -98,7 +99,8 @@ async def describe(channel: Channel, names: Collection[bytes], with_partitions: 
         # until the controller tells it.
         if not head.brokers or (not topic.partitions and name not in gone):
             topics[name] = topic._replace(partitions=None)
-    return Described(_brokers(head), head.controller, topics)
+    cluster_id = None if head.cluster_id is None else _text(head.cluster_id)
+    return Described(_brokers(head), head.controller, topics, cluster_id)
 
 
 def _brokers(head: MetadataHead) -> dict[int, Broker]:

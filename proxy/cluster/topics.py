@@ -82,17 +82,18 @@ class TopicPoll:
                 with_partitions.update(names)
             if len(names) > TOPICS_PER_QUESTION:
                 await asyncio.sleep(0)  # tens of thousands take some milliseconds
-        brokers, controller = client.view.brokers, client.view.controller
+        brokers, controller, cluster_id = client.view.brokers, client.view.controller, client.view.cluster_id
         topics: dict[bytes, Topic] = {}
         try:
             for names in _shares(list(wanted), at_least_one=self._wants_brokers()):
                 told = await client.question(self.what, partial(describe, names=names, with_partitions=with_partitions))
                 brokers, controller = told.brokers or brokers, told.controller
+                cluster_id = told.cluster_id or cluster_id
                 topics |= told.topics
         except NoTopicIds:
             client.has_topic_ids = False  # asked again when an id is seen, as some broker then has ids
             return
-        client.view = replace(client.view, brokers=brokers, controller=controller, topics=topics)
+        client.view = replace(client.view, brokers=brokers, controller=controller, topics=topics, cluster_id=cluster_id)
         client.stats.told_at = self._clock()
         for subscriber in self._subscribers:
             await client.tell(self.what, subscriber.told(client.view))

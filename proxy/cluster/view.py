@@ -33,9 +33,11 @@ class ClusterView:
     """What the cluster answered last. `topics`, by name (UTF-8), has only those of the last poll.
 
     `min_in_sync` is `min.insync.replicas` by topic; `controller` is a broker's id, -1 where none is known.
+    `cluster_id` is None where the broker does not tell it.
     """
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     controller: int = -1
     topics: Mapping[bytes, Topic] = field(default_factory=dict)
     min_in_sync: Mapping[bytes, int] = field(default_factory=dict)
+    cluster_id: str | None = None

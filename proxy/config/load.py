@@ -11,7 +11,7 @@ from proxy.config.cluster_access import connection_options
 from proxy.config.reader import ConfigError, read_table
 from proxy.config.route_checks import check_routes
 from proxy.config.route_keys import RouteKeys
-from proxy.config.tables import Config, Export, Ingress
+from proxy.config.tables import Admin, Config, Export, Ingress
 from proxy.config.throttle import check_throttle
 
 
@@ -50,6 +50,7 @@ def parse_config(text: str) -> Config:
 def check_config(config: Config) -> None:
     """Check what no single field shows; ConfigError names the field."""
     check_routes(config)
+    _check_admin(config.admin)
     _check_replicas_from(config.ingress)
     RouteKeys(config)
     if config.cluster is not None:
@@ -59,6 +60,17 @@ def check_config(config: Config) -> None:
     _check_export(config.export)
     check_client_limits(config.limits.client, "limits.client")
     check_throttle(config.throttle, config.cluster, "throttle")
+
+
+def _check_admin(admin: Admin) -> None:
+    if admin.listen.is_loopback or admin.without_tokens:
+        return
+    for name, file in (("read_token_file", admin.read_token_file), ("write_token_file", admin.write_token_file)):
+        if file is None:
+            reason = (
+                "is missing: others than this machine reach admin.listen; name a file, or set without_tokens = true"
+            )
+            raise ConfigError(f"admin.{name}", reason)
 
 
 def _check_replicas_from(ingress: tuple[Ingress, ...]) -> None:

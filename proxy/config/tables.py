@@ -129,13 +129,20 @@ class Egress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the admin HTTP server listens, and where those of the other sidecars are.
+    """Where the admin HTTP server listens, where those of the other sidecars are, and who may ask for what.
 
-    A name in `fleet` stands for all of its addresses. None: the hosts of `[cluster]`'s brokers, at `listen`'s port.
+    - A name in `fleet` stands for all of its addresses. None: the hosts of `[cluster]`'s brokers, at `listen`'s port.
+    - `read_token_file` and `write_token_file` hold the tokens for what is only shown, and for changes too.
+    - `without_tokens`: whether they may be left out although others than this machine reach `listen`.
+    - `names`: host names, beside localhost, by which a server on loopback is asked.
     """
 
     listen: Address = DEFAULT_ADMIN
     fleet: tuple[Address, ...] | None = None
+    read_token_file: FilePath | None = None
+    write_token_file: FilePath | None = None
+    without_tokens: bool = False
+    names: tuple[str, ...] = ()
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,33 +9,39 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import chain, islice
-from typing import TypeVar
+from itertools import chain
 
+from limits.clients import Client
 from proxy.config.tables import Export
 from proxy.export.sample import Sample, SampleSink
 from proxy.export.stats import ExportStats
 from proxy.log import EventLog, innermost_frame
 from quota.counters import IntervalCounts
 from quota.throttle import Throttle
+from samples.limit_lines import ClientCounts, cut_clients, limit_lines
 from samples.lines import SampleKey, count_left_out, lines
-from samples.schema import IntervalLine, Line, encode_lines, kind_of
+from samples.schema import IntervalLine, LimitLine, LinkLine, PartitionsLine, QuotaLine, encode_lines, kind_of
 
-Item = TypeVar("Item")
+Part = PartitionsLine | LinkLine | QuotaLine | LimitLine
 
-LINES_PER_SLICE = 100
-"""About 0.3 ms of work and 50 KB; other connections have to wait for it."""
+PARTITIONS_PER_SLICE = 100
+"""About 0.1 ms of work; other connections have to wait for it."""
+LINES_PER_SLICE = 20
+"""About 0.5 ms of work, where each of the lines is of many partitions."""
 
 CLOSE_SECONDS = 5.0
 """How long the sinks have to write the last samples."""
 
 
 class Exporter:
-    """Takes samples of `throttles` from `start` to `close`.
+    """Takes samples of `throttles` and of limited `clients` from `start` to `close`.
 
-    `clock` gives monotonic seconds and is also the throttles' clock; `utc` gives the time of day in seconds since 1970.
+    - `clock` gives monotonic seconds and is also the throttles' clock.
+    - `utc` gives the time of day in seconds since 1970.
+    - `cluster_id` gives the cluster's id, None while it is not known.
     """
 
     def __init__(
@@ -49,6 +55,8 @@ class Exporter:
         start_id: str,
         clock: Callable[[], float] = time.monotonic,
         utc: Callable[[], float] = time.time,
+        cluster_id: Callable[[], str | None] = lambda: None,
+        clients: Iterable[Client] = (),
     ) -> None:
         self._interval_seconds = interval_seconds
         self._broker_id = broker_id
@@ -59,6 +67,8 @@ class Exporter:
         self._start_id = start_id
         self._clock = clock
         self._utc = utc
+        self._cluster_id = cluster_id
+        self._clients = clients
         self._sequence = 0
         self._began_at = 0.0
         self._taking = asyncio.Lock()
@@ -69,6 +79,7 @@ class Exporter:
         self._began_at = self._clock()
         for throttle in self._throttles:
             throttle.cut_interval(self._began_at)
+        cut_clients(self._clients)
         self._running = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -88,13 +99,14 @@ class Exporter:
             # no await until both sides are cut off: a sample has one interval
             now, utc = self._clock(), self._utc()
             cut = [(throttle, counts) for throttle in self._throttles if (counts := throttle.cut_interval(now))]
+            limited = cut_clients(self._clients)
             self._sequence += 1
             begin, self._began_at = self._began_at, now
             ended_at = datetime.fromtimestamp(utc, UTC)
             end_utc = f"{ended_at:%Y-%m-%dT%H:%M:%S}.{ended_at.microsecond // 1000:03}Z"
             key = SampleKey(self._broker_id, self._start_id, self._sequence, begin, now, end_utc)
             try:
-                sample = Sample(key, ended_at, await self._encoded(key, cut))
+                sample = Sample(key, ended_at, await self._encoded(key, cut, limited))
             except Exception:
                 for sink in self._sinks:
                     sink.count_failed()
@@ -127,25 +139,33 @@ class Exporter:
     def _log_failed(self, error: Exception) -> None:
         self._log.error("sample_failed", error=repr(error), at=innermost_frame(error))
 
-    async def _encoded(self, key: SampleKey, cut: Sequence[tuple[Throttle, IntervalCounts]]) -> list[bytes]:
-        for _ in _slices(chain.from_iterable(count_left_out(throttle, counts) for throttle, counts in cut)):
-            await asyncio.sleep(0)
+    async def _encoded(
+        self, key: SampleKey, cut: Sequence[tuple[Throttle, IntervalCounts]], limited: Sequence[ClientCounts]
+    ) -> list[bytes]:
+        left_out = chain.from_iterable(count_left_out(throttle, counts) for throttle, counts in cut)
+        for number, _ in enumerate(left_out):
+            if number % PARTITIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
         chunks: list[bytes] = []
-        found: dict[str, int] = {}
-        made: Iterator[Line] = chain.from_iterable(lines(throttle, counts, key) for throttle, counts in cut)
-        for batch in _slices(made):
-            chunks.append(encode_lines(batch))
+        made = (lines(throttle, counts, key) for throttle, counts in cut)
+        found = Counter[str]()
+        for batch in _slices(chain(chain.from_iterable(made), limit_lines(limited, key))):
             for line in batch:
-                kind = kind_of(type(line))
-                found[kind] = found.get(kind, 0) + 1
+                found[kind_of(type(line))] += 1
+                if isinstance(line, PartitionsLine):
+                    found["in columns"] += len(line.columns.partition)
+            if batch:
+                chunks.append(encode_lines(batch))
             await asyncio.sleep(0)
         end = IntervalLine(
             **key._asdict(),
             version=self._version,
             interval_seconds=self._interval_seconds,
-            partitions=found.get("partition", 0),
-            links=found.get("link", 0),
-            quotas=found.get("quota", 0),
+            partitions=found["in columns"],
+            links=found["link"],
+            quotas=found["quota"],
+            limits=found["limit"],
+            cluster_id=self._cluster_id(),
         )
         return [*chunks, encode_lines([end])]
 
@@ -163,6 +183,8 @@ def new_exporter(
     stats: ExportStats,
     log: EventLog,
     clock: Callable[[], float],
+    cluster_id: Callable[[], str | None] = lambda: None,
+    clients: Iterable[Client] = (),
 ) -> Exporter:
     """Return an Exporter to the sinks that `config` names."""
     start_id = new_start_id(time.time())
@@ -178,9 +200,27 @@ def new_exporter(
         from proxy.export.kafka import KafkaSink  # imported here: aiokafka costs memory that most sidecars can save
 
         sinks.append(KafkaSink(config.kafka, broker_id, stats, log))
-    return Exporter(config.interval_seconds, broker_id, version, throttles, sinks, log, start_id, clock)
+    return Exporter(
+        config.interval_seconds,
+        broker_id,
+        version,
+        throttles,
+        sinks,
+        log,
+        start_id,
+        clock,
+        cluster_id=cluster_id,
+        clients=clients,
+    )
 
 
-def _slices(items: Iterator[Item]) -> Iterator[list[Item]]:
-    while batch := list(islice(items, LINES_PER_SLICE)):
-        yield batch
+def _slices(lines: Iterator[Part | None]) -> Iterator[list[Part]]:
+    """Yield what is made in one turn of the event loop: until a None, or LINES_PER_SLICE lines."""
+    batch: list[Part] = []
+    for line in lines:
+        if line is not None:
+            batch.append(line)
+        if line is None or len(batch) == LINES_PER_SLICE:
+            yield batch
+            batch = []
+    yield batch

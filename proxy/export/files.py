@@ -13,6 +13,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 import threading
 import time
 import zlib
@@ -166,7 +167,7 @@ class _OpenFile:
         self.began_at = now
         self.size = 0
         self._samples = 0
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -218,8 +219,12 @@ def _finish(path: Path, descriptor: int, size: int, samples: int) -> FinishedFil
 
 def _finish_leftover(path: Path) -> None:
     """Cut an ended process's file after its last whole sample and finish it; leave a locked file as it is."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    # Others may have put something there under such a name: a link to a file of theirs must not be cut.
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+            return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the process that writes it lives
         ends = list(_member_ends(descriptor))
         size = ends[-1] if ends else 0

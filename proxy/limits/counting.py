@@ -68,12 +68,9 @@ class FetchAnswer:
         """Batches are stepped over, however large a read is."""
         return False
 
-    def sees(self, view: memoryview) -> bool:
-        """Take bytes in the middle of the answer; see ResponseObserver."""
-        if self._head is not None or len(view) >= self._counts.left:
-            return False
-        self._counts.receive(view)
-        return True
+    def step_over(self) -> int:
+        """Take bytes in the middle of the answer for received; see ResponseObserver."""
+        return self._counts.step_over() if self._head is None else 0
 
     def _take_head(self, view: memoryview) -> list[Buffer]:
         head = self._head

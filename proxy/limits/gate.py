@@ -69,7 +69,7 @@ class LinkGate:
         if request.may_be_replicas:
             return self._not_counted()
         now = self._stage.clock()
-        outcome = self._decide(request, client, now, self._held_until(request, now))
+        outcome = self._decide(request, client, now, now, self._held_until(request, now))
         assert not isinstance(outcome, Answer)  # noqa: S101 - nothing is answered before it was held
         return outcome
 
@@ -81,6 +81,7 @@ class LinkGate:
         """Leave the lines."""
         client, self._client = self._client, None
         if client is not None:
+            client.rates.waited(self)
             client.leaves(self)
 
     def _held_until(self, request: RequestBegins, now: float) -> float:
@@ -97,21 +98,21 @@ class LinkGate:
         return min(sent_at + seconds, self._link.session_end)
 
     def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
-        return self._decide(request, client, since, until)
+        return self._decide(request, client, self._stage.clock(), since, until)
         yield
 
-    def _decide(self, request: RequestBegins, client: Client, since: float, until: float) -> Pass | Hold | Answer:
+    def _decide(
+        self, request: RequestBegins, client: Client, now: float, since: float, until: float
+    ) -> Pass | Hold | Answer:
         self._client = client
-        now = self._stage.clock()
         wait = client.asks(self)
         if wait <= 0:
             client.goes(self)
-            if now > since:
-                client.rates.throttled(since, now)
+            client.rates.waited(self)
             return self._passed(request, client)
         if now < until or now == since:
+            client.rates.waits(self, since)
             return Hold(min(now + wait, until), partial(self._again, request, client, since, until))
-        client.rates.throttled(since, now)
         self.gone()
         if request.head.api_key == FETCH and (answer := _empty_answer(request, wait)) is not None:
             self._stage.holds_cut["answered"] += 1

@@ -39,6 +39,7 @@ class LimitShares:
     def shared(self) -> Mapping[str, Terms]:
         """Return the limits in use."""
         members = self._brokers()
+        is_alone = len(members) <= 1
         now, terms = self._clock(), {}
         for key, group in self._clients.groups.items():
             name = _name_of(key)
@@ -46,10 +47,10 @@ class LimitShares:
                 self._used[name] = group.used
                 self._active_at[name] = now
             is_active = now - self._active_at.get(name, now) < IDLE_SECONDS
-            if len(members) > 1 and group.limits and is_active:
-                terms[name] = Terms(WHOLE, members)
+            if not is_alone and group.limits and is_active:
+                terms[name] = Terms(WHOLE, members, leaves_out=True)
             else:
-                group.rests = True
+                group.rests = not is_alone  # with nobody to share it with, its use is no news
                 _put(group, 1.0 / max(1, len(members)))
         for known in (self._meters, self._active_at, self._used):
             for gone in [name for name in known if _key_of(name) not in self._clients.groups]:

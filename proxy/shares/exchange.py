@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import aiohttp
 import msgspec
 
-from proxy.admin.fleet import Target
+from proxy.admin.fleet import Target, bearer
 from proxy.config.address import Address
 from proxy.config.reader import ConfigError
 from proxy.log import EventLog, innermost_frame
@@ -33,7 +33,10 @@ LOOK_SECONDS: Final = 10.0
 
 MOST_RATES: Final = 1000
 
-REFUSALS: Final = ("not_a_member", "other_terms", "absurd", "late", "unknown_rate", "other_broker", "malformed")
+REFUSALS: Final = (
+    *("not_a_member", "other_terms", "absurd", "late"),
+    *("unknown_rate", "not_shared", "other_broker", "malformed"),
+)
 """Why a report or an answer counts for nothing."""
 
 
@@ -57,7 +60,7 @@ class Exchange:
     """Shares the rates of `users` with other sidecars.
 
     `targets` tells where these are; `clock` gives monotonic seconds. `first_number` is larger than in any earlier life
-    of this sidecar: requests are numbered from there on.
+    of this sidecar: requests are numbered from there on. `token` opens the others' admin HTTP.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Exchange:
         log: EventLog,
         clock: Callable[[], float] = time.monotonic,
         first_number: int | None = None,
+        token: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.own_id = own_id
         self.roll = Roll(own_id, clock)
@@ -80,6 +84,7 @@ class Exchange:
         self._find_targets = targets
         self._log = log
         self._clock = clock
+        self._token = token
         self._number = int(time.time() * 1000) if first_number is None else first_number
         self._targets: Sequence[Target] = ()
         self._looked_at = -LOOK_SECONDS
@@ -124,12 +129,14 @@ class Exchange:
         loans, refused = {}, {}
         is_known = False
         for name, said in request.rates.items():
-            if name not in self.shares and any(user.asked_for(name) for user in self._users):
+            is_had = name in self.shares
+            if not is_had and any(user.asked_for(name) for user in self._users):
+                is_had = True
                 self._take_terms()
                 self._changed.set()
             share = self.shares.get(name)
-            if share is None:
-                refused[name] = "unknown_rate"
+            if share is None:  # it may be had and not be shared yet, while nobody else is known
+                refused[name] = "not_shared" if is_had else "unknown_rate"
                 continue
             report = Report(said.rate, said.members, said.demand, said.taken, said.borrowed)
             size, refusal = share.lend(request.broker_id, request.number, report)
@@ -266,6 +273,7 @@ class Exchange:
         for name in asked:
             # it may have gone meanwhile
             if (share := self.shares.get(name)) is not None and answer.broker_id in share.terms.members:
+                share.note(answer.broker_id, has_rate=answer.refused.get(name) != "unknown_rate")
                 size = answer.loans.get(name, 0.0)
                 gives_back |= share.take(answer.broker_id, number, size, answer.seconds, asked_at)
         return gives_back
@@ -285,7 +293,8 @@ class Exchange:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
             self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
         body: Any = msgspec.json.encode(request)
-        async with self._session.post(f"http://{admin}/v1/shares", data=body, allow_redirects=False) as response:
+        url, headers = f"http://{admin}/v1/shares", bearer(self._token())
+        async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
             if response.status != 200:
                 raise ValueError(f"it answers with {response.status}")
             text = await response.content.read(MOST_BYTES)

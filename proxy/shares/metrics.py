@@ -27,6 +27,13 @@ def share_families(exchange: Exchange) -> Iterator[Family]:
         ("rate",),
         [((name,), round(share.demand, 1)) for name, share in shares],
     )
+    yield Family(
+        "weir_share_sidecars_without_rate",
+        "gauge",
+        "Sidecars that do not have a rate which they could share; the others divide their part of it.",
+        ("rate",),
+        [((name,), len(share.without)) for name, share in shares],
+    )
     heard = sorted(exchange.roll.heard_ages().items())
     yield Family(
         "weir_share_report_age_seconds",

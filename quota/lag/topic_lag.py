@@ -60,7 +60,10 @@ class Asked(Protocol):
 
 
 class Tracker(Protocol):
-    """What keeps the lag of all topics. `count` takes changes of the totals; `in_sync` tells what the cluster says."""
+    """What keeps the lag of all topics. `count` takes what a topic changes of the totals.
+
+    `in_sync` tells what the cluster says.
+    """
 
     replica_lag_time_max: float
     silence_grace_seconds: float
@@ -68,7 +71,7 @@ class Tracker(Protocol):
     now: Callable[[], float]
     in_sync: Callable[[bytes, int, int], bool]
 
-    def count(self, partitions: int, messages: int) -> None: ...
+    def count(self, lag: TopicLag, partitions: int, messages: int) -> None: ...
 
     def has_room(self) -> bool: ...
 
@@ -80,7 +83,17 @@ _Seen = tuple[int, float, Asked | float]
 class TopicLag:
     """The lag of one replica on the partitions of one topic."""
 
-    __slots__ = ("_emptied_at", "_notes", "_partitions", "_tracker", "is_kept", "names_topic", "replica", "topic")
+    __slots__ = (
+        "_emptied_at",
+        "_notes",
+        "_partitions",
+        "_tracker",
+        "is_kept",
+        "messages",
+        "names_topic",
+        "replica",
+        "topic",
+    )
 
     def __init__(self, tracker: Tracker, replica: int, topic: bytes, names_topic: bool) -> None:
         self._tracker = tracker
@@ -90,6 +103,8 @@ class TopicLag:
         """Whether `topic` is the topic's name rather than its id."""
         self.is_kept = True
         """Whether the tracker still keeps it."""
+        self.messages = 0
+        """Messages behind, of all partitions."""
         self._partitions: dict[int, _Seen] = {}
         self._notes: dict[int, _Note] = {}
         self._emptied_at = -math.inf
@@ -123,12 +138,12 @@ class TopicLag:
         seen = self._partitions.get(partition)
         if seen is None:
             if self._tracker.has_room():
-                self._tracker.count(1, behind)
+                self._count(1, behind)
                 self._partitions[partition] = (behind, now, asked)
             return
         messages, since, _ = seen
         if behind != messages:
-            self._tracker.count(0, behind - messages)
+            self._count(0, behind - messages)
         if not behind:
             since = now
         elif not messages:
@@ -143,7 +158,7 @@ class TopicLag:
         if seen is None:
             if not begins or not self._tracker.has_room():
                 return
-            self._tracker.count(1, 0)
+            self._count(1, 0)
             seen = (0, now, asked)
         messages, since, _ = seen
         self._partitions[partition] = (messages, since, asked)
@@ -223,7 +238,7 @@ class TopicLag:
             self.forget(partition)
             self._emptied_at = self._tracker.now()
             return
-        self._tracker.count(0, -messages)
+        self._count(0, -messages)
         self._partitions[partition] = (0, since, asked)
         self._note(partition).hidden_at = _asked_at(asked)
 
@@ -269,17 +284,21 @@ class TopicLag:
         seen = self._partitions.pop(partition, None)
         if seen is not None:
             self._notes.pop(partition, None)
-            self._tracker.count(-1, -seen[0])
+            self._count(-1, -seen[0])
 
     def empty(self) -> None:
         """Drop all partitions: the tracker no longer keeps the topic."""
-        self._tracker.count(-len(self._partitions), -sum(messages for messages, _, _ in self._partitions.values()))
+        self._count(-len(self._partitions), -sum(messages for messages, _, _ in self._partitions.values()))
         self._partitions, self._notes, self.is_kept = {}, {}, False
+
+    def _count(self, partitions: int, messages: int) -> None:
+        self.messages += messages
+        self._tracker.count(self, partitions, messages)
 
     def _put(self, partition: int, seen: _Seen, note: _Note | None) -> None:
         self.forget(partition)
         if self._tracker.has_room():
-            self._tracker.count(1, seen[0])
+            self._count(1, seen[0])
             self._partitions[partition] = seen
             if note is not None:
                 self._notes[partition] = note

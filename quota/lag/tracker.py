@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from copy import copy
+from itertools import islice
 from typing import Final, TypeVar
 
 from quota.broker_ids import BrokerIds
@@ -47,6 +48,7 @@ _Key = TypeVar("_Key")
 
 _LOOKED_AT: Final = 2  # topics looked at to make room, so that this never costs more
 _LOOKED_AT_IN_A_SECOND: Final = 8  # topics looked at for whether they have expired; `rows` looks at all of them
+_LOOKED_AT_FOR_BEHIND: Final = 10  # replicas of topics, for each topic that is wanted
 _MADE_AT_A_FETCH: Final = 100  # topics made in about 1 ms; the first fetch of 50,000 topics leaves the others for later
 
 
@@ -84,6 +86,12 @@ class LagTracker:
         self._topics_of: dict[int, int] = {}  # how many topics each replica has
         self._partitions = 0
         self._messages = 0
+        self._behind: dict[TopicLag, None] = {}  # those with messages behind, the one that is so for longest first
+        self.found_messages = 0
+        """How far behind partitions were when they were first seen, less what they were when they were forgotten.
+
+        The part of `sum_messages` that came with partitions, rather than by what was produced and fetched since.
+        """
         self._expire_at = -math.inf  # when to look for expired topics next
         self.replica_lag_time_max = replica_lag_time_max_seconds
 
@@ -108,6 +116,10 @@ class LagTracker:
         """Return the lag of this replica on this topic. None where it is not known; nothing is made."""
         return self._topics.get((replica, topic))
 
+    def knows(self, replica: int) -> bool:
+        """Whether the lag of this replica on any topic is known."""
+        return replica in self._topics_of
+
     def topics(self) -> list[TopicLag]:
         """Return the lag of every replica on every topic."""
         return list(self._topics.values())
@@ -129,6 +141,16 @@ class LagTracker:
             asked = self._early.popleft()
             if (new := asked.take_early()) is not None:
                 yield from new.rows(self.now())
+
+    def topics_behind(self, most: int) -> set[bytes]:
+        """Return the names of topics with a replica that is behind: those that are so for longest, `most` at most."""
+        found: set[bytes] = set()
+        for lag in islice(self._behind, _LOOKED_AT_FOR_BEHIND * most):
+            if lag.names_topic:
+                found.add(lag.topic)
+            if len(found) >= most:
+                break
+        return found
 
     def sum_messages(self) -> int:
         """Return KIP-73's SumReplicaLag: messages behind, summed over all replicas."""
@@ -192,10 +214,16 @@ class LagTracker:
         if _is_last(self._topics_of, lag.replica):
             self._brokers.forget(lag.replica)
 
-    def count(self, partitions: int, messages: int) -> None:
-        """Add to the totals; both numbers may be negative."""
+    def count(self, lag: TopicLag, partitions: int, messages: int) -> None:
+        """Add what a topic has changed to the totals; both numbers may be negative."""
         self._partitions += partitions
         self._messages += messages
+        if lag.messages:
+            self._behind[lag] = None
+        elif messages:
+            self._behind.pop(lag, None)
+        if partitions:
+            self.found_messages += messages
 
     def has_room(self) -> bool:
         """Whether one more partition may be kept. Another one may have to go for it."""

@@ -25,6 +25,8 @@ class Terms(NamedTuple):
 
     rate: float
     members: frozenset[int]
+    leaves_out: bool = False
+    """Whether the others divide the part of a member that says that it does not have the rate."""
 
 
 class Report(NamedTuple):
@@ -67,17 +69,27 @@ class Share:
         self._lent: dict[int, list[_Loan]] = {}
         self._borrowed: dict[int, _Loan] = {}
         self._heard: dict[int, _Heard] = {}
+        self.without: frozenset[int] = frozenset()
+        """Members that said that they do not have the rate, and whose parts the others divide."""
 
     def set_terms(self, terms: Terms) -> None:
         """Take another rate or other members. Loans that stand go on until they end."""
         self.terms = terms
         self._heard = {one: heard for one, heard in self._heard.items() if one in terms.members}
+        self.without = self.without & terms.members if terms.leaves_out else frozenset()
+
+    def note(self, member: int, *, has_rate: bool) -> None:
+        """Note whether a member has this rate, as it said."""
+        if has_rate:
+            self.without -= {member}
+        elif self.terms.leaves_out and member in self.terms.members:
+            self.without |= {member}
 
     # What it may use
 
     def current(self) -> float:
         """Return the bytes/s that this member may use now."""
-        rate, members = self.terms
+        rate, members, _ = self.terms
         if members == {self._roll.own_id}:
             return rate
         own = max(0.0, self._owned() - sum([self._lent_to(one) for one in self._lent]))
@@ -95,8 +107,8 @@ class Share:
         return self._part() if self._roll.own_id in self.terms.members else 0.0
 
     def _part(self) -> float:
-        rate, members = self.terms
-        return rate / max(1, len(members) - len(self._roll.divided(members)))
+        rate, members, _ = self.terms
+        return rate / max(1, len(members - self._roll.divided(members) - self.without))
 
     def _lent_to(self, borrower: int) -> float:
         """Return what a borrower may use: the largest of the loans that have not ended, for it may have any of them."""
@@ -128,7 +140,7 @@ class Share:
 
     def report(self, lender: int) -> Report:
         """Return what to say to a lender."""
-        rate, members = self.terms
+        rate, members, _ = self.terms
         taken = self._borrowed[lender].number if lender in self._borrowed else 0
         borrowed = {one: size for one in self._borrowed if (size := self._usable(one)) > 0}
         return Report(rate, len(members), self.demand, taken, borrowed)
@@ -151,6 +163,7 @@ class Share:
 
     def lend(self, borrower: int, number: int, report: Report) -> tuple[float, Refusal | None]:
         """Answer another member's request: return what it may use for `roll.pace.loan_seconds`, or why nothing."""
+        self.note(borrower, has_rate=True)
         if refusal := self._refusal(borrower, number, report):
             return 0.0, refusal
         now = self._clock()
@@ -163,7 +176,7 @@ class Share:
         return size, None
 
     def _refusal(self, borrower: int, number: int, report: Report) -> Refusal | None:
-        rate, members = self.terms
+        rate, members, _ = self.terms
         numbers = [report.demand, *report.borrowed.values()]
         if borrower not in members or borrower == self._roll.own_id:
             return "not_a_member"

@@ -19,7 +19,7 @@ from control.cluster_admin import Partition, PartitionState, Reassignment, Throt
 from control.errors import ControlError
 from planning.move_throttle import ConfigChange
 from tests.cli.commands import THROTTLE, Admin, failing
-from tests.proxy.page.made_up import MOVING, lag, late, quota, side
+from tests.proxy.page.made_up import MOVING, lag, late, limited, quota, side
 from tests.proxy.page.made_up import status as made_up_status
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 
@@ -209,6 +209,18 @@ def test_status_has_a_row_for_each_quota(
         "leader 0 B/s 9 B/s, observed zones - - - ready",
         "follower 0 B/s none - 0 0 - ready",
     ]
+
+
+def test_status_of_a_cluster_has_its_limited_clients(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str]
+) -> None:
+    told = made_up_status(leader=side())
+    for number, admin in enumerate(admins, start=1):
+        clients = [limited(f"connector-consumer-s3-{number}", share=0.5)]
+        say(admin, {**told, "broker_id": number, "limits": {"clients": clients, "more": 0}})
+    assert main(["status", *both]) == 0
+    rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if "s3" in line]
+    assert rows == [f"{number} connector-consumer-s3-{number} 998 1,000 (50% here) 87% -" for number in (1, 2)]
 
 
 def test_status_json_has_sidecars_and_cluster(

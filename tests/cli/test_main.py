@@ -31,10 +31,14 @@ def test_weir_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"weir {__version__}\n"
 
 
+def test_weir_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Usage: weir" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "weir --help"),
         (["throttle"], "weir throttle --help"),
         (["report"], "weir report --help"),
         (["plan", "--brokers", "9" * 400], "--brokers"),
@@ -181,10 +185,15 @@ def test_check_throttle_that_throttles_nothing_is_noted(
 
 
 def test_check_admin_that_others_reach_is_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["check", "--config", config(tmp_path, f'{GOOD}\n[admin]\nlisten = "0.0.0.0:9690"')]) == 0
+    assert (
+        main(
+            ["check", "--config", config(tmp_path, f'{GOOD}\n[admin]\nlisten = "0.0.0.0:9690"\nwithout_tokens = true')]
+        )
+        == 0
+    )
     assert capsys.readouterr().err == (
-        "note: admin.listen is 0.0.0.0:9690, which is no loopback address: the admin server has no authentication, and"
-        " whoever reaches it can change the throttle.\n"
+        "note: admin.listen is 0.0.0.0:9690, and admin.without_tokens is set: whoever reaches it can change the"
+        " throttle.\n"
     )
 
 

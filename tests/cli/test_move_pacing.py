@@ -115,7 +115,13 @@ def test_watch_keeps_the_rates_that_were_kept(
     said = capsys.readouterr()
     assert "note: the throttle is kept at what is free of links of 10 MB/s, as it was when this move began." in said.err
     lines = [json.loads(line) for line in said.out.splitlines()]
-    assert lines[0]["rates"][0] == {"broker": 1, "setting": FOLLOWER_RATE, "rate": 8_000_000, "too_low": False}
+    assert lines[0]["rates"][0] == {
+        "broker": 1,
+        "setting": FOLLOWER_RATE,
+        "rate": 8_000_000,
+        "too_low": False,
+        "carried": None,
+    }
     assert cluster.throttles == Standing()
 
 

@@ -21,7 +21,7 @@ NOW = datetime(2026, 11, 21, 16, 0, 0, 1, UTC)  # 17:00 in the zone of the tests
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("2TB", 2 * 10**12), ("500 GiB", 500 * 2**30), ("7", 7), ("1.5k", 1500), ("10mb", 10**7)]
+    ("text", "size"), [("2TB", 2 * 10**12), ("500 GiB", 500 * 2**30), ("7", 7), ("1.5k", 1500), ("10mB", 10**7)]
 )
 def test_size_typed_is_bytes(text: str, size: int) -> None:
     assert parse_size(text) == size

@@ -15,7 +15,7 @@ from cli.rates import parse_rate
         ("5M", 5_000_000),
         ("5MB", 5_000_000),
         ("5 MB/s", 5_000_000),
-        ("5mb", 5_000_000),
+        ("5mB", 5_000_000),
         ("5MiB", 5 * 1024 * 1024),
         ("1.5k", 1500),
         ("1.5KiB", 1536),
@@ -29,7 +29,8 @@ def test_rate_typed_is_bytes_per_second(text: str, rate: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "fast", "-1", "5 parsecs", "5Mbit", "1e6", "0.5", "1.0005k", "9223372036854775808", "٣"]
+    "text",
+    ["", "fast", "-1", "5 parsecs", "5Mbit", "5Mb", "5mb", "5Mib", "1e6", "0.5", "1.0005k", "9223372036854775808", "٣"],
 )
 def test_rate_of_another_form_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match=repr(text).replace("\\", ".")):

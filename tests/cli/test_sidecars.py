@@ -10,6 +10,7 @@ import pytest
 
 from cli.main import main
 from tests.cli.commands import GOOD, STATUS, THROTTLE, Admin, config, failing
+from tests.proxy.page.made_up import limited
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 # status
@@ -21,6 +22,38 @@ def test_status_is_a_table_of_sides(capsys: pytest.CaptureFixture[str], admin: A
     row = next(line.split() for line in out.splitlines() if " leader " in line)
     assert row == [admin.address, "1", "leader", "5", "MB/s", "4.9", "MB/s", "1", "1", "12", "345", "6.8", "no"]
     assert f"{admin.address} is not ready: upstream 127.0.0.1:1 cannot be reached." in out
+
+
+def test_status_has_a_table_of_limited_clients(capsys: pytest.CaptureFixture[str], admins: list[Admin]) -> None:
+    """Whoever connects chooses the client id: a terminal gets no control character of it."""
+    several = {"record.batch.rate.limit": 5.0, "byte.rate.limit": 2e6, "office.limit": 3.0}
+    clients = [
+        limited("connector-consumer-s3-0"),
+        limited("\x1b[2Jjdbc-1", 3000.0, share=0.25, shares_with=["a", "b"], shares_with_more=7, group="sink:jdbc"),
+        limited("x" * 255, None, throttled_ratio=0.0),
+        limited("", limits=several),
+    ]
+    told = {**STATUS, "limits": {"clients": clients, "more": 1234}}
+    admins[0].answers["/v1/status"] = (200, json.dumps(told).encode())
+    assert main(["status", "--admin", admins[0].address, "--admin", admins[1].address]) == 0
+    out = capsys.readouterr().out
+    begin = out.splitlines().index(next(line for line in out.splitlines() if "limited client" in line))
+    rows = [" ".join(line.split()) for line in out.splitlines()[begin + 2 : begin + 6]]
+    assert rows == [
+        "1 connector-consumer-s3-0 998 1,000 87% -",
+        "1 ?[2Jjdbc-1 998 3,000 (25% here) 87% 9 of sink:jdbc",
+        f"1 {'x' * 60}… 998 none 0% -",
+        "1 (no id) 998 5 batches/s, 2 MB/s, office.limit 3 87% -",
+    ]
+    assert "1,234 more limited clients are not shown: they wait less than these.\n" in out
+    assert "\x1b" not in out
+    admins[0].answers["/v1/status"] = (200, json.dumps({**told, "limits": {"clients": [{}], "more": 0}}).encode())
+    assert main(["status", "--admin", admins[0].address, "--admin", admins[1].address]) == 1
+
+
+def test_status_without_limits_has_no_table_of_them(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    assert main(["status", "--admin", admin.address]) == 0
+    assert "limited" not in capsys.readouterr().out
 
 
 def test_status_json_has_an_entry_for_each_sidecar(
@@ -41,7 +74,7 @@ def test_status_admin_address_may_come_from_the_configuration(
 ) -> None:
     """A wildcard is an address to listen on; 127.0.0.1 is where it is reached."""
     port = admin.address.partition(":")[2]
-    file = config(tmp_path, f'{GOOD}\n[admin]\nlisten = "0.0.0.0:{port}"')
+    file = config(tmp_path, f'{GOOD}\n[admin]\nlisten = "0.0.0.0:{port}"\nwithout_tokens = true')
     assert main(["status", "--json", "--config", file]) == 0
     assert json.loads(capsys.readouterr().out)[0]["admin"] == admin.address
 

@@ -97,6 +97,34 @@ def test_verify_leaves_the_throttle_to_a_command_that_is_at_work(file: JournalFi
     assert cluster.throttles != NOTHING
 
 
+@pytest.mark.parametrize("between_steps", [False, True])
+def test_verify_leaves_the_rate_to_another_move_of_the_same_rate(
+    file: JournalFile, tmp_path: Path, between_steps: bool
+) -> None:
+    """Also to one that moves step by step, and has nothing under way at this moment."""
+    cluster, older, newer = three(), plan(p0=(2,)), plan(p1=(3,))
+    execute(cluster, older, file)
+    other = journal_in(tmp_path, "other.json")
+    execute(cluster, newer, other, Orders(throttle=100, additional=True))
+    cluster.end_moves(P0)
+    move = cluster.moving.pop(P1) if between_steps else None
+
+    def begin_next_step(name: str) -> None:
+        if move is not None and cluster.clock() >= 3:
+            cluster.moving[P1] = move
+
+    cluster.before_each = begin_next_step
+    verdict = ended(cluster, older, file)
+    assert verdict.put_back is not None
+    assert {(rate.claim.broker, rate.needed_by) for rate in verdict.put_back.left} == {(1, P1)}
+    assert cluster.rates == {1: {LEADER_RATE: "100", FOLLOWER_RATE: "100"}, 2: {}, 3: cluster.rates[1]}
+    cluster.before_each = lambda name: None
+    cluster.end_moves()
+    for what, its_file in ((newer, other), (older, file)):
+        ended(cluster, what, its_file)
+    assert cluster.throttles == NOTHING
+
+
 def test_verify_gives_somebody_elsewhere_time_to_begin_the_next_step(file: JournalFile) -> None:
     cluster, what = three(), plan(p0=(2,), p1=(2,))
     execute(cluster, what, file, Orders(throttle=100, at_once=1))

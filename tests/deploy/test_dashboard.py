@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from itertools import chain
 
 from prometheus_client import ProcessCollector
 
+from proxy.admin.limit_metrics import limit_families
 from proxy.admin.metrics import ProcessStats, SideSource, families
+from proxy.limits.stage import LimitStage
+from proxy.log import EventLog
 from proxy.relay.stats import RelayStats
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
@@ -19,7 +23,10 @@ def exported() -> set[str]:
     sides = [SideSource(Throttle("leader", 1, lambda: 0.0), RelayStats("leader"))]
     own = {
         f"{family.name}_total" if family.kind == "counter" else family.name
-        for family in families(sides, ProcessStats("1.2.3", TopicNames(lambda: 0.0)))
+        for family in chain(
+            families(sides, ProcessStats("1.2.3", TopicNames(lambda: 0.0))),
+            limit_families(LimitStage(lambda: 0.0, EventLog())),
+        )
     }
     return own | {sample.name for metric in ProcessCollector(registry=None).collect() for sample in metric.samples}
 
@@ -43,7 +50,11 @@ def test_dashboard_names_metrics_that_sidecars_export_or_rules_record() -> None:
 
 def test_dashboard_shows_every_counter_of_what_was_not_throttled_or_lost() -> None:
     named = set().union(*(metrics_in(query) for _, query in queries()))
-    assert {name for name in exported() if re.search("passthrough|errors|failures|dropped|unknown", name)} <= named
+    assert {
+        name
+        for name in exported()
+        if re.search("passthrough|errors|failures|dropped|unknown|not_counted|disabled", name)
+    } <= named
 
 
 def test_dashboard_goes_by_the_data_source_the_clusters_and_the_brokers_that_are_chosen() -> None:

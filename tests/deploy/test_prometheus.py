@@ -14,6 +14,7 @@ from lab.modes import MODES
 from tests.deploy.files import needs, queries
 from tests.deploy.prometheus import Prometheus, prometheus
 from tests.integration.moves import MB, filled, moving, throttle
+from tests.proxy.limited import SINK, fetch
 
 pytestmark = [pytest.mark.integration, needs("prometheus")]
 
@@ -72,6 +73,8 @@ def test_every_panel_shows_data_of_a_throttled_move(tmp_path: Path) -> None:
         topic = filled(cluster, "orders", [1], 20 * MB)
         for sidecar in cluster.sidecars.values():
             sidecar.put_throttle(throttle(topic, leader=RATE, follower=RATE))
+        limited = {"client": [{"client_id": SINK, "record.rate.limit": 1000}]}
+        assert cluster.sidecars[1].http("PUT", "/v1/limits", limited)[0] == 200
         targets = {broker_id: sidecar.admin_address for broker_id, sidecar in cluster.sidecars.items()}
         with prometheus(targets) as server:
             with moving(cluster, [topic], [1, 2]):
@@ -80,6 +83,7 @@ def test_every_panel_shows_data_of_a_throttled_move(tmp_path: Path) -> None:
             cluster.check_logs()
             # What has no sample until it happens.
             connect(cluster.places[1].advertised_address, API_VERSIONS + IMPOSSIBLE_SIZE)
+            connect(cluster.places[1].advertised_address, fetch(1, client_id=SINK) + IMPOSSIBLE_SIZE)
             cluster.kill_broker(2)
             connect(cluster.places[2].advertised_address, API_VERSIONS)
             deadline = monotonic() + 15

@@ -140,6 +140,23 @@ def assert_rate(series: Series, begin: float, end: float, quota: float) -> None:
     assert LEAST_MEAN * quota <= rate <= quota * (1.05 + CREDIT_SECONDS / (end - begin))
 
 
+def assert_used(received: ReceivedBytes, rate: float, least: float, seconds: float = 4.0, windows: int = 5) -> float:
+    """Prove that a rate is kept, and that at least this part of it is used once the machine lets it. Returns the part.
+
+    No window of `seconds` may have more than the rate. A busy machine keeps a move from its rate for seconds at a time,
+    so one window of `windows` that has enough is enough.
+    """
+    for _ in range(windows):
+        begin = now(received)
+        sleep(seconds)
+        used = rate_between(received.series(), begin, now(received)) / rate
+        assert used <= 1.02
+        if used >= least:
+            break
+    assert used >= least
+    return used
+
+
 def assert_keeps(series: Series, rate: int, least: float = LEAST_MEAN, batch_bytes: int = BATCH_BYTES) -> None:
     """Prove of a whole move that its mean and its worst second keep the quota.
 

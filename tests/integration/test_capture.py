@@ -113,7 +113,7 @@ def test_sidecars_are_put_in_throttle_a_move_and_are_taken_out(cluster: HostedCl
     with unharmed(cluster, live):
         sleep(2)
         put_in(cluster, moved, LEADER, PEER, FOLLOWER)
-        cluster.wait_for("all in the path", lambda: is_captured(cluster), 10)
+        cluster.wait_for("all in the path", lambda: is_captured(cluster), 30)
         with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
             wait_for_bytes(cluster, received, 4 * MB)
             begun = now(received)
@@ -208,10 +208,10 @@ def test_sidecar_is_in_the_path_only_while_a_throttle_is_in_force(
         assert links(sidecar, "leader") == 0
         for _ in range(10):
             sidecar.put_throttle(throttle(moved, leader=RATE))
-            cluster.wait_for("in the path", lambda: links(sidecar, "leader") > 0, 10)
+            cluster.wait_for("in the path", lambda: links(sidecar, "leader") > 0, 30)
             assert sidecar.metrics().value("weir_captured") == 1
             sidecar.delete_throttle()
-            cluster.wait_for("out of the path", lambda: links(sidecar, "leader") == 0, 10)
+            cluster.wait_for("out of the path", lambda: links(sidecar, "leader") == 0, 30)
             assert sidecar.metrics().value("weir_captured") == 0
 
 

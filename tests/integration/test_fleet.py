@@ -38,7 +38,7 @@ def test_fleet_shows_a_move_and_clears_what_it_left(
     pair: Cluster, options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The throttle that is set in Kafka is cleared only when nothing moves any more, and other settings stay."""
-    topic = filled(pair, "orders", [1], 20 * MB)
+    topic = filled(pair, "orders", [1], 60 * MB)
     pair.admin.set_native_throttle({}, {topic: {"retention.ms": "86400000"}})  # any setting of the topic's own
     with moving(pair, [topic], [1, 2], seconds=60) as received:
         pair.sidecars[1].put_throttle(throttle(topic, leader=2 * MB))
@@ -51,7 +51,7 @@ def test_fleet_shows_a_move_and_clears_what_it_left(
             return bool(found["sidecars"][0]["status"]["sides"]["leader"]["held_up_by"]["by"] == "quota")
 
         found: dict[str, Any] = {}
-        pair.wait_for("a move that the quota holds up", held_up_by_the_quota, 5)
+        pair.wait_for("a move that the quota holds up", held_up_by_the_quota, 20)
         move = {"topic": topic, "partition": 4, "adding": [2], "removing": [], "stuck": None}
         assert found["cluster"]["moves"][-1] == move
         assert {(setting["name"], setting["setting"]) for setting in found["cluster"]["throttles"]} == {

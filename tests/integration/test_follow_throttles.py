@@ -18,12 +18,22 @@ from lab.modes import MODES
 from planning.reassignment_json import format_reassignment
 from quota.budget.ledger import CREDIT_SECONDS
 from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
-from tests.integration.moves import MB, assert_identical, assert_rate, filled, now, rate_between, wait_for_bytes
+from tests.integration.moves import (
+    LEAST_MEAN,
+    MB,
+    assert_identical,
+    assert_rate,
+    filled,
+    now,
+    rate_between,
+    wait_for_bytes,
+)
 
 pytestmark = pytest.mark.integration
 
 PART = 0.98
-IN_FORCE_SECONDS = 2.0
+IN_FORCE_SECONDS = 4.0
+"""bench.follow measures the promised 2 s; another test may take the processor here for a second or two."""
 GONE_SECONDS = 5.0 + IN_FORCE_SECONDS  # a rate that was removed stays for five seconds
 RATE = 2 * MB
 BOTH_RATES = (LEADER_RATE, FOLLOWER_RATE)
@@ -155,7 +165,7 @@ def test_kafka_reassign_partitions_drives_the_sidecars_from_its_throttle_to_its_
         series = received.series()
         end = series.span[1]
         # A busy machine keeps a move from some of its rate; bench.follow has the tight bound.
-        assert 0.75 <= rate_between(series, begin, end) / (PART * RATE) <= 1.0 + CREDIT_SECONDS / (end - begin)
+        assert LEAST_MEAN <= rate_between(series, begin, end) / (PART * RATE) <= 1.0 + CREDIT_SECONDS / (end - begin)
     reassign("--verify")
     assert seconds_until(cluster, "no throttle", nothing(cluster)) < GONE_SECONDS
     assert cluster.native_throttles([topic]) == {}
@@ -249,7 +259,7 @@ def test_move_with_kafkas_own_throttle_is_exact_and_survives_the_loss_of_its_lis
         assert in_force(cluster, 1)[LEADER_RATE] == int(PART * RATE)
         assert_rate(received.series(), begin + 1, end, int(PART * RATE))
         cluster.admin.set_native_throttle({1: {LEADER_RATE: 100 * MB}}, lists)
-        cluster.admin.wait_for_reassignments(30)
+        cluster.admin.wait_for_reassignments(60)
     cluster.admin.clear_native_throttle([1], [topic])
     assert_identical(cluster, [topic], 1, 2)
     cluster.check_logs()

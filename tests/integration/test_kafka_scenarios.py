@@ -97,13 +97,13 @@ def test_old_segments_are_throttled(cluster: Cluster) -> None:
 
 
 def test_rest_of_a_move_is_not_throttled_when_the_throttle_is_removed(cluster: Cluster) -> None:
-    topic = filled(cluster, "freed", [1], 20 * MB)
+    topic = filled(cluster, "freed", [1], 40 * MB)
     cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
     with moving(cluster, [topic], [1, 2]) as received:
         wait_for_bytes(cluster, received, 4 * MB)
         assert received.series().mean_rate() < 1.2 * RATE
         cluster.sidecars[1].delete_throttle()
-        assert cluster.wait_for(f"{topic} in sync", lambda: cluster.is_in_sync(topic), 10) < 6  # by the throttle: 8 s
+        assert cluster.wait_for(f"{topic} in sync", lambda: cluster.is_in_sync(topic), 30) < 12  # by the throttle: 18 s
     assert_identical(cluster, [topic], 1, 2)
     assert_throttled(cluster, 1, "leader")
 
@@ -144,7 +144,7 @@ def test_move_that_was_cancelled_leaves_nothing_and_can_begin_anew(cluster: Clus
         wait_for_bytes(cluster, received, 4 * MB)
         cluster.admin.reassign(dict.fromkeys(partitions))
         homes = [cluster.brokers[2].data / f"{topic}-{partition}" for _, partition in partitions]
-        cluster.wait_for("the end of the replicas", lambda: not any(home.exists() for home in homes), 10)
+        cluster.wait_for("the end of the replicas", lambda: not any(home.exists() for home in homes), 30)
     assert {state.replicas for state in cluster.admin.partitions([topic]).values()} == {(1,)}
     with moving(cluster, [topic], [1, 2]) as received:
         pass

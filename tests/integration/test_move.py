@@ -69,7 +69,7 @@ def test_what_stood_before_comes_back(move: MoveCommands) -> None:
     topic = filled(move.cluster, move.topic, [1], 2 * MB, partitions=2)
     move.change("--entity-type", "brokers", "--entity-name", "1", "--add-config", f"{LEADER_RATE}=7000000")
     move.change("--entity-type", "topics", "--entity-name", topic, "--add-config", f"{LEADER_REPLICAS}=[1:1,1:3]")
-    move.cluster.wait_for("the rate", lambda: bool(move.throttles().rates), 10)
+    move.cluster.wait_for("the rate", lambda: bool(move.throttles().rates), 30)
     before = move.throttles()
     plan = move.plan(topic, {0: [2]})
     move.run("execute", plan, "--throttle", "2MB")
@@ -78,7 +78,7 @@ def test_what_stood_before_comes_back(move: MoveCommands) -> None:
     move.run("verify", plan)
     assert move.throttles() == before
     move.change("--entity-type", "brokers", "--entity-name", "1", "--delete-config", LEADER_RATE)
-    move.cluster.wait_for("no rate", lambda: not move.throttles().rates, 10)
+    move.cluster.wait_for("no rate", lambda: not move.throttles().rates, 30)
 
 
 def test_moves_in_steps_begin_as_others_end_and_keep_their_throttle(move: MoveCommands) -> None:

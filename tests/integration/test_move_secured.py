@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,9 +101,9 @@ def cluster(keys: Path) -> Iterator[SecuredCluster]:
         cluster.check_logs()
 
 
-def secured(cluster: SecuredCluster, folder: Path, keys: Path) -> list[str]:
+def secured(cluster: SecuredCluster, folder: Path, keys: Path, password: str = PASSWORD) -> list[str]:
     """The options that lead to the listener with a password."""
-    escaped = PASSWORD.replace('"', '\\"')
+    escaped = password.replace('"', '\\"')
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     properties = {
         "security.protocol": "SASL_SSL",
@@ -146,4 +147,14 @@ def test_move_with_log_directories_over_sasl_and_tls_leaves_nothing(
     move.run("verify", plan, "--watch", *there)
     assert move.throttles() == Standing()
     assert all((folder / f"{topic}-{number}").is_dir() for number, (_, folder) in wanted.items())
+    move.admin.close()
+
+
+def test_wrong_password_is_told_within_seconds(cluster: SecuredCluster, keys: Path, tmp_path: Path) -> None:
+    move = MoveCommands(cluster, tmp_path)
+    begun = time.monotonic()
+    said = move.run("list", None, *secured(cluster, tmp_path, keys, "guessed"), status=1)[1]
+    assert time.monotonic() - begun < 15
+    assert "the broker refuses to authenticate User:weir by PLAIN: " in said
+    assert "guessed" not in said
     move.admin.close()

@@ -36,7 +36,7 @@ def test_lag_of_replicas_that_were_moved_away_or_deleted_or_lead_goes_and_of_a_f
         cluster.create_topic("deleted", {0: [1, 2]})
         led = filled(cluster, "led", [1, 2], MB // 10, partitions=1)
         everything = {(moved, "2"), ("deleted", "2"), (led, "2")}
-        cluster.wait_for("all of them fetched", lambda: replicas(cluster, 1, "leader") == everything, 10)
+        cluster.wait_for("all of them fetched", lambda: replicas(cluster, 1, "leader") == everything, 30)
         cluster.admin.delete_topic("deleted")
         cluster.reassign({(moved, partition): [1] for partition in range(2)}, 10)
         lead_from(cluster, [led], [2, 1])
@@ -48,7 +48,7 @@ def test_lag_of_replicas_that_were_moved_away_or_deleted_or_lead_goes_and_of_a_f
         )
         assert replicas(cluster, 2, "leader") == {(led, "1")}
         cluster.reassign({(moved, 0): [1, 2]}, 10)
-        cluster.wait_for("it is back", lambda: replicas(cluster, 1, "leader") == {(moved, "2")}, 2)
+        cluster.wait_for("it is back", lambda: replicas(cluster, 1, "leader") == {(moved, "2")}, 10)
         cluster.kill_sidecar(2)  # nothing that broker 2 fetches goes through any more
 
         def stuck() -> list[tuple[str, int, int]]:

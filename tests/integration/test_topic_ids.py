@@ -68,7 +68,7 @@ async def test_ids_have_names_and_a_topic_that_is_created_again_has_a_new_one(cl
         await asyncio.to_thread(cluster.create_topic, "orders", {0: [1, 2]}, TWO_IN_SYNC)
         # Broker 1 may take both up a moment later than the broker that the admin client asked.
         await asyncio.to_thread(
-            cluster.wait_for, "a new id", lambda: id_on_disk(cluster, "orders") not in (orders, b""), 10
+            cluster.wait_for, "a new id", lambda: id_on_disk(cluster, "orders") not in (orders, b""), 30
         )
         await asking.asked_at(POLL_SECONDS)
         assert (names.name_of(id_on_disk(cluster, "orders")), asking.changes) == (b"orders", 3)

@@ -1,5 +1,6 @@
 """The demo on real brokers: a smaller move, and Ctrl-C in the middle of the real one."""
 
+import re
 import signal
 from io import StringIO
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lab import demo_connect
 from lab.demo import Plan, run
 from tests.lab.programs import processes_of, python
 
@@ -29,6 +31,19 @@ def test_demo_of_a_smaller_move_holds_every_promise(own_temporary_folder: Path) 
     assert text.count(" x quota), ") >= 1  # a line of progress
     assert plan.chart.read_bytes().startswith(b"\x89PNG")
     assert "orders" in plan.page.read_text()
+    assert processes_of(own_temporary_folder) == []
+
+
+def test_connect_demo_with_fewer_records_holds_every_promise(own_temporary_folder: Path) -> None:
+    shown = StringIO()
+    # on a busy machine the unlimited sink writes less than a thousand records a second
+    chart = own_temporary_folder / "out" / "connect.png"
+    plan = demo_connect.Plan(records=1500, limit=150, least_mean=0.8, chart=chart)
+    assert demo_connect.run(Console(file=shown, width=120), plan) == 0, shown.getvalue()
+    text = shown.getvalue()
+    assert text.count("  held   ") == 6
+    assert re.search(r" s  limited +[\d,]+, +[\d,]+/s   unlimited +1,500, ", text), text  # a line of progress
+    assert plan.chart.read_bytes().startswith(b"\x89PNG")
     assert processes_of(own_temporary_folder) == []
 
 

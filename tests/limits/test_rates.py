@@ -56,3 +56,39 @@ def test_figures_are_always_figures_and_memory_is_bounded(steps: list[tuple[floa
         assert 0 <= rates.average() <= sum(one for _, _, one in steps)
         assert len(rates._records) <= WINDOW_SECONDS + 1
         assert len(rates._throttled) <= WINDOW_SECONDS + 2
+
+
+def test_an_interval_has_what_was_not_in_those_before_it() -> None:
+    clock = MovedClock(1000.0)
+    rates = TaskRates(clock)
+    rates.add(100)
+    clock.move(0.5)
+    rates.add(50)
+    clock.move(9.5)
+    rates.throttled(1001.0, 1003.0)
+    rates.throttled(clock(), clock() + 4)  # it was told to wait, and half of that is in each interval
+    clock.move(2)
+    assert rates.cut_interval() == pytest.approx((150, 150, 4))
+    clock.move(10)
+    rates.add(7)
+    assert rates.cut_interval() == pytest.approx((7, 7, 2))
+    assert rates.cut_interval() == (0, 0, 0)
+
+
+def test_a_wait_counts_while_it_lasts() -> None:
+    clock = MovedClock(1000.0)
+    rates = TaskRates(clock)
+    one, other = object(), object()
+    rates.waits(one, 1000.0)
+    clock.move(6)
+    rates.waits(other, 1004.0)
+    assert rates.throttled_ratio() == pytest.approx(1)
+    assert rates.cut_interval().throttled_seconds == pytest.approx(6)
+    clock.move(1)
+    rates.waited(one)
+    clock.move(1)
+    rates.waited(other)
+    clock.move(2)
+    assert rates.cut_interval().throttled_seconds == pytest.approx(2)
+    rates.waited(other)
+    assert rates.throttled_ratio() == pytest.approx(0.8)

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 
 from pipeline.tables import Table
 from quota.settings import SideName
-from samples.schema import IntervalLine, Line, LinkLine, PartitionLine, QuotaLine, encode_lines
+from samples.schema import IntervalLine, LimitLine, Line, LinkLine, PartitionLine, QuotaLine, encode_lines
+from tests.samples.columns import in_columns
 
 DAY = date(2026, 11, 2)
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
@@ -24,9 +25,10 @@ class Sidecar:
     """One process: counts its samples and its monotonic clock on. `now` is the time of day, which a test may set."""
 
     def __init__(
-        self, broker_id: int = 1, now: datetime = NOON, start_id: str = "a", monotonic: float = 1000.0
+        self, broker_id: int = 1, now: datetime = NOON, start_id: str = "a", monotonic: float = 1000.0, schema: int = 2
     ) -> None:
         self.broker_id = broker_id
+        self.schema = schema
         self.now = now
         self.start_id = start_id
         self.monotonic = monotonic
@@ -38,6 +40,8 @@ class Sidecar:
         begin, self.monotonic = self.monotonic, self.monotonic + seconds
         self.now += timedelta(seconds=seconds)
         key: dict[str, Any] = {
+            "schema": self.schema,
+            "min_reader": self.schema,
             "broker_id": self.broker_id,
             "start_id": self.start_id,
             "sequence": self.sequence,
@@ -45,7 +49,10 @@ class Sidecar:
             "end_seconds": self.monotonic,
             "end_utc": f"{self.now:%Y-%m-%dT%H:%M:%S}.{self.now.microsecond // 1000:03}Z",
         }
-        counts = {kind: sum(isinstance(line, kind) for line in lines) for kind in (PartitionLine, LinkLine, QuotaLine)}
+        counts = {
+            kind: sum(isinstance(line, kind) for line in lines)
+            for kind in (PartitionLine, LinkLine, QuotaLine, LimitLine)
+        }
         end = IntervalLine(
             **key,
             version="1",
@@ -53,8 +60,10 @@ class Sidecar:
             partitions=counts[PartitionLine],
             links=counts[LinkLine],
             quotas=counts[QuotaLine],
+            limits=counts[LimitLine],
         )
-        return encode_lines([*(_with(line, key) for line in lines), end])
+        told = [_with(line, key) for line in lines]
+        return encode_lines([*(told if self.schema == 1 else in_columns(told)), end])
 
 
 _NO_KEY: dict[str, Any] = {
@@ -124,6 +133,27 @@ def quota(
         bytes=sum(by_second),
         first_second=first_second,
         bytes_by_second=tuple(by_second),
+    )
+
+
+def limit(
+    client_id: str, records: int, *, most: int = 0, waited: float = 0.0, allowed: float | None = 1000.0, task: int = 0
+) -> Line:
+    """A sink task of connector s3."""
+    return LimitLine(
+        **_NO_KEY,
+        client_id=client_id,
+        role="sink",
+        connector="s3",
+        task=task,
+        entry="connector-*",
+        limit_group=client_id,
+        record_rate_limit=allowed,
+        share=1.0,
+        records=records,
+        record_rate_avg=records / 10,
+        record_rate_max=most,
+        throttled_ratio=waited,
     )
 
 

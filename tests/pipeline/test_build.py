@@ -87,7 +87,7 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     def counted(lines: Lines, *_: object) -> DataFrame:
         return lines.partitions.agg(F.count("*").alias("lines"))
 
-    for made in ("broker_rates", "throttle_accuracy", "replicas_behind", "behind_spans"):
+    for made in ("broker_rates", "throttle_accuracy", "limits", "replicas_behind", "behind_spans"):
         monkeypatch.setattr(f"pipeline.build.{made}", counted)
     for made in ("moves", "replica_lag"):
         monkeypatch.setattr(f"pipeline.build.{made}", lambda spans: spans)
@@ -106,7 +106,7 @@ def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
         1,
         0,
         False,
-        {"partition_rates": 2, "broker_rates": 4, "throttle_accuracy": 1, "moves": 0, "replica_lag": 0},
+        {"partition_rates": 2, "broker_rates": 4, "throttle_accuracy": 1, "moves": 0, "replica_lag": 0, "limits": 0},
         {"not_json": 1},
     )
     assert second.samples == 1

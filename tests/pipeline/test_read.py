@@ -14,6 +14,8 @@ from pipeline.read import (
     MAX_CHARACTERS,
     MAX_SECONDS,
     UNUSED,
+    by_kind,
+    by_partition,
     good_lines,
     missing_samples,
     quarantine,
@@ -22,7 +24,7 @@ from pipeline.read import (
     without_duplicates,
     without_partial,
 )
-from samples.schema import KINDS, SCHEMA_VERSION, columns, kind_of
+from samples.schema import KINDS, SCHEMA_VERSION, Line, PartitionLine, columns, kind_of
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows
 
@@ -39,19 +41,36 @@ def test_topic_is_read_to_its_end(spark: SparkSession) -> None:
     assert not [name for name in options if name.startswith("ending")]
 
 
-NOT_KEPT = {*UNUSED, "schema", "end_utc"}
+NOT_KEPT = {*UNUSED, "schema", "min_reader", "end_utc"}
 
 
 def _changed(**values: object) -> bytes:
-    """A partition line with other values; `...` takes a field away."""
-    line: dict[str, Any] = json.loads(Sidecar().sample(partition("t", 0, 1)).splitlines()[0])
-    line |= values
-    return json.dumps({name: value for name, value in line.items() if value is not ...}).encode()
+    """A line of one partition, as version 1 has it, with other values; `...` takes a field away."""
+    return _with(Sidecar(schema=1), values)
 
 
-NOT_JSON = [b"no JSON", _changed()[:-20], _changed(bytes_throttled="many"), b"x" * 10_000_000]
+def _in_columns(line: dict[str, object] | None = None, **columns: object) -> bytes:
+    """A line of two partitions with other values, and other columns."""
+    two = partition("t", 3, 1, lag=(1, 2.0)), partition("t", 4, 1)
+    return _with(Sidecar(), line or {}, columns, *two)
+
+
+def _with(sidecar: Sidecar, values: dict[str, object], columns: dict[str, object] | None = None, *told: Line) -> bytes:
+    line: dict[str, Any] = json.loads(sidecar.sample(*(told or [partition("t", 0, 1)])).splitlines()[0])
+    if columns:
+        line["columns"] = _without_ellipsis(line["columns"] | columns)
+    return json.dumps(_without_ellipsis(line | values)).encode()
+
+
+def _without_ellipsis(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not ...}
+
+
+NEWER = {"schema": SCHEMA_VERSION + 1, "min_reader": SCHEMA_VERSION + 1}
+WRONG_TYPE = [_changed(bytes_throttled="many"), _in_columns(lag_ms="none"), _in_columns({"broker_id": 1.5})]
+NOT_JSON = [b"no JSON", _changed()[:-20], b"x" * 10_000_000]
 BAD = {
-    _changed(schema=SCHEMA_VERSION + 1): "newer_schema",
+    _changed(**NEWER): "newer_schema",
     _changed(kind="comet"): "unknown_kind",
     _changed(kind=...): "unknown_kind",
     _changed(topic=...): "missing_field",
@@ -63,48 +82,97 @@ BAD = {
     + b', "bytes": 1, "first_second": 1, "bytes_by_second": ['
     + b"1, " * MAX_SECONDS
     + b"1]}": "too_long",
+    _in_columns({"columns": None}): "missing_field",
+    _in_columns(bytes_throttled=...): "missing_field",
+    _in_columns(bytes_throttled=None): "missing_field",
+    _in_columns(partition=[]): "unlike_lengths",
+    _in_columns(lag_ms=[1]): "unlike_lengths",
+    _in_columns(bytes_unthrottled=[1, 2, 3]): "unlike_lengths",
+    _in_columns(bytes_unthrottled=[1, None]): "null_value",
+    _in_columns(partition=[3, 3]): "repeated_partition",
+    _in_columns(partition=[3, 1000]): "wrong_block",
+    _in_columns({"block": 1}): "wrong_block",
+    _in_columns(bytes_throttled=[0, -1]): "negative_bytes",
 }
 
 
 def test_bad_lines_are_quarantined_with_their_reason_and_the_others_stay(frames: Frames) -> None:
     """What is no JSON is shown as it came, of other lines what was read. A newer line may have another form at all."""
-    newer = _changed(schema=SCHEMA_VERSION + 1, bytes_throttled="many")
+    newer = _changed(**NEWER, bytes_throttled="many")
     good = Sidecar().sample(partition("t", 0, 1), link(1), quota(1, 1000, [1], 1000.0, 1001.0))
-    parsed = frames.parsed(b"\n".join([*NOT_JSON, newer, *BAD, b"", b"  ", good]))
+    parsed = frames.parsed(b"\n".join([*NOT_JSON, *WRONG_TYPE, newer, *BAD, b"", b"  ", good]))
     found = samples(good_lines(parsed))
     table = quarantine(parsed, found)
-    as_they_came = [("not_json", text) for text in NOT_JSON] + [("newer_schema", newer)]
-    shown = [(reason, text.decode()[:MAX_CHARACTERS]) for reason, text in as_they_came]
+    as_they_came = [("not_json", text) for text in NOT_JSON] + [("wrong_type", text) for text in WRONG_TYPE]
+    shown = [(reason, text.decode()[:MAX_CHARACTERS]) for reason, text in [*as_they_came, ("newer_schema", newer)]]
     shown += [(reason, _known(text)[:MAX_CHARACTERS]) for text, reason in BAD.items()]
     assert rows(table, "reason", "line", "lines") == sorted((*row, 1) for row in shown)
-    assert rows(good_lines(parsed), "kind") == [("interval",), ("link",), ("partition",), ("quota",)]
+    assert rows(good_lines(parsed), "kind") == [("interval",), ("link",), ("partitions",), ("quota",)]
     assert all(file.endswith("0.jsonl.gz") for (file,) in rows(table, "file"))
 
 
 def _known(text: bytes) -> str:
     """The fields of a line that are read, in the schema's order."""
     line = json.loads(text)
-    order = dict.fromkeys(column.name for kind in KINDS for column in columns(kind))
-    return json.dumps(
-        {name: line[name] for name in order if line.get(name) is not None and name not in UNUSED}, separators=(",", ":")
+    order = dict.fromkeys(
+        column.name.partition(".")[0] for kind in KINDS for column in columns(kind) if "." not in column.name
     )
+    order["columns"] = None
+    known = {name: line[name] for name in order if line.get(name) is not None and name not in UNUSED}
+    if "columns" in known:
+        known["columns"] = {
+            name: value
+            for name, value in known["columns"].items()
+            if value is not None and f"columns.{name}" not in UNUSED
+        }
+    return json.dumps(known, separators=(",", ":"))
 
 
 def test_line_at_the_bounds_is_read(frames: Frames) -> None:
     assert rows(frames.parsed(_changed(topic="x" * MAX_CHARACTERS)), "reason") == [(None,)]
 
 
-def test_field_that_a_later_version_added_is_ignored(frames: Frames) -> None:
-    assert rows(frames.parsed(_changed(colour="blue")), "reason") == [(None,)]
+def test_what_a_later_version_added_is_ignored(frames: Frames) -> None:
+    """A field, a column, and a kind of line, which a reader of this version may leave alone."""
+    later = {"schema": SCHEMA_VERSION + 1, "colour": "blue"}
+    texts = [_changed(**later), _in_columns(later, colours=["red"]), _changed(kind="comet", **later)]
+    lines = frames.parsed(b"\n".join(texts))
+    assert rows(lines, "reason") == [(None,)] * 3
+    assert rows(by_kind(good_lines(lines)).partitions, "kind") == [("partition",), ("partitions",)]
+
+
+def test_lines_of_both_versions_give_the_same_rows(frames: Frames) -> None:
+    told = [
+        partition("t", 999, 1, lag=(3, 0.5)),
+        partition("t", 1000, 0, throttled=7),
+        partition("u", 5, 0, lag=(0, 0.0)),
+    ]
+    expected = [("t", 0, 999, 1, 0, 3, 500), ("t", 1, 1000, 0, 7, None, None), ("u", 0, 5, 0, 0, 0, 0)]
+    figures = ("bytes_unthrottled", "bytes_throttled", "lag_messages", "lag_ms")
+    lines = frames.good(Sidecar(schema=1).sample(*told), Sidecar(2).sample(*told)).cache()
+    assert rows(samples(lines), "broker_id", "whole", "lines") == [(1, True, 4), (2, True, 4)]
+    of_both = by_partition(by_kind(lines).partitions, *figures)
+    for broker_id in (1, 2):
+        assert rows(of_both, "topic", "block", "partition", *figures, broker_id=broker_id) == expected
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=kind_of)
 def test_every_field_is_read_as_it_was_written(frames: Frames, kind: type[Any]) -> None:
-    text = Sidecar().sample(partition("t", 0, 1, lag=(3, 0.5)), link(1), quota(1, 1000, [1, 2], 1000.0, 1001.5))
+    schema = 1 if kind is PartitionLine else 2
+    text = Sidecar(schema=schema).sample(
+        partition("t", 0, 1, lag=(3, 0.5)), link(1), quota(1, 1000, [1, 2], 1000.0, 1001.5)
+    )
     (line,) = (json.loads(line) for line in text.splitlines() if json.loads(line)["kind"] == kind_of(kind))
     (row,) = frames.good(text).where(f"kind = '{kind_of(kind)}'").collect()
     read = [column.name for column in columns(kind) if column.name not in NOT_KEPT]
-    assert {name: row[name] for name in read} == {name: line[name] for name in read}
+    assert {name: _value(row.asDict(recursive=True), name) for name in read} == {
+        name: _value(line, name) for name in read
+    }
+
+
+def _value(line: dict[str, Any], name: str) -> Any:
+    outer, _, inner = name.partition(".")
+    return line[outer][inner] if inner else line[outer]
 
 
 def test_duplicates_are_counted_once(frames: Frames) -> None:
@@ -128,6 +196,12 @@ def test_sample_without_all_its_lines_is_left_out(frames: Frames) -> None:
     assert rows(quarantine(parsed, found), "reason", "line", "lines") == [
         ("partial_sample", f'{{"broker_id":1,"start_id":"a","sequence":{number}}}', 2) for number in (1, 2)
     ]
+
+
+def test_sample_with_one_line_lost_and_another_doubled_is_not_whole(frames: Frames) -> None:
+    lines = Sidecar().sample(partition("t", 0, 1000), partition("u", 0, 1000)).splitlines()
+    doubled = b"\n".join([lines[0], lines[0], lines[2]])
+    assert rows(samples(frames.good(doubled)), "whole", "twice", "lines") == [(False, True, 3)]
 
 
 def test_gaps_in_the_sequence_are_missing_samples(frames: Frames) -> None:

@@ -65,8 +65,8 @@ class Settings:
         self.change(*changes_to_set(claims, self.standing))
         return claims
 
-    def end(self, claims: Claims) -> tuple[Any, ...]:
-        found = put_back(claims, self.standing)
+    def end(self, claims: Claims, under_way: Mapping[Partition, Reassignment] | None = None) -> tuple[Any, ...]:
+        found = put_back(claims, self.standing, under_way=under_way)
         self.change(*found.changes)
         self.change(*emptied_lists(claims, self.standing))
         return found.left
@@ -228,6 +228,36 @@ def test_two_moves_of_the_same_rate_leave_nothing_whichever_ends_first(first: st
     newer = settings.begin({FOO_1: move({0}, {2})}, 100)
     for claims in (older, newer) if first == "older" else (newer, older):
         assert settings.end(claims) == ()
+    assert not any(settings.rates.values())
+
+
+@pytest.mark.parametrize("listed", ["as it is", "*"])
+def test_rate_stays_for_another_move_of_the_same_rate_that_is_under_way(listed: str) -> None:
+    """The newer one found the rate as it wants it, so the older one's end would leave it without."""
+    settings = Settings()
+    older = settings.begin({FOO_0: move({0}, {1})}, 100)
+    newer = settings.begin({FOO_1: move({0}, {2})}, 100)
+    if listed == "*":
+        settings.lists["foo"][LEADER_REPLICAS] = "*"
+    left = settings.end(older, {FOO_1: Reassignment((0, 2), (2,), (0,))})
+    kept = {(rate.claim.broker, rate.claim.setting, rate.needed_by) for rate in left}
+    assert kept == {(0, LEADER_RATE, FOO_1), (0, FOLLOWER_RATE, FOO_1)}
+    assert settings.rates[0] == {LEADER_RATE: "100", FOLLOWER_RATE: "100"}
+    assert settings.rates[1] == {}
+    assert settings.end(newer) == ()
+    assert settings.end(older) == ()
+    assert not any(settings.rates.values())
+
+
+def test_rate_goes_although_others_replicas_are_listed_or_move_where_they_do_not_need_it() -> None:
+    settings = Settings()
+    settings.lists["bar"] = {LEADER_REPLICAS: "0:0,0:3"}
+    claims = settings.begin({FOO_0: move({0}, {1})}, 100)
+    others = {
+        Partition("bar", 0): Reassignment((2, 3), (2,), (3,)),  # throttled, on other brokers
+        Partition("bar", 1): Reassignment((0, 1), (1,), (0,)),  # on the same brokers, not throttled
+    }
+    assert settings.end(claims, others) == ()
     assert not any(settings.rates.values())
 
 

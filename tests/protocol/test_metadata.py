@@ -118,7 +118,9 @@ def test_cluster_in_a_response_of_kafka_python_is_read(
     ]
     head, rows = decode_cluster(response(version, found, brokers), version, 7, wanted)
     assert head == MetadataHead(
-        tuple(MetadataBroker(b.node_id, b.host.encode(), b.port, b.rack and b.rack.encode()) for b in brokers), 3
+        tuple(MetadataBroker(b.node_id, b.host.encode(), b.port, b.rack and b.rack.encode()) for b in brokers),
+        3,
+        b"cluster" if version >= 2 else None,
     )
     assert list(rows) == expected
 

@@ -36,11 +36,14 @@ class Following:
         self.moves: list[Mapping[str, Mapping[int, Move]]] = []
         self.racks: list[Mapping[int, str | None]] = []
         self.wants_facts = False
+        self.behind: frozenset[str] = frozenset()
         self.follower = ThrottleFollower(
             1,
             part,
             cluster.addresses(2, 1) if servers is None else servers,
-            Followers(self.layers.append, self.moves.append, self.racks.append, lambda: self.wants_facts),
+            Followers(
+                self.layers.append, self.moves.append, self.racks.append, lambda: self.wants_facts, lambda: self.behind
+            ),
             EventLog(clock=self.clock),
             self.stats,
             self.clock,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import json
 import re
@@ -14,7 +15,9 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from limits.clients import Clients
 from proxy.admin import http as admin
+from proxy.admin.access import Access
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import MAX_BODY_BYTES, AdminServer
@@ -22,7 +25,7 @@ from proxy.config.address import Address
 from proxy.config.client_limits import ClientLimitTable
 from proxy.config.load import parse_config
 from proxy.config.reader import ConfigError
-from proxy.config.tables import Config, ThrottleTable
+from proxy.config.tables import Admin, Config, ThrottleTable
 from proxy.log import EventLog
 from proxy.shares.messages import ShareAnswer
 from proxy.throttle.table import LayeredThrottle
@@ -44,7 +47,7 @@ class Sidecar:
 
     def __post_init__(self) -> None:
         self.throttle = LayeredThrottle(parse_config(FULL).throttle, self.applied.append)
-        self.history = History([], MovedClock(7.0))
+        self.history = History([], Clients(MovedClock(), lambda *fault: None), MovedClock(7.0))
         self.fleet = Fleet(Config(broker_id=1), lambda: {}, self.status, MovedClock())
 
     def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
@@ -81,7 +84,7 @@ class Client:
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[Client]:
     sidecar = Sidecar()
-    server = AdminServer(sidecar, EventLog())
+    server = AdminServer(sidecar, EventLog(), Access(Admin(), MovedClock()))
     address = await server.start(Address("127.0.0.1", 0))
     async with aiohttp.ClientSession() as session:
         yield Client(sidecar, f"http://{address}", session)
@@ -199,11 +202,13 @@ async def test_admin_throttle_bad_input_is_400_with_field_and_changes_nothing(
     assert client.sidecar.applied == []
 
 
-async def test_admin_body_that_is_not_compressed_as_it_says_is_400(client: Client) -> None:
+async def test_admin_body_that_is_compressed_is_refused_before_it_is_unpacked(client: Client) -> None:
     headers = {"Content-Encoding": "gzip"}
-    async with client.session.put(f"{client.base}/v1/throttle", data=io.BytesIO(b"{}"), headers=headers) as response:
-        assert response.status == 400
-        assert json.loads(await response.read())["field"] == "body"
+    bomb = io.BytesIO(gzip.compress(b" " * (MAX_BODY_BYTES - 1)))
+    async with client.session.put(f"{client.base}/v1/throttle", data=bomb, headers=headers) as response:
+        assert response.status == 415
+        assert "uncompressed" in json.loads(await response.read())["error"]
+    assert client.sidecar.applied == []
 
 
 async def test_admin_body_too_large_is_refused_unread(client: Client) -> None:

@@ -60,6 +60,30 @@ def test_file_is_hidden_until_it_is_finished(tmp_path: Path) -> None:
     assert sequences(tmp_path) == [1, 2]
 
 
+def test_leftover_that_is_no_file_of_ours_is_left_as_it_is(tmp_path: Path) -> None:
+    """Whoever may write into the directory has no file outside of it cut, and keeps no sidecar from its start."""
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    hour = tmp_path / "samples" / HOUR
+    hour.mkdir(parents=True)
+    (hour / ".broker-1-a-00000001.tmp").symlink_to(precious)
+    (hour / ".broker-1-b-00000001.tmp").hardlink_to(precious)
+    os.mkfifo(hour / ".broker-1-c-00000001.tmp")
+    written = folder(tmp_path / "samples")
+    written.recover()
+    written.write(sample(1))
+    written.finish()
+    assert precious.read_text() == "kept"
+    assert len(finished_files(tmp_path / "samples")) == 1
+
+
+def test_files_are_not_for_everybody(tmp_path: Path) -> None:
+    written = folder(tmp_path)
+    written.write(sample(1))
+    written.finish()
+    assert [file.stat().st_mode & 0o007 for file in finished_files(tmp_path)] == [0]
+
+
 def test_file_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[str, int]] = []
     fsync = os.fsync

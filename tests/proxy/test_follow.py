@@ -142,6 +142,28 @@ async def test_lists_of_many_topics_are_read_some_a_round_and_all_at_once_when_a
     assert {topics[7], topics[-1]} <= set(await asked())  # what moves is read at each round
 
 
+async def test_list_of_a_topic_whose_replicas_are_behind_is_read_in_each_round_while_there_is_a_rate(
+    cluster: ThrottleCluster, following: Following
+) -> None:
+    topics = [f"topic-{number:04}" for number in range(3 * LISTS_PER_ROUND)]
+    cluster.lists = {topic: {} for topic in topics}
+    following.behind = frozenset({topics[-1], "deleted"})
+
+    async def is_asked() -> bool:
+        cluster.forget_asked()
+        await following.round()
+        asked = {topic for some in cluster.brokers[1].lists_asked for topic in some}
+        assert "deleted" not in asked
+        return topics[-1] in asked
+
+    assert not await is_asked()
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    assert [await is_asked() for _ in range(3)] == [True] * 3
+    cluster.lists[topics[-1]] = dict(LISTS)
+    assert await following.round() == {LEADER_RATE: 1000, **listed(topics[-1])}
+    del cluster.lists[topics[-1]]
+
+
 async def test_reading_the_lists_of_many_topics_does_not_hold_the_event_loop() -> None:
     topics: dict[str, dict[str, str | None]] = {f"topic-{number:05}": {} for number in range(10_000)}
     topics |= {f"topic-{number:05}": dict(LISTS) for number in range(0, 10_000, 100)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from limits.clients import Clients
 from proxy.admin.history import KEPT_SAMPLES, History, Trend
 from proxy.admin.metrics import SideSource
 from proxy.relay.stats import RelayStats
@@ -19,7 +20,8 @@ class Past:
     def __init__(self, rate: int | None = 500) -> None:
         self.clock = MovedClock(1000.0)
         self.throttle = Throttle("leader", 1, self.clock, ThrottleSettings(rate=rate))
-        self.history = History([SideSource(self.throttle, RelayStats("leader"))], self.clock)
+        clients = Clients(self.clock, lambda *fault: None)
+        self.history = History([SideSource(self.throttle, RelayStats("leader"))], clients, self.clock)
         self._lag = self.throttle.lag.asker().topic(2, b"orders")
 
     def second(self, throttled: int = 0, other: int = 0, lag: int = 0, count: int = 1) -> None:
@@ -30,6 +32,14 @@ class Past:
             self.throttle.stats.replication_bytes[3, False] += other
             self._lag.update(0, 0, lag, self.clock())
             self.history.take()
+
+    def found(self, partition: int, lag: int) -> None:
+        self._lag.update(partition, 0, lag, self.clock())
+
+    def forgotten(self, partition: int) -> None:
+        topic = self.throttle.lag.known(2, b"orders")
+        assert topic is not None
+        topic.forget(partition)
 
     @property
     def trend(self) -> Trend:
@@ -99,6 +109,25 @@ def test_trend_of_a_falling_lag_is_what_it_fell_by_in_a_minute() -> None:
         past.second(lag=messages)
     assert past.trend[0] == pytest.approx(100.0)
     assert past.trend[1:] == (False, 0.0)
+
+
+def test_trend_takes_a_partition_whose_lag_becomes_known_for_no_growth() -> None:
+    past = Past()
+    for messages in range(3_000, 1_800, -100):
+        past.second(lag=messages)
+        if messages == 2_500:
+            past.found(1, 8_000)
+    assert past.trend[0] == pytest.approx(100.0)
+
+
+def test_trend_takes_a_partition_that_is_forgotten_for_no_progress() -> None:
+    past = Past()
+    past.found(1, 8_000)
+    for messages in range(3_000, 1_800, -100):
+        past.second(lag=messages)
+        if messages == 2_500:
+            past.forgotten(1)
+    assert past.trend[0] == pytest.approx(100.0)
 
 
 def test_trend_is_not_told_before_ten_seconds_behind() -> None:

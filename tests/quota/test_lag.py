@@ -218,6 +218,25 @@ def test_sum_messages_follows_updates_and_forgets_of_every_replica(replica: Repl
     assert [(row.replica, row.partition) for row in replica.tracker.rows()] == [(FOLLOWER, 1), (3, 0)]
 
 
+def test_topics_behind_are_those_that_are_so_for_longest() -> None:
+    tracker = LagTracker(MovedClock(0.0), LAG_TIME_MAX)
+    asked = {name: tracker.asker().topic(FOLLOWER, name) for name in (b"a", b"b", b"c")}
+    other = tracker.asker().topic(FOLLOWER + 1, b"a")
+    for topic in (*asked.values(), other):
+        topic.update(0, 0, 10, 0.0)
+    assert tracker.topics_behind(10) == {b"a", b"b", b"c"}
+    asked[b"a"].update(0, 10, 10, 1.0)
+    assert tracker.topics_behind(10) == {b"a", b"b", b"c"}, "another replica of it is behind"
+    asked[b"a"].update(0, 10, 20, 2.0)
+    other.update(0, 10, 10, 2.0)
+    assert tracker.topics_behind(2) == {b"b", b"c"}, "it was in sync meanwhile"
+    asked[b"b"].update(0, 10, 10, 3.0)
+    assert tracker.topics_behind(2) == {b"a", b"c"}
+    for lag in tracker.topics():
+        tracker.drop(lag)
+    assert tracker.topics_behind(2) == set()
+
+
 def test_forget_and_fetch_again_begins_anew(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.idle_for(40.0)

@@ -20,7 +20,7 @@ from quota.settings import RECOVERY, QuotaSettings, SideName, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from samples.lines import SampleKey, count_left_out, lines
-from samples.schema import LinkLine, PartitionLine, QuotaLine
+from samples.schema import AnyLine, LinkLine, PartitionLine, QuotaLine, by_partition
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, requested
 from tests.sample_files import of_kind
@@ -42,12 +42,12 @@ def converse(throttle: Throttle, clock: MovedClock, logs: dict[tuple[bytes, int]
     return Conversation(clock, throttle.link(peer), Leader(logs), follower)
 
 
-def sample(throttle: Throttle, clock: MovedClock) -> list[PartitionLine | LinkLine | QuotaLine]:
+def sample(throttle: Throttle, clock: MovedClock) -> list[AnyLine]:
     counts = throttle.cut_interval(clock())
     assert counts is not None
     list(count_left_out(throttle, counts))
     key = SampleKey(1, "start", 1, counts.begin, clock(), "utc")
-    return list(lines(throttle, counts, key))
+    return list(by_partition(line for line in lines(throttle, counts, key) if line is not None))
 
 
 def logs_of(partitions: int, batches: int = 1_000) -> dict[tuple[bytes, int], Log]:

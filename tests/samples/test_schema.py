@@ -12,10 +12,14 @@ from samples.schema import (
     KINDS,
     SCHEMA_VERSION,
     IntervalLine,
+    LimitLine,
     LinkLine,
     NewerSchema,
+    PartitionColumns,
     PartitionLine,
+    PartitionsLine,
     QuotaLine,
+    by_partition,
     columns,
     decode_line,
     encode_lines,
@@ -39,12 +43,27 @@ BYTES: dict[str, Any] = {
     "left_out": 3,
 }
 
+LIMIT: dict[str, Any] = {
+    "client_id": "connector-consumer-s3-0",
+    "role": "sink",
+    "entry": "connector-*",
+    "limit_group": "connector-consumer-s3-0",
+    "records": 9990,
+    "record_rate_avg": 999.0,
+    "record_rate_max": 1025,
+    "throttled_ratio": 0.87,
+    "share": 0.5,
+    "connector": "s3",
+    "task": 0,
+    "record_rate_limit": 1000.0,
+}
+
 VERSION_1_KEY = (
     '"schema":1,"broker_id":1,"start_id":"20260131T235949Z-0badcafe","sequence":7,"begin_seconds":60.0,'
     '"end_seconds":70.0,"end_utc":"2026-01-31T23:59:59.123Z"'
 )
 VERSION_1_BYTES = '"bytes_throttled":100,"bytes_unthrottled":20,"bytes_complete":110,"bytes_cut":10,"left_out":3'
-VERSION_1 = [
+VERSION_1: list[tuple[str, Any]] = [
     (
         f'{{"kind":"partition",{VERSION_1_KEY},"side":"leader","peer":2,{VERSION_1_BYTES},"topic":"orders",'
         '"partition":5,"batches":2,"lag_messages":null,"lag_seconds":1.5}',
@@ -87,12 +106,70 @@ def test_lines_of_version_1_stay_readable(text: str, line: PartitionLine) -> Non
     assert decode_line(text) == line
 
 
+COLUMNS = PartitionColumns(
+    partition=(5, 7),
+    bytes_throttled=(100, 0),
+    bytes_unthrottled=(20, 1),
+    bytes_complete=(110, 1),
+    bytes_cut=(10, 0),
+    left_out=(3, 0),
+    batches=(),
+    lag_messages=(None, 4),
+    lag_ms=(1500, None),
+)
+
+
 def test_lines_are_written_as_version_2_has_them() -> None:
     assert SCHEMA_VERSION == 2
-    lines = [msgspec.structs.replace(line, schema=2) for _, line in VERSION_1]
-    texts = [text.replace('"schema":1', '"schema":2') for text, _ in VERSION_1]
-    texts[2] = texts[2].replace('"bytes_by_second":[10,2]', '"bytes_by_second":[10,2],"mode":null')
+    key = VERSION_1_KEY.replace('"schema":1', '"schema":2,"min_reader":2')
+    values: dict[str, Any] = {**KEY, "schema": 2}
+    lines: list[Any] = [
+        PartitionsLine(**values, side="leader", peer=2, topic="orders", block=0, columns=COLUMNS),
+        *(msgspec.structs.replace(line, schema=2) for _, line in VERSION_1[1:]),
+    ]
+    lines.insert(3, LimitLine(**values, **LIMIT))
+    link, quota, end = (text.replace(VERSION_1_KEY, key) for text, _ in VERSION_1[1:])
+    texts = [
+        f'{{"kind":"partitions",{key},"side":"leader","peer":2,"topic":"orders","block":0,"columns":'
+        '{"partition":[5,7],"bytes_throttled":[100,0],"bytes_unthrottled":[20,1],"bytes_complete":[110,1],'
+        '"bytes_cut":[10,0],"left_out":[3,0],"batches":[],"lag_messages":[null,4],"lag_ms":[1500,null]}}',
+        link[:-1] + ',"away_seconds":null}',
+        quota[:-1] + ',"mode":null}',
+        f'{{"kind":"limit",{key},"client_id":"connector-consumer-s3-0","role":"sink","entry":"connector-*",'
+        '"limit_group":"connector-consumer-s3-0","records":9990,"record_rate_avg":999.0,"record_rate_max":1025,'
+        '"throttled_ratio":0.87,"share":0.5,"connector":"s3","task":0,"record_rate_limit":1000.0}',
+        end[:-1] + ',"limits":0,"cluster_id":null}',
+    ]
     assert encode_lines(lines).decode() == "".join(f"{text}\n" for text in texts)
+    assert [decode_line(text) for text in texts] == lines
+
+
+def test_columns_give_a_line_of_version_1_for_each_partition() -> None:
+    columns = PartitionsLine(**KEY, side="leader", peer=2, topic="orders", block=0, columns=COLUMNS)
+    link = VERSION_1[1][1]
+    shared: dict[str, Any] = {**KEY, "side": "leader", "peer": 2, "topic": "orders"}
+    assert list(by_partition([columns, link])) == [
+        PartitionLine(**shared, **BYTES, partition=5, batches=0, lag_seconds=1.5),
+        PartitionLine(
+            **shared,
+            bytes_throttled=0,
+            bytes_unthrottled=1,
+            bytes_complete=1,
+            bytes_cut=0,
+            left_out=0,
+            partition=7,
+            batches=0,
+            lag_messages=4,
+        ),
+        link,
+    ]
+
+
+def test_columns_of_unlike_lengths_are_refused() -> None:
+    columns = msgspec.structs.replace(COLUMNS, left_out=(3,))
+    line = PartitionsLine(**KEY, side="leader", peer=2, topic="orders", block=0, columns=columns)
+    with pytest.raises(ValueError, match="shorter"):
+        list(line.rows())
 
 
 def test_line_without_a_field_that_has_a_default_is_readable() -> None:
@@ -100,12 +177,21 @@ def test_line_without_a_field_that_has_a_default_is_readable() -> None:
     assert decode_line(text.replace(',"lag_seconds":1.5', "")) == msgspec.structs.replace(line, lag_seconds=None)
 
 
+NEWER = f'"schema":{SCHEMA_VERSION + 1},"min_reader"'
+
+
 @pytest.mark.parametrize("change", [("", ""), ('"peer":2,', "")])
-def test_line_of_a_newer_version_is_refused_as_such(change: tuple[str, str]) -> None:
+def test_line_that_only_newer_readers_understand_is_refused_as_such(change: tuple[str, str]) -> None:
     """Whether or not it would fit this one."""
-    text = VERSION_1[0][0].replace('"schema":1', f'"schema":{SCHEMA_VERSION + 1}').replace(*change)
+    text = VERSION_1[0][0].replace('"schema":1', f"{NEWER}:{SCHEMA_VERSION + 1}").replace(*change)
     with pytest.raises(NewerSchema, match=f"schema {SCHEMA_VERSION + 1}.* {SCHEMA_VERSION}"):
         decode_line(text)
+
+
+def test_line_of_a_newer_version_with_more_fields_is_read() -> None:
+    text, line = VERSION_1[0]
+    newer = text.replace('"schema":1', f'{NEWER}:{SCHEMA_VERSION},"colour":"blue"')
+    assert decode_line(newer) == msgspec.structs.replace(line, schema=SCHEMA_VERSION + 1)
 
 
 @pytest.mark.parametrize("text", ["", "{}", VERSION_1[0][0].replace('"peer":2,', ""), VERSION_1[0][0][:-1]])

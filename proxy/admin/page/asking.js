@@ -18,7 +18,8 @@ async function ask(path, within = ANSWER_WITHIN) {
   }
 }
 
-function takeHistory({ now, sides }) {
+function takeHistory({ now, sides, limits }) {
+  takeLimits(limits, now);
   for (const [name, columns] of Object.entries(sides)) {
     if (!panels.has(name)) continue;
     const panel = panels.get(name);
@@ -30,7 +31,7 @@ function takeHistory({ now, sides }) {
   }
 }
 
-const newestSample = () => Math.max(0, ...[...panels.values()].map(({ samples }) => (samples.length ? samples[samples.length - 1].at : 0)));
+const newestSample = () => Math.max(0, ...[...panels.values(), ...limitPlots.values()].map(({ samples }) => (samples.length ? samples[samples.length - 1].at : 0)));
 
 async function look() {
   const begun = performance.now();
@@ -48,7 +49,7 @@ async function askAll() {
   try {
     const status = await ask("v1/status");
     // a sidecar that was started anew has another clock
-    if (status.uptime_seconds < uptime) for (const panel of panels.values()) panel.samples.length = 0;
+    if (status.uptime_seconds < uptime) for (const { samples } of [...panels.values(), ...limitPlots.values()]) samples.length = 0;
     uptime = status.uptime_seconds;
     const history = await ask(`v1/history?after=${newestSample()}`);
     if (round % 2 === 0) {
@@ -88,6 +89,7 @@ function show({ status, history }) {
   shown.forEach(panelOf);
   takeHistory(history);
   for (const name of shown) showSide(name, status.sides[name], status.settings);
+  showLimits(status.limits);
   showThrottle(throttle, (performance.now() - throttleAt) / 1000);
   showPasses(status);
 }

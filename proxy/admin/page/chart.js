@@ -5,6 +5,15 @@ const GAP_SECONDS = 5; // without a sample: the process stood still
 
 const ALL = "";
 
+// What a chart's values are, and how one of its moments is told. `limitText` names values on the axis.
+const BYTES = {
+  limitText: limit,
+  legend: (hasQuota) => [["throttled", "throttled replicas"], hasQuota ? ["quota", "quota"] : ["other", "other replicas"]],
+  moment: ({ throttled, other, quota, lag }) =>
+    `${rate(throttled)} ${quota === null ? "without a quota" : `of ${limit(quota)}`}. Not throttled: ${rate(other)}. ${counted(lag, "message")} behind.`,
+  minute: (mean, most) => `${rate(mean("throttled"))} on average, ${rate(most)} in the fullest second. Not throttled: ${rate(mean("other"))}.`,
+};
+
 function showCharts(panel, side) {
   const { samples, plots, section } = panel;
   const limited = new Set(samples.flatMap(({ quotas }) => Object.keys(quotas).filter((name) => quotas[name].limit !== null)));
@@ -17,7 +26,7 @@ function showCharts(panel, side) {
   }
   const charts = one(".charts", section);
   names.forEach((name, place) => {
-    if (!plots.has(name)) plots.set(name, newPlot(section, name));
+    if (!plots.has(name)) plots.set(name, newPlot([SIDES[section.id], name && titleOf(name)].filter(Boolean).join(", "), BYTES));
     const plot = plots.get(name);
     // one that is moved loses the focus
     if (charts.children[place] !== plot.figure) charts.insertBefore(plot.figure, charts.children[place] || null);
@@ -37,10 +46,9 @@ function headingOf(name, quota) {
   return `${titleOf(name)}: ${rate(quota.rate_bytes_per_second)} of ${limit(quota.bytes_per_second)}${observed}`;
 }
 
-function newPlot(section, name) {
+function newPlot(label, units) {
   const figure = one("#chart").content.cloneNode(true).firstElementChild;
-  const label = [SIDES[section.id], name && titleOf(name)].filter(Boolean).join(", ");
-  const plot = { figure, label, samples: [], at: null };
+  const plot = { figure, label, units, samples: [], at: null };
   const chart = one(".chart", figure);
   new ResizeObserver(() => drawChart(plot)).observe(chart);
   const pick = (event) => {
@@ -93,7 +101,7 @@ function drawChart(plot) {
   parts.push(...area("throttled", samples, x, y, ({ throttled }) => throttled));
   parts.push(draw("path", { class: "line", d: quotaPath(samples, x, y) }));
   parts.push(draw("line", { class: "base", x1: 0, x2: width, y1: height - foot + 0.5, y2: height - foot + 0.5 }));
-  for (const part of [0.5, 1]) parts.push(draw("text", { class: "tick", x: 2, y: y(top * part) + 12 }, limit(top * part)));
+  for (const part of [0.5, 1]) parts.push(draw("text", { class: "tick", x: 2, y: y(top * part) + 12 }, plot.units.limitText(top * part)));
   const step = width < 420 ? 4 : 2;
   for (let minutes = 10 - (10 % step); minutes >= 0; minutes -= step) {
     const place = x(newest - 60 * minutes);
@@ -102,7 +110,7 @@ function drawChart(plot) {
   }
   parts.push(draw("line", { class: "cursor", y1: head, y2: height - foot, visibility: "hidden" }));
   svg.replaceChildren(...parts);
-  showLegend(figure, hasQuota);
+  showLegend(figure, plot.units.legend(hasQuota));
   read(plot, plot.at);
 }
 
@@ -139,8 +147,7 @@ function quotaPath(samples, x, y) {
   return path;
 }
 
-function showLegend(figure, hasQuota) {
-  const shown = [["throttled", "throttled replicas"], hasQuota ? ["quota", "quota"] : ["other", "other replicas"]];
+function showLegend(figure, shown) {
   const key = shown.map(([kind]) => kind).join();
   const legend = one(".legend", figure);
   if (legend.dataset.shown === key) return;
@@ -157,7 +164,7 @@ function read(plot, at) {
   readout.classList.toggle("live", plot.at !== null);
   if (plot.at === null) {
     if (cursor) cursor.setAttribute("visibility", "hidden");
-    readout.textContent = lastMinute(samples, newest);
+    readout.textContent = lastMinute(plot.units, samples, newest);
     chart.setAttribute("aria-label", `${plot.label}, last ten minutes. ${readout.textContent} Arrow keys read the values.`);
     return;
   }
@@ -167,13 +174,11 @@ function read(plot, at) {
     cursor.setAttribute("visibility", "visible");
   }
   const ago = newest - sample.at < 0.5 ? "Now" : `${duration(newest - sample.at)} ago`;
-  const of = sample.quota === null ? "without a quota" : `of ${limit(sample.quota)}`;
-  readout.textContent = `${ago}: ${rate(sample.throttled)} ${of}. Not throttled: ${rate(sample.other)}. ${counted(sample.lag, "message")} behind.`;
+  readout.textContent = `${ago}: ${plot.units.moment(sample)}`;
 }
 
-function lastMinute(samples, newest) {
+function lastMinute(units, samples, newest) {
   const minute = samples.filter((sample) => sample.at > newest - 60);
-  const sum = (field) => minute.reduce((total, sample) => total + sample[field], 0) / minute.length;
-  const most = Math.max(...minute.map((sample) => sample.throttled));
-  return `Last minute: ${rate(sum("throttled"))} on average, ${rate(most)} in the fullest second. Not throttled: ${rate(sum("other"))}.`;
+  const mean = (field) => minute.reduce((total, sample) => total + sample[field], 0) / minute.length;
+  return `Last minute: ${units.minute(mean, Math.max(...minute.map((sample) => sample.throttled)))}`;
 }

@@ -8,7 +8,7 @@ import hashlib
 from importlib import resources
 from typing import Final
 
-_SCRIPTS: Final = ("texts.js", "chart.js", "side.js", "whole.js", "asking.js")
+_SCRIPTS: Final = ("texts.js", "chart.js", "side.js", "limits.js", "whole.js", "asking.js")
 """In the page they are one script: each uses what stands in those before it, and the last one begins."""
 
 

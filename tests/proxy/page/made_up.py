@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+from proxy.admin.access import Access
 from proxy.admin.fleet import Fleet
 from proxy.admin.history import History
 from proxy.admin.http import AdminServer
 from proxy.config.address import Address
 from proxy.config.client_limits import ClientLimitTable
-from proxy.config.tables import ThrottleTable
+from proxy.config.tables import Admin, ThrottleTable
 from proxy.log import EventLog
 from proxy.shares.messages import ShareAnswer
 from proxy.throttle.table import LayeredThrottle
@@ -134,8 +136,40 @@ def fleet_row(broker_id: int, **sides: Any) -> dict[str, Any]:
     }
 
 
+def limited(client_id: str, allowed: float | None = 1000.0, **more: Any) -> dict[str, Any]:
+    """A client's row in a status: a sink task that is kept waiting."""
+    return {
+        "client_id": client_id,
+        "kind": "sink",
+        "connector": "s3",
+        "task": 0,
+        "entry": "connector-consumer-s3-*",
+        "per": "task",
+        "group": client_id,
+        "limits": {} if allowed is None else {"record.rate.limit": allowed},
+        "share": 1.0,
+        "allowed_records_per_second": allowed,
+        "rank": 0,
+        "records": 90_000,
+        "records_per_second": 998.2,
+        "most_records_per_second": 1025,
+        "throttled_ratio": 0.874,
+        "shares_with": [],
+        "shares_with_more": 0,
+        **more,
+    }
+
+
+def limit_samples(row: dict[str, Any], rates: list[float]) -> dict[str, Any]:
+    """The history of what has a client's limit."""
+    times = [NOW - len(rates) + number for number in range(1, len(rates) + 1)]
+    whose = {key: row[key] for key in ("entry", "per", "group")}
+    return {**whose, "at": times, "rate": rates, "allowed": [row["allowed_records_per_second"]] * len(rates)}
+
+
 class _History:
     def __init__(self) -> None:
+        self.limits: list[dict[str, Any]] = []
         moved = [0.0] * 120 + waves(5 * MB, 480)
         self.sides = {"leader": samples(moved, 5 * MB, messages=90_000), "follower": samples([0.0] * 600, None)}
 
@@ -149,7 +183,8 @@ class _History:
             }
             return {**shown, "quotas": quotas}
 
-        return {"now": NOW, "sides": {name: newer(columns) for name, columns in self.sides.items()}}
+        sides = {name: newer(columns) for name, columns in self.sides.items()}
+        return {"now": NOW, "sides": sides} | ({"limits": self.limits} if self.limits and after < NOW else {})
 
 
 class _Fleet:
@@ -209,7 +244,7 @@ class MadeUp:
 def served(sidecar: MadeUp) -> Iterator[str]:
     """Serve the page of a made-up sidecar, from a thread; the block gets its URL."""
     loop = asyncio.new_event_loop()
-    server = AdminServer(sidecar, EventLog())
+    server = AdminServer(sidecar, EventLog(), Access(Admin(), time.monotonic))
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:

@@ -20,6 +20,8 @@ from tests.proxy.page.made_up import (
     fleet_row,
     lag,
     late,
+    limit_samples,
+    limited,
     link,
     quota,
     samples,
@@ -214,6 +216,56 @@ def test_each_quota_has_a_chart_and_one_that_only_observes_says_so(browser: Brow
     browser.wait_for(IS_SHOWN)
     assert _texts(browser, "#leader figure h3") == [""]
     assert browser.complaints == []
+
+
+def test_limited_clients_have_their_rate_against_their_limit(browser: Browser, sidecar: MadeUp, url: str) -> None:
+    """Names of clients are as hostile as those of topics."""
+    one = limited("connector-consumer-s3-0")
+    shared = limited(HOSTILE, 3000.0, per="connector", group="sink:s3", share=0.25, shares_with=["a-1", "a-2"])
+    others = [
+        {**shared, "shares_with_more": 7, "allowed_records_per_second": 750.0},
+        limited("x" * 255, None, connector=None, task=None, kind="other", throttled_ratio=0.0, records_per_second=0.31),
+        limited("", 5.5, limits={"byte.rate.limit": 2e6, "record.batch.rate.limit": 5.0, "office.limit": 3.0}),
+    ]
+    sidecar.told = {**status(), "limits": {"clients": [one, *others], "more": 1234}}
+    sidecar.samples.limits = [
+        limit_samples(one, waves(1000, 300)),
+        limit_samples(others[0], waves(750, 600)),
+        limit_samples(others[1], [0.0] * 600),
+    ]
+    for width, scheme in ((DESK, "light"), (PHONE, "dark")):
+        _open(browser, url, width, scheme)
+        assert browser.evaluate("document.documentElement.scrollWidth") == width
+        assert [text for contrast, text in browser.contrasts() if contrast < 4.5] == []
+    assert _texts(browser, "#limits > p.note") == [
+        "1,238 clients seen, 3 of those below kept waiting in the last 30 s."
+    ]
+    rows = _rows(browser, "#limits")
+    assert rows[0] == ["connector-consumer-s3-0s3, sink task 0", "998/s", "1,000/s", "87 %", "-"]
+    assert rows[1][2:] == ["3,000/s (25 % here)", "87 %", "a-1, a-2 and 7 more"]
+    assert rows[2][1:] == ["0.3/s", "none", "0 %", "-"]
+    assert rows[3][:3] == ["(no id)s3, sink task 0", "998/s", "2 MB/s, 5/s batches, office.limit 3"]
+    assert _texts(browser, "#limits h3")[:2] == [
+        "connector-consumer-s3-0",
+        "connector-consumer-s3-*, all tasks of sink:s3",
+    ]
+    assert _texts(browser, "#limits .readout")[0].startswith("Last minute: 9")
+    assert _texts(browser, "#limits .readout")[2] == "Last minute: 0/s on average, 0/s in the fullest second."
+    browser.evaluate("document.querySelector('#limits .chart').focus()")
+    browser.press("ArrowLeft")
+    assert re.fullmatch(r"5 s ago: (9\d\d|1,0\d\d)/s of 1,000/s\.", _texts(browser, "#limits .readout")[0])
+    drawn = browser.evaluate("[...document.querySelectorAll('#limits .line')].map((line) => line.getBBox().width)")
+    assert drawn[0] == pytest.approx(drawn[1] / 2, rel=0.02)
+    assert drawn[2] == 0
+    assert browser.evaluate("document.title") == "weir, broker 1"
+    assert browser.complaints == []
+    del sidecar.told["limits"]
+    browser.wait_for("document.querySelector('#limits').hidden")
+
+
+def test_page_without_limits_has_no_section_of_them(browser: Browser, url: str) -> None:
+    _open(browser, url)
+    assert browser.evaluate("document.querySelector('#limits').hidden")
 
 
 def test_chart_leaves_a_gap_where_the_process_stood_still(browser: Browser, sidecar: MadeUp, url: str) -> None:

@@ -137,3 +137,44 @@ async def test_what_is_no_limit_here_is_not_shared() -> None:
     shares.use({last: 5e5, "gone": 5.0})
     shares.use({last: 0.0})
     assert [group.share for group in found.clients[1].groups.values()][-1] == LEAST_PART
+
+
+async def test_a_limit_that_only_one_sidecar_has_is_used_whole_there_until_others_get_it() -> None:
+    limit = rule("connector-*", LIMIT)
+    found = Limited(limit)
+    for one in (2, 3):
+        found.clients[one].configure(())
+    async with found.serving():
+        await found.run(6, 5000, 0, 0)
+        await found.run(4, 5000, 0, 0)
+        assert found.rate(4) == pytest.approx(LIMIT, rel=0.05)
+        share = next(iter(found.sidecars[1].exchange.shares.values()))
+        assert share.without == {2, 3}
+        found.clients[2].configure((limit,))
+        for _ in range(8):
+            await found.run(1, 5000, 5000, 0)
+            assert found.rate(1) <= LIMIT * (1 + 1 / 3)
+        assert share.without == {3}
+        await found.run(4, 5000, 5000, 0)
+        assert found.rate(4) == pytest.approx(LIMIT, rel=0.07)
+        assert found.rate(4, 1) == pytest.approx(LIMIT / 2, rel=0.1)
+
+
+async def test_one_that_knows_nobody_yet_is_not_taken_for_one_without_the_limit() -> None:
+    found = Limited(rule("connector-*", LIMIT))
+    lonely = LimitShares(found.clients[2], lambda: frozenset({2}), found.clock)
+    found.sidecars[2] = Sidecar(2, found.clock, cast(User, lonely), found.targets)
+    async with found.serving():
+        await found.run(4, 5000, 0, 0)
+        assert found.sidecars[2].exchange.refused["not_shared"] > 0
+        share = next(iter(found.sidecars[1].exchange.shares.values()))
+        assert share.without == frozenset()
+
+
+async def test_a_client_of_a_single_sidecar_wakes_nobody_with_each_answer() -> None:
+    found = Limited(rule("connector-*", LIMIT), members=frozenset({1}))
+    async with found.serving():
+        woken: list[int] = []
+        found.clients[1].on_group = lambda: woken.append(1)
+        await found.run(3, 5000, 0, 0)
+        assert len(woken) <= 1

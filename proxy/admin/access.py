@@ -1,0 +1,142 @@
+"""Who may ask the admin HTTP for what.
+
+- Health and readiness are for everybody: what starts and stops the sidecar asks for them.
+- With tokens, reading takes either token and a change takes the one for changes. They come as `Authorization: Bearer`.
+  A browser may give one as the password of HTTP's Basic scheme, to read only: whatever page asks sends it along.
+- On loopback only the names of this machine are answered. A page on the web may have its own name lead to loopback, and
+  would then read and change everything through its visitor's browser.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from proxy.admin.tokens import TokenFile
+from proxy.config.address import numeric_address
+from proxy.config.tables import Admin
+
+MOST_FAILURES: Final = 10
+"""From one address, in `FAILURE_SECONDS`: after so many wrong tokens none is looked at, right or wrong."""
+
+FAILURE_SECONDS: Final = 60.0
+_MOST_ADDRESSES: Final = 1000
+
+_FOR_EVERYBODY: Final = frozenset({"/healthz", "/readyz"})
+_READING: Final = frozenset({"GET", "HEAD"})
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="weir", Basic realm="weir"'}
+
+
+class Access:
+    """The rule of one admin server. `clock` gives monotonic seconds; ConfigError where a token's file is wrong."""
+
+    def __init__(self, admin: Admin, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._read = _token(admin.read_token_file, "admin.read_token_file", clock)
+        self._write = _token(admin.write_token_file, "admin.write_token_file", clock)
+        self._names = frozenset(name.casefold() for name in admin.names) | {"localhost"}
+        self._is_on_loopback = admin.listen.is_loopback
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()
+        self.refused = 0
+        """How many requests were refused."""
+
+    @property
+    def write_token(self) -> str | None:
+        """The token to give to another sidecar of the same cluster, where it may be asked for more than it shows."""
+        return None if self._write is None else self._write.current()
+
+    @property
+    def read_token(self) -> str | None:
+        """The token to give to another sidecar of the same cluster, to read what it shows."""
+        return self.write_token if self._read is None else self._read.current()
+
+    def check(self, request: web.Request) -> str:
+        """Return who asks: a user's name, `token` or `anonymous`. A web.HTTPException refuses the request."""
+        try:
+            self._check_host(request)
+            return self._check_token(request)
+        except web.HTTPException:
+            self.refused += 1
+            raise
+
+    def _check_host(self, request: web.Request) -> None:
+        if not self._is_on_loopback or request.path in _FOR_EVERYBODY:
+            return
+        name = _without_port(request.headers.get("Host", "localhost")).casefold()
+        if name not in self._names and numeric_address(name) is None:
+            raise web.HTTPMisdirectedRequest(
+                reason="this name is not one of the sidecar's: use localhost, or set admin.names"
+            )
+
+    def _check_token(self, request: web.Request) -> str:
+        is_reading = request.method in _READING
+        if request.path in _FOR_EVERYBODY or (self._read is None and self._write is None):
+            return "anonymous"
+        if self._read is None and is_reading:
+            return "anonymous"
+        remote = request.remote or ""
+        failures = self._recent_failures(remote)
+        if len(failures) >= MOST_FAILURES:
+            raise web.HTTPTooManyRequests(
+                reason="too many wrong tokens came from this address: try again in a minute",
+                headers={"Retry-After": str(int(FAILURE_SECONDS))},
+            )
+        user, token, is_basic = _given(request.headers.get("Authorization", ""))
+        if token:
+            if self._write is not None and self._write.fits(token) and not (is_basic and not is_reading):
+                return user
+            if self._read is not None and self._read.fits(token):
+                if is_reading:
+                    return user
+                raise web.HTTPForbidden(reason="this token only reads: a change takes the one of write_token_file")
+            self._note_failure(remote, failures)
+        file = "read_token_file or write_token_file" if is_reading else "write_token_file"
+        raise web.HTTPUnauthorized(
+            reason=f"give the token of admin.{file}, as Authorization: Bearer", headers=_CHALLENGE
+        )
+
+    def _recent_failures(self, remote: str) -> list[float]:
+        before = self._clock() - FAILURE_SECONDS
+        return [at for at in self._failures.get(remote, ()) if at > before]
+
+    def _note_failure(self, remote: str, failures: list[float]) -> None:
+        self._failures[remote] = [*failures, self._clock()]
+        self._failures.move_to_end(remote)
+        if len(self._failures) > _MOST_ADDRESSES:
+            self._failures.popitem(last=False)
+
+
+def _token(path: str | None, field: str, clock: Callable[[], float]) -> TokenFile | None:
+    return None if path is None else TokenFile(path, field, clock)
+
+
+def _given(header: str) -> tuple[str, bytes, bool]:
+    """Return who the header says asks, the token (empty: none), and whether it is a password of the Basic scheme."""
+    scheme, _, value = header.strip().partition(" ")
+    value = value.strip()
+    if scheme.casefold() == "bearer":
+        return "token", value.encode("utf-8", "surrogateescape"), False
+    if scheme.casefold() == "basic":
+        try:
+            user, _, password = base64.b64decode(value, validate=True).partition(b":")
+        except (binascii.Error, ValueError):
+            return "", b"", True
+        return user.decode("utf-8", "replace") or "token", password, True
+    return "", b"", False
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name, colon, _ = host.rpartition(":")
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return name if colon else host
+    return host
