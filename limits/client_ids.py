@@ -27,7 +27,8 @@ _PATTERNS: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
     ("sink", re.compile(rf"connector-consumer-{_TASK}", re.DOTALL)),
     ("source", re.compile(rf"connector-producer-{_TASK}", re.DOTALL)),
     ("dlq", re.compile(rf"connector-dlq-producer-{_TASK}", re.DOTALL)),
-    ("mirror", re.compile(rf"(?:[^|]*\|)?[^|]*->[^|]*\|{_TASK}\|[^|]*", re.DOTALL)),
+    # what a user has set comes first, and may have any of these signs too
+    ("mirror", re.compile(rf"(?:.*\|)?[^|]*->[^|]*\|{_TASK}\|[^|]*", re.DOTALL)),
 )
 
 

@@ -54,11 +54,15 @@ class Client:
         brought = 0.0
         for group in self._groups:
             brought = max(brought, group.accumulate(batches))
-        self.rates.add(sum([batch.records for batch in batches]))
+        self.rates.add(sum([batch.records for batch in batches if self._counts(batch.topic)]))
         known = self._pause_per_byte
         if brought or known:
             brought /= max(1, frame_size)
             self._pause_per_byte = brought if known is None else known + _NEWEST_WEIGHT * (brought - known)
+
+    def _counts(self, topic: str) -> bool:
+        """Whether records of a topic count for any of its rules."""
+        return not all([group.exempts(topic) for group in self._groups])
 
     def pause(self) -> float:
         """Return how many seconds the next request has to wait: the longest of all pauses, never their sum."""

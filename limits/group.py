@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from limits.guarded import GuardedLimiter
 from limits.rate_limiter import Batch
-from limits.rules import Rule
+from limits.rules import NamedLimiter, Rule
 from limits.slowed_clock import SlowedClock
 
 TURN_SECONDS: Final = 0.05
@@ -70,6 +70,12 @@ class Group:
         return bool(self._limiters)
 
     @property
+    def in_force(self) -> list[NamedLimiter]:
+        """The rule's limiters that may do something, and have not failed."""
+        made = {name for name, limiter in self._limiters.items() if not limiter.is_disabled}
+        return [named for named in self.rule.limiters if named.name in made]
+
+    @property
     def is_waited_for(self) -> bool:
         """Whether a request waits."""
         return bool(self._line)
@@ -91,7 +97,7 @@ class Group:
         """
         if not self._limiters:
             return 0.0
-        counted = [batch for batch in batches if not self._exempts(batch.topic)]
+        counted = [batch for batch in batches if not self.exempts(batch.topic)]
         if not counted:
             return 0.0
         most = 0.0
@@ -106,6 +112,15 @@ class Group:
             self.rests = False
             self._on_use()
         return most / self._slowed.speed
+
+    def exempts(self, topic: str) -> bool:
+        """Return whether records of a topic do not count."""
+        known = self._exempted.get(topic)
+        if known is None:
+            if len(self._exempted) >= _MOST_TOPICS:
+                self._exempted.clear()
+            known = self._exempted[topic] = self.rule.exempts(topic)
+        return known
 
     def pause(self) -> float:
         """Return how many seconds the next request has to wait: the longest of the limiters' pauses."""
@@ -161,14 +176,6 @@ class Group:
                     one.name, one.make, one.settings, self._slowed, self._on_fault, is_trusted=one.is_built_in
                 )
         self._pauses = tuple([limiter.ask for limiter in self._limiters.values()])
-
-    def _exempts(self, topic: str) -> bool:
-        known = self._exempted.get(topic)
-        if known is None:
-            if len(self._exempted) >= _MOST_TOPICS:
-                self._exempted.clear()
-            known = self._exempted[topic] = self.rule.exempts(topic)
-        return known
 
     def _turn(self, who: Waiting, rank: int) -> float:
         """Return how long `who` has to wait for its turn, where others wait too."""

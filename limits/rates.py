@@ -22,7 +22,7 @@ class TaskRates:
     """Counts of one client by second of `clock`. It keeps at most WINDOW_SECONDS + 1 of them."""
 
     __slots__ = (
-        *("_begin", "_clock", "_cut", "_most", "_records", "_throttled", "_throttled_until", "_waits"),
+        *("_begin", "_clock", "_cut", "_most", "_newest", "_records", "_throttled", "_throttled_until", "_waits"),
         *("records", "throttled_seconds"),
     )
 
@@ -33,7 +33,8 @@ class TaskRates:
         self._throttled: dict[int, float] = {}
         self._throttled_until = self._begin
         self._waits: dict[object, float] = {}  # who waits now, and since when
-        self._most = 0  # records of a second since the last cut
+        self._newest = -1  # the last second with records, if it is of the interval under way
+        self._most = 0  # records of a second before that one in this interval
         self._cut = 0, 0.0  # records and seconds throttled until then
         self.records = 0
         """All records so far."""
@@ -45,12 +46,12 @@ class TaskRates:
         self.records += records
         second = int(self._clock())
         if second in self._records:
-            of_second = self._records[second] = self._records[second] + records
+            self._records[second] += records
         else:
+            self._most = max(self._most, self._records.get(self._newest, 0))
+            self._newest = second
             self._forget(second)
-            of_second = self._records[second] = records
-        if of_second > self._most:
-            self._most = of_second
+            self._records[second] = records
 
     def waits(self, who: object, since: float) -> None:
         """Note that a request of `who` has been kept waiting since then, and still is."""
@@ -93,10 +94,15 @@ class TaskRates:
     def cut_interval(self) -> IntervalRates:
         """Return what there was since the last cut. What a client was told to wait from now on is of the next one."""
         self._count_waits()
-        throttled = self.throttled_seconds - max(0.0, self._throttled_until - self._clock())
-        cut = IntervalRates(self.records - self._cut[0], self._most, max(0.0, throttled - self._cut[1]))
+        now = self._clock()
+        throttled = self.throttled_seconds - max(0.0, self._throttled_until - now)
+        most = max(self._most, self._records.get(self._newest, 0))
+        records = self.records - self._cut[0]
+        cut = IntervalRates(records, most if records else 0, max(0.0, throttled - self._cut[1]))
         self._cut = self.records, throttled
         self._most = 0
+        if self._newest < int(now):
+            self._newest = -1
         return cut
 
     def _count_waits(self) -> None:

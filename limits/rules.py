@@ -16,6 +16,7 @@ INTERNAL_TOPICS: Final = (
     "__*",
     *("connect-offsets", "connect-configs", "connect-status"),
     *("mm2-offsets.*.internal", "mm2-configs.*.internal", "mm2-status.*.internal", "mm2-offset-syncs.*.internal"),
+    "*.checkpoints.internal",
 )
 """Topics that do not count where a rule names none: Kafka's, Connect's and MirrorMaker 2's own, by default names."""
 

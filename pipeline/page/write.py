@@ -12,6 +12,7 @@ from pipeline.page.broker_charts import broker_charts
 from pipeline.page.contents import Columns, Contents, Coverage
 from pipeline.page.gantt import gantt
 from pipeline.page.heat_map import heat_map
+from pipeline.page.limit_table import limit_table
 from pipeline.page.markup import Element, element, html
 from pipeline.page.span_tables import accuracy_table, away_table, slow_table
 from pipeline.page.texts import counted, show_count, show_ratio, show_seconds
@@ -180,6 +181,15 @@ def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Ele
             "Brokers that were away",
             "Followers without a connection to a leader that they fetched from before. Their replicas fell behind.",
             away_table(contents.away, timeline),
+            "",
+        )
+    if contents.limited.count:
+        yield _section(
+            "limits",
+            "Limited clients",
+            "Clients with limits by records ([[limits.client]]), in records/s over all brokers. A client waits for its"
+            " limit, at the broker where that was longest.",
+            limit_table(contents.limited),
             "",
         )
 

@@ -36,11 +36,13 @@ def test_demo_of_a_smaller_move_holds_every_promise(own_temporary_folder: Path) 
 
 def test_connect_demo_with_fewer_records_holds_every_promise(own_temporary_folder: Path) -> None:
     shown = StringIO()
-    plan = demo_connect.Plan(records=5000, least_mean=0.85, chart=own_temporary_folder / "out" / "connect.png")
+    # on a busy machine the unlimited sink writes less than a thousand records a second
+    chart = own_temporary_folder / "out" / "connect.png"
+    plan = demo_connect.Plan(records=1500, limit=150, least_mean=0.8, chart=chart)
     assert demo_connect.run(Console(file=shown, width=120), plan) == 0, shown.getvalue()
     text = shown.getvalue()
     assert text.count("  held   ") == 6
-    assert re.search(r" s  limited +[\d,]+, +[\d,]+/s   unlimited +5,000, ", text), text  # a line of progress
+    assert re.search(r" s  limited +[\d,]+, +[\d,]+/s   unlimited +1,500, ", text), text  # a line of progress
     assert plan.chart.read_bytes().startswith(b"\x89PNG")
     assert processes_of(own_temporary_folder) == []
 

@@ -16,6 +16,13 @@ from limits.client_ids import ClientName, connector_of, read_client_id
         ("connector-dlq-producer-s3-0", ClientName("dlq", "s3", 0)),
         ("A->B|MirrorSourceConnector-0|replication-consumer", ClientName("mirror", "MirrorSourceConnector", 0)),
         ("ann|A->B|MirrorSourceConnector-12|replication-consumer", ClientName("mirror", "MirrorSourceConnector", 12)),
+        (
+            "team|x->y|A->B|MirrorSourceConnector-1|replication-consumer",
+            ClientName("mirror", "MirrorSourceConnector", 1),
+        ),
+        ("A->B|my|mirror-2|replication-consumer", ClientName("mirror", "my|mirror", 2)),
+        ("A->B|MirrorSourceConnector-?|replication-source-admin", ClientName("other")),
+        ("A->B|MirrorSourceConnector|replication-source-admin", ClientName("other")),
         ("connector-producer-MirrorSourceConnector-0", ClientName("source", "MirrorSourceConnector", 0)),
         ("connector-consumer-0", ClientName("other")),
         ("connector-consumer-s3", ClientName("other")),

@@ -71,6 +71,30 @@ def test_internal_topics_do_not_count() -> None:
     assert mine.pause() == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(
+    ("topic", "counts"),
+    [
+        *(("__consumer_offsets", False), ("connect-offsets", False), ("connect-configs", False)),
+        *(("connect-status", False), ("mm2-offsets.A.internal", False), ("mm2-configs.A.internal", False)),
+        *(("mm2-status.A.internal", False), ("mm2-offset-syncs.B.internal", False)),
+        *(("A.checkpoints.internal", False), ("orders.internal", True), ("A.orders", True), ("", True)),
+    ],
+)
+def test_internal_topics_by_their_default_names_are_exempt_and_others_are_not(topic: str, counts: bool) -> None:
+    found, _, _ = clients(rule(records=100))
+    mine = client(found)
+    mine.count(batches(50, topic=topic), 1)
+    assert mine.pause() == pytest.approx(0.5 if counts else 0)
+    assert mine.rates.records == (50 if counts else 0)
+
+
+def test_records_that_one_entry_exempts_and_another_does_not_are_told() -> None:
+    found, _, _ = clients(rule("*", 100, exempt_topics=("orders",)), rule("m*", None, exempt_topics=()))
+    mine = client(found)
+    mine.count(batches(50), 1)
+    assert (mine.pause(), mine.rates.records) == (0, 50)
+
+
 def test_a_share_of_the_limit_is_kept_whatever_limits() -> None:
     found, clock, _ = clients(rule(records=100))
     mine = client(found)
