@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from math import ceil
+from math import ceil, inf
 from operator import add, sub
 from typing import Any, Final, NamedTuple
 
@@ -124,7 +124,8 @@ def _lag_columns(throttle: Throttle, replica: int, topic: bytes, partitions: Seq
     now = throttle.clock()
     known = [None if lag is None else lag.of(partition, now) for partition in partitions]
     messages = tuple([None if of_partition is None else of_partition[0] for of_partition in known])
-    millis = tuple([None if of_partition is None else round(of_partition[1] * 1000) for of_partition in known])
+    # the lag of what a connection has not fetched yet has no length
+    millis = tuple([None if of is None or of[1] == inf else round(of[1] * 1000) for of in known])
     columns = {"lag_messages": messages, "lag_ms": millis}
     return {name: () if all(value == 0 for value in column) else column for name, column in columns.items()}
 

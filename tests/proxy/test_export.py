@@ -124,6 +124,15 @@ async def test_sample_tells_how_often_partitions_that_stay_behind_were_left_out(
     assert sum(left_out) == throttle.stats.partitions_left_out
 
 
+async def test_sample_names_the_cluster_as_soon_as_it_is_known(exporting: Exporting) -> None:
+    known: list[str | None] = [None, "abc"]
+    exporting.exporter._cluster_id = lambda: known.pop(0)
+    exporting.exporter.start()
+    for _ in range(2):
+        await exporting.exporter.take()
+    assert [line.cluster_id for line in of_kind(exporting.sink.lines, IntervalLine)] == [None, "abc"]
+
+
 async def test_close_takes_the_interval_that_has_not_ended(exporting: Exporting) -> None:
     exporting.exporter.start()
     await asyncio.sleep(0)

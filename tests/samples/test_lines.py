@@ -173,6 +173,31 @@ def test_partition_line_tells_how_far_behind_its_replica_is(side: SideName) -> N
     assert line.lag_seconds == pytest.approx(2, abs=0.6)
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_follower_without_a_connection_keeps_a_line_until_it_is_back_or_forgotten(comes_back: bool) -> None:
+    clock = MovedClock()
+    throttle = make_throttle(clock)
+    talk = converse(throttle, clock, logs_of(1))
+    talk.run(2)
+    (line,) = of_kind(sample(throttle, clock), LinkLine)
+    assert line.away_seconds is None
+    fetched_at = talk.link.partitions.asker.at
+    talk.link.close()
+    clock.move(20)
+    for _ in range(2):
+        (line,) = of_kind(sample(throttle, clock), LinkLine)
+        assert (line.peer, line.connections, line.away_seconds) == (2, 0, round(clock() - fetched_at, 3))
+        clock.move(10)
+    if comes_back:
+        throttle.link(2)
+        (line,) = of_kind(sample(throttle, clock), LinkLine)
+        assert (line.connections, line.away_seconds) == (1, None)
+    else:
+        clock.move(EXPIRE_SECONDS)
+        list(throttle.lag.rows())
+        assert of_kind(sample(throttle, clock), LinkLine) == []
+
+
 def test_topic_without_a_known_name_is_in_its_links_line_alone() -> None:
     clock = MovedClock()
     throttle = make_throttle(clock)
