@@ -149,3 +149,13 @@ def test_limits_hold_whatever_meets(
     assert not [
         (connection.task, connection.broker) for connection in world.connections if starves(world, connection, changed)
     ]
+
+
+async def test_a_limit_that_is_used_at_one_broker_stays_whole_there_for_minutes() -> None:
+    world = World([Task("connector-consumer-a-0", 50, frozenset({1}))], [rule("connector-*", 1000)])
+    await world.run(8)
+    for _ in range(4):
+        since = world.seconds
+        await world.run(20)
+        assert sum(task.records for at, _, task in world.moved if at >= since) >= 0.97 * 20 * 1000
+    await world.close()
