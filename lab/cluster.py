@@ -300,12 +300,14 @@ class Cluster(ABC):
         seconds: float | None = 300,
         more_jars: Sequence[Path] = (),
         log_level: str = "warn",
+        version: str | None = None,
     ) -> Process:
         """Run one of Kafka's tools, and wait for its end unless `seconds` is None. `more_jars` are those it needs too.
 
-        Raises ProcessFailed when it fails.
+        `version` names the list of its jars where it is not the brokers'. Raises ProcessFailed when it fails.
         """
-        command = self._java(main_class, arguments, more_jars=more_jars, heap_mb=heap_mb, log_level=log_level)
+        options: dict[str, Any] = {"more_jars": more_jars, "heap_mb": heap_mb, "log_level": log_level}
+        command = self._java(main_class, arguments, version=version, **options)
         tool = Process(self._lab, name, command, self._lab.log(f"{name}-{len(self._lab.processes)}"))
         tool.start()
         if seconds is not None and (status := tool.wait(seconds)):
@@ -391,10 +393,15 @@ class Cluster(ABC):
         return Broker(self._lab, place, command, self._lab.log(f"broker-{place.broker_id}"), data)
 
     def _java(
-        self, main_class: str, arguments: Sequence[str], more_jars: Sequence[Path] = (), **options: Any
+        self,
+        main_class: str,
+        arguments: Sequence[str],
+        more_jars: Sequence[Path] = (),
+        version: str | None = None,
+        **options: Any,
     ) -> list[str]:
-        classes = [*jars.classpath(self.version), *more_jars]
-        archive = jars.class_archive(self.version)
+        classes = [*jars.classpath(version or self.version), *more_jars]
+        archive = jars.class_archive(version or self.version)
         return java_command(classes, main_class, arguments, class_archive=archive, **options)
 
     def _sidecar(self, place: Place) -> Sidecar:

@@ -113,8 +113,11 @@ class LayeredThrottle:
         return sorted(ended)
 
     def next_expiry(self) -> float:
-        """Return when the next entry expires (clock seconds); inf where none does."""
-        return next_expiry(self._layers.values(), self._clock())
+        """Return when the next entry expires (clock seconds); inf where none does.
+
+        One that has ended, and that `expire` has yet to drop, counts too: its end is to be told.
+        """
+        return next_expiry(self._layers.values(), -math.inf)
 
     def summary(self) -> dict[str, object]:
         """Return what the log tells of the table in force."""

@@ -97,7 +97,7 @@ def _grant(
     unpaid = _none_unpaid if plan.paid is None else partial(ReplicaTopic.unpaid, paying=plan.paid)
     left_out: Collection[ReplicaPartition] = ()
     made_up: list[ResponseTopic] = []
-    grants_are_first = view.now < state.crowded_until
+    grants_are_first = view.now < state.crowded_until and not state.grants_filled_answer
     if sessions.is_incremental:
         if plan.asks_all and plan.paid is not None:
             left_out = [one for one in partitions.waiting() if one.partition in unpaid(one.topic)]
@@ -285,11 +285,11 @@ def _forward(
     side, row = state.side, fetch_version(request.header.api_version)
     fetch.api_version, fetch.uses_topic_ids = row.api_version, row.names_topics_by_id
     fetch.forwarded_at, fetch.max_wait_seconds = side.clock(), request.max_wait_ms / 1000
-    fetch.max_bytes = request.max_bytes
     state.in_flight.append(fetch)
     limit = side.settings.response_max_bytes
     if limit is not None:
         request = response_limit.limit_response(request, limit, state.response_rotation)
+    fetch.max_bytes = request.max_bytes
     walk = side.walked_topics(state.partitions.ends, by_id=row.names_topics_by_id)
     head_patch = state.sessions.head_patch(leaves_out=leaves_out)
     return Forward(request, appended, appended_topics, walk, head_patch, state.partitions.count)

@@ -83,6 +83,21 @@ def test_move_that_was_killed_is_taken_up_at_the_rate_that_stayed(file: JournalF
     assert cluster.clock() == pytest.approx(60.0, abs=3.0)
 
 
+def test_move_that_is_taken_up_an_hour_after_its_deadline_goes_as_fast_as_it_may(file: JournalFile) -> None:
+    cluster = Moved()
+    cluster.part = 0.0  # nothing arrives while nobody keeps the rate
+    begun(cluster, file, Deadline(100.0, Limits(1, 500_000)))
+    cluster.sleep(3700.0)
+    cluster.part = 1.0
+    pacer = DeadlinePacer(file, Deadline(100.0, Limits(1, 500_000)), clock=cluster.clock, sleep=cluster.sleep)
+    ticks = followed(cluster, pacer)
+    paces = [tick.pace for tick in ticks if isinstance(tick.pace, Pace)]
+    assert paces[-1].rate == 500_000
+    assert paces[-1].late
+    verify(cluster, PLAN, file, {}, sleep=cluster.sleep)
+    assert cluster.throttles == Standing()
+
+
 def test_rate_that_somebody_changed_is_left_alone_and_the_others_follow(file: JournalFile) -> None:
     cluster = Moved()
     cluster.part = 0.8

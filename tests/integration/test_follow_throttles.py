@@ -14,7 +14,7 @@ import pytest
 
 from control.cluster_admin import Partition
 from lab.cluster import Cluster
-from lab.modes import MODES
+from lab.modes import MODES, ZooKeeperCluster
 from planning.reassignment_json import format_reassignment
 from quota.budget.ledger import CREDIT_SECONDS
 from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
@@ -40,7 +40,9 @@ BOTH_RATES = (LEADER_RATE, FOLLOWER_RATE)
 
 CONFIGS = "kafka.admin.ConfigCommand"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+REASSIGN_2_8 = "kafka.admin.ReassignPartitionsCommand"
 OF_TOOLS = ("kraft-4.1", "kraft-3.9", "zookeeper-2.8")
+"""Each with the tools of its own brokers' version, but the last: there it is Kafka 2.8's own tools."""
 OF_FAULTS = ("kraft-4.1", "zookeeper-2.8")
 
 _number = count(1)
@@ -100,8 +102,11 @@ def nothing(cluster: Cluster) -> dict[int, dict[str, Any]]:
 def run_tool(cluster: Cluster, main_class: str, *commands: tuple[str, ...]) -> None:
     """Run one of Kafka's tools with each of these arguments at the same time, and wait for the end of all."""
     server = ("--bootstrap-server", cluster.bootstrap_servers[0])
+    is_old = isinstance(cluster, ZooKeeperCluster)
+    main_class = REASSIGN_2_8 if is_old and main_class == REASSIGN else main_class
+    version = "tools-2.8.2" if is_old else None
     name = main_class.rpartition(".")[2]
-    tools = [cluster.java_tool(name, main_class, [*server, *one], seconds=None) for one in commands]
+    tools = [cluster.java_tool(name, main_class, [*server, *one], seconds=None, version=version) for one in commands]
     for tool in tools:
         assert tool.wait(60) == 0, tool.output()
 

@@ -68,6 +68,19 @@ async def test_removed_rate_stays_for_five_seconds(cluster: ThrottleCluster, fol
     assert await following.round(0.1) == listed("orders")
 
 
+async def test_rate_that_was_removed_in_an_hour_without_a_round_stays_for_five_seconds_from_the_next_one_on(
+    cluster: ThrottleCluster, following: Following
+) -> None:
+    """The process was stopped meanwhile. A tool may be between two batches of a move."""
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    cluster.moves = {"orders": {0: ([1, 2], [2])}}
+    await following.round()
+    cluster.rates, cluster.moves = {}, {}
+    assert (await following.round(3600.0))[LEADER_RATE] == 1000
+    assert (await following.round(RATE_KEPT_SECONDS - 0.1))[LEADER_RATE] == 1000
+    assert await following.round(0.1) == listed("orders")
+
+
 @pytest.mark.parametrize("wrong", ["0:", "a:1", "0:1;1:1", "0:1:2"])
 async def test_malformed_list_leaves_the_old_ones_in_force_and_is_logged_once(
     wrong: str, cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture

@@ -248,6 +248,19 @@ async def test_throttle_with_a_lease_uncovers_the_file_when_it_ends(applied: App
     assert set(await layers(in_force)) == {"file"}
 
 
+async def test_throttle_with_a_lease_that_ended_an_hour_ago_ends_at_once(applied: Applied) -> None:
+    """The process was stopped meanwhile: its timers come late."""
+    clock = MovedClock(0.0)
+    in_force = LayeredThrottle(parse_config(FULL).throttle, applied.append, clock)
+    await in_force.merge({LEADER_RATE: 7, "lease": {"seconds": 60}})
+    await in_force.merge({FOLLOWER_RATE: 8, "lease": {"seconds": 7200}})
+    clock.move(3600.0)
+    assert in_force.next_expiry() <= clock()
+    assert len(in_force.expire()) == 1
+    assert rates(applied) == (parse_config(FULL).throttle.leader_rate, 8)
+    assert in_force.next_expiry() == clock() + 3600.0
+
+
 async def test_throttle_put_with_a_lease_hides_all_until_it_ends(applied: Applied) -> None:
     clock = MovedClock(0.0)
     in_force = LayeredThrottle(parse_config(FULL).throttle, applied.append, clock)

@@ -17,12 +17,15 @@ MOVED, BACKLOG = b"m" * 16, b"b" * 16
 LONG = [BATCH] * 60_000
 
 
-def received(version: int, backlog: int, rate: int | None) -> tuple[float, list[int]]:
+def received(
+    version: int, backlog: int, rate: int | None, response_max_bytes: int | None = None
+) -> tuple[float, list[int]]:
     """Bytes/s of five partitions that move, and the bytes of each of `backlog` others; every fetch takes 50 ms."""
     clock = MovedClock()
     moved, others = (MOVED, BACKLOG) if FETCH_VERSIONS[version].names_topics_by_id else (b"moved", b"backlog")
     logs = {(others, p): Log(LONG) for p in range(backlog)} | {(moved, p): Log(LONG) for p in range(5)}
-    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=rate, replicas={"moved": ALL_REPLICAS}))
+    settings = ThrottleSettings(rate=rate, replicas={"moved": ALL_REPLICAS}, response_max_bytes=response_max_bytes)
+    throttle = Throttle("leader", 1, clock, settings)
     throttle.topic_names.learn({MOVED: b"moved", BACKLOG: b"backlog"})
     offsets = dict.fromkeys(logs, 0)
     if version < 7:
@@ -45,3 +48,13 @@ def test_move_beside_backlog_that_fills_every_answer_has_its_quota(version: int,
     assert rate >= 0.9 * min(5 * MB, unthrottled)
     assert rate <= 5 * MB + BATCH
     assert min(others) > 0.5 * sum(others) / len(others)  # they go on in turn, as without a quota
+
+
+@pytest.mark.parametrize(("version", "backlog"), [(3, 8), (7, 8), (13, 30)])
+def test_move_that_small_answers_keep_below_its_quota_leaves_half_of_them_to_others(version: int, backlog: int) -> None:
+    """Grants that stood in front each time would fill all of them: what is in sync would fall behind."""
+    rate, others = received(version, backlog, 5 * MB, 100_000)
+    total = sum(others) / SECONDS
+    assert rate < 2 * MB
+    assert total >= 0.8 * rate
+    assert min(others) > 0.5 * sum(others) / len(others)

@@ -167,6 +167,31 @@ def test_request_that_was_overtaken_is_refused() -> None:
     assert member.share.lend(2, 4, Report(RATE, 3, 0)) == (0, "late")
 
 
+def test_one_that_starts_again_with_its_clock_set_back_is_heard_when_its_last_loan_has_ended() -> None:
+    """Requests are numbered from the wall clock at the start on."""
+    clock = MovedClock()
+    lender = members(clock)[0]
+    assert lender.share.lend(2, 60_000, Report(RATE, 3, RATE))[1] is None
+    for _ in range(math.ceil(LOAN)):
+        assert lender.share.lend(2, 1, Report(RATE, 3, RATE)) == (0, "late")
+        clock.move(1.0)
+    assert lender.share.lend(2, 1, Report(RATE, 3, RATE))[1] is None
+
+
+def test_one_that_is_back_after_an_hour_uses_its_part_alone_until_the_others_have_heard_it() -> None:
+    clock = MovedClock()
+    *others, back = some = members(clock)
+    for one in some:
+        one.share.demand = RATE
+    back.share.demand = 2 * RATE  # so it had loans
+    rounds(clock, some, 3)
+    rounds(clock, others, 3600)
+    assert [one.share.current() for one in others] == pytest.approx([RATE / 2] * 2)
+    assert back.share.current() <= RATE / 3
+    rounds(clock, some, 2 * math.ceil(MISSING))
+    assert sum(shares(some)) == pytest.approx(RATE)
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -1.0, 1e300])
 def test_absurd_numbers_are_ignored(number: float) -> None:
     member = members(MovedClock())[0]
