@@ -267,7 +267,7 @@ class Exchange:
         elif answer.broker_id != lender:
             self.refused["other_broker"] += 1
             return False
-        self.roll.hear(answer.broker_id, answer.misses)
+        self.roll.hear(answer.broker_id, answer.misses, asked_at)
         gives_back = False
         for name in asked:
             # it may have gone meanwhile
