@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -217,20 +218,19 @@ def settle(bench: Bench) -> None:
 def kafka_python(bench: Bench) -> None:
     """kafka-python alone, and with a limit that it may not reach."""
     limit = 50_000
-    rows: list[tuple[str, float]] = []
-    batch = limit // POLLS_A_SECOND
+    rows: list[tuple[str, float, float]] = []
+    batch, seconds = limit // POLLS_A_SECOND, 10
     topic = bench.topic(batch, limit * 15)
-    for name, entries, large in (
-        ("no limit, an answer has a batch", [], False),
-        ("no limit, large answers", [], True),
-        ("limit, an answer has a batch", [{"client_id": "connector-*", "record.rate.limit": limit}], False),
-        ("limit, large answers", [{"client_id": "connector-*", "record.rate.limit": limit}], True),
-    ):
-        bench.limit(*entries)
-        options = {"large": True} if large else {}
-        arrivals = bench.client("python-sink", topic, f"connector-consumer-kp-{len(rows)}", seconds=12, **options)
-        rows.append((name, rate(arrivals, 2, 12) / limit))
-    bench.report.table("kafka-python", {"way": 0, "x 50,000": 3}, rows)
+    entry = {"client_id": "connector-*", "record.rate.limit": limit}
+    for number in range(8):
+        name = ("no limit, an answer has a batch", "limit, an answer has a batch", "no limit", "limit")[number % 4]
+        bench.limit(*[entry] * (number % 2))
+        options = {"large": True} if number % 4 >= 2 else {}
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        arrivals = bench.client("python-sink", topic, f"connector-consumer-kp-{number}", seconds=seconds, **options)
+        cpu = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+        rows.append((name, rate(arrivals, 2, seconds) / limit, cpu / seconds))
+    bench.report.table("kafka-python", {"way": 0, "x 50,000": 3, "CPU of one core": 2}, rows)
 
 
 @contextlib.contextmanager

@@ -78,6 +78,11 @@ def source(options: argparse.Namespace, found: Arrivals) -> None:
     producer = Producer(settings | batches | {"queue.buffering.max.messages": 2_000_000})
     end = time.monotonic() + options.seconds
     number = 0
+
+    def delivered(error: object, _: object) -> None:
+        if error is None:
+            found.add(1)
+
     while time.monotonic() < end:
         if len(producer) > _QUEUED * len(options.partitions) * options.batch:
             producer.poll(0.005)
@@ -85,7 +90,7 @@ def source(options: argparse.Namespace, found: Arrivals) -> None:
         partition = options.partitions[number % len(options.partitions)]
         number += 1
         for _ in range(options.batch):
-            producer.produce(options.topic, VALUE, partition=partition, on_delivery=lambda *_: found.add(1))
+            producer.produce(options.topic, VALUE, partition=partition, on_delivery=delivered)
         producer.poll(0)
     producer.purge()
     producer.flush(5)

@@ -31,3 +31,5 @@ def run_config(config: Config, path: Path | None) -> int:
         return run_sidecar(config, path, __version__)
     except (ListenError, CaptureError) as error:
         raise CommandError(f"{error}.") from error
+    except ConfigError as error:  # a file that it names, and may no longer read without the privileges that it gave up
+        raise CommandError(error.sentence(), WRONG_USAGE) from error

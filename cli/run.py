@@ -103,13 +103,21 @@ def _notes(config: Config) -> list[str]:
 
 
 def _notes_on_tls(config: Config) -> list[str]:
+    notes = []
+    is_secured = any(ingress.upstream_tls is not None for ingress in config.ingress)
+    if is_secured and (config.cluster is None or config.cluster.properties is None):
+        notes.append(
+            "ingress.upstream_tls is for what brokers send: the sidecar's own questions to the cluster, such as for the"
+            " names of topic ids, need [cluster] with properties."
+        )
     ends_tls = any(ingress.tls is not None for ingress in config.ingress)
     opaque = [str(egress.peer) for egress in config.egress if egress.tls is None]
     captured = config.capture is not None and config.capture.tls is not None and "follower" in config.capture.sides
     if not (ends_tls and opaque) and not captured:
-        return []
+        return notes
     where = f"of peer {', '.join(opaque)}" if opaque else "that are captured"
     return [
+        *notes,
         f"brokers speak TLS, and the follower's side has no certificate for connections {where}: they pass as they are,"
-        " and no quota counts them. A follower's quota can be kept by the leaders' sidecars: kept_at = \"leaders\"."
+        " and no quota counts them. A follower's quota can be kept by the leaders' sidecars: kept_at = \"leaders\".",
     ]

@@ -73,9 +73,12 @@ class KraftCluster(Cluster):
                 )
         level = ["--release-version", self._metadata_version] if self._metadata_version else []
         properties = str(self.brokers[self.controller].properties)
-        self.java_tool(
-            "format", "kafka.tools.StorageTool", ["format", "-t", self._cluster_id, "-c", properties, *level]
-        )
+        arguments = ["format", "-t", self._cluster_id, "-c", properties, *level, *self._format_options()]
+        self.java_tool("format", "kafka.tools.StorageTool", arguments)
+
+    def _format_options(self) -> list[str]:
+        """Return further options of the tool that formats the controller's folder."""
+        return []
 
 
 class ZooKeeperCluster(Cluster):

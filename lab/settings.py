@@ -79,6 +79,7 @@ class SidecarOptions:
 
     - `throttle`: one table for all, or one for each broker id; None is no throttle.
     - `tables`: further tables of the configuration, such as {"fetch": {"response_max_bytes": 1_000_000}}.
+    - `ingress`: further keys of each [[ingress]] by broker id, such as {1: {"tls": {...}}}.
     - `poll_isr`: adds [cluster], with the sidecar's own broker.
     """
 
@@ -86,6 +87,7 @@ class SidecarOptions:
     throttle: Throttle | Mapping[int, Throttle] | None = None
     poll_isr: bool = False
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ingress: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def throttle_of(self, broker_id: int) -> Throttle | None:
         """Return the table for one broker."""
@@ -103,12 +105,14 @@ def hosts_file(place: Place, machine: str) -> str:
 def sidecar_toml(place: Place, places: list[Place], options: SidecarOptions) -> str:
     """Return the configuration of `place`'s sidecar."""
     entries: list[tuple[str, Mapping[str, Any]]] = []
+    more = options.ingress.get(place.broker_id, {})
     if Route.INGRESS in place.route:
-        entries.append(("[ingress]", {"listen": place.advertised_address, "upstream": place.listener_address}))
+        entries.append(("[ingress]", {"listen": place.advertised_address, "upstream": place.listener_address, **more}))
     if Route.EGRESS in place.route:
         here = place.resolves_localhost_to
         # A controller in ZooKeeper mode connects to its own broker too, by the name that now leads to the sidecar.
-        entries.append(("[ingress]", {"listen": f"{here}:{place.advertised}", "upstream": place.listener_address}))
+        own = {"listen": f"{here}:{place.advertised}", "upstream": place.listener_address}
+        entries.append(("[ingress]", {**own, **more}))
         for peer in places:
             if peer.broker_id != place.broker_id:
                 route = {"listen": f"{here}:{peer.advertised}", "upstream": peer.advertised_address}
@@ -150,7 +154,7 @@ def _toml_table(name: str, table: Mapping[str, Any]) -> list[str]:
     lines = [f"[{name}]"]
     tables: list[tuple[str, Mapping[str, Any]]] = []
     for key, value in table.items():
-        of_key = f"{name}.{json.dumps(key)}"
+        of_key = f"{name.strip('[]')}.{json.dumps(key)}"
         if isinstance(value, Mapping):
             tables.append((of_key, value))
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):

@@ -27,7 +27,10 @@ class ClientFacts(NamedTuple):
     group: str
     """What has the limit: the client id itself, or what stands for all tasks of its connector."""
     limits: Mapping[str, float]
-    """What is set of the entry's limits, by their keys: for the whole group, over all brokers."""
+    """What is set of the entry's limits, by their keys: for the whole group, over all brokers.
+
+    Those of limiters that failed are not among them.
+    """
     share: float
     """The part of the limits that is to be used here."""
     allowed: float | None
@@ -89,7 +92,7 @@ def _tightness(group: Group) -> tuple[float, bool]:
 def _limits(group: Group) -> dict[str, float]:
     return {
         key: float(value)
-        for limiter in group.rule.limiters
+        for limiter in group.in_force
         for key, value in limiter.settings.items()
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     }

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from limits.guarded import GuardedLimiter
 from limits.rate_limiter import Batch
-from limits.rules import Rule
+from limits.rules import NamedLimiter, Rule
 from limits.slowed_clock import SlowedClock
 
 TURN_SECONDS: Final = 0.05
@@ -68,6 +68,12 @@ class Group:
     def limits(self) -> bool:
         """Whether it has a limiter that may do something."""
         return bool(self._limiters)
+
+    @property
+    def in_force(self) -> list[NamedLimiter]:
+        """The rule's limiters that may do something, and have not failed."""
+        made = {name for name, limiter in self._limiters.items() if not limiter.is_disabled}
+        return [named for named in self.rule.limiters if named.name in made]
 
     @property
     def is_waited_for(self) -> bool:

@@ -6,13 +6,14 @@ import asyncio
 import signal
 from pathlib import Path
 
+from proxy.capture.privileges import keep_only_net_admin
 from proxy.capture.requirements import CaptureError
 from proxy.collector import Collector, resident_bytes
 from proxy.config.load import load_config
 from proxy.config.tables import Config
 from proxy.event_loop import new_event_loop, raise_descriptor_limit
 from proxy.listeners import ListenError
-from proxy.log import configure_logging
+from proxy.log import EventLog, configure_logging
 from proxy.sidecar import Sidecar
 
 __all__ = ["CaptureError", "ListenError", "run_sidecar"]
@@ -23,9 +24,12 @@ def run_sidecar(config: Config, path: Path | None, version: str) -> int:
 
     It is 0 if the sidecar drained, or closed what was left at the end of its time; 1 if a second signal cut that short.
     SIGHUP loads `path` again, if there is one. Raises ListenError when an address cannot be listened on, and
-    CaptureError when connections cannot be captured.
+    CaptureError when connections cannot be captured. A sidecar that captures keeps no capability but CAP_NET_ADMIN.
     """
+    kept = keep_only_net_admin() if config.capture is not None else None  # before the log's thread is started
     configure_logging(as_json=config.log.json, level=config.log.level)
+    if kept is not None:
+        EventLog().warning("capabilities_kept", reason=kept, effect="this process may do more than it needs")
     raise_descriptor_limit()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_serve(config, path, version))

@@ -230,6 +230,10 @@ class Sidecar:
         else:
             self.log.error("reload_failed", error=repr(error), at=innermost_frame(error))
 
+    async def look_at_keys(self) -> None:
+        """Load keys whose files have changed, without waiting for the next look."""
+        await self._key_watch.look()
+
     # What the admin server shows
 
     async def not_ready(self) -> list[str]:
@@ -270,7 +274,7 @@ class Sidecar:
             self.process.is_captured = self.capture.is_in
         polled = poll_families(self.polls, self._clock())
         limited, shares = limit_families(self.limits), share_families(self.exchange)
-        secured = tls_families(self._tls, self._key_watch)
+        secured = tls_families(self._tls, self._key_watch.seconds_left()) if self._key_watch.all_keys else ()
         return render(chain(families(self.sides, self.process), limited, polled, shares, secured), accept)
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:

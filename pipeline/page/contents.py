@@ -179,6 +179,29 @@ class SlowReplicas:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitedClient:
+    """A client with a limit by records. `highest_mean` is that of a window, in records/s over all brokers."""
+
+    client_id: str
+    role: str
+    connector: str | None
+    task: int | None
+    limit: float | None
+    records: int
+    highest_mean: float
+    highest_second: int
+    waited_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedClients:
+    """Those of `count` that waited longest."""
+
+    count: int = 0
+    shown: tuple[LimitedClient, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
     """Everything on a page.
 
@@ -191,9 +214,10 @@ class Contents:
     accuracy: Accuracy = Accuracy()
     moves: Moves = Moves()
     slow: SlowReplicas = SlowReplicas()
+    limited: LimitedClients = LimitedClients()
 
     @property
     def is_empty(self) -> bool:
         """Whether no table has a row in the range."""
         counts = (self.brokers.count, self.partitions.count, self.accuracy.count, self.moves.count, self.slow.count)
-        return not any(counts)
+        return not any(counts) and not self.limited.count

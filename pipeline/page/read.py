@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from pipeline.open_tables import OpenTables
-from pipeline.page.contents import Columns, Contents
+from pipeline.page.contents import Columns, Contents, LimitedClients
 from pipeline.page.moments import moment
+from pipeline.page.read_limits import limited_clients
 from pipeline.page.read_rates import RatesReader
 from pipeline.page.read_spans import SpansReader
-from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
+from pipeline.tables import BROKER_RATES, LIMITS, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
 
 MOST_COLUMNS: Final = 96
 
@@ -31,6 +32,9 @@ _WINDOWS: Final = """
 _QUOTAS: Final = 'SELECT epoch_us(min(start)), epoch_us(max("end")) FROM throttle_accuracy'
 
 
+_LIMITS: Final = 'SELECT epoch_us(min(window_start)), epoch_us(max(window_start)) FROM limits WHERE "window" = $window'
+
+
 def read_page(path: Path, since: datetime | None, until: datetime | None, top: int) -> Contents:
     """Read the range from `since` up to but without `until`; where one is None, as far as the tables go.
 
@@ -41,6 +45,9 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
         last = None if until is None else until.astimezone(UTC).date()
         for table in _TABLES:
             tables.open(table, first, last and last + timedelta(days=1), by_day=True)
+        # tables that were built before there were limits have none
+        if has_limits := tables.has(LIMITS):
+            tables.open(LIMITS, first, last and last + timedelta(days=1), by_day=True)
         windows = {
             window: (moment(start), moment(last_start) + timedelta(seconds=WINDOW_SECONDS[window]))
             for window, start, last_start in tables.rows(_WINDOWS)
@@ -48,8 +55,9 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
         }
         finest = "hour" if "minute" not in windows and "hour" in windows else "minute"
         data = windows.get(finest)
-        # without any replication the tables may still have quotas that were in force
-        since, until = _range(data or _quotas_range(tables), since, until)
+        # without any replication the tables may still have quotas that were in force, and clients with limits
+        others = _quotas_range(tables) or (_limits_range(tables, finest) if has_limits else None)
+        since, until = _range(data or others, since, until)
         if since is None or until is None:
             return Contents()
         columns = columns_of(since, until, WINDOW_SECONDS[finest])
@@ -63,6 +71,7 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
             spans.accuracy(top),
             spans.moves(top),
             spans.slow(top),
+            limited=limited_clients(tables, columns, finest, top) if has_limits else LimitedClients(),
         )
 
 
@@ -81,6 +90,11 @@ def columns_of(since: datetime, until: datetime, least: int = _MINUTE) -> Column
 def _quotas_range(tables: OpenTables) -> tuple[datetime, datetime] | None:
     start, end = tables.rows(_QUOTAS)[0]
     return None if start is None else (moment(start), moment(end))
+
+
+def _limits_range(tables: OpenTables, window: str) -> tuple[datetime, datetime] | None:
+    start, end = tables.rows(_LIMITS, window=window)[0]
+    return None if start is None else (moment(start), moment(end) + timedelta(seconds=WINDOW_SECONDS[window]))
 
 
 def _range(

@@ -12,6 +12,7 @@ from pipeline.page.broker_charts import broker_charts
 from pipeline.page.contents import Columns, Contents
 from pipeline.page.gantt import gantt
 from pipeline.page.heat_map import heat_map
+from pipeline.page.limit_table import limit_table
 from pipeline.page.markup import Element, element, html
 from pipeline.page.span_tables import accuracy_table, slow_table
 from pipeline.page.texts import counted, show_count, show_ratio, show_seconds
@@ -153,6 +154,15 @@ def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Ele
         slow_table(contents.slow, timeline) if contents.slow.count else None,
         "No replica was out of sync in this range.",
     )
+    if contents.limited.count:
+        yield _section(
+            "limits",
+            "Limited clients",
+            "Clients with limits by records ([[limits.client]]), in records/s over all brokers. A client waits for its"
+            " limit, at the broker where that was longest.",
+            limit_table(contents.limited),
+            "",
+        )
 
 
 def _section(name: str, heading: str, about: str, parts: Iterable[Element] | None, nothing: str) -> tuple[str, Element]:

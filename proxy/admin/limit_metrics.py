@@ -36,13 +36,16 @@ def limit_families(stage: LimitStage) -> Iterator[Family]:
         ("client_id",),
         (((client.client_id,), round(client.rates.throttled_ratio(), 4)) for client in clients),
     )
-    allowed = [(client.client_id, facts_of(client).allowed) for client in clients if client.groups]
     yield Family(
         "weir_task_record_rate_limit",
         "gauge",
         "Records/s that a limited client may move here, alone or with those that share its limit.",
         ("client_id",),
-        (((client_id,), round(limit, 3)) for client_id, limit in allowed if limit is not None),
+        (
+            ((client.client_id,), round(allowed, 3))
+            for client in clients
+            if client.groups and (allowed := facts_of(client).allowed) is not None
+        ),
     )
     yield Family(
         "weir_task_records",

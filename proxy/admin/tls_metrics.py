@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from proxy.admin.exposition import Family
-from proxy.tls.live_keys import KeyWatch
 from proxy.tls.stats import KNOWN_RESULTS, Peer, TlsStats
 from quota.settings import SideName
 
@@ -14,10 +13,8 @@ _SIDES: Final[tuple[SideName, ...]] = ("leader", "follower")
 _ENDS: Final[tuple[Peer, ...]] = ("client", "upstream")
 
 
-def tls_families(stats: TlsStats, watch: KeyWatch) -> Iterator[Family]:
-    """Yield the families; none where no keys are configured."""
-    if not watch.all_keys:
-        return
+def tls_families(stats: TlsStats, seconds_left: Mapping[str, float]) -> Iterator[Family]:
+    """Yield the families. `seconds_left` is how long each certificate is valid, by the name of its table."""
     yield Family(
         "weir_tls_handshakes",
         "counter",
@@ -49,5 +46,5 @@ def tls_families(stats: TlsStats, watch: KeyWatch) -> Iterator[Family]:
         "gauge",
         "How long each certificate is valid from now on; below 0 where it has expired.",
         ("keys",),
-        [((name,), round(left)) for name, left in watch.seconds_left().items()],
+        [((name,), round(left)) for name, left in seconds_left.items()],
     )

@@ -32,7 +32,8 @@ class Capture:
     """One sidecar's capture, from `listen` to `close`.
 
     - It is in the path while the brokers' addresses are known and, with `when` "throttled", a throttle is in force.
-    - It goes in by breaking the connections that stand, once: whoever had one comes back through the sidecar.
+    - It goes in by breaking the connections that stand, once: whoever had one comes back through the sidecar. So it
+      does with the connections of a broker whose address it learns later.
     - It steps out by letting new connections pass beside it, and closing those it carries between two requests.
 
     `keys` has the TLS that it uses. `packet_filter` and `drop` are the kernel's and requirements.drop_connections, but
@@ -65,6 +66,7 @@ class Capture:
         self._egress_tls: RouteTls = (None, None) if keys is None else keys.captured_egress
         self._rules: CaptureRules | None = None
         self._has_table = self._has_addresses = False
+        self._dropped: set[IPAddress] = set()  # the peers whose direct connections were broken
         self._own: frozenset[IPAddress] = frozenset()
         self._peers: dict[IPAddress, int] = {}
         self._is_throttled = False
@@ -170,8 +172,8 @@ class Capture:
                     self._leave()
                     for listener in self.listeners:
                         listener.drain_links()
-            elif self._stay() and not self.is_in:
-                await self._go_in()
+            elif self._stay():
+                await self._break_direct()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_SECONDS):
                     await self._changed.wait()
@@ -199,17 +201,23 @@ class Capture:
 
     def _failed(self, reason: str) -> None:
         self._has_table = self._has_addresses = self.is_in = False
+        self._dropped.clear()
         self._failure = reason
         self._log.fault("capture_failed", f"port {self.settings.port}", reason=reason, effect="nothing is captured")
 
-    async def _go_in(self) -> None:
+    async def _break_direct(self) -> None:
+        """Break the connections that passed beside this sidecar before: of all peers, or of those just learnt."""
+        fresh = self._peers.keys() - self._dropped
+        if self.is_in and not fresh:
+            return
         self.is_in = True
+        self._dropped |= fresh
         sides = self.settings.sides
-        peers = [str(address) for address in self._peers]
+        hosts = sorted(map(str, fresh))
         reason = await asyncio.to_thread(
-            self._drop, self.settings.port, peers, incoming="leader" in sides, outgoing="follower" in sides
+            self._drop, self.settings.port, hosts, incoming="leader" in sides, outgoing="follower" in sides
         )
-        self._log.info("captured", port=self.settings.port, peers=len(peers), when=self.settings.when)
+        self._log.info("captured", port=self.settings.port, peers=len(self._peers), when=self.settings.when)
         if reason is not None:
             effect = "connections that stand stay beside weir until they end by themselves"
             self._log.warning("connections_not_dropped", reason=reason, effect=effect)
@@ -218,6 +226,7 @@ class Capture:
         if not self.is_in or self._rules is None or self._filter is None:
             return
         self.is_in = False
+        self._dropped.clear()
         try:
             self._filter.run(self._rules.step_out())
         except NftError as error:

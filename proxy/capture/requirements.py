@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from proxy.capture.privileges import CAP_NET_ADMIN
 from proxy.capture.rules import MARK, MARK_MASK
 
-_CAP_NET_ADMIN: Final = 12  # linux/capability.h
 _LEAST_KERNEL: Final = (5, 12)  # tables with an owner
 
 
@@ -72,7 +72,7 @@ def _host(peer: str) -> str:
 
 def _has_net_admin(status: Path) -> bool:
     found = re.search(r"^CapEff:\s*([0-9a-f]+)$", status.read_text(), re.MULTILINE)
-    return found is not None and bool(int(found[1], 16) >> _CAP_NET_ADMIN & 1)
+    return found is not None and bool(int(found[1], 16) >> CAP_NET_ADMIN & 1)
 
 
 def _ss(*arguments: str) -> str:

@@ -38,7 +38,7 @@ class LinkReports:
             sent_by, name = ("client", self._client) if by_client else ("upstream", self._upstream)
             stats.protocol_errors[error.kind] += 1
             log.fault("protocol_error", name, side=stats.side, kind=error.kind, sent_by=sent_by, reason=str(error))
-        elif isinstance(error, ssl.SSLError):
+        elif isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
             stats.protocol_errors["tls"] += 1
             ends = f"{self._client} and {self._upstream}"
             log.fault("tls_broken", ends, side=stats.side, reason=os_error_reason(error))

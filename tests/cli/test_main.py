@@ -205,6 +205,11 @@ def test_check_tls_that_hides_the_followers_side_is_noted(capsys: pytest.Capture
     assert "  ingress  127.0.0.1:9501 -> 127.0.0.1:9201, TLS ends here\n" in shown.out
     assert "connections of peer 2: they pass as they are, and no quota counts them" in shown.err
     assert 'kept_at = "leaders"' in shown.err
+    tls = tls.replace(
+        "[[egress]]", 'ca = "' + str(tmp_path / "keys" / "ca.pem") + '"\n[ingress.upstream_tls]\n[[egress]]'
+    )
+    assert main(["check", "--config", config(tmp_path, GOOD.replace("[[egress]]", tls))]) == 0
+    assert "need [cluster] with properties" in capsys.readouterr().err
 
 
 # demo

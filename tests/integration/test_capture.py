@@ -4,19 +4,22 @@ No broker is configured for it. In every test records are produced with acks=all
 replica may leave the ISR.
 """
 
+import http.client
 import json
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from time import monotonic, sleep
 from typing import Any
 
 import pytest
+from kafka import KafkaConsumer, TopicPartition
 
 from lab.cluster import PROJECT
 from lab.hosted import PORT, HostedCluster
@@ -34,6 +37,7 @@ from tests.integration.moves import (
     throttle,
     wait_for_bytes,
 )
+from tests.integration.out_of_memory import MemoryGroup
 
 pytestmark = [
     pytest.mark.integration,
@@ -43,6 +47,7 @@ pytestmark = [
 
 LEADER, PEER, FOLLOWER = 1, 2, 3
 RATE = 2 * MB
+READ_RATE = MB // 2
 _numbers = count(1)
 
 
@@ -155,6 +160,40 @@ with socket.create_connection((sys.argv[1], {PORT}), timeout=3) as connection:
 """
 
 
+@pytest.fixture
+def group() -> Iterator[MemoryGroup]:
+    try:
+        group = MemoryGroup(f"weir-test-{os.getpid()}")
+    except OSError as error:
+        pytest.skip(f"no control group for memory can be made here: {error}")
+    yield group
+    group.remove()
+
+
+def test_replication_goes_on_directly_when_the_kernel_kills_a_sidecar_for_its_memory(
+    cluster: HostedCluster, topics: tuple[str, str], group: MemoryGroup
+) -> None:
+    moved, live = topics
+    with unharmed(cluster, live):
+        put_in(cluster, moved, LEADER, FOLLOWER)
+        with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
+            wait_for_bytes(cluster, received, 4 * MB)
+            sidecar = cluster.sidecars[LEADER]
+            group.confine(sidecar.pid, MB)
+            cluster.wait_for("the kill", lambda: not _lives_when_asked(sidecar), 20)
+            stopped = monotonic()
+        assert monotonic() - stopped < 15
+    assert group.kills == 1
+    assert_identical(cluster, [moved], LEADER, FOLLOWER)
+
+
+def _lives_when_asked(sidecar: Sidecar) -> bool:
+    """Ask for its metrics, which takes memory."""
+    with suppress(OSError, http.client.HTTPException):
+        sidecar.http("GET", "/metrics", seconds=1)
+    return sidecar.alive
+
+
 def test_sidecar_is_in_the_path_only_while_a_throttle_is_in_force(
     cluster: HostedCluster, topics: tuple[str, str]
 ) -> None:
@@ -186,6 +225,50 @@ def test_client_on_the_same_port_is_left_alone(cluster: HostedCluster, topics: t
             assert f":{client.getsockname()[1]}" in ports  # it is the broker that it talks to
         client.sendall(bytes.fromhex("0000000d00120000000000010003") + b"old")
         assert len(client.recv(4)) == 4
+
+
+def test_clients_are_limited_and_a_followers_quota_is_kept_at_its_leaders(
+    cluster: HostedCluster, topics: tuple[str, str]
+) -> None:
+    """Clients and followers use the same port; no broker and no client is configured for it."""
+    moved, live = topics
+    quota = {"name": "into-3", "side": "follower", "rate": RATE, "peers": [FOLLOWER], "kept_at": "leaders"}
+    reader = {"client_id": "reader", "byte.rate.limit": READ_RATE}
+    with unharmed(cluster, live):
+        for broker in (LEADER, PEER):
+            cluster.put_in(
+                broker, {"from": "anyone"}, {"throttle": {"quotas": [quota]}, "limits": {"client": [reader]}}
+            )
+        for broker in (LEADER, PEER):
+            cluster.sidecars[broker].wait_until("/readyz", 20)
+        with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
+            wait_for_bytes(cluster, received, 4 * MB)
+            begun = now(received)
+            read = _bytes_read(cluster, moved, seconds=4)
+            end = now(received)
+            for broker in (LEADER, PEER):
+                cluster.sidecars[broker].delete_throttle()
+    assert_rate(received.series(), begun, end, RATE)
+    assert 0 < read < 4 * READ_RATE * 1.5
+    assert_identical(cluster, [moved], LEADER, FOLLOWER)
+
+
+def _bytes_read(cluster: HostedCluster, topic: str, seconds: float) -> int:
+    """Return how many bytes the client "reader" gets of a topic's first partition."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap_servers, client_id="reader", max_partition_fetch_bytes=50_000
+    )
+    try:
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        read, deadline = 0, monotonic() + seconds
+        while monotonic() < deadline:
+            polled = consumer.poll(timeout_ms=100)
+            read += sum(len(record.value) for records in polled.values() for record in records)
+        return read
+    finally:
+        consumer.close()
 
 
 def test_broker_that_restarts_comes_back_through_its_sidecar(cluster: HostedCluster, topics: tuple[str, str]) -> None:

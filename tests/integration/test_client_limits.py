@@ -20,6 +20,7 @@ from lab.cluster import Cluster
 from lab.connect import file_sink, file_source, mirror_source, start_connect, through_sidecar
 from lab.modes import KraftCluster
 from lab.settings import Route
+from tests.browser import Browser
 
 pytestmark = pytest.mark.integration
 
@@ -130,6 +131,28 @@ def test_python_consumers_are_held_to_their_rate_beside_one_that_is_not(cluster:
         assert 0.6 * SINK_LIMIT < rate < 1.05 * SINK_LIMIT, (name, rate)
         metrics = cluster.sidecars[1].metrics()
         assert metrics.value("weir_task_throttled_ratio", client_id=name) > 0.5
+
+
+def test_page_shows_a_client_against_its_limit(cluster: Cluster, browser: Browser, tmp_path: Path) -> None:
+    """On a desk and on a phone: its rate, how much of the time it waits, and what was before the page was opened."""
+    name = "connector-consumer-shown-0"
+    waits = "parseInt(document.querySelector('#limits tbody').rows[0].cells[3].textContent)"
+    fill(cluster, "shown", 3000)
+    limit(cluster, {"client_id": "connector-consumer-shown-*", "record.rate.limit": 100})
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(by_confluent, through_sidecar(cluster, 1), "shown", name)
+        for width, scheme in ((1280, "light"), (360, "dark")):
+            browser.look(width, 740, scheme=scheme, touch=width == 360)
+            browser.open(f"http://{cluster.sidecars[1].admin_address}/")
+            browser.wait_for(f"document.querySelector('#limits tbody')?.rows.length === 1 && {waits} > 30", 30)
+            browser.wait_for("document.querySelector('#limits .readout')?.textContent.startsWith('Last minute: ')")
+            assert browser.evaluate("document.documentElement.scrollWidth") == width
+            (tmp_path / f"{width}.png").write_bytes(browser.picture())
+        shown = browser.evaluate("[...document.querySelector('#limits tbody').rows[0].cells].map((c) => c.textContent)")
+        assert shown[0] == f"{name}shown, sink task 0"
+        assert shown[2] == "100/s"
+        assert browser.complaints == []
+        reading.result(60)
 
 
 def test_python_producers_are_held_to_their_rate_and_nothing_is_lost(cluster: Cluster) -> None:

@@ -97,16 +97,22 @@ async def test_nothing_is_captured_before_the_brokers_are_known() -> None:
         assert dropped.options == {"port": 9092, "peers": ["10.0.0.2"], "incoming": True, "outgoing": True}
 
 
-async def test_connections_are_dropped_once_whatever_is_learnt_later() -> None:
+async def test_connections_of_each_broker_are_dropped_once_when_it_becomes_known() -> None:
+    """One that joins has direct connections from before its address was known; the others keep theirs."""
+    joined = {**BROKERS, 3: frozenset({ip_address("10.0.0.3")})}
     async with capturing(sides=("leader",)) as (capture, packet_filter, dropped):
         capture.learn(BROKERS)
         await settle()
-        capture.learn({**BROKERS, 3: frozenset({ip_address("10.0.0.3")})})
+        capture.learn(joined)
         await settle()
-        assert dropped.times == 1
-        assert dropped.options["outgoing"] is False
+        assert dropped.times == 2
+        assert dropped.options == {"port": 9092, "peers": ["10.0.0.3"], "incoming": True, "outgoing": False}
         assert "10.0.0.3" in "\n".join(packet_filter.told)
         assert sum("add table" in commands for commands in packet_filter.told) == 1
+        for known in (BROKERS, joined):  # it goes, and comes back with the address that it had
+            capture.learn(known)
+            await settle()
+        assert dropped.times == 2
 
 
 async def test_it_is_in_the_path_only_while_a_throttle_is_in_force() -> None:

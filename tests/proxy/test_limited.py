@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from limits.clients import Client, Clients
-from limits.rules import Rule
+from limits.rules import NamedLimiter, Rule
 from proxy.admin.history import KEPT_SAMPLES
 from proxy.admin.limited import MOST_CHARTS, MOST_SHOWN, LimitHistory, limited_status
 from tests.fakes.clock import MovedClock
-from tests.limits.limiters import batches, rule
+from tests.limits.limiters import Scripted, batches, built_in, rule
 
 SINK = "connector-consumer-s3-{}"
 
@@ -135,3 +135,15 @@ async def test_the_entry_that_allows_least_here_is_told(share: float) -> None:
     wide.share = share
     (row,) = await rows(limited)
     assert row["entry"] == (tight if share == 1.0 else wide).rule.pattern
+
+
+async def test_a_limiter_that_failed_is_no_limit_any_more() -> None:
+    broken = NamedLimiter("broken", lambda: Scripted(ValueError("no"), "accumulate"), {"broken.limit": 7})
+    limited = Limited(Rule("*", (broken, built_in("RecordRateLimiter", 100))))
+    limited.second()
+    client = limited.client("mine")
+    (row,) = await rows(limited)
+    assert row["limits"] == {"broken.limit": 7.0, "record.rate.limit": 100.0}
+    client.count(batches(1), 1)
+    (row,) = await rows(limited)
+    assert row["limits"] == {"record.rate.limit": 100.0}

@@ -132,6 +132,7 @@ async def test_metrics_have_kip_731_s_names_by_client_id() -> None:
         text = b"".join([part async for part in sidecar.metrics("")]).decode()
     found = {sample.name: sample for family in parse_text(text) for sample in family.samples}
     assert found["weir_task_records_total"].value == 200
+    assert found["weir_task_record_rate_limit"].value == 1e6
     for name in ("weir_task_record_rate_avg", "weir_task_record_rate_max", "weir_task_throttled_ratio"):
         assert found[name].labels == {"client_id": SINK}
     for name in ("weir_limited_clients_evicted_total", "weir_limiters_disabled_total"):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline.tables import (
     BROKER_RATES,
+    LIMITS,
     MOVES,
     PARTITION_RATES,
     REPLICA_LAG,
@@ -33,7 +34,8 @@ class Past:
     def write(self) -> Path:
         """Write all tables; of those without rows, one as an empty day leaves it."""
         days = {day for _, day in self._rows} or {START}
-        for table in TABLES:
+        has_limits = any(name == LIMITS.name for name, _ in self._rows)
+        for table in (*TABLES, LIMITS) if has_limits else TABLES:  # older tables have none of limits
             for day in days:
                 rows = self._rows.get((table.name, day), [])
                 write(self.folder, table, rows, f"date={day:%Y-%m-%d}/part-0.parquet")
@@ -143,3 +145,23 @@ def broker_minutes(broker_id: int, side: str, *rates: tuple[float, float] | None
         if both is not None
         for throttled, rate in zip((True, False), both, strict=True)
     ]
+
+
+def limited(client_id: str, records: int, start: datetime = START, *, waited: float = 0.5, **other: object) -> Row:
+    """A minute of a sink task that may move 1,000 records/s."""
+    row: Mapping[str, object] = {
+        "window_start": start.isoformat(),
+        "window": "minute",
+        "client_id": client_id,
+        "role": "sink",
+        "connector": "s3",
+        "task": 0,
+        "entry": "connector-*",
+        "limit_group": client_id,
+        "record_rate_limit": 1000.0,
+        "records": records,
+        "mean_records_per_second": records / 60,
+        "max_records_per_second": records // 50,
+        "throttled_ratio": waited,
+    }
+    return {**row, **other}

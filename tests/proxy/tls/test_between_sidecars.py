@@ -12,6 +12,8 @@ from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import request, response
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, secure_broker, secure_client
 
+ON_BOTH_LOOPS = True
+
 NAMES = (BROKER, FOLLOWER)
 
 

@@ -96,6 +96,17 @@ def test_capture_uses_the_brokers_own_key_on_the_leaders_side(pem: str) -> None:
     assert keys.captured_egress == (None, None)
 
 
+def test_capture_wraps_both_sides_where_sidecars_have_keys(pem: str) -> None:
+    keys = keys_of(
+        'broker_id = 1\n[cluster]\nbootstrap_servers = "127.0.0.1:9092"\n[capture]\nport = 9093\n'
+        f'[tls]\n{pem}allowed_names = ["broker-*"]\n'
+    )
+    (server, none), (nothing, client) = keys.captured_ingress, keys.captured_egress
+    assert server is not None and client is not None
+    assert none is None and nothing is None
+    assert server.takes_plaintext and client.falls_back
+
+
 REFUSED = [
     ("[ingress.tls]\n", "ingress[0].tls.certificate", "is missing, and so is keystore: TLS needs a key"),
     ('[ingress.tls]\nkey = "/k.pem"', "ingress[0].tls.key", "needs certificate beside it"),

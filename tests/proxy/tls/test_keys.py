@@ -110,6 +110,7 @@ async def test_changed_files_are_in_use_and_broken_ones_are_not(authority: Autho
         assert lines.of("tls_keys_refused")[0]["effect"] == "the old keys stay in use"
         authority.issue("broker-1.test", days=60)
         await watch.look()
+        await watch.look()
         assert stats.reloads == {"refused": 1, "ok": 1}
         assert (live.keys.expires_at or 0) - (first.expires_at or 0) > 29 * DAY.total_seconds()
         assert watch.seconds_left() == {"ingress[0].tls": 60}

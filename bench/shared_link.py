@@ -1,0 +1,124 @@
+"""`python -m bench.shared_link`: a link that a move and clients share, without and with captured connections.
+
+Three hosts with a Kafka broker each. The leader's link has 20 MB/s. Records are produced with acks=all at 5 MB/s, and
+their replication takes as much of the link. Then a move begins: first on its own, later with sidecars put in beside the
+running brokers. It needs root, nft and tc, and takes about three minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.table import Report
+from lab.capture_chart import draw_shared_link
+from lab.hosted import HostedCluster
+from lab.hosts import missing
+from lab.produce import LiveProducer, LiveRecord, fill, latency
+from lab.progress import MEGABYTE
+
+LEADER, PEER, FOLLOWER = 1, 2, 3
+LINK: Final = 20 * MEGABYTE
+QUOTA: Final = 8 * MEGABYTE
+PARTITIONS: Final = 10
+MOVED: Final = 300 * MEGABYTE
+RECORD_BYTES: Final = 10_000
+RECORDS_PER_SECOND: Final = 500
+_CALM_SECONDS: Final = 5
+_SETTLE_SECONDS: Final = 2
+_MOVE_SECONDS: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What was seen: for each second what was moved (bytes) and the slowest record (s), and all records' latencies."""
+
+    moved: list[float]
+    slowest: list[float]
+    before: list[LiveRecord]
+    meanwhile: list[LiveRecord]
+
+
+def main() -> int:
+    """Try both ways, draw them, and print their figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chart", type=Path, default=Path("out/shared-link.png"))
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    if (reason := missing()) is not None:
+        print(f"The hosts cannot be made here: {reason}.", file=sys.stderr)
+        return 2
+    report = Report(arguments.json)
+    with HostedCluster() as cluster:
+        for topic in ("first", "second"):
+            cluster.create_topic(topic, {partition: [LEADER] for partition in range(PARTITIONS)})
+            fill(cluster.bootstrap_servers, topic, dict.fromkeys(range(PARTITIONS), MOVED // PARTITIONS))
+        cluster.create_topic("live", {0: [LEADER, PEER]})
+        shaped = ("tbf", "rate", f"{LINK * 8}bit", "burst", "256k", "latency", "50ms")
+        cluster.hosts.run(LEADER, "tc", "qdisc", "add", "dev", "eth0", "root", *shaped)
+        ways = {"without weir": _tried(cluster, "first")}
+        _put_in(cluster, "second")
+        ways[f"with weir, {QUOTA // MEGABYTE} MB/s"] = _tried(cluster, "second")
+    arguments.chart.parent.mkdir(parents=True, exist_ok=True)
+    draw_shared_link(
+        arguments.chart, {name: (way.moved, way.slowest) for name, way in ways.items()}, _CALM_SECONDS, LINK
+    )
+    columns = {"": 0, "moved, MB/s": 1, "p50, ms": 0, "p99, ms": 0, "p99 before the move, ms": 0}
+    report.table(f"a link of {LINK // MEGABYTE} MB/s", columns, [_row(name, way) for name, way in ways.items()])
+    report.say(f"\nchart: {arguments.chart}")
+    alone, kept = (latency(way.meanwhile, 0.99) for way in ways.values())
+    report.bound("p99 of produce with weir / without", kept / alone, most=0.5)
+    return report.status
+
+
+def _put_in(cluster: HostedCluster, topic: str) -> None:
+    throttle = {
+        "leader.replication.throttled.rate": QUOTA,
+        "topics": {topic: {"leader.replication.throttled.replicas": "*"}},
+    }
+    cluster.put_in(LEADER, {}, {"throttle": throttle})
+    cluster.sidecars[LEADER].wait_until("/readyz", 30)
+    time.sleep(_SETTLE_SECONDS)
+
+
+def _tried(cluster: HostedCluster, topic: str) -> Way:
+    """Produce for a while, then move a topic meanwhile; what is left of the move then goes on by itself."""
+    partitions = [(topic, partition) for partition in range(PARTITIONS)]
+    seconds = _CALM_SECONDS + _MOVE_SECONDS
+    with (
+        LiveProducer(
+            cluster.bootstrap_servers, "live", [0], rate=RECORDS_PER_SECOND, message_bytes=RECORD_BYTES, linger_ms=2
+        ) as producer,
+        cluster.received_bytes(FOLLOWER, partitions) as received,
+    ):
+        time.sleep(_CALM_SECONDS)
+        cluster.reassign({key: [LEADER, FOLLOWER] for key in partitions})
+        time.sleep(_MOVE_SECONDS)
+    series, acked = received.series(), producer.acked
+    for sidecar in cluster.sidecars.values():
+        sidecar.delete_throttle()
+    cluster.admin.wait_for_reassignments(120)
+    slowest = [0.0] * seconds
+    for record in acked:
+        second = min(record.number // RECORDS_PER_SECOND, seconds - 1)
+        slowest[second] = max(slowest[second], record.latency)
+    edges = [series.times[0] + second for second in range(seconds + 1)]
+    moved = [series.total_at(end) - series.total_at(begin) for begin, end in itertools.pairwise(edges)]
+    begins = _CALM_SECONDS * RECORDS_PER_SECOND
+    before = [record for record in acked if record.number < begins]
+    return Way(moved, slowest, before, [record for record in acked if record.number >= begins])
+
+
+def _row(name: str, way: Way) -> list[object]:
+    moved = sum(way.moved[_CALM_SECONDS + 1 :]) / (_MOVE_SECONDS - 1) / MEGABYTE
+    slow = (latency(way.meanwhile, quantile) * 1000 for quantile in (0.5, 0.99))
+    return [name, moved, *slow, latency(way.before, 0.99) * 1000]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

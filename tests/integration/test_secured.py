@@ -1,0 +1,240 @@
+"""TLS and SASL between brokers that authorize what they are asked, with sidecars between them."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.network import LOOPBACK
+from lab.produce import LiveProducer
+from lab.received import ReceivedBytes
+from lab.secured import BrokerKeys, Protocol, SecuredCluster, principal
+from lab.settings import toml_text
+from lab.sidecar import Sidecar
+from tests.fakes.pki import Authority, Issued
+from tests.integration.moves import (
+    MB,
+    assert_identical,
+    assert_rate,
+    assert_read_once,
+    clear,
+    filled,
+    moving,
+    now,
+    throttle,
+    wait_for_bytes,
+)
+
+pytestmark = pytest.mark.integration
+
+LEADER, FOLLOWER = 1, 2
+BROKERS = (LEADER, FOLLOWER)
+RATE = MB
+QUOTA = {"name": "into-2", "side": "follower", "rate": RATE, "peers": [FOLLOWER], "kept_at": "leaders"}
+AT_THE_LEADERS = {"quotas": [QUOTA]}
+
+
+class Pki:
+    """An authority, and the certificate of each broker. Brokers are reached as `localhost`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder)
+        self.brokers = {one: self.issue(one) for one in BROKERS}
+
+    def issue(self, broker: int) -> Issued:
+        """Sign a key of a broker; the files of its last one are replaced."""
+        name = principal(broker)
+        return self.authority.issue(name, names=[name, "localhost"])
+
+    @property
+    def keys(self) -> dict[int, BrokerKeys]:
+        """Copies of the brokers' keys, which stay when the sidecars' are replaced."""
+        copies = {one: Path(issued.together).with_suffix(".broker") for one, issued in self.brokers.items()}
+        for one, copy in copies.items():
+            copy.write_text(Path(self.brokers[one].together).read_text())
+        return {one: BrokerKeys(str(copy), self.authority.ca) for one, copy in copies.items()}
+
+    def ingress(self, protocol: Protocol) -> dict[int, dict[str, Any]]:
+        """How each broker's ingress ends TLS, and begins it again, with the broker's own key."""
+        if not protocol.endswith("SSL"):
+            return {}
+        mutual = {"ca": self.authority.ca, "client_auth": "required", "allowed_names": ["broker-*"]}
+        return {
+            one: {
+                "tls": {"certificate": issued.together, **(mutual if protocol == "SSL" else {})},
+                "upstream_tls": {"ca": self.authority.ca},
+            }
+            for one, issued in self.brokers.items()
+        }
+
+    def between_sidecars(self, broker: int) -> dict[str, Any]:
+        """A sidecar's table [tls]."""
+        certificate = self.brokers[broker].together
+        return {"certificate": certificate, "ca": self.authority.ca, "allowed_names": ["broker-*"]}
+
+
+@contextmanager
+def secured(protocol: Protocol, folder: Path) -> Iterator[tuple[SecuredCluster, Pki]]:
+    """Run two brokers with sidecars; at the end nobody was denied, and no log has a bad sign."""
+    pki = Pki(folder)
+    with SecuredCluster(
+        protocol, pki.keys, ingress=pki.ingress(protocol), brokers=2, sidecars=True, poll_isr=True
+    ) as cluster:
+        yield cluster, pki
+        assert cluster.denials() == []
+        cluster.check_logs()
+
+
+def assert_keeps_rate(
+    cluster: SecuredCluster, received: ReceivedBytes, size: int, seconds: float = 40, quota: float = RATE
+) -> None:
+    """Prove that the next `size` bytes come at the quota's rate."""
+    begun = received.total
+    begin = now(received)
+    wait_for_bytes(cluster, received, begun + size, seconds)
+    assert_rate(received.series(), begin, now(received), quota)
+
+
+def test_move_keeps_its_rate_while_sasl_sessions_end_again_and_again(tmp_path: Path) -> None:
+    """A session ends after 10 s, in the midst of fetches that are held; the follower renews it on its connection."""
+    with secured("SASL_PLAINTEXT", tmp_path) as (cluster, _):
+        moved = filled(cluster, "moved", [LEADER], 26 * MB)
+        cluster.sidecars[LEADER].put_throttle(throttle(moved, leader=RATE))
+        with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
+            wait_for_bytes(cluster, received, MB)
+            accepted = _accepted(cluster.sidecars[LEADER])
+            assert_keeps_rate(cluster, received, 22 * MB)
+            assert _accepted(cluster.sidecars[LEADER]) == accepted
+            cluster.sidecars[LEADER].delete_throttle()
+        assert_identical(cluster, [moved], *BROKERS)
+        assert cluster.fetchers(LEADER) == {(principal(FOLLOWER), LOOPBACK)}
+
+
+def _accepted(sidecar: Sidecar) -> float:
+    return sidecar.metrics().value("weir_connections_accepted_total", side="leader")
+
+
+def test_leader_with_tls_is_throttled_while_keys_are_replaced_and_strangers_knock(tmp_path: Path) -> None:
+    """TLS ends at the ingress, and begins again towards the broker, with the broker's own key.
+
+    The follower's side cannot see into TLS; a follower's quota is kept at the leaders.
+    """
+    with secured("SSL", tmp_path) as (cluster, pki):
+        moved = filled(cluster, "moved", [LEADER], 16 * MB)
+        cluster.sidecars[LEADER].put_throttle(throttle(moved, leader=RATE))
+        with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
+            wait_for_bytes(cluster, received, MB // 2)
+            assert_keeps_rate(cluster, received, 3 * MB)
+            accepted = _accepted(cluster.sidecars[LEADER])
+            pki.issue(LEADER)
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                _knock(cluster, Authority(tmp_path / "other").issue(principal(FOLLOWER)))
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                _knock(cluster, pki.authority.issue("a-client"))
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                _knock(cluster, None)
+            assert_keeps_rate(cluster, received, 3 * MB)
+            metrics = cluster.sidecars[LEADER].metrics()
+            for result in ("unknown_ca", "wrong_name", "no_certificate"):
+                assert metrics.value("weir_tls_handshakes_total", side="leader", end="client", result=result) == 1
+            cluster.wait_for("the new key in use", lambda: _reloads(cluster.sidecars[LEADER]) >= 1, 15)
+            assert _accepted(cluster.sidecars[LEADER]) == accepted + 3  # the strangers'; the follower's go on
+            cluster.sidecars[LEADER].put_throttle(AT_THE_LEADERS)
+            assert_keeps_rate(cluster, received, 3 * MB)
+            cluster.sidecars[LEADER].delete_throttle()
+        assert_identical(cluster, [moved], *BROKERS)
+        hidden = cluster.sidecars[FOLLOWER].metrics()
+        assert hidden.value("weir_passthrough_total", side="follower", reason="tls") > 0
+        assert cluster.fetchers(LEADER) == {(principal(LEADER), LOOPBACK)}  # the sidecar has its broker's certificate
+
+
+def _reloads(sidecar: Sidecar) -> float:
+    return sidecar.metrics().value("weir_tls_reloads_total", result="ok")
+
+
+def _knock(cluster: SecuredCluster, issued: Issued | None) -> None:
+    """Connect to the leader's ingress as a follower would, with this certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if issued is not None:
+        context.load_cert_chain(issued.together)
+    address = (LOOPBACK, cluster.places[LEADER].advertised)
+    with (
+        socket.create_connection(address, timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        connection.sendall(bytes.fromhex("0000000a 0012 0000 00000001 0000"))  # ApiVersions
+        if not connection.recv(4):
+            raise ConnectionResetError
+
+
+def test_leader_with_tls_and_sasl_sees_each_follower_by_its_user(tmp_path: Path) -> None:
+    with secured("SASL_SSL", tmp_path) as (cluster, _):
+        moved = filled(cluster, "moved", [LEADER], 16 * MB)
+        cluster.sidecars[LEADER].put_throttle(throttle(moved, leader=RATE))
+        with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
+            wait_for_bytes(cluster, received, MB // 2)
+            assert_keeps_rate(cluster, received, 11 * MB)  # longer than a session
+            cluster.sidecars[LEADER].delete_throttle()
+        assert_identical(cluster, [moved], *BROKERS)
+        assert cluster.fetchers(LEADER) == {(principal(FOLLOWER), LOOPBACK)}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SecuredCluster, Pki]]:
+    with secured("PLAINTEXT", tmp_path_factory.mktemp("keys")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_tls_between_sidecars_is_switched_on_one_broker_at_a_time_in_either_order(
+    plain: tuple[SecuredCluster, Pki], order: Sequence[int]
+) -> None:
+    """Records are produced with acks=all all the while. A sidecar that restarts breaks connections, and no more."""
+    cluster, pki = plain
+    live = f"live-{order[0]}"
+    cluster.create_topic(live, {0: [LEADER, FOLLOWER]})
+    files = {one: sidecar.config.read_text() for one, sidecar in cluster.sidecars.items()}
+    try:
+        with LiveProducer(cluster.bootstrap_servers, live, [0], rate=100) as producer:
+            for broker in order:
+                text = toml_text({"tls": pki.between_sidecars(broker)})
+                _restart(cluster, broker, f"{files[broker]}\n{text}")
+                cluster.wait_for(f"{live} in sync", lambda: cluster.is_in_sync(live), 20)
+            cluster.wait_for("TLS between them", lambda: _encrypted(cluster) > 0, 70)
+            moved = filled(cluster, f"moved-{order[0]}", [LEADER], 6 * MB)
+            cluster.sidecars[LEADER].put_throttle(throttle(moved, leader=RATE))
+            with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
+                wait_for_bytes(cluster, received, MB // 2)
+                assert_keeps_rate(cluster, received, 3 * MB)
+                cluster.sidecars[LEADER].delete_throttle()
+        assert producer.failed == 0
+        assert_read_once(cluster, live, producer)
+        assert_identical(cluster, [moved], *BROKERS)
+        assert cluster.fetchers(LEADER) == {("ANONYMOUS", LOOPBACK)}
+    finally:
+        for broker, text in files.items():
+            _restart(cluster, broker, text)
+        clear(cluster)
+
+
+def _encrypted(cluster: SecuredCluster) -> float:
+    """How many connections the follower's sidecar has opened to the leader's with TLS."""
+    metrics = cluster.sidecars[FOLLOWER].metrics()
+    return metrics.value("weir_tls_handshakes_total", side="follower", end="upstream", result="ok")
+
+
+def _restart(cluster: SecuredCluster, broker: int, text: str) -> None:
+    sidecar = cluster.sidecars[broker]
+    sidecar.config.write_text(text)
+    sidecar.send(signal.SIGTERM)
+    sidecar.wait(20)
+    cluster.start_sidecar(broker)

@@ -1,0 +1,148 @@
+"""Limits, shares, priorities, changes and lost sidecars together, drawn at random: three promises hold in all of them.
+
+No more passes than the limits let through, nobody who has a part waits for ever, and no request waits for so long that
+its client would give it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from limits.rules import Per, Rule
+from proxy.limits.counting import HOLD_SECONDS, MOST_TOLD_SECONDS
+from proxy.limits.gate import FETCH_HOLD_SECONDS, MOST_TOLD_PRODUCE_SECONDS, TRANSACTION_SECONDS
+from tests.limits.limiters import rule
+from tests.proxy.limit_world import BROKERS, LEAST_STEP, ROUND_TRIP, Connection, Task, World
+
+BEGIN, AFTER = 8.0, 14.0  # seconds before and after what happens
+WINDOW = 3.0
+SLACK_SECONDS = ROUND_TRIP + 2 * LEAST_STEP
+
+CLIENTS = st.sampled_from(
+    [
+        ("connector-consumer-a-0", False, False),
+        ("connector-consumer-a-1", False, False),
+        ("connector-consumer-a-2", False, False),
+        ("connector-producer-b-0", True, False),
+        ("connector-producer-b-1", True, True),
+    ]
+)
+LIMITS = st.sampled_from([250, 60, 1000, 10])
+AT = st.sampled_from([BROKERS, frozenset({1, 2}), frozenset({3})])
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> list[Task]:
+    drawn = draw(st.lists(CLIENTS, min_size=2, max_size=4, unique=True))
+    records = st.sampled_from([30, 10, 100])
+    return [Task(one, draw(records), draw(AT), produces, within) for one, produces, within in drawn]
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> list[Rule]:
+    per: Per = draw(st.sampled_from(["task", "connector"]))
+    priority = draw(st.sampled_from([(), ("connector-consumer-a-1", "connector-producer-b-1")]))
+    found = [rule("connector-*", draw(LIMITS), per=per, priority=priority)]
+    return found + [rule("*producer*", draw(LIMITS))] * draw(st.booleans())
+
+
+def limit_of(one: Rule) -> float:
+    limit = one.limiters[0].settings["record.rate.limit"]
+    assert isinstance(limit, int)
+    return float(limit)
+
+
+def most_passed(world: World, connections: Sequence[Connection], since: float, until: float, window: float) -> float:
+    """The most records of any `window` seconds from `since` to `until`."""
+    whose = {(one.task, one.broker) for one in connections}
+    moved = [(at, task.records) for at, broker, task in world.moved if (task, broker) in whose and since <= at < until]
+    most = now = first = 0
+    for at, records in moved:
+        now += records
+        while moved[first][0] <= at - window:
+            now -= moved[first][1]
+            first += 1
+        most = max(most, now)
+    return most
+
+
+def check(world: World, changes: Sequence[Sequence[Rule]], lost: int) -> None:
+    for index, one in enumerate(world.rules):
+        groups: dict[str, list[Connection]] = {}
+        for connection in world.connections:
+            if one.covers(connection.task.client_id):
+                groups.setdefault(one.group_of(connection.task.client_id), []).append(connection)
+        for connections in groups.values():
+            at_once = sum(connection.task.records for connection in connections)
+            begin, end = 0.0, BEGIN
+            for limit, gone in ((limit_of(changes[0][index]), 0), (limit_of(changes[1][index]), lost)):
+                for window in (WINDOW, end - begin):
+                    most = limit * (1 + gone / len(BROKERS)) * (window + SLACK_SECONDS) + at_once
+                    assert most_passed(world, connections, begin, end, window) <= most, (one, limit, gone, window)
+                begin, end = BEGIN, BEGIN + AFTER
+    for connection in world.connections:
+        task = connection.task
+        wait, told = FETCH_HOLD_SECONDS, MOST_TOLD_SECONDS
+        if task.produces:
+            wait, told = HOLD_SECONDS, MOST_TOLD_PRODUCE_SECONDS
+        if task.transactional:
+            wait, told = TRANSACTION_SECONDS, TRANSACTION_SECONDS
+        assert connection.longest_wait <= wait + SLACK_SECONDS
+        assert connection.longest_told <= told
+
+
+def starves(world: World, connection: Connection, in_force: Sequence[Rule]) -> bool:
+    """Whether a connection that everybody would have had a turn beside moved nothing since things changed."""
+    if connection.broker in world.killed:
+        return False
+    patience = 8.0
+    for one in in_force:
+        client_id = connection.task.client_id
+        if one.covers(client_id):
+            beside = [
+                other.task
+                for other in world.connections
+                if one.covers(other.task.client_id) and one.group_of(other.task.client_id) == one.group_of(client_id)
+            ]
+            if any(one.rank(task.client_id) < one.rank(client_id) for task in beside):
+                return False  # who has priority may take all
+            patience = max(patience, 8 + 4 * sum(task.records for task in beside) / limit_of(one))
+    return patience < AFTER and not any(at >= BEGIN for at in connection.moved)
+
+
+@settings(max_examples=12, deadline=None, phases=[Phase.reuse, Phase.generate])  # an example takes too long to shrink
+@given(
+    tasks=tasks(),
+    before=rules(),
+    factor=st.sampled_from([1, 1, 3, 0.2]),
+    event=st.sampled_from(["nothing", "cut off", "kill"]),
+    broker=st.sampled_from(sorted(BROKERS)),
+)
+def test_limits_hold_whatever_meets(
+    tasks: list[Task], before: list[Rule], factor: float, event: str, broker: int
+) -> None:
+    changed = [
+        rule(one.pattern, max(1, round(factor * limit_of(one))), per=one.per, priority=one.priority) for one in before
+    ]
+
+    async def run() -> World:
+        world = World(tasks, before)
+        await world.run(BEGIN)
+        world.configure(changed)
+        if event == "cut off":
+            world.cut_off(broker)
+        elif event == "kill":
+            world.kill(broker)
+        await world.run(AFTER)
+        await world.close()
+        return world
+
+    world = asyncio.run(run())
+    check(world, (before, changed), 0 if event == "nothing" else 1)
+    assert not [
+        (connection.task, connection.broker) for connection in world.connections if starves(world, connection, changed)
+    ]

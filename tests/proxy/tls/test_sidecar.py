@@ -1,0 +1,118 @@
+"""Two sidecars as a whole with TLS between them, and one that ends TLS itself, from their configuration files on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from proxy.config.address import Address
+from proxy.config.load import parse_config
+from proxy.sidecar import Sidecar
+from proxy.tls.keys import load_client_keys, load_server_keys
+from tests.fakes.pki import Issued
+from tests.fakes.servers import serving
+from tests.protocol.wire import request, response
+from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys
+
+ADMIN = '[admin]\nlisten = "127.0.0.1:0"\n'
+
+
+@contextlib.asynccontextmanager
+async def started(text: str) -> AsyncIterator[Sidecar]:
+    """A sidecar that serves."""
+    sidecar = Sidecar(parse_config(text + ADMIN), "1.2.3")
+    await sidecar.start()
+    try:
+        yield sidecar
+    finally:
+        await sidecar.close()
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A broker that answers each request."""
+    try:
+        while data := await reader.read(1000):
+            writer.write(response(int.from_bytes(data[8:12], "big")))
+    except OSError:
+        pass
+    finally:
+        writer.close()
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+    """One round trip."""
+    writer.write(request(3, 0, number))
+    async with asyncio.timeout(5):
+        assert await reader.readexactly(len(response(number))) == response(number)
+
+
+def replace(old: Issued, new: Issued) -> None:
+    """Put a new keystore in an old one's place."""
+    Path(new.keystore).replace(old.keystore)
+
+
+async def metrics_of(sidecar: Sidecar) -> str:
+    return b"".join([part async for part in sidecar.metrics("")]).decode()
+
+
+def address_of(sidecar: Sidecar) -> Address:
+    return sidecar.listeners[0].address
+
+
+async def test_two_sidecars_speak_tls_around_a_plaintext_broker_and_take_new_keys(tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    table = f'ca = "{keys.authority.ca}"\nallowed_names = ["{BROKER}", "{FOLLOWER}"]\n'
+    async with serving(answer) as (_, port):
+        leaders = f'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:0"\nupstream = "127.0.0.1:{port}"\n'
+        leaders += f'[tls]\nkeystore = "{keys.broker.keystore}"\n{table}'
+        async with started(leaders) as leader:
+            followers = (
+                f'broker_id = 2\n[[egress]]\npeer = 1\nlisten = "127.0.0.1:0"\nupstream = "{address_of(leader)}"\n'
+            )
+            followers += f'[tls]\ncertificate = "{keys.follower.together}"\nmode = "require"\n{table}'
+            async with started(followers) as follower:
+                there = address_of(follower)
+                standing = await asyncio.open_connection(there.host, there.port)
+                await ask(*standing, 1)
+                replace(keys.broker, keys.authority.issue("somebody.test"))
+                await leader.look_at_keys()
+                refused, writer = await asyncio.open_connection(there.host, there.port)
+                writer.write(request(3, 0, 2))
+                with contextlib.suppress(ConnectionResetError):
+                    async with asyncio.timeout(5):
+                        assert await refused.read(1) == b""
+                writer.close()
+                await ask(*standing, 3)
+                standing[1].close()
+                assert (await leader.status())["routes"][0]["tls"] == "taken"
+                assert (await follower.status())["routes"][0]["upstream_tls"] == "required"
+                shown = await metrics_of(follower)
+                assert 'weir_tls_certificate_expiry_seconds{keys="tls"} 2' in shown
+                assert 'weir_tls_handshakes_total{side="follower",end="upstream",result="ok"} 1' in shown
+                assert 'weir_tls_handshakes_total{side="follower",end="upstream",result="wrong_name"} 1' in shown
+                assert 'weir_tls_plaintext_total{side="follower"} 0' in shown
+
+
+@pytest.mark.parametrize("route", ["ingress", "egress"])
+async def test_route_ends_tls_and_begins_it_again(tmp_path: Path, route: str) -> None:
+    """An egress needs a certificate with its peer's name for it; an ingress has the broker's own."""
+    keys = Keys(tmp_path)
+    async with serving(answer, load_server_keys(keys.files(keys.broker), "required").context) as (_, port):
+        text = f'broker_id = 2\n[[{route}]]\nlisten = "127.0.0.1:0"\nupstream = "127.0.0.1:{port}"\n'
+        text += "peer = 1\n" if route == "egress" else ""
+        text += f'[{route}.tls]\ncertificate = "{keys.broker.together}"\nca = "{keys.authority.ca}"\n'
+        text += f'client_auth = "required"\nallowed_names = ["{FOLLOWER}"]\n[{route}.upstream_tls]\n'
+        text += f'certificate = "{keys.follower.together}"\nserver_name = "{BROKER}"\n'
+        async with started(text) as sidecar:
+            there = address_of(sidecar)
+            context = load_client_keys(keys.files(keys.follower), checks_name=True).context
+            streams = await asyncio.open_connection(there.host, there.port, ssl=context, server_hostname=BROKER)
+            await ask(*streams, 1)
+            streams[1].close()
+            status = await sidecar.status()
+            assert status["ready"], status["not_ready"]
+            assert (status["routes"][0]["tls"], status["routes"][0]["upstream_tls"]) == ("required", "required")
