@@ -249,7 +249,7 @@ def test_clients_are_limited_and_a_followers_quota_is_kept_at_its_leaders(
             for broker in (LEADER, PEER):
                 cluster.sidecars[broker].delete_throttle()
     assert_rate(received.series(), begun, end, RATE)
-    assert 0 < read < 4 * READ_RATE * 1.5
+    assert 0 < read < 4 * READ_RATE * 1.3  # all of it is a third more
     assert_identical(cluster, [moved], LEADER, FOLLOWER)
 
 
