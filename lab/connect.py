@@ -11,16 +11,19 @@ The jars are of the same version as the newest broker's, and are fetched when th
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lab import jars
 from lab.cluster import Cluster
-from lab.network import LOOPBACK
+from lab.network import LOOPBACK, Ports
 from lab.processes import Process
 from lab.settings import properties_text
 
 _CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
+_STORED = ("config", "offset", "status")
 _MIRROR_CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
 Connector = Mapping[str, object]
@@ -86,6 +89,48 @@ def start_connect(cluster: Cluster, servers: str, folder: Path, connectors: Sequ
     main_class = "org.apache.kafka.connect.cli.ConnectStandalone"
     more = connect_jars(cluster.version)
     return cluster.java_tool("connect", main_class, files, seconds=None, more_jars=more, log_level="info")
+
+
+def start_exactly_once_connect(
+    cluster: Cluster, servers: str, folder: Path, connectors: Sequence[Connector]
+) -> Process:
+    """Start a worker of a Connect cluster whose sources are transactional; its connectors are set over its REST API."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with Ports() as ports:
+        port = ports.take()
+    topics = {f"{kind}.storage.topic": f"connect-{kind}{'s' * (kind != 'status')}" for kind in _STORED}
+    worker = {
+        "bootstrap.servers": servers,
+        "group.id": "connect-lab",
+        "exactly.once.source.support": "enabled",
+        "key.converter": _CONVERTER,
+        "value.converter": _CONVERTER,
+        **topics,
+        **{f"{kind}.storage.replication.factor": 1 for kind in _STORED},
+        "offset.storage.partitions": 1,
+        "status.storage.partitions": 1,
+        "listeners": f"http://{LOOPBACK}:{port}",
+        "plugin.discovery": "only_scan",
+    }
+    file = _written(folder / "distributed.properties", worker)
+    main_class = "org.apache.kafka.connect.cli.ConnectDistributed"
+    more = connect_jars(cluster.version)
+    process = cluster.java_tool("connect", main_class, [file], seconds=None, more_jars=more, log_level="info")
+
+    def takes(connector: Connector) -> bool:
+        config = {name: str(value) for name, value in connector.items()}
+        url = f"http://{LOOPBACK}:{port}/connectors/{connector['name']}/config"
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, json.dumps(config).encode(), headers, method="PUT")
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - http
+                return bool(answer.status < 300)
+        except OSError:  # it is not up yet, or has no leader
+            return False
+
+    for connector in connectors:
+        cluster.wait_for(f"Connect to take {connector['name']}", lambda one=connector: takes(one), 90, 0.5)  # type: ignore[misc]
+    return process
 
 
 def _written(file: Path, properties: Mapping[str, object]) -> str:

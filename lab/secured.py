@@ -72,7 +72,7 @@ class SecuredCluster(KraftCluster):
 
     def denials(self) -> list[str]:
         """Return the lines of all brokers' logs about something that was not allowed, or someone unknown."""
-        wanted = re.compile(r"is Denied|uthentication failed|SslAuthenticationException|SSL handshake failed")
+        wanted = re.compile(r"is Denied|[Aa]uthentication failed|[Ff]ailed (re-)?authentication|SSL handshake failed")
         lines = (line for broker in self.brokers.values() for line in broker.log.read_text().splitlines())
         return [line for line in lines if wanted.search(line)]
 

@@ -114,7 +114,15 @@ class TlsTransport:
         return self.send(memoryview(together))
 
     def finish(self) -> None:
-        """Send a FIN. TLS's own farewell would end the other direction as well."""
+        """Send TLS's farewell and a FIN. An end without the farewell would be answered with an alert."""
+        try:
+            self.connection.unwrap()
+        except (ssl.SSLError, ValueError):
+            pass  # the farewell is sent, and the peer's has not come yet
+        else:
+            self._has_ended = True
+            if self._on_read is not None and self._reread is None:
+                self._reread = self._loop.call_soon(self._read_again)
         socket.socket.shutdown(self.connection, socket.SHUT_WR)
 
     def is_gone(self) -> bool:

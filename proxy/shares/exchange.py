@@ -47,7 +47,7 @@ class SharedRates(Protocol):
         """Return the rates that are shared now, with the ids of the brokers whose sidecars share each."""
 
     def asked_for(self, name: str) -> bool:
-        """Note that another sidecar asks for a rate that is not shared here. Returns whether it is from now on."""
+        """Note that another sidecar asks for a rate. Returns whether it is shared from now on although unused here."""
 
     def demand(self, name: str, share: float) -> float:
         """Return what this sidecar would use of a rate, while it may use `share`. Called at each tick."""
@@ -129,9 +129,8 @@ class Exchange:
         loans, refused = {}, {}
         is_known = False
         for name, said in request.rates.items():
-            is_had = name in self.shares
-            if not is_had and any(user.asked_for(name) for user in self._users):
-                is_had = True
+            is_had = any(user.asked_for(name) for user in self._users)
+            if is_had and name not in self.shares:
                 self._take_terms()
                 self._changed.set()
             share = self.shares.get(name)
@@ -268,7 +267,7 @@ class Exchange:
         elif answer.broker_id != lender:
             self.refused["other_broker"] += 1
             return False
-        self.roll.hear(answer.broker_id, answer.misses)
+        self.roll.hear(answer.broker_id, answer.misses, asked_at)
         gives_back = False
         for name in asked:
             # it may have gone meanwhile

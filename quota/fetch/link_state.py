@@ -37,7 +37,7 @@ class LinkState:
         self.crowded_until = -math.inf
         """Up to this time answers are expected to be full of what is not granted."""
         self.grants_filled_answer = False
-        """Whether grants in front of all else took half of the last answer or more: then all else goes in front next."""
+        """Whether grants took half of the last answer or more, put in front by any hop. Then all else is next."""
         self.answer_seconds = 0.0
         """How long the answer to the last grant took (seconds)."""
         self.live_until = -math.inf

@@ -196,7 +196,7 @@ class Settlement:
           has put a grant of its own in front of it: the next cap is larger.
         """
         state, fetch, size = self._state, self._fetch, self._throttled + self._unthrottled
-        state.grants_filled_answer = fetch.grants_are_first and 2 * self._throttled >= fetch.max_bytes
+        state.grants_filled_answer = 2 * self._throttled >= fetch.max_bytes
         if not size:
             for replica in self._barren:
                 state.partitions.queue.brought_nothing(replica)

@@ -49,12 +49,13 @@ class Roll:
         self._asking_since = math.inf
         self._heard_at: dict[int, float] = {}
         self._missed_by: dict[int, frozenset[int]] = {}
+        self._said_at: dict[int, float] = {}  # when each said whom it misses, or somewhat earlier
         self._refuses: set[int] = set()
 
     def set_members(self, members: Collection[int]) -> None:
         """Take all that rates are shared with."""
         self.pace = pace_of(len(members))
-        for known in (self._heard_at, self._missed_by):
+        for known in (self._heard_at, self._missed_by, self._said_at):
             for gone in [one for one in known if one not in members]:
                 del known[gone]
         self._refuses.intersection_update(members)
@@ -70,11 +71,19 @@ class Roll:
         """Note that nobody is asked any more: from silence nothing follows then."""
         self._asking_since = math.inf
 
-    def hear(self, member: int, misses: Collection[int] | None = None) -> None:
-        """Note that a member asked or answered; `misses` are those that it misses, where it said so."""
-        self._heard_at[member] = self._clock()
+    def hear(self, member: int, misses: Collection[int] | None = None, asked_at: float | None = None) -> None:
+        """Note that a member asked or answered; `misses` are those that it misses, where it said so.
+
+        `asked_at`: for an answer, when it was asked for. What it says may be as old as that: it may since have heard
+        from one that it missed, and borrowed from it. So an answer counts for nothing against what was said later.
+        """
+        now = self._clock()
+        said_at = now if asked_at is None else asked_at
+        self._heard_at[member] = now
         self._refuses.discard(member)
-        if misses is not None:
+        is_news = said_at >= self._said_at.get(member, -math.inf) and now - said_at < self.pace.loan_seconds
+        if misses is not None and is_news:
+            self._said_at[member] = said_at
             self._missed_by[member] = frozenset(misses)
 
     def refuse(self, member: int) -> None:

@@ -48,6 +48,7 @@ pytestmark = [
 LEADER, PEER, FOLLOWER = 1, 2, 3
 RATE = 2 * MB
 READ_RATE = MB // 2
+PAGE = 4096  # bytes
 _numbers = count(1)
 
 
@@ -171,7 +172,7 @@ def group() -> Iterator[MemoryGroup]:
 
 
 def test_replication_goes_on_directly_when_the_kernel_kills_a_sidecar_for_its_memory(
-    cluster: HostedCluster, topics: tuple[str, str], group: MemoryGroup
+    cluster: HostedCluster, group: MemoryGroup, topics: tuple[str, str]
 ) -> None:
     moved, live = topics
     with unharmed(cluster, live):
@@ -179,7 +180,7 @@ def test_replication_goes_on_directly_when_the_kernel_kills_a_sidecar_for_its_me
         with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
             wait_for_bytes(cluster, received, 4 * MB)
             sidecar = cluster.sidecars[LEADER]
-            group.confine(sidecar.pid, MB)
+            group.confine(sidecar.pid, PAGE)
             cluster.wait_for("the kill", lambda: not _lives_when_asked(sidecar), 20)
             stopped = monotonic()
         assert monotonic() - stopped < 15
@@ -249,7 +250,7 @@ def test_clients_are_limited_and_a_followers_quota_is_kept_at_its_leaders(
             for broker in (LEADER, PEER):
                 cluster.sidecars[broker].delete_throttle()
     assert_rate(received.series(), begun, end, RATE)
-    assert 0 < read < 4 * READ_RATE * 1.5
+    assert 0 < read < 4 * READ_RATE * 1.3  # all of it is a third more
     assert_identical(cluster, [moved], LEADER, FOLLOWER)
 
 

@@ -1,3 +1,4 @@
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,14 @@ def test_both_routes_lead_from_the_egress_to_the_peers_ingress() -> None:
     config = config_of(Route.BOTH)
     assert {str(route.upstream) for route in config.egress} == {"127.0.0.1:20001", "127.0.0.1:20003"}
     assert {str(route.upstream) for route in config.ingress} == {"127.0.0.1:21002"}
+
+
+def test_ingress_options_reach_every_ingress_of_their_broker() -> None:
+    tls = {"certificate": "key.pem", "least_version": "1.2"}
+    places = [place(broker_id, Route.BOTH) for broker_id in (1, 2)]
+    options = SidecarOptions(ingress={2: {"tls": tls}})
+    assert "tls" not in sidecar_toml(places[0], places, options)
+    assert [route["tls"] for route in tomllib.loads(sidecar_toml(places[1], places, options))["ingress"]] == [tls, tls]
 
 
 def test_sidecar_options_reach_the_file() -> None:

@@ -27,7 +27,7 @@ from pipeline.read import (
 )
 from samples.schema import KINDS, SCHEMA_VERSION, Line, PartitionLine, columns, kind_of
 from tests.pipeline.conftest import Frames
-from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows
+from tests.pipeline.exported import DAY, NOON, Sidecar, limit, link, partition, quota, rows
 
 
 def test_topic_is_read_to_its_end(spark: SparkSession) -> None:
@@ -161,7 +161,7 @@ def test_lines_of_both_versions_give_the_same_rows(frames: Frames) -> None:
 def test_every_field_is_read_as_it_was_written(frames: Frames, kind: type[Any]) -> None:
     schema = 1 if kind is PartitionLine else 2
     text = Sidecar(schema=schema).sample(
-        partition("t", 0, 1, lag=(3, 0.5)), link(1), quota(1, 1000, [1, 2], 1000.0, 1001.5)
+        partition("t", 0, 1, lag=(3, 0.5)), link(1), quota(1, 1000, [1, 2], 1000.0, 1001.5), limit("c", 7, waited=0.5)
     )
     (line,) = (json.loads(line) for line in text.splitlines() if json.loads(line)["kind"] == kind_of(kind))
     (row,) = frames.good(text).where(f"kind = '{kind_of(kind)}'").collect()

@@ -175,7 +175,7 @@ def test_rate_rises_in_steps_and_only_when_others_have_left_room_for_long() -> N
     assert link.rates[-1] == pytest.approx(PART * CAPACITY, rel=0.05)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.floats(0.2, 1.0), st.floats(0, 0.8), st.floats(0.87, 1.0))
 def test_link_that_carries_less_than_stated_is_left_free_and_used_up(real: float, busy: float, part: float) -> None:
     """Clients get what they want but for the few moments in which the rates look for more."""

@@ -6,6 +6,7 @@ Clients fetch or produce as fast as they are let, and honour throttle_time_ms. S
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -69,6 +70,8 @@ def _messages(task: Task) -> tuple[RequestBegins, bytes, bytes]:
 
 class Connection:
     """One client's connection through one sidecar: a request, its answer, what it is told to wait, the next."""
+
+    session_end = math.inf
 
     def __init__(self, task: Task, broker: int, world: World) -> None:
         self.task = task

@@ -7,8 +7,11 @@ import pytest
 from proxy.relay.fetches import SESSION_PART
 from quota.fetch.decisions import Answer, Forward, Hold
 from tests.fakes.relaying import Peer, Relaying, relaying
+from tests.limits.limiters import rule
 from tests.protocol.test_sasl_answer import answer
 from tests.protocol.wire import fetch, request, response
+from tests.proxy.limited import SINK, fetched, limited, read_fetched
+from tests.proxy.limited import fetch as consumers_fetch
 
 FAR = float("inf")
 
@@ -89,3 +92,16 @@ async def test_session_without_an_end_bounds_no_hold() -> None:
         relay.later += 100_000
         relay.relay.replan_held()
         assert relay.stats.held == 1
+
+
+async def test_limited_client_is_answered_before_its_session_ends() -> None:
+    """Without a session its Fetch would be held for 5 s."""
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await authenticated(found.relay, 4)
+        await found.passes_with(client, broker, consumers_fetch(1), fetched(1, 5000))
+        await found.is_held(client, broker, consumers_fetch(2))
+        await found.move(SESSION_PART * 4)
+        got = await client.receive_frame()
+        assert read_fetched(got, 12).responses == []
+        assert found.stage.holds_cut["answered"] == 1
+        assert broker.has_nothing()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import ClassVar
 
 import aiohttp
@@ -13,7 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from proxy.config.load import parse_config
 from proxy.sidecar import Sidecar
+from samples.schema import IntervalLine, LimitLine
 from tests.proxy.limited import SINK, fetch, fetched
+from tests.sample_files import lines_in
 
 FILE = """
 broker_id = 1
@@ -139,3 +142,17 @@ async def test_metrics_have_kip_731_s_names_by_client_id() -> None:
         assert (found[name].labels, found[name].value) == ({}, 0)
     for name in ("weir_records_not_counted_total", "weir_limit_holds_cut_total"):
         assert found[name].value == 0
+
+
+async def test_samples_tell_of_limited_clients(tmp_path: Path) -> None:
+    export = f'[export]\ndirectory = "{tmp_path}"\ninterval_seconds = 60\n'
+    async with serving(LIMIT.format(1e6) + export) as (sidecar, _):
+        consumer = await Consumer.of(sidecar)
+        for _ in range(4):
+            await consumer.fetch()
+            await consumer.fetch("another")
+    *_, limit, end = lines_in(tmp_path)
+    assert isinstance(limit, LimitLine)
+    assert isinstance(end, IntervalLine)
+    assert (limit.client_id, limit.records, limit.record_rate_limit, limit.task) == (SINK, 200, 1e6, 0)
+    assert end.limits == 1

@@ -30,6 +30,10 @@ async def test_requests_and_answers_pass_through_tls_on_both_ends(keys: Keys) ->
         await round_trip(client, broker, 2)
         client.close()
         await broker.expect_end()
+        await asyncio.sleep(0.01)  # the time for an alert
+        broker.close()
+        await relay.until(lambda: not relay.stats.connections)
+        assert relay.log.of("tls_broken") == [], "without TLS's farewell the broker would answer the end with an alert"
         assert relay.relay.tls.handshakes == {("leader", "client", "ok"): 1, ("leader", "upstream", "ok"): 1}
 
 

@@ -92,9 +92,9 @@ async def test_two_sidecars_speak_tls_around_a_plaintext_broker_and_take_new_key
                 assert (await follower.status())["routes"][0]["upstream_tls"] == "required"
                 shown = await metrics_of(follower)
                 assert 'weir_tls_certificate_expiry_seconds{keys="tls"} 2' in shown
-                assert 'weir_tls_handshakes_total{side="follower",end="upstream",result="ok"} 1' in shown
-                assert 'weir_tls_handshakes_total{side="follower",end="upstream",result="wrong_name"} 1' in shown
-                assert 'weir_tls_plaintext_total{side="follower"} 0' in shown
+                assert 'weir_tls_handshakes_total{end="upstream",result="ok",side="follower"} 1.0' in shown
+                assert 'weir_tls_handshakes_total{end="upstream",result="wrong_name",side="follower"} 1.0' in shown
+                assert 'weir_tls_plaintext_total{side="follower"} 0.0' in shown
 
 
 @pytest.mark.parametrize("route", ["ingress", "egress"])

@@ -95,14 +95,15 @@ class World:
         if isinstance(message, Answer):
             to = message.to
             if self.reaches(to.sender, to.receiver) and self.lives[to.sender] == to.life:
-                self.rolls[to.sender].hear(to.receiver, message.misses)
+                self.rolls[to.sender].hear(to.receiver, message.misses, to.at)
                 self.shares[to.sender].take(to.receiver, to.number, message.size, message.seconds, to.at)
             return
         if not self.reaches(message.sender, message.receiver):
             return
         roll = self.rolls[message.receiver]
-        roll.hear(message.sender, message.misses)
-        size, _ = self.shares[message.receiver].lend(message.sender, message.number, message.report)
+        size, refusal = self.shares[message.receiver].lend(message.sender, message.number, message.report)
+        if refusal is None:
+            roll.hear(message.sender, message.misses)
         fate = FATES[message.number % len(FATES)]
         self.send(Answer(message, size, roll.pace.loan_seconds, roll.missing(self.ids)), fate)
 
