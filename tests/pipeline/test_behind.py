@@ -145,16 +145,16 @@ def test_restart_of_the_sidecar_ends_a_span(frames: Frames) -> None:
 
 
 def test_move_over_midnight_is_two_spans_that_add_up(frames: Frames) -> None:
-    """Behind since 23:59:40. The sample that ends at midnight is the next day's, and knows since when."""
-    sidecar = Sidecar(now=NOON.replace(hour=23, minute=59, second=40))
+    """Behind since 23:59:45. The sample that ends at 00:00:05 is the next day's, and knows since when."""
+    sidecar = Sidecar(now=NOON.replace(hour=23, minute=59, second=45))
     parsed = frames.parsed(
         sidecar.sample(partition("t", 0, 0, throttled=100, lag=(5, 10.0))),
         sidecar.sample(partition("t", 0, 0, throttled=200, lag=(3, 20.0))),
         sidecar.sample(partition("t", 0, 0, throttled=300, lag=(0, 0.0))),
     )
     first, second = (by_kind(good_lines(of_day(parsed, DAY + timedelta(days=days)))) for days in (0, 1))
-    assert rows(moves(_spans(first)), "start", "end", "bytes") == [("2026-11-02 23:59:40", None, 100)]
-    assert rows(moves(_spans(second)), "start", "end", "bytes") == [("2026-11-02 23:59:40", "2026-11-03 00:00:10", 500)]
+    assert rows(moves(_spans(first)), "start", "end", "bytes") == [("2026-11-02 23:59:45", None, 100)]
+    assert rows(moves(_spans(second)), "start", "end", "bytes") == [("2026-11-02 23:59:45", "2026-11-03 00:00:15", 500)]
 
 
 def test_samples_that_are_missing_are_no_stall(frames: Frames) -> None:
