@@ -95,8 +95,8 @@ def test_a_reader_bears_a_killed_sidecar_and_changed_limits_in_the_middle_of_pau
     cluster.start_sidecar(1)
     limit(cluster, client_id, 50)
     reader.read_until(2 * PER_BATCH, 20)
-    limit(cluster, client_id, 0.5)
-    reader.read_until(len(reader.numbers) + 1, 20)  # a batch that is on its way, or the next: 50 s of a pause follow
+    limit(cluster, client_id, 0.5)  # what is left of the last batch's pause takes a hundred times as long
+    time.sleep(3)
     limit(cluster, client_id, 1000)
     assert reader.read_until(COUNT, 20) < 15
     reader.consumer.close()
@@ -136,8 +136,9 @@ def test_a_task_that_is_killed_in_its_pause_leaves_the_connector_s_limit_to_the_
 def test_an_exactly_once_source_has_no_aborted_transaction_because_of_its_limit(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    lines, count = tmp_path / "in.txt", 1200
-    lines.write_text("".join(f"{number:06d}\n" for number in range(count)))
+    # Kafka's file source keeps up to 8 KB of its last lines until more are written: what is asked for is less.
+    lines, count = tmp_path / "in.txt", 1000
+    lines.write_text("".join(f"{number:06d}\n" for number in range(2 * count)))
     cluster.create_topic("exactly", {0: [1]})
     limit(cluster, "connector-producer-exactly-*", 150)
     source = file_source("exactly", "exactly", lines, **{"batch.size": PER_BATCH})
@@ -152,6 +153,7 @@ def test_an_exactly_once_source_has_no_aborted_transaction_because_of_its_limit(
     cluster.wait_for("every record", lambda: records() >= count, 60)
     seconds = time.monotonic() - begin
     assert count - before <= 150 * (seconds + 2)
+    limit(cluster, "connector-producer-exactly-*", 100_000)
     found = {}
     for level in ("read_committed", "read_uncommitted"):
         consumer = KafkaConsumer(
@@ -164,5 +166,7 @@ def test_an_exactly_once_source_has_no_aborted_transaction_because_of_its_limit(
         found[level] = sorted(int(record.value) for record in consumer)
         consumer.close()
     worker.stop()
-    assert all(numbers == list(range(count)) for numbers in found.values())  # an aborted transaction's would come twice
+    read = found["read_committed"]
+    assert len(read) >= count
+    assert read == found["read_uncommitted"] == list(range(len(read)))  # an aborted transaction's would come twice
     assert not re.search(r"TimeoutException|ProducerFenced|InvalidProducerEpoch|[Aa]borting", worker.output())
