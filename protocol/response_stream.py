@@ -147,6 +147,7 @@ class ResponseStream(FrameStream):
                         continue
                     if start < at:
                         out.append(view[start:at])
+                        start = at  # before an error, which would have them sent once more
                     start = at = self._complete_head(view, at, out)
                 else:
                     self._begin(*_SIZE_AND_CORRELATION.unpack_from(view, at))

@@ -33,6 +33,13 @@ class Pace(NamedTuple):
     missing_seconds: float
 
 
+class Refusals(NamedTuple):
+    """How often a member's host has refused connections, and when it last did (clock seconds)."""
+
+    times: int
+    last_at: float
+
+
 def pace_of(members: int) -> Pace:
     """Return the pace for so many members."""
     seconds = max(1.0, members / MOST_ASKED_PER_SECOND)
@@ -50,21 +57,21 @@ class Roll:
         self._heard_at: dict[int, float] = {}
         self._missed_by: dict[int, frozenset[int]] = {}
         self._said_at: dict[int, float] = {}  # when each said whom it misses, or somewhat earlier
-        self._refuses: set[int] = set()
+        self._refused_at: dict[int, float] = {}  # the first refusal since it was heard
+        self._last_refusal: dict[int, tuple[int, float]] = {}
 
     def set_members(self, members: Collection[int]) -> None:
         """Take all that rates are shared with."""
         self.pace = pace_of(len(members))
-        for known in (self._heard_at, self._missed_by, self._said_at):
+        for known in (self._heard_at, self._missed_by, self._said_at, self._refused_at, self._last_refusal):
             for gone in [one for one in known if one not in members]:
                 del known[gone]
-        self._refuses.intersection_update(members)
 
     def begin(self) -> None:
         """Note that all are asked from now on, once in a round."""
         if self._asking_since == math.inf:
             self._asking_since = self._clock()
-            self._refuses.clear()
+            self._refused_at.clear()
             self._missed_by.clear()
 
     def end(self) -> None:
@@ -80,7 +87,7 @@ class Roll:
         now = self._clock()
         said_at = now if asked_at is None else asked_at
         self._heard_at[member] = now
-        self._refuses.discard(member)
+        self._refused_at.pop(member, None)
         is_news = said_at >= self._said_at.get(member, -math.inf) and now - said_at < self.pace.loan_seconds
         if misses is not None and is_news:
             self._said_at[member] = said_at
@@ -88,7 +95,13 @@ class Roll:
 
     def refuse(self, member: int) -> None:
         """Note that a member's host refuses connections: it does not run."""
-        self._refuses.add(member)
+        now = self._clock()
+        self._last_refusal[member] = self.refusals_of(member).times + 1, now
+        self._refused_at.setdefault(member, now)
+
+    def refusals_of(self, member: int) -> Refusals:
+        """Return how often a member's host has refused connections, and when it last did (-inf: never)."""
+        return Refusals(*self._last_refusal.get(member, (0, -math.inf)))
 
     def heard_ages(self) -> dict[int, float]:
         """Return the seconds since each member was heard that was heard at all."""
@@ -105,7 +118,7 @@ class Roll:
             [
                 one
                 for one in members
-                if one != self.own_id and (self._heard_at.get(one, -math.inf) < silent_since or one in self._refuses)
+                if one != self.own_id and (self._heard_at.get(one, -math.inf) < silent_since or one in self._refused_at)
             ]
         )
 
@@ -116,12 +129,16 @@ class Roll:
             return missing
         there = [one for one in members if one != self.own_id and one not in missing]
         # One that was never heard may listen elsewhere: nothing follows from its silence.
-        agreed = frozenset(
-            [
-                one
-                for one in missing
-                if one in self._heard_at and all(one in self._missed_by.get(other, ()) for other in there)
-            ]
-        )
-        doubtful = missing - (agreed & self._refuses)
+        agreed = frozenset([one for one in missing if one in self._heard_at and self._all_miss(one, there)])
+        doubtful = missing - (agreed & self._refused_at.keys())
         return agreed if 2 * len(doubtful) < len(members) else frozenset()
+
+    def _all_miss(self, one: int, others: Collection[int]) -> bool:
+        """Whether all `others` said that they miss `one`, since it has been missing here.
+
+        What they said earlier may be of another life of it: they may have heard from it since, and borrowed from it.
+        """
+        since = min(self._refused_at.get(one, math.inf), self._heard_at[one] + self.pace.missing_seconds)
+        return all(
+            one in self._missed_by.get(other, ()) and self._said_at.get(other, -math.inf) >= since for other in others
+        )

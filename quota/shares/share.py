@@ -68,6 +68,7 @@ class Share:
         self._quiet_until = clock() + roll.pace.loan_seconds
         self._lent: dict[int, list[_Loan]] = {}
         self._borrowed: dict[int, _Loan] = {}
+        self._refusals_before: dict[int, int] = {}  # how often each of these lenders had refused connections
         self._heard: dict[int, _Heard] = {}
         self.without: frozenset[int] = frozenset()
         """Members that said that they do not have the rate, and whose parts the others divide."""
@@ -125,6 +126,8 @@ class Share:
         loan = self._borrowed[lender]
         if loan.until <= self._clock() or lender not in self.terms.members:
             return 0.0
+        if self._refusals_before.get(lender) != self._roll.refusals_of(lender).times:
+            return 0.0  # of an earlier life: the others may have divided its part since
         if self._roll.missing({lender}):
             return 0.0  # before others are told that it is missing: they divide its part then
         before = sum(
@@ -156,7 +159,11 @@ class Share:
         if not _is_sane(size) or not _is_sane(seconds):
             size = 0.0
         until = asked_at + min(seconds, self._roll.pace.loan_seconds) - MARGIN_SECONDS
+        refusals = self._roll.refusals_of(lender)
+        if asked_at < refusals.last_at:
+            size = 0.0  # an earlier life of it answered
         self._borrowed[lender] = _Loan(number, size, until)
+        self._refusals_before[lender] = refusals.times
         return before is not None and size < before.size
 
     # What it lends

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxy.shares.exchange import ANSWER_SECONDS
 from quota.shares.roll import Roll
 from quota.shares.share import Report, Share, Terms
 
@@ -41,7 +42,8 @@ class Answer(NamedTuple):
 class World:
     """Members with clocks of their own, and the messages that are under way."""
 
-    def __init__(self, offsets: list[float]) -> None:
+    def __init__(self, offsets: list[float], latest_seconds: float = math.inf) -> None:
+        self.latest_seconds = latest_seconds  # a message that is later is lost
         self.now = 0.0
         self.ids = frozenset(range(len(offsets)))
         self.offsets = offsets
@@ -92,6 +94,9 @@ class World:
             self.arrive(message)
 
     def arrive(self, message: Request | Answer) -> None:
+        asked = message.to if isinstance(message, Answer) else message
+        if self.clock_of(asked.sender)() - asked.at > self.latest_seconds:
+            return
         if isinstance(message, Answer):
             to = message.to
             if self.reaches(to.sender, to.receiver) and self.lives[to.sender] == to.life:
@@ -127,8 +132,11 @@ SEEDS = st.integers(0, 2**32)
 
 
 def play(offsets: list[float], seed: int, most: float, faults: tuple[str, ...] = ()) -> None:
-    """Let anything happen; the sum never exceeds `most`. Only member 0 is cut off, or ends."""
-    world, draw = World(offsets), random.Random(seed)
+    """Let anything happen; the sum never exceeds `most`. Only member 0 is cut off, or ends.
+
+    What was said before one ended and began anew would mislead others if it came later than a sidecar waits for it.
+    """
+    world, draw = World(offsets, ANSWER_SECONDS if "ends" in faults else math.inf), random.Random(seed)
     world.pass_time(3.0)
     count = len(offsets)
     events = [*["ask"] * 12, "demand", "demand", "time", "time", "arrive", "arrive", *faults]
