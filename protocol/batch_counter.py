@@ -17,6 +17,9 @@ _BATCH: Final = struct.Struct(">qi4xb4xhi30xi")
 _BEFORE_SIZE: Final = 12  # bytes that the size does not count
 _LEAST_SIZE: Final = 14  # LegacyRecord.RECORD_OVERHEAD_V0
 _LEAST_BATCH_SIZE: Final = _BATCH.size - _BEFORE_SIZE
+_LEAST_RECORD_SIZE: Final = (
+    7  # DefaultRecord: of length, attributes, both deltas, key, value and headers, one byte each
+)
 _CONTROL: Final = 0x20
 _CODEC: Final = 0x07
 
@@ -87,6 +90,8 @@ class BatchCounter:
             whole: int = size + _BEFORE_SIZE
             if magic != 2 or not head <= whole <= left or not 0 <= records <= last_delta + 1:
                 break
+            if records * _LEAST_RECORD_SIZE > whole - head and not attributes & _CODEC:
+                break
             if not attributes & _CONTROL:
                 seen += records
             left -= whole
@@ -119,7 +124,8 @@ class BatchCounter:
         else:
             _, size, _, attributes, last_delta, records = _BATCH.unpack_from(head, at)
             whole = int(size) + _BEFORE_SIZE
-            if not 0 <= records <= last_delta + 1:
+            has_room = attributes & _CODEC or records * _LEAST_RECORD_SIZE <= whole - _BATCH.size
+            if not 0 <= records <= last_delta + 1 or not has_room:
                 self.corrupt = True
                 return self._end()
             if not attributes & _CONTROL:

@@ -111,6 +111,7 @@ def test_a_control_batch_has_no_records() -> None:
         pytest.param(v2_head(48), id="less than a batch's head"),
         pytest.param(v2_head(49, records=-1), id="negative records"),
         pytest.param(v2_head(49, delta=5, records=7), id="more records than offsets"),
+        pytest.param(v2_head(49 + 13, delta=1, records=2), id="more records than have room"),
         pytest.param(v2_head(49, magic=3), id="unknown magic"),
         pytest.param(v2_head(49, magic=-1), id="negative magic"),
     ],
