@@ -37,7 +37,7 @@ def patch(cluster: Cluster, table: dict[str, object]) -> None:
 
 def test_broker_that_lost_its_data_recovers_at_its_rate_while_a_reassignment_moves_at_another(cluster: Cluster) -> None:
     """No list of topics is set, and nothing has to be removed afterwards."""
-    topics = [filled(cluster, f"recovers-{number}", [LEADER, RETURNING], 4 * MB, partitions=2) for number in range(3)]
+    topics = [filled(cluster, f"recovers-{number}", [LEADER, RETURNING], 6 * MB, partitions=2) for number in range(3)]
     moved = filled(cluster, "moved", [LEADER], 24 * MB)
     cluster.wait_for("all in sync", lambda: all(cluster.is_in_sync(topic) for topic in topics), 30)
     patch(cluster, {LEADER_RECOVERY_RATE: RATE, LEADER_REASSIGNMENT_RATE: 2 * RATE})
@@ -45,17 +45,19 @@ def test_broker_that_lost_its_data_recovers_at_its_rate_while_a_reassignment_mov
     cluster.kill_broker(RETURNING)
     for topic, partition in lost:
         shutil.rmtree(cluster.brokers[RETURNING].data / f"{topic}-{partition}")
-    with moving(cluster, [moved], [LEADER, TARGET]) as received:
-        cluster.start_broker(RETURNING)
-        with cluster.received_bytes(RETURNING, lost) as recovered:
-            wait_for_bytes(cluster, recovered, MB)
-            wait_for_bytes(cluster, received, MB)
-            begin, begin_moved = now(recovered), now(received)
-            sleep(5)
-            end, end_moved = now(recovered), now(received)
-            assert_rate(received.series(), begin_moved, end_moved, 2 * RATE)
-            assert_rate(recovered.series(), begin, end, RATE)
-            cluster.wait_for("all in sync", lambda: all(cluster.is_in_sync(topic) for topic in topics), 60)
+    cluster.start_broker(RETURNING)
+    with (
+        cluster.received_bytes(RETURNING, lost) as recovered,
+        moving(cluster, [moved], [LEADER, TARGET]) as received,
+    ):
+        wait_for_bytes(cluster, recovered, MB)
+        wait_for_bytes(cluster, received, MB)
+        begin, begin_moved = now(recovered), now(received)
+        sleep(5)
+        end, end_moved = now(recovered), now(received)
+        assert_rate(received.series(), begin_moved, end_moved, 2 * RATE)
+        assert_rate(recovered.series(), begin, end, RATE)
+        cluster.wait_for("all in sync", lambda: all(cluster.is_in_sync(topic) for topic in topics), 60)
     metrics = cluster.sidecars[LEADER].metrics()
     assert metrics.value("weir_quota_bytes_per_second", side="leader", quota="recovery") == RATE
     assert metrics.value("weir_quota_bytes_per_second", side="leader", quota="reassignment") == 2 * RATE
