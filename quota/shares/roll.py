@@ -40,6 +40,17 @@ class Refusals(NamedTuple):
     last_at: float
 
 
+class _Said(NamedTuple):
+    """Whom a member misses, as it said at a moment (clock seconds), or somewhat later."""
+
+    at: float
+    misses: frozenset[int]
+
+
+_NO_REFUSALS: Final = Refusals(0, -math.inf)
+_NOTHING_SAID: Final = _Said(-math.inf, frozenset())
+
+
 def pace_of(members: int) -> Pace:
     """Return the pace for so many members."""
     seconds = max(1.0, members / MOST_ASKED_PER_SECOND)
@@ -55,15 +66,14 @@ class Roll:
         self._clock = clock
         self._asking_since = math.inf
         self._heard_at: dict[int, float] = {}
-        self._missed_by: dict[int, frozenset[int]] = {}
-        self._said_at: dict[int, float] = {}  # when each said whom it misses, or somewhat earlier
+        self._said: dict[int, _Said] = {}
         self._refused_at: dict[int, float] = {}  # the first refusal since it was heard
-        self._last_refusal: dict[int, tuple[int, float]] = {}
+        self._refusals: dict[int, Refusals] = {}
 
     def set_members(self, members: Collection[int]) -> None:
         """Take all that rates are shared with."""
         self.pace = pace_of(len(members))
-        for known in (self._heard_at, self._missed_by, self._said_at, self._refused_at, self._last_refusal):
+        for known in (self._heard_at, self._said, self._refused_at, self._refusals):
             for gone in [one for one in known if one not in members]:
                 del known[gone]
 
@@ -72,7 +82,7 @@ class Roll:
         if self._asking_since == math.inf:
             self._asking_since = self._clock()
             self._refused_at.clear()
-            self._missed_by.clear()
+            self._said.clear()
 
     def end(self) -> None:
         """Note that nobody is asked any more: from silence nothing follows then."""
@@ -88,20 +98,19 @@ class Roll:
         said_at = now if asked_at is None else asked_at
         self._heard_at[member] = now
         self._refused_at.pop(member, None)
-        is_news = said_at >= self._said_at.get(member, -math.inf) and now - said_at < self.pace.loan_seconds
+        is_news = said_at >= self._said.get(member, _NOTHING_SAID).at and now - said_at < self.pace.loan_seconds
         if misses is not None and is_news:
-            self._said_at[member] = said_at
-            self._missed_by[member] = frozenset(misses)
+            self._said[member] = _Said(said_at, frozenset(misses))
 
     def refuse(self, member: int) -> None:
         """Note that a member's host refuses connections: it does not run."""
         now = self._clock()
-        self._last_refusal[member] = self.refusals_of(member).times + 1, now
+        self._refusals[member] = Refusals(self.refusals_of(member).times + 1, now)
         self._refused_at.setdefault(member, now)
 
     def refusals_of(self, member: int) -> Refusals:
         """Return how often a member's host has refused connections, and when it last did (-inf: never)."""
-        return Refusals(*self._last_refusal.get(member, (0, -math.inf)))
+        return self._refusals.get(member, _NO_REFUSALS)
 
     def heard_ages(self) -> dict[int, float]:
         """Return the seconds since each member was heard that was heard at all."""
@@ -139,6 +148,5 @@ class Roll:
         What they said earlier may be of another life of it: they may have heard from it since, and borrowed from it.
         """
         since = min(self._refused_at.get(one, math.inf), self._heard_at[one] + self.pace.missing_seconds)
-        return all(
-            one in self._missed_by.get(other, ()) and self._said_at.get(other, -math.inf) >= since for other in others
-        )
+        said = [self._said.get(other, _NOTHING_SAID) for other in others]
+        return all(one in word.misses and word.at >= since for word in said)

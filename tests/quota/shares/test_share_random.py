@@ -175,6 +175,12 @@ def test_sum_never_exceeds_the_rate_when_one_ends_and_starts_again(offsets: list
     play(offsets, seed, RATE, ("ends", "starts"))
 
 
+@pytest.mark.parametrize("seed", [1306, 2357])
+def test_sum_never_exceeds_the_rate_when_one_ends_twice(seed: int) -> None:
+    """What was said of its first end counts for nothing at the second, and a loan of its first life is over."""
+    play([0.0, 0.0, 0.0], seed, RATE, ("ends", "starts"))
+
+
 @settings(max_examples=40, deadline=None)
 @given(offsets=OFFSETS, seed=SEEDS)
 def test_sum_exceeds_the_rate_by_one_part_at_most_when_one_is_cut_off(offsets: list[float], seed: int) -> None:
