@@ -59,7 +59,11 @@ class RateClaim:
 
 @dataclass(frozen=True, slots=True)
 class ListClaim:
-    """A move has added `entries` to a topic's list. `stood`: the list was there before, even if it was empty."""
+    """A move has added `entries` to a topic's list. `stood`: an empty list was there before, and is there afterwards.
+
+    A list with others' entries goes when it is empty in the end: they may all have ended by then, another move among
+    them, which has left the list to this one.
+    """
 
     topic: str
     setting: str
@@ -178,7 +182,7 @@ def claims_for(wanted: Wanted, standing: Standing, earlier: Claims) -> Claims:
             continue
         text = standing.lists[topic].get(setting)
         now_listed = _listed(text)
-        claim = lists.get((topic, setting), ListClaim(topic, setting, (), text is not None))
+        claim = lists.get((topic, setting), ListClaim(topic, setting, (), stood=text == ""))
         still_owned = frozenset(claim.entries) & (now_listed or frozenset())
         added = frozenset() if now_listed is None else entries - now_listed
         lists[topic, setting] = ListClaim(topic, setting, _sorted(still_owned | added), claim.stood)

@@ -158,6 +158,23 @@ def test_part_of_a_move_keeps_its_entries_and_the_rates_while_it_goes_on() -> No
     assert settings.standing == Settings().standing
 
 
+@pytest.mark.parametrize("first_ends_first", [True, False])
+def test_two_moves_that_share_a_list_leave_none(first_ends_first: bool) -> None:
+    settings = Settings()
+    first = settings.begin({FOO_0: move({0}, {1})}, 100)
+    second = settings.begin({FOO_1: move({0}, {2})}, 100)
+    for claims in (first, second) if first_ends_first else (second, first):
+        settings.end(claims)
+    assert settings.lists == Settings().lists
+
+
+def test_list_that_was_empty_before_is_empty_afterwards() -> None:
+    settings = Settings()
+    settings.lists["foo"] = {LEADER_REPLICAS: ""}
+    settings.end(settings.begin({FOO_0: move({0}, {1})}, 100))
+    assert settings.lists["foo"] == {LEADER_REPLICAS: ""}
+
+
 def test_list_of_all_replicas_is_left_as_it_is() -> None:
     """ReplicationThrottleHelperTest.testDoNotModifyExistingWildcardReplicaThrottles."""
     settings = Settings()
