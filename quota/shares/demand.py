@@ -7,18 +7,30 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-SECONDS: Final = 3
-"""Of so many seconds the one with the most use counts: traffic is not even."""
+SECONDS: Final = 5
+"""Use is the mean of so many seconds: traffic is not even."""
 
-FULL: Final = 0.95
+LATEST: Final = 3
+"""Of so many seconds the one with the most use counts where that is less: what has ended is free sooner."""
+
+FULL: Final = 0.97
 """Who uses this part of its share or more would use more."""
 
-HEADROOM: Final = 1.1
+HEADROOM: Final = 1.06
 """What is asked for above what is used. More than 1 / FULL, so that a demand that is met does not grow by itself."""
+
+LEAST_MORE: Final = 0.03
+"""What is asked for above what is used, as a part of it, when a share that was large enough is used up: twice this."""
 
 
 class DemandMeter:
-    """Measures one member's demand. `update` is called some times a second."""
+    """Measures one member's demand. `update` is called some times a second.
+
+    Who uses its share wants all, as nobody knows better. Who has left a part of its share unused has shown what it
+    needs: when it uses its share again, it asks for a little more, and for twice as much more in each further second.
+    So members that wait for each other, as those that one client writes to in turn, need not give back again and
+    again what only one of them can use.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -27,7 +39,8 @@ class DemandMeter:
         self._used: deque[float] = deque(maxlen=SECONDS)  # in the last seconds
         self._least_share = math.inf  # of this second
         self._waited: list[bool] = []
-        self._wants_all = False
+        self._wants_more = False
+        self._more = math.inf  # what is asked for above what is used, as a part of it
 
     def update(self, used_bytes: float, share: float, rate: float, *, waits: bool) -> float:
         """Return the demand in bytes/s: `rate` where there is no saying how much more would be used.
@@ -41,14 +54,25 @@ class DemandMeter:
         self._waited.append(waits)
         seconds = now - self._second_at
         if seconds >= 1:
-            used = (used_bytes - self._used_before) / seconds
-            self._used.append(used)
-            # who wanted all goes on to, unless nothing waits half of the time: a look may fall between two turns
-            enough = len(self._waited) / 2 if self._wants_all else len(self._waited) - 1
-            self._wants_all = sum(self._waited) > enough or 0 < FULL * self._least_share <= used
+            self._look((used_bytes - self._used_before) / seconds)
             self._used_before, self._second_at = used_bytes, now
             self._least_share, self._waited = math.inf, []
-        most = max(self._used, default=0.0)
-        if self._wants_all or (waits and not most):
+        most = max(list(self._used)[-LATEST:], default=0.0)
+        if waits and not most:
             return rate
-        return min(rate, HEADROOM * most)
+        more = self._more if self._wants_more else HEADROOM - 1
+        mean = sum(self._used) / max(1, len(self._used))
+        return rate if more >= 1 else min(rate, (1 + more) * min(most, mean))
+
+    def _look(self, used: float) -> None:
+        """Take what was used in a second."""
+        self._used.append(used)
+        # who wanted more goes on to, unless nothing waits half of the time: a look may fall between two turns
+        enough = len(self._waited) / 2 if self._wants_more else len(self._waited) - 1
+        self._wants_more = sum(self._waited) > enough or 0 < FULL * self._least_share <= used
+        if not any(self._used):
+            self._more = math.inf
+        elif self._wants_more:
+            self._more *= 2
+        elif sum([one > 0 for one in self._used]) > 1:  # it may have begun in the middle of its first second
+            self._more = LEAST_MORE

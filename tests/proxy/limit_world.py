@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -52,6 +53,34 @@ class Task:
     brokers: frozenset[int]
     produces: bool = False
     transactional: bool = False
+    leaders: tuple[int, ...] = ()
+    """The broker of each partition, where it fills one after the other and never has more than a few batches ready."""
+
+
+_READY = 4  # batches of such a task for each partition
+
+
+class Backlog:
+    """What such a task has ready: a broker that is slow keeps it from having anything for the others."""
+
+    def __init__(self, leaders: Sequence[int]) -> None:
+        self._ready = dict.fromkeys(leaders, 0)
+        self._left = _READY * len(leaders)
+        self._next = cycle(leaders)
+
+    def take(self, broker: int) -> bool:
+        """Take a batch for a broker; whether there is one."""
+        while self._left:
+            self._left -= 1
+            self._ready[next(self._next)] += 1
+        if not self._ready[broker]:
+            return False
+        self._ready[broker] -= 1
+        return True
+
+    def done(self) -> None:
+        """Note that a batch was acknowledged."""
+        self._left += 1
 
 
 @cache
@@ -73,8 +102,9 @@ class Connection:
 
     session_end = math.inf
 
-    def __init__(self, task: Task, broker: int, world: World) -> None:
+    def __init__(self, task: Task, broker: int, world: World, backlog: Backlog | None = None) -> None:
         self.task = task
+        self._backlog = backlog
         self.broker = broker
         self._world = world
         self._clock = world.clock
@@ -104,6 +134,8 @@ class Connection:
             return
         if self._hold is not None:
             self._take(at_once(self._hold.again()))
+        elif self._backlog is not None and not self._backlog.take(self.broker):
+            self.at = self._clock() + 0.005
         else:
             self._asked_at = self._clock()
             self._take(self._gate.arrived(_messages(self.task)[0]))
@@ -129,6 +161,8 @@ class Connection:
 
     def _answer(self, passed: Pass) -> None:
         self._passed = None
+        if self._backlog is not None:
+            self._backlog.done()
         assert passed.observer is not None
         answer = _messages(self.task)[2]
         out, taken = passed.observer.receive(memoryview(bytearray(answer)))
@@ -192,7 +226,9 @@ class World:
             self.exchanges[one] = _Wired(one, [shares], targets, EventLog(), self.clock, first_number=0)
             self.exchanges[one].world = self
             stage.clients.on_group = self._tick_soon
-        self.connections = [Connection(task, one, self) for task in self.tasks for one in sorted(task.brokers)]
+        for task in self.tasks:
+            backlog = Backlog(task.leaders) if task.leaders else None
+            self.connections += [Connection(task, one, self, backlog) for one in sorted(task.brokers)]
 
     @property
     def seconds(self) -> float:

@@ -159,3 +159,14 @@ async def test_a_limit_that_is_used_at_one_broker_stays_whole_there_for_minutes(
         await world.run(20)
         assert sum(task.records for at, _, task in world.moved if at >= since) >= 0.97 * 20 * 1000
     await world.close()
+
+
+async def test_a_source_that_fills_partitions_of_unlike_brokers_in_turn_reaches_its_limit() -> None:
+    """Each broker waits for the slowest one, so what one has too much of is lost to all."""
+    task = Task("connector-producer-b-0", 50, BROKERS, produces=True, leaders=(1, 1, 1, 1, 2, 3))
+    world = World([task], [rule("connector-*", 1000)])
+    await world.run(12)
+    since = world.seconds
+    await world.run(32)
+    assert sum(task.records for at, _, task in world.moved if at >= since) >= 0.95 * 32 * 1000
+    await world.close()

@@ -30,7 +30,7 @@ def test_what_waits_for_a_share_of_nothing_wants_all_at_once() -> None:
 
 def test_share_in_full_use_is_too_small() -> None:
     clock = MovedClock()
-    assert seconds(DemandMeter(clock), clock, [290] * 2, 300, waits=False) == RATE
+    assert seconds(DemandMeter(clock), clock, [292] * 2, 300, waits=False) == RATE
 
 
 def test_batches_larger_than_the_share_of_a_second_are_waited_for() -> None:
@@ -40,9 +40,8 @@ def test_batches_larger_than_the_share_of_a_second_are_waited_for() -> None:
 
 def test_what_uses_less_than_its_share_wants_a_little_more_than_it_uses() -> None:
     clock = MovedClock()
-    meter = DemandMeter(clock)
-    assert round(seconds(meter, clock, [100] * 4, 300, waits=False)) == 110
-    assert round(seconds(meter, clock, [100] * 4, 110, waits=False)) == 110
+    assert round(seconds(DemandMeter(clock), clock, [100] * 4, 300, waits=False)) == 106
+    assert round(seconds(DemandMeter(clock), clock, [100] * 4, 106, waits=False)) == 106
 
 
 def test_demand_ends_three_seconds_after_the_last_use() -> None:
@@ -67,7 +66,33 @@ def test_what_waited_all_of_a_second_wants_all_until_it_waits_less_than_half_of_
         return round(demand)
 
     meter.update(0, 300, RATE, waits=False)
-    assert second(True, True, True, False) == 110
+    assert second(True, True, True, False) == 106
     assert second(True, True, True, True) == RATE
     assert second(True, True, True, False) == RATE
-    assert second(True, False, True, False) == 110
+    assert second(True, False, True, False) == 106
+
+
+def test_what_left_some_of_its_share_asks_for_twice_as_much_more_in_each_second_that_it_uses_all() -> None:
+    clock = MovedClock()
+    meter = DemandMeter(clock)
+    assert round(seconds(meter, clock, [100] * 5, 300, waits=False)) == 106
+    used, demands = 500.0, []
+    for _ in range(6):
+        for _ in range(4):
+            clock.move(0.25)
+            used += 25
+            demand = meter.update(used, 100, RATE, waits=True)
+        demands.append(round(demand))
+    assert demands == [106, 112, 124, 148, 196, RATE]
+
+
+def test_what_used_nothing_for_seconds_wants_all_of_a_share_that_it_uses() -> None:
+    clock = MovedClock()
+    meter = DemandMeter(clock)
+    assert seconds(meter, clock, [100.0] * 5 + [0.0] * 5, 300, waits=False) == 0
+    used = 500.0
+    for _ in range(4):
+        clock.move(0.25)
+        used += 25
+        demand = meter.update(used, 100, RATE, waits=True)
+    assert demand == RATE
