@@ -36,7 +36,9 @@ def test_what_is_copied_is_not_ignored() -> None:
 
 def test_packages_of_python_are_fetched_by_their_hashes_alone() -> None:
     commands = [command for line in LINES if line.startswith("RUN ") for command in line[4:].split("&&")]
-    fetching = [command for command in commands if re.search(r"\bpip (--python \S+ )?(install|wheel|download) ", command)]
+    fetching = [
+        command for command in commands if re.search(r"\bpip (--python \S+ )?(install|wheel|download) ", command)
+    ]
     assert len(fetching) == 4
     for command in fetching:
         assert "--require-hashes" in command or "--no-index" in command, command
