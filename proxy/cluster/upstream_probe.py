@@ -84,11 +84,11 @@ class UpstreamProbe:
             if await self._answers_api_versions(address):
                 return True
             # a TLS listener closes the connection on plaintext
-            if not await _answers_tls(address):
+            if not await answers_tls(address):
                 return False
             self._tls.add(address)
             return True
-        if await _answers_tls(address):
+        if await answers_tls(address):
             return True
         self._tls.discard(address)
         return False
@@ -113,7 +113,8 @@ class UpstreamProbe:
             writer.transport.abort()
 
 
-async def _answers_tls(address: Address) -> bool:
+async def answers_tls(address: Address) -> bool:
+    """Whether what listens there speaks TLS. Raises OSError where nothing does."""
     context = ssl.create_default_context()
     # No data is sent, so it does not matter who answers.
     context.check_hostname = False
