@@ -39,6 +39,7 @@ PROMISED = [
     ("weir_passthrough_total", "counter", {"reason"}),
     ("weir_protocol_errors_total", "counter", {"side", "kind"}),
     ("weir_connections", "gauge", {"side"}),
+    ("weir_ready", "gauge", set()),
     ("weir_relayed_bytes_total", "counter", {"side", "what"}),
 ]
 
