@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import fleet_status
+from cli import fleet_status, not_throttled
 from cli.errors import CommandError
 from cli.fleet import DEFAULT_PORT, BootstrapOption, DnsOption, PortOption, Where, ask_sidecars, cluster_of, sidecars
 from cli.limited_status import limited_rows, print_limited
@@ -86,6 +86,8 @@ def _sidecars_status(where: Where, json_wanted: bool, watch: bool) -> int:
     print_limited(replies, limited)
     for address, reason in not_ready:
         print(f"{address} is not ready: {reason}.")
+    for sentence in not_throttled.sentences(replies):
+        print(sentence)
     return finish(replies)
 
 
@@ -109,7 +111,8 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
     rows = [row for reply in replies for row in fleet_status.rows_of_reply(reply, found[reply.admin])]
     print_table(fleet_status.COLUMNS, sorted(rows, key=_by_broker), fleet_status.NUMBERS)
     print_limited(replies, limited)
-    for sentence in (*fleet_status.held_up(replies), *fleet_status.sentences(state, stuck, why_not_stale)):
+    passing, of_cluster = not_throttled.sentences(replies), fleet_status.sentences(state, stuck, why_not_stale)
+    for sentence in (*fleet_status.held_up(replies), *passing, *of_cluster):
         print(sentence)
     return finish(replies)
 

@@ -50,6 +50,7 @@ from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.shares.exchange import Exchange
 from proxy.shares.follower_quotas import FollowerQuotas
 from proxy.shares.metrics import share_families
+from proxy.throttle.by_hand import is_set_by_hand
 from proxy.throttle.table import LayeredThrottle
 from proxy.tls.live_keys import KeyWatch
 from proxy.tls.stats import TlsStats
@@ -275,7 +276,8 @@ class Sidecar:
         polled = poll_families(self.polls, self._clock())
         limited, shares = limit_families(self.limits), share_families(self.exchange)
         secured = tls_families(self._tls, self._key_watch.seconds_left()) if self._key_watch.all_keys else ()
-        return render(chain(families(self.sides, self.process), limited, polled, shares, secured), accept)
+        own = families(self.sides, self.process, by_partition=self.config.admin.partition_series)
+        return render(chain(own, limited, polled, shares, secured), accept)
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""
@@ -324,6 +326,7 @@ class Sidecar:
         for side in self.sides:
             followers = self._follower_quotas.followers
             side.throttle.configure(throttle_settings(self.config, table, side.throttle.side, followers))
+            side.note_set_by_hand(is_set_by_hand(self.throttle.effective, side.throttle.side))
         self._facts.replan_held()
         self._tell_capture()
         self._cluster.throttle_changed()
