@@ -7,7 +7,9 @@ import subprocess
 
 import pytest
 
-from tests.deploy.files import ALERTS, CONFIGURATION, RULE_TESTS, RUNBOOK, needs
+from proxy.admin.exposition import render
+from tests.deploy.exported import every_family
+from tests.deploy.files import ALERTS, CONFIGURATION, RECORDING, RULE_TESTS, RUNBOOK, needs
 
 
 def promtool(*arguments: object) -> None:
@@ -23,6 +25,27 @@ def test_rules_and_scrape_configuration_are_valid() -> None:
 @needs("promtool")
 def test_rules_fire_when_they_should_and_are_silent_when_not() -> None:
     promtool("test", "rules", *RULE_TESTS)
+
+
+@needs("promtool")
+async def test_metrics_of_a_sidecar_have_names_that_prometheus_recommends_but_one() -> None:
+    """KIP-73 calls it SumReplicaLag; docs/running.md says why the name stays."""
+    shown = b"".join([part async for part in render(every_family())])
+    done = subprocess.run(["promtool", "check", "metrics"], input=shown, capture_output=True)  # noqa: ASYNC221
+    complaints = (done.stdout + done.stderr).decode().splitlines()
+    assert [line.split()[0] for line in complaints] == ["weir_replica_lag_messages_sum"]
+
+
+async def test_labels_that_rules_name_are_those_of_the_metrics() -> None:
+    """Of metrics that are named together with labels: `by` and `on` may have those of Prometheus too."""
+    shown = {
+        f"{family.name}_total" if family.kind == "counter" else family.name: set(family.labels)
+        for family in every_family()
+    }
+    found = re.findall(r"(weir_\w+)\{([^}]*)\}", ALERTS.read_text() + RECORDING.read_text())
+    assert len(found) > 3
+    for name, selectors in found:
+        assert set(re.findall(r"(\w+)(?:=|!=)", selectors)) <= shown[name]
 
 
 def alerts() -> dict[str, str]:
