@@ -21,6 +21,7 @@ from proxy.admin.limited import limited_status
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.status import rate_settings, side_status
 from proxy.admin.tls_metrics import tls_families
+from proxy.bounds import Bounds
 from proxy.capture.capture import Capture
 from proxy.capture.requirements import CaptureError
 from proxy.cluster.followers import Followers
@@ -41,7 +42,6 @@ from proxy.limits.stage import LimitStage
 from proxy.listeners import ListenError, named, new_listeners, route_status
 from proxy.log import EventLog, configure_logging, innermost_frame
 from proxy.relay.buffers import BufferPool
-from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
 from proxy.relay.listener import Listener
 from proxy.relay.replica_sources import Addresses
 from proxy.relay.side import Side
@@ -67,11 +67,21 @@ _MOST_NAMED = 10  # the most parts of the throttle that one log line names
 
 
 class Sidecar:
-    """Serves `config` from `start` to `drain`. `version` is for display; `clock` gives monotonic seconds."""
+    """Serves `config` from `start` to `drain`. `version` is for display; `clock` gives monotonic seconds.
 
-    def __init__(self, config: Config, version: str, clock: Callable[[], float] = time.monotonic) -> None:
+    `descriptors` is how many files the process may have open; None: as many as it likes.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        version: str,
+        clock: Callable[[], float] = time.monotonic,
+        descriptors: int | None = None,
+    ) -> None:
         self.config = config
         self.log = EventLog()
+        self._bounds = Bounds(self.log, descriptors)
         topic_names = TopicNames(clock)
         self.process = ProcessStats(version, topic_names)
         self.polls = PollStats()
@@ -81,14 +91,22 @@ class Sidecar:
         self.sides: list[SideSource] = []
         self._route_keys, self._tls = RouteKeys(config), TlsStats()
         self._key_watch = KeyWatch(self._route_keys.all_keys, self._tls, self.log)
-        pool, self._fetch_memory, turns = BufferPool(), FetchMemory(), TurnBudget(pause=PAUSE_SECONDS)
+        pool, turns = BufferPool(), TurnBudget(pause=PAUSE_SECONDS)
         for side in SIDES:
             settings = throttle_settings(config, config.throttle, side)
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = Side(
-                throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns, tls=self._tls
+                throttle,
+                stats,
+                self.log,
+                pool,
+                clock,
+                self._bounds.fetch_memory,
+                turns=turns,
+                tls=self._tls,
+                admission=self._bounds.admission,
             )
         self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
@@ -297,11 +315,7 @@ class Sidecar:
             self.capture.throttle_changed(is_throttled)
 
     def _apply_limits(self) -> None:
-        self._fetch_memory.limit = max(DEFAULT_FETCH_MEMORY, self.config.limits.fetch_request_max_bytes)
-        for relay in self._relays.values():
-            relay.fetch_size_limit = self.config.limits.fetch_request_max_bytes
-            relay.connect_seconds = self.config.limits.connect_timeout_seconds
-            relay.handshakes.seconds = self.config.limits.tls_handshake_seconds
+        self._bounds.apply(self.config.limits, self._relays.values())
         self.limit_clients(self.config.limits.client)
 
     def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:

@@ -6,11 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from proxy.admin.exposition import Family
 from proxy.admin.partition_metrics import partition_families
 from proxy.export.stats import ExportStats
+from proxy.relay.admission import KNOWN_REFUSALS
 from proxy.relay.stats import OTHER_PEERS, RelayStats
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
@@ -271,6 +272,21 @@ def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         sides,
         lambda side: side.relay.connections_accepted,
     )
+    yield _by_side_and(
+        "weir_connections_refused",
+        "Connections closed at once, as there were too many.",
+        "reason",
+        sides,
+        lambda relay: relay.connections_refused,
+        KNOWN_REFUSALS,
+    )
+    yield _by_side(
+        "weir_connections_dismissed",
+        "counter",
+        "Connections closed because no request came.",
+        sides,
+        lambda side: side.relay.connections_dismissed,
+    )
     yield _by_side(
         "weir_links_of_other_peers",
         "counter",
@@ -363,7 +379,7 @@ def _by_side_and(
     documentation: str,
     label: str,
     sides: Sequence[SideSource],
-    counts: Callable[[RelayStats], Mapping[int, int] | Mapping[str, int]],
+    counts: Callable[[RelayStats], Mapping[Any, int]],
     known: Iterable[str] = (),
     kind: Literal["counter", "gauge"] = "counter",
 ) -> Family:

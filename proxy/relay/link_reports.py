@@ -30,6 +30,11 @@ class LinkReports:
         event = "fetch_memory_full" if why == "fetch_memory" else why
         self._log.fault(event, self._client, side=self._stats.side, kept_bytes=kept_bytes)
 
+    def dismissed(self) -> None:
+        """Report that the link is closed as no request came."""
+        self._stats.connections_dismissed += 1
+        self._log.fault("no_request_came", self._client, side=self._stats.side)
+
     def failed(self, error: Exception, *, by_client: bool) -> None:
         """Report that one direction broke: by a peer's bytes, or by a bug. A connection that was lost is neither.
 

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from proxy.relay.admission import Refusal
 from quota.settings import SideName
 
 MOST_VERSIONS: Final = 100
@@ -43,6 +44,10 @@ class RelayStats:
     connections: int = 0
     """Clients connected now, including those that still wait for the upstream."""
     connections_accepted: int = 0
+    connections_refused: Counter[Refusal] = field(default_factory=Counter)
+    """Connections that were closed at once, as there were too many."""
+    connections_dismissed: int = 0
+    """Connections that were closed as no request came."""
     held: int = 0
     """Replica fetches that are held now."""
     fetches_held: int = 0

@@ -39,6 +39,8 @@ PROMISED = [
     ("weir_passthrough_total", "counter", {"side", "reason"}),
     ("weir_protocol_errors_total", "counter", {"side", "kind"}),
     ("weir_connections", "gauge", {"side"}),
+    ("weir_connections_refused_total", "counter", {"side", "reason"}),
+    ("weir_connections_dismissed_total", "counter", {"side"}),
     ("weir_relayed_bytes_total", "counter", {"side", "what"}),
 ]
 
