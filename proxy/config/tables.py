@@ -136,6 +136,7 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
     - `read_token_file` and `write_token_file` hold the tokens for what is only shown, and for changes too.
     - `without_tokens`: whether they may be left out although others than this machine reach `listen`.
     - `names`: host names, beside localhost, by which a server on loopback is asked.
+    - `partition_series`: whether the metrics have series for each partition.
     """
 
     listen: Address = DEFAULT_ADMIN
@@ -144,6 +145,7 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
     write_token_file: FilePath | None = None
     without_tokens: bool = False
     names: tuple[str, ...] = ()
+    partition_series: bool = True
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
