@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.parse
 import urllib.request
@@ -90,4 +91,4 @@ def _configured(targets: Mapping[int, str]) -> str:
     for broker_id, address in targets.items():
         head += f"      - targets:{rest[broker_id - 1].replace(f'kafka{broker_id}:9690', address)}"
     absolute = head.replace("  - weir-", f"  - {Path(CONFIGURATION.parent)}/weir-")
-    return absolute.replace("_interval: 15s", "_interval: 1s")
+    return re.sub(r"(scrape_interval|scrape_timeout|evaluation_interval): \d+s", r"\1: 1s", absolute)
