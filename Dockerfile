@@ -15,7 +15,6 @@ COPY proxy proxy
 COPY control control
 COPY pipeline pipeline
 COPY cli cli
-COPY lab lab
 RUN pip --python /opt/weir/bin/python install --no-cache-dir --no-deps .
 
 FROM python:3.11-slim-bookworm
