@@ -77,6 +77,8 @@ lock: .venv/.installed
 	@$(BIN)/python -m piptools --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet pip-tools
 	$(PIP_COMPILE) --extra uvloop --output-file requirements.lock pyproject.toml
 	$(PIP_COMPILE) --all-extras --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+	$(PIP_COMPILE) --all-build-deps --only-build-deps --constraint requirements-dev.lock \
+	  --output-file requirements-build.lock pyproject.toml
 
 PIP_COMPILE := $(BIN)/python -m piptools compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header \
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links

@@ -11,10 +11,12 @@ from prometheus_client import ProcessCollector
 from proxy.admin.limit_metrics import limit_families
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.tls_metrics import tls_families
+from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.limits.stage import LimitStage
 from proxy.log import EventLog
 from proxy.relay.stats import RelayStats
 from proxy.tls.stats import TlsStats
+from proxy.upstream_watch import UpstreamWatch
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 from tests.deploy.files import ALERTS, RECORDING, dashboard, metrics_in, panels, queries
@@ -29,6 +31,7 @@ def exported() -> set[str]:
             families(sides, ProcessStats("1.2.3", TopicNames(lambda: 0.0))),
             limit_families(LimitStage(lambda: 0.0, EventLog())),
             tls_families(TlsStats(), {}),
+            UpstreamWatch([], UpstreamProbe([]), EventLog(), lambda: 0.0).families(),
         )
     }
     return own | {sample.name for metric in ProcessCollector(registry=None).collect() for sample in metric.samples}
