@@ -54,6 +54,7 @@ from proxy.throttle.by_hand import is_set_by_hand
 from proxy.throttle.table import LayeredThrottle
 from proxy.tls.live_keys import KeyWatch
 from proxy.tls.stats import TlsStats
+from proxy.upstream_watch import UpstreamWatch
 from quota.layers import Layer
 from quota.removed_replicas import RemovedReplicas
 from quota.settings import SideName
@@ -121,6 +122,7 @@ class Sidecar:
         self.admin_address: Address | None = None
         upstreams = [route.upstream for route in config.ingress]
         self._probe = UpstreamProbe(upstreams, clock, self.polls, self._route_keys.with_brokers(upstreams))
+        self._upstreams = UpstreamWatch(self.listeners, self._probe, self.log, clock)
         self._cluster = ClusterWatch(
             config,
             topic_names,
@@ -186,6 +188,7 @@ class Sidecar:
         self.history.start()
         self.exchange.start()
         self._key_watch.start()
+        self._upstreams.start()
         self._start_export()
         self._state = "serving"
 
@@ -206,6 +209,7 @@ class Sidecar:
         self._state = "closed"
         self.history.close()
         self._key_watch.close()
+        self._upstreams.close()
         if self._expiry is not None:
             self._expiry.cancel()
         await self.exchange.close()
@@ -253,6 +257,10 @@ class Sidecar:
         """Load keys whose files have changed, without waiting for the next look."""
         await self._key_watch.look()
 
+    async def look_at_upstreams(self) -> None:
+        """Look whether the upstreams are there, without waiting for the next look."""
+        await self._upstreams.look()
+
     # What the admin server shows
 
     async def not_ready(self) -> list[str]:
@@ -277,7 +285,7 @@ class Sidecar:
             "uptime_seconds": round(self._clock() - self._started_at, 1),
             "admin": str(self.admin_address),
             "topic_ids_unknown": self.process.topic_names.unknown_count,
-            "routes": [route_status(listener) for listener in self.listeners],
+            "routes": [route_status(listener) | self._upstreams.status(listener) for listener in self.listeners],
             "fleet": self.fleet.is_known,
             "settings": rate_settings(self.throttle.effective, now),
             "sides": {
@@ -287,15 +295,18 @@ class Sidecar:
             **({"limits": await limited_status(self.limits.clients)} if self.client_limits else {}),
         }
 
-    def metrics(self, accept: str) -> AsyncIterator[bytes]:
+    async def metrics(self, accept: str) -> AsyncIterator[bytes]:
         """Yield the metrics in slices."""
+        self.process.is_ready = not await self.not_ready()
         if self.capture is not None:
             self.process.is_captured = self.capture.is_in
         polled = poll_families(self.polls, self._clock())
         limited, shares = limit_families(self.limits), share_families(self.exchange)
         secured = tls_families(self._tls, self._key_watch.seconds_left()) if self._key_watch.all_keys else ()
-        own = families(self.sides, self.process, by_partition=self.config.admin.partition_series)
-        return render(chain(own, limited, polled, shares, secured), accept)
+        sides = families(self.sides, self.process, by_partition=self.config.admin.partition_series)
+        own = chain(sides, self._upstreams.families())
+        async for part in render(chain(own, limited, polled, shares, secured), accept):
+            yield part
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""

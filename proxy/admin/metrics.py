@@ -53,6 +53,7 @@ class ProcessStats:
 
     version: str
     topic_names: TopicNames
+    is_ready: bool = False
     is_captured: bool | None = None
     """Whether brokers' connections are captured now; None without `[capture]`."""
     throttles_expired: int = 0
@@ -67,6 +68,7 @@ def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition
         yield from partition_families(side.throttle for side in sides)
     yield from _relay_families(sides)
     yield Family("weir_build_info", "gauge", "The running version.", ("version",), [((process.version,), 1)])
+    yield Family("weir_ready", "gauge", "Whether GET /readyz is answered with 200.", (), [((), int(process.is_ready))])
     yield _counted(
         "weir_config_reloads", "Reloads of the file, by result.", "result", process.reloads, ("ok", "refused")
     )

@@ -8,10 +8,12 @@ from proxy.admin.exposition import Family
 from proxy.admin.limit_metrics import limit_families
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.tls_metrics import tls_families
+from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.limits.stage import LimitStage
 from proxy.log import EventLog
 from proxy.relay.stats import RelayStats
 from proxy.tls.stats import TlsStats
+from proxy.upstream_watch import UpstreamWatch
 from quota.throttle import Throttle
 from quota.topic_names import TopicNames
 
@@ -22,3 +24,4 @@ def every_family() -> Iterator[Family]:
     yield from families(sides, ProcessStats("1.2.3", TopicNames(lambda: 0.0)))
     yield from limit_families(LimitStage(lambda: 0.0, EventLog()))
     yield from tls_families(TlsStats(), {})
+    yield from UpstreamWatch([], UpstreamProbe([]), EventLog(), lambda: 0.0).families()
