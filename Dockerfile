@@ -1,9 +1,19 @@
-# The sidecar alone: no PySpark, no matplotlib, no Java, no compiler, no pip.
-FROM python:3.11-slim-bookworm AS build
+# The sidecar alone: no PySpark, no matplotlib, no Java, no compiler, no pip. Two images:
+#
+#   docker build --tag weir .                            for listeners; nothing of it needs root
+#   docker build --tag weir-capture --target capture .   with what [capture] needs (docs/capture.md)
+#
+# The base's tag moves. To build the same image again name its digest, which `docker buildx imagetools inspect` tells:
+#
+#   docker build --build-arg BASE=python:3.11-slim-bookworm@sha256:... .
+ARG BASE=python:3.11-slim-bookworm
+
+FROM ${BASE} AS build
 WORKDIR /src
 RUN python -m venv --without-pip /opt/weir
-COPY requirements.lock ./
-RUN pip --python /opt/weir/bin/python install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock
+COPY requirements.lock requirements-build.lock ./
+RUN pip --python /opt/weir/bin/python install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock \
+ && pip install --no-cache-dir --root-user-action ignore --require-hashes --only-binary :all: -r requirements-build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY quota quota
@@ -15,10 +25,11 @@ COPY proxy proxy
 COPY control control
 COPY pipeline pipeline
 COPY cli cli
-COPY lab lab
-RUN pip --python /opt/weir/bin/python install --no-cache-dir --no-deps .
+# Nothing is fetched from here on: what builds it has come by its hash.
+RUN pip wheel --no-cache-dir --no-index --no-deps --no-build-isolation --wheel-dir /wheel . \
+ && pip --python /opt/weir/bin/python install --no-cache-dir --no-index --no-deps /wheel/*.whl
 
-FROM python:3.11-slim-bookworm
+FROM ${BASE} AS sidecar
 RUN pip uninstall --yes --quiet --root-user-action ignore pip setuptools wheel \
  && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin weir
 # Same path, same base: the environment's links to Python stay true.
@@ -29,3 +40,14 @@ USER 10001:10001
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["weir"]
 CMD ["run", "--config", "/etc/weir/weir.toml"]
+
+# libnftables and ss, from Debian's archive, whose signature apt checks. A container's user other than root holds no
+# capability, so it runs as root, and weir gives up all but CAP_NET_ADMIN before it listens.
+FROM sidecar AS capture
+USER 0:0
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends iproute2 libnftables1 \
+ && rm -rf /var/lib/apt/lists/*
+
+# The last stage is what is built where no target is named.
+FROM sidecar

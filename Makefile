@@ -6,6 +6,7 @@
 #   make check   format, lint, types, import layers
 #   make spark   the tests of the Spark jobs
 #   make bench   the long measurements
+#   make release the wheel, the sdist, and a bill of materials with licences, in dist/
 #   make lock    writes the lock files anew from pyproject.toml
 #
 # Needed: Python 3.11, Java 17 or newer, and the package registries (through pip, and Maven or the Ivy inside PySpark).
@@ -17,7 +18,7 @@ BIN := .venv/bin
 # Without Python's caches each worker of each stage would compile all the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test check unit spark integration bench lock clean
+.PHONY: setup demo test check unit spark integration bench release lock clean
 
 setup: .venv/.installed .cache/.jars
 
@@ -69,10 +70,15 @@ bench: setup
 	$(BIN)/pytest -m slow || [ $$? -eq 5 ] || missed=1; \
 	exit $$missed
 
+release: .venv/.installed
+	$(BIN)/python -m lab.release
+
 lock: .venv/.installed
 	@$(BIN)/python -m piptools --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet pip-tools
 	$(PIP_COMPILE) --extra uvloop --output-file requirements.lock pyproject.toml
 	$(PIP_COMPILE) --all-extras --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
+	$(PIP_COMPILE) --all-build-deps --only-build-deps --constraint requirements-dev.lock \
+	  --output-file requirements-build.lock pyproject.toml
 
 PIP_COMPILE := $(BIN)/python -m piptools compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header \
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links

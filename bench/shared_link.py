@@ -92,7 +92,13 @@ def _tried(cluster: HostedCluster, topic: str) -> Way:
     seconds = _CALM_SECONDS + _MOVE_SECONDS
     with (
         LiveProducer(
-            cluster.bootstrap_servers, "live", [0], rate=RECORDS_PER_SECOND, message_bytes=RECORD_BYTES, linger_ms=2
+            cluster.bootstrap_servers,
+            "live",
+            [0],
+            rate=RECORDS_PER_SECOND,
+            message_bytes=RECORD_BYTES,
+            linger_ms=2,
+            batch_bytes=50 * RECORD_BYTES,  # a client waits for one batch at a time: with small ones it is the limit
         ) as producer,
         cluster.received_bytes(FOLLOWER, partitions) as received,
     ):

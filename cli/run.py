@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import configured
 from cli.capture_run import run_captured
-from cli.errors import DONE, WRONG_USAGE, CommandError
+from cli.checkup import HostsOption, exit_status, look_around, print_findings, running_sidecar
+from cli.errors import WRONG_USAGE, CommandError
 from proxy.config.tables import SIDES, Config, Egress, Ingress
 from proxy.config.throttle import throttle_settings
 
+if TYPE_CHECKING:
+    from proxy.checkup.findings import Finding
+
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The configuration file (TOML).")]
+FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="The configuration file (TOML).")]
 
 
 def run(
@@ -42,16 +47,33 @@ def run(
 
 
 def check(
-    config: ConfigFile,
+    file: FileArgument = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="The configuration file (TOML).")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask upstreams who they are, and compare names, ports and topics.")
+    ] = False,
+    hosts_file: HostsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Check a configuration file: its keys and values, and that no route loops."""
-    loaded = configured.load(config)
+    """Check a configuration file: its keys and values, and that no route loops; with --live what it leads to."""
+    path = the_file(file, config)
+    if path is None:
+        raise CommandError("give the file to check.", WRONG_USAGE)
+    loaded = configured.load(path)
     notes = _notes(loaded)
+    findings: list[Finding] = []
+    if live:
+        from proxy.checkup.live import live_findings
+
+        world = look_around(loaded, hosts_file)
+        findings = live_findings(loaded, world, running_sidecar(loaded))
     if as_json:
-        print(json.dumps({"file": str(config), "valid": True, "broker_id": loaded.broker_id, "notes": notes}))
-        return DONE
-    print(f"{config}: valid, for broker {loaded.broker_id}.")
+        plain = {"file": str(path), "valid": True, "broker_id": loaded.broker_id, "notes": notes}
+        print(json.dumps({**plain, "live": [finding.plain() for finding in findings]} if live else plain))
+        return exit_status(findings)
+    print(f"{path}: valid, for broker {loaded.broker_id}.")
     for ingress in loaded.ingress:
         print(f"  ingress  {ingress.listen} -> {ingress.upstream}{_tls(ingress, loaded)}")
     for egress in loaded.egress:
@@ -59,7 +81,15 @@ def check(
     print(f"  admin    {loaded.admin.listen}")
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    return DONE
+    print_findings(findings)
+    return exit_status(findings)
+
+
+def the_file(file: Path | None, config: Path | None) -> Path | None:
+    """Return the one file that is named, with or without --config; CommandError where there are two."""
+    if file is not None and config is not None:
+        raise CommandError("give one file, with or without --config.", WRONG_USAGE)
+    return file or config
 
 
 def _tls(route: Ingress | Egress, config: Config) -> str:

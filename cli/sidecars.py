@@ -64,7 +64,7 @@ def admin_addresses(admin: Sequence[str] | None, config: Sequence[Path] | None) 
             raise CommandError(f"--admin {error}.", WRONG_USAGE) from error
     for path in config or ():
         try:
-            addresses.append(_reachable(load_config(path).admin.listen))
+            addresses.append(reachable(load_config(path).admin.listen))
         except ConfigError as error:
             raise CommandError(error.sentence(), WRONG_USAGE) from error
     return list(dict.fromkeys(addresses)) or [DEFAULT_ADMIN]
@@ -155,7 +155,7 @@ def _authorization() -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _reachable(listen: Address) -> Address:
+def reachable(listen: Address) -> Address:
     """Turn an address to listen on into one to connect to."""
     try:
         if ipaddress.ip_address(listen.host).is_unspecified:

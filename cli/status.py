@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import fleet_status
+from cli import fleet_status, not_throttled
 from cli.errors import CommandError
 from cli.fleet import DEFAULT_PORT, BootstrapOption, DnsOption, PortOption, Where, ask_sidecars, cluster_of, sidecars
 from cli.limited_status import limited_rows, print_limited
@@ -37,6 +37,8 @@ _NUMBERS = ("broker", "quota", "rate", "links", "held", "left out", "lag message
 _COLUMNS = ("sidecar", "broker", "side", "quota", "rate", "links", "held", "left out", "lag messages", "lag s", "ready")
 
 WATCH_SECONDS = 2.0
+
+_IDLE_SECONDS = 30  # after which it is said that nobody is connected: brokers that restart are back by then
 
 WatchOption = Annotated[bool, typer.Option("--watch", help="Ask again every 2 s, until Ctrl-C.")]
 
@@ -80,12 +82,17 @@ def _sidecars_status(where: Where, json_wanted: bool, watch: bool) -> int:
         return finish(replies)
     rows, replies = rows_of(replies, _rows)
     not_ready, replies = rows_of(replies, _not_ready)
+    routes, replies = rows_of(replies, _routes)
     limited, replies = rows_of(replies, limited_rows)
     if rows:
         print_table(_COLUMNS, rows, _NUMBERS)
     print_limited(replies, limited)
     for address, reason in not_ready:
         print(f"{address} is not ready: {reason}.")
+    for address, sentence in routes:
+        print(f"{address}: {sentence}.")
+    for sentence in not_throttled.sentences(replies):
+        print(sentence)
     return finish(replies)
 
 
@@ -96,6 +103,7 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
     replies = ask_all(list(found), "GET", "/v1/status")
     _, replies = rows_of(replies, lambda reply: fleet_status.rows_of_reply(reply, None))  # checks their form
     limited, replies = rows_of(replies, limited_rows)
+    routes, replies = rows_of(replies, _routes)
     state = look(cluster)
     stuck = state.stuck_moves(fleet_status.not_following(replies))
     why_not_stale = state.why_not_stale(fleet_status.none_behind_seconds(replies))
@@ -109,7 +117,10 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
     rows = [row for reply in replies for row in fleet_status.rows_of_reply(reply, found[reply.admin])]
     print_table(fleet_status.COLUMNS, sorted(rows, key=_by_broker), fleet_status.NUMBERS)
     print_limited(replies, limited)
-    for sentence in (*fleet_status.held_up(replies), *fleet_status.sentences(state, stuck, why_not_stale)):
+    for address, sentence in routes:
+        print(f"{address}: {sentence}.")
+    passing, of_cluster = not_throttled.sentences(replies), fleet_status.sentences(state, stuck, why_not_stale)
+    for sentence in (*fleet_status.held_up(replies), *passing, *of_cluster):
         print(sentence)
     return finish(replies)
 
@@ -121,6 +132,20 @@ def _by_broker(row: Row) -> tuple[int, str]:
 def _not_ready(reply: Reply) -> Iterator[Row]:
     for reason in reply.value["not_ready"]:
         yield str(reply.admin), str(reason)
+
+
+def _routes(reply: Reply) -> Iterator[Row]:
+    """Yield a sentence for each route whose upstream is down, or on which nobody is connected for long."""
+    for route in reply.value.get("routes", ()):
+        seconds, failure = route.get("no_link_for_seconds", 0), route.get("upstream_failure")
+        if failure is None and seconds < _IDLE_SECONDS:
+            continue
+        peer = f", peer {route['peer']}" if "peer" in route else ""
+        way = f"the route {route['listen']} -> {route['upstream']}{peer}"
+        if failure is not None:
+            yield str(reply.admin), f"{failure} ({way})"
+        else:
+            yield str(reply.admin), f"no link is open on {way}, for {seconds:.0f} s: nothing comes this way"
 
 
 def _rows(reply: Reply) -> Iterator[Row]:

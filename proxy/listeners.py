@@ -42,9 +42,14 @@ def new_listeners(
         yield f"egress[{index}]", Listener(relays["follower"], egress.listen, upstream, None, server)
 
 
+def fixed_upstream(listener: Listener) -> Upstream | None:
+    """Return the upstream of a route; None where each connection has its own, as those that are captured."""
+    return listener.upstream if isinstance(listener.upstream, Upstream) else None
+
+
 def route_status(listener: Listener) -> dict[str, Any]:
     """Return a listener as the status and the log show it."""
-    upstream = listener.upstream if isinstance(listener.upstream, Upstream) else None
+    upstream = fixed_upstream(listener)
     route: dict[str, Any] = {
         "side": listener.relay.stats.side,
         "listen": str(listener.address),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 
-from proxy.capture.privileges import keep_only_net_admin
+from proxy.capture.privileges import advice_for_root, keep_only_net_admin
 from proxy.capture.requirements import CaptureError
 from proxy.collector import Collector, resident_bytes
 from proxy.config.load import load_config
@@ -30,22 +31,24 @@ def run_sidecar(config: Config, path: Path | None, version: str) -> int:
     configure_logging(as_json=config.log.json, level=config.log.level)
     if kept is not None:
         EventLog().warning("capabilities_kept", reason=kept, effect="this process may do more than it needs")
-    raise_descriptor_limit()
+    descriptors = raise_descriptor_limit()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_serve(config, path, version))
+        return runner.run(_serve(config, path, version, descriptors))
 
 
-async def _serve(config: Config, path: Path | None, version: str) -> int:
+async def _serve(config: Config, path: Path | None, version: str, descriptors: int) -> int:
     end, again, hang_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: (again if end.is_set() else end).set())
     loop.add_signal_handler(signal.SIGHUP, hang_up.set)
-    sidecar = Sidecar(config, version)
+    sidecar = Sidecar(config, version, descriptors=descriptors)
     collector = Collector(lambda: not sidecar.connections, resident_bytes)
     reloading: asyncio.Task[None] | None = None
     try:
         await sidecar.start()
+        if (advice := advice_for_root(os.geteuid(), captures=config.capture is not None)) is not None:
+            sidecar.log.warning("running_as_root", advice=advice)
         reloading = asyncio.create_task(_reload_when_asked(sidecar, path, hang_up))
         collector.start()
         await end.wait()

@@ -21,6 +21,7 @@ from proxy.admin.limited import limited_status
 from proxy.admin.metrics import ProcessStats, SideSource, families
 from proxy.admin.status import rate_settings, side_status
 from proxy.admin.tls_metrics import tls_families
+from proxy.bounds import Bounds
 from proxy.capture.capture import Capture
 from proxy.capture.requirements import CaptureError
 from proxy.cluster.followers import Followers
@@ -41,7 +42,6 @@ from proxy.limits.stage import LimitStage
 from proxy.listeners import ListenError, named, new_listeners, route_status
 from proxy.log import EventLog, configure_logging, innermost_frame
 from proxy.relay.buffers import BufferPool
-from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
 from proxy.relay.listener import Listener
 from proxy.relay.replica_sources import Addresses
 from proxy.relay.side import Side
@@ -50,9 +50,11 @@ from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.shares.exchange import Exchange
 from proxy.shares.follower_quotas import FollowerQuotas
 from proxy.shares.metrics import share_families
+from proxy.throttle.by_hand import is_set_by_hand
 from proxy.throttle.table import LayeredThrottle
 from proxy.tls.live_keys import KeyWatch
 from proxy.tls.stats import TlsStats
+from proxy.upstream_watch import UpstreamWatch
 from quota.layers import Layer
 from quota.removed_replicas import RemovedReplicas
 from quota.settings import SideName
@@ -66,11 +68,21 @@ _MOST_NAMED = 10  # the most parts of the throttle that one log line names
 
 
 class Sidecar:
-    """Serves `config` from `start` to `drain`. `version` is for display; `clock` gives monotonic seconds."""
+    """Serves `config` from `start` to `drain`. `version` is for display; `clock` gives monotonic seconds.
 
-    def __init__(self, config: Config, version: str, clock: Callable[[], float] = time.monotonic) -> None:
+    `descriptors` is how many files the process may have open; None: as many as it likes.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        version: str,
+        clock: Callable[[], float] = time.monotonic,
+        descriptors: int | None = None,
+    ) -> None:
         self.config = config
         self.log = EventLog()
+        self._bounds = Bounds(self.log, descriptors)
         topic_names = TopicNames(clock)
         self.process = ProcessStats(version, topic_names)
         self.polls = PollStats()
@@ -80,14 +92,22 @@ class Sidecar:
         self.sides: list[SideSource] = []
         self._route_keys, self._tls = RouteKeys(config), TlsStats()
         self._key_watch = KeyWatch(self._route_keys.all_keys, self._tls, self.log)
-        pool, self._fetch_memory, turns = BufferPool(), FetchMemory(), TurnBudget(pause=PAUSE_SECONDS)
+        pool, turns = BufferPool(), TurnBudget(pause=PAUSE_SECONDS)
         for side in SIDES:
             settings = throttle_settings(config, config.throttle, side)
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = Side(
-                throttle, stats, self.log, pool, clock, self._fetch_memory, turns=turns, tls=self._tls
+                throttle,
+                stats,
+                self.log,
+                pool,
+                clock,
+                self._bounds.fetch_memory,
+                turns=turns,
+                tls=self._tls,
+                admission=self._bounds.admission,
             )
         self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
@@ -102,6 +122,7 @@ class Sidecar:
         self.admin_address: Address | None = None
         upstreams = [route.upstream for route in config.ingress]
         self._probe = UpstreamProbe(upstreams, clock, self.polls, self._route_keys.with_brokers(upstreams))
+        self._upstreams = UpstreamWatch(self.listeners, self._probe, self.log, clock)
         self._cluster = ClusterWatch(
             config,
             topic_names,
@@ -167,6 +188,7 @@ class Sidecar:
         self.history.start()
         self.exchange.start()
         self._key_watch.start()
+        self._upstreams.start()
         self._start_export()
         self._state = "serving"
 
@@ -187,6 +209,7 @@ class Sidecar:
         self._state = "closed"
         self.history.close()
         self._key_watch.close()
+        self._upstreams.close()
         if self._expiry is not None:
             self._expiry.cancel()
         await self.exchange.close()
@@ -234,6 +257,10 @@ class Sidecar:
         """Load keys whose files have changed, without waiting for the next look."""
         await self._key_watch.look()
 
+    async def look_at_upstreams(self) -> None:
+        """Look whether the upstreams are there, without waiting for the next look."""
+        await self._upstreams.look()
+
     # What the admin server shows
 
     async def not_ready(self) -> list[str]:
@@ -258,7 +285,7 @@ class Sidecar:
             "uptime_seconds": round(self._clock() - self._started_at, 1),
             "admin": str(self.admin_address),
             "topic_ids_unknown": self.process.topic_names.unknown_count,
-            "routes": [route_status(listener) for listener in self.listeners],
+            "routes": [route_status(listener) | self._upstreams.status(listener) for listener in self.listeners],
             "fleet": self.fleet.is_known,
             "settings": rate_settings(self.throttle.effective, now),
             "sides": {
@@ -268,14 +295,18 @@ class Sidecar:
             **({"limits": await limited_status(self.limits.clients)} if self.client_limits else {}),
         }
 
-    def metrics(self, accept: str) -> AsyncIterator[bytes]:
+    async def metrics(self, accept: str) -> AsyncIterator[bytes]:
         """Yield the metrics in slices."""
+        self.process.is_ready = not await self.not_ready()
         if self.capture is not None:
             self.process.is_captured = self.capture.is_in
         polled = poll_families(self.polls, self._clock())
         limited, shares = limit_families(self.limits), share_families(self.exchange)
         secured = tls_families(self._tls, self._key_watch.seconds_left()) if self._key_watch.all_keys else ()
-        return render(chain(families(self.sides, self.process), limited, polled, shares, secured), accept)
+        sides = families(self.sides, self.process, by_partition=self.config.admin.partition_series)
+        own = chain(sides, self._upstreams.families())
+        async for part in render(chain(own, limited, polled, shares, secured), accept):
+            yield part
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""
@@ -295,11 +326,7 @@ class Sidecar:
             self.capture.throttle_changed(is_throttled)
 
     def _apply_limits(self) -> None:
-        self._fetch_memory.limit = max(DEFAULT_FETCH_MEMORY, self.config.limits.fetch_request_max_bytes)
-        for relay in self._relays.values():
-            relay.fetch_size_limit = self.config.limits.fetch_request_max_bytes
-            relay.connect_seconds = self.config.limits.connect_timeout_seconds
-            relay.handshakes.seconds = self.config.limits.tls_handshake_seconds
+        self._bounds.apply(self.config.limits, self._relays.values())
         self.limit_clients(self.config.limits.client)
 
     def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
@@ -324,6 +351,7 @@ class Sidecar:
         for side in self.sides:
             followers = self._follower_quotas.followers
             side.throttle.configure(throttle_settings(self.config, table, side.throttle.side, followers))
+            side.note_set_by_hand(is_set_by_hand(self.throttle.effective, side.throttle.side))
         self._facts.replan_held()
         self._tell_capture()
         self._cluster.throttle_changed()

@@ -47,7 +47,7 @@ class UpstreamProbe:
         self._tls: set[Address] = set()
         self._moved: dict[Address, int] = {}  # bytes of the check under way, without those of TLS
         self._probed_at = float("-inf")
-        self._failures: list[str] = []
+        self._failures: dict[Address, str | None] = {}
         self._lock = asyncio.Lock()
 
     async def failures(self) -> list[str]:
@@ -55,9 +55,13 @@ class UpstreamProbe:
         async with self._lock:
             if self._clock() - self._probed_at >= CACHE_SECONDS:
                 found = await asyncio.gather(*map(self._failure, self._addresses))
-                self._failures = [failure for failure in found if failure is not None]
+                self._failures = dict(zip(self._addresses, found, strict=True))
                 self._probed_at = self._clock()
-            return self._failures
+            return [failure for failure in self._failures.values() if failure is not None]
+
+    def failure_of(self, address: Address) -> str | None:
+        """Return the sentence about one address, by the last check; None where it answered."""
+        return self._failures.get(address)
 
     async def _failure(self, address: Address) -> str | None:
         begin = self._clock()
@@ -84,11 +88,11 @@ class UpstreamProbe:
             if await self._answers_api_versions(address):
                 return True
             # a TLS listener closes the connection on plaintext
-            if not await _answers_tls(address):
+            if not await answers_tls(address):
                 return False
             self._tls.add(address)
             return True
-        if await _answers_tls(address):
+        if await answers_tls(address):
             return True
         self._tls.discard(address)
         return False
@@ -113,7 +117,8 @@ class UpstreamProbe:
             writer.transport.abort()
 
 
-async def _answers_tls(address: Address) -> bool:
+async def answers_tls(address: Address) -> bool:
+    """Whether what listens there speaks TLS. Raises OSError where nothing does."""
     context = ssl.create_default_context()
     # No data is sent, so it does not matter who answers.
     context.check_hostname = False

@@ -60,6 +60,7 @@ BytesPerSecond = Annotated[int, Meta(ge=0, le=_INT64_MAX, description="an intege
 PositiveInt = Annotated[int, Meta(ge=1, le=_INT32_MAX, description="an integer greater than 0")]
 Seconds = Annotated[float, Meta(ge=0, le=86400, description="a number of seconds from 0 to 86400")]
 PositiveSeconds = Annotated[float, Meta(ge=0.1, le=86400, description="a number of seconds from 0.1 to 86400")]
+FirstRequestSeconds = Annotated[float, Meta(ge=1, le=86400, description="a number of seconds from 1 to 86400")]
 SampleSeconds = Annotated[float, Meta(ge=1, le=600, description="a number of seconds from 1 to 600")]
 RotationSeconds = Annotated[float, Meta(ge=1, le=3600, description="a number of seconds from 1 to 3600")]
 PositiveBytes = Annotated[int, Meta(ge=1, le=_INT64_MAX, description="an integer of bytes greater than 0")]
@@ -135,6 +136,7 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
     - `read_token_file` and `write_token_file` hold the tokens for what is only shown, and for changes too.
     - `without_tokens`: whether they may be left out although others than this machine reach `listen`.
     - `names`: host names, beside localhost, by which a server on loopback is asked.
+    - `partition_series`: whether the metrics have series for each partition.
     """
 
     listen: Address = DEFAULT_ADMIN
@@ -143,6 +145,7 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
     write_token_file: FilePath | None = None
     without_tokens: bool = False
     names: tuple[str, ...] = ()
+    partition_series: bool = True
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,12 +207,18 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on sizes (bytes) and waits (seconds), and limits of clients' rates."""
+    """Bounds on sizes (bytes), waits (seconds) and connections, and limits of clients' rates.
+
+    A connection that sends no request within `first_request_seconds` is closed.
+    """
 
     fetch_request_max_bytes: PositiveInt = DEFAULT_FETCH_SIZE_LIMIT
     drain_seconds: Seconds = 10.0
     connect_timeout_seconds: PositiveSeconds = 5.0
     tls_handshake_seconds: PositiveSeconds = 10.0
+    first_request_seconds: FirstRequestSeconds = 600.0
+    max_connections: PositiveInt = 8_000
+    max_connections_per_address: PositiveInt = 4_000
     client: tuple[ClientLimitTable, ...] = ()
 
 

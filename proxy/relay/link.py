@@ -33,6 +33,8 @@ from proxy.relay.transport import Transport
 
 _LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
 
+_SMALLEST_REQUEST: Final = 12  # bytes: its size, kind, version and correlation id
+
 HALF_CLOSED_SECONDS: Final = 60.0
 """How long a connection may stay half-closed without a byte moving."""
 
@@ -126,6 +128,11 @@ class Link:
         self._reports.evicted(why, self._kept_half + self._kept_whole)
         self.close()
 
+    def dismiss(self) -> None:
+        """Close because no request came."""
+        self._reports.dismissed()
+        self.close()
+
     def on(self, event: Event) -> None:
         """Take an event, and start or stop everything as the new state says."""
         life = self.life
@@ -167,9 +174,19 @@ class Link:
         self._linger = None
 
     @property
+    def opaque_reason(self) -> str | None:
+        """Why its bytes are not understood any more; None while they are."""
+        return self._reports.opaque_reason
+
+    @property
     def relayed(self) -> Relayed:
         """The bytes that both peers have sent so far."""
         return Relayed(self._to_upstream.moved, self._to_client.moved)
+
+    @property
+    def has_sent_request(self) -> bool:
+        """Whether the client has sent as much as a request has at least."""
+        return self._to_upstream.moved >= _SMALLEST_REQUEST
 
     @property
     def session_end(self) -> float:

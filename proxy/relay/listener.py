@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from proxy.config.address import Address
+from proxy.relay.admission import Refusal
 from proxy.relay.connect import connect, set_options
 from proxy.relay.link import Link
 from proxy.relay.replica_sources import ReplicaSources
@@ -22,6 +25,7 @@ from proxy.tls.results import HandshakeFailed
 _BACKLOG: Final = 1024
 _ACCEPTS_IN_A_ROW: Final = 2  # in one turn of the loop: each costs up to half a millisecond
 _ACCEPT_PAUSE_SECONDS: Final = 0.5
+_RESET: Final = struct.pack("ii", 1, 0)  # linger 0: closed with a reset, of which the kernel keeps nothing
 
 _Ends = tuple[Transport, Transport]  # a client's connection, and the one to its upstream
 
@@ -145,18 +149,35 @@ class Listener:
             except OSError as error:
                 self._pause_accepting(error)
                 return
+            host = str(address[0])
+            if (refusal := self.relay.admission.refusal(host)) is not None:
+                self._refuse(client, host, refusal)
+                continue
             upstream = self.upstream if isinstance(self.upstream, Upstream) else self.upstream(client)
             if upstream is None:
                 client.close()
                 continue
             client.setblocking(False)
-            host = str(address[0])
+            self.relay.admission.enter(host)
             self.relay.stats.connections += 1
             self.relay.stats.connections_accepted += 1
             self._empty.clear()
             task = asyncio.get_running_loop().create_task(self._connect(client, host, upstream))
             self._connecting[task] = client, host, upstream
             task.add_done_callback(self._connected)
+
+    def _refuse(self, client: socket.socket, host: str, refusal: Refusal) -> None:
+        """Close a connection at once. Its client tries again; each try costs one accept."""
+        relay = self.relay
+        relay.stats.connections_refused[refusal] += 1
+        with contextlib.suppress(OSError):
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        client.close()
+        if refusal == "too_many":
+            peer, limit = str(self.address), relay.admission.most  # one line for all clients
+        else:
+            peer, limit = host, relay.admission.most_from_address
+        relay.log.fault("connection_refused", peer, side=relay.stats.side, reason=refusal, limit=limit)
 
     def _pause_accepting(self, error: OSError) -> None:
         """Stop accepting for a while, without descriptors or memory. Clients wait in the backlog."""
@@ -204,14 +225,14 @@ class Listener:
         client, client_host, upstream = self._connecting.pop(task)
         if task.cancelled():
             client.close()
-            self._count_closed()
+            self._count_closed(client_host)
             return
         error = task.exception()
         if error is not None:
             if not isinstance(error, HandshakeFailed):  # which is reported
                 self._report_failure(error, client_host, upstream)
             client.close()
-            self._count_closed()
+            self._count_closed(client_host)
             return
         near, far = task.result()
         link = Link(
@@ -226,6 +247,7 @@ class Listener:
         )
         self.links.add(link)
         self.relay.stats.links.add(link)
+        self.relay.first_requests.expect(link)
         link.start()
         if self._draining:
             link.drain()
@@ -245,9 +267,11 @@ class Listener:
     def _closed(self, link: Link) -> None:
         self.links.discard(link)
         self.relay.stats.closed(link)
-        self._count_closed()
+        self.relay.first_requests.drop(link)
+        self._count_closed(link.client_host)
 
-    def _count_closed(self) -> None:
+    def _count_closed(self, host: str) -> None:
         self.relay.stats.connections -= 1
+        self.relay.admission.leave(host)
         if not self.links and not self._connecting:
             self._empty.set()

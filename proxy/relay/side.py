@@ -13,8 +13,10 @@ from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from protocol.response_scanner import ResponseHead, ScannedTopic
 from protocol.steps import Steps
 from proxy.log import EventLog
+from proxy.relay.admission import Admission
 from proxy.relay.buffers import BufferPool
 from proxy.relay.fetch_memory import FetchMemory
+from proxy.relay.first_requests import FirstRequests
 from proxy.relay.handshakes import Handshakes
 from proxy.relay.outcomes import RequestGate
 from proxy.relay.stats import RelayStats
@@ -79,8 +81,8 @@ class GatedLink(Holder, Protocol):
 class Side:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
 
-    `pool`, `fetch_memory`, `turns` and `tls` may be shared by both sides. `fetch_size_limit` (bytes), `connect_seconds`
-    and `new_gate`, which makes what may hold a link's other requests, count for new connections.
+    `pool`, `fetch_memory`, `turns`, `tls` and `admission` may be shared by both sides. `fetch_size_limit` (bytes),
+    `connect_seconds` and `new_gate`, which makes what may hold a link's other requests, count for new connections.
     """
 
     throttle: SideThrottle
@@ -94,11 +96,14 @@ class Side:
     turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
     new_gate: Callable[[GatedLink], RequestGate] | None = None
     tls: TlsStats = field(default_factory=TlsStats)
+    admission: Admission = field(default_factory=Admission)
     held: HeldFetches = field(init=False)
     handshakes: Handshakes = field(init=False)
+    first_requests: FirstRequests = field(init=False)
 
     def __post_init__(self) -> None:
         self.handshakes = Handshakes(self.stats.side, self.tls, self.log, self.clock)
+        self.first_requests = FirstRequests(self.clock)
         self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line)
 
     def replan_held(self) -> None:

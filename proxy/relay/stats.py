@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from proxy.relay.admission import Refusal
 from quota.settings import SideName
 
 MOST_VERSIONS: Final = 100
@@ -30,6 +31,10 @@ class OpenLink(Protocol):
     def relayed(self) -> Relayed:
         """What it has relayed so far."""
 
+    @property
+    def opaque_reason(self) -> str | None:
+        """Why its bytes are not understood any more; None while they are."""
+
 
 @dataclass(slots=True)
 class RelayStats:
@@ -39,6 +44,10 @@ class RelayStats:
     connections: int = 0
     """Clients connected now, including those that still wait for the upstream."""
     connections_accepted: int = 0
+    connections_refused: Counter[Refusal] = field(default_factory=Counter)
+    """Connections that were closed at once, as there were too many."""
+    connections_dismissed: int = 0
+    """Connections that were closed as no request came."""
     held: int = 0
     """Replica fetches that are held now."""
     fetches_held: int = 0
@@ -82,6 +91,11 @@ class RelayStats:
         """All bytes of all links so far."""
         all_of = [self.relayed_before, *(link.relayed for link in self.links)]
         return Relayed(sum(one.requests for one in all_of), sum(one.answers for one in all_of))
+
+    @property
+    def opaque(self) -> Counter[str]:
+        """How many links are open now whose bytes are not understood, by reason."""
+        return Counter(link.opaque_reason for link in self.links if link.opaque_reason is not None)
 
     def closed(self, link: OpenLink) -> None:
         """Note that a link is closed."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.main import main
-from tests.cli.commands import GOOD, STATUS, THROTTLE, Admin, config, failing
+from tests.cli.commands import GOOD, SIDE, STATUS, THROTTLE, Admin, config, failing
 from tests.proxy.page.made_up import limited
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
@@ -49,6 +49,42 @@ def test_status_has_a_table_of_limited_clients(capsys: pytest.CaptureFixture[str
     assert "\x1b" not in out
     admins[0].answers["/v1/status"] = (200, json.dumps({**told, "limits": {"clients": [{}], "more": 0}}).encode())
     assert main(["status", "--admin", admins[0].address, "--admin", admins[1].address]) == 1
+
+
+def test_status_tells_upstreams_that_are_down_and_routes_without_a_link(
+    capsys: pytest.CaptureFixture[str], admin: Admin
+) -> None:
+    """A minute without a link is told; ten seconds are those of a broker that restarts."""
+    egress = {"listen": "127.0.1.2:9092", "upstream": "10.0.0.2:9092", "peer": 2}
+    routes = [
+        {**egress, "links": 0, "no_link_for_seconds": 60.0, "upstream_up": True, "upstream_failure": None},
+        {**egress, "links": 0, "no_link_for_seconds": 10.0, "upstream_up": True, "upstream_failure": None},
+        {**egress, "links": 0, "no_link_for_seconds": 60.0, "upstream_up": False, "upstream_failure": "it is away"},
+        {"listen": ":1", "upstream": "captured", "links": 3, "no_link_for_seconds": 0.0},
+    ]
+    admin.answers["/v1/status"] = (200, json.dumps({**STATUS, "routes": routes}).encode())
+    assert main(["status", "--admin", admin.address]) == 0
+    way = "the route 127.0.1.2:9092 -> 10.0.0.2:9092, peer 2"
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"{admin.address}: no link is open on {way}, for 60 s: nothing comes this way.",
+        f"{admin.address}: it is away ({way}).",
+    ]
+
+
+def test_status_says_what_passes_unthrottled(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    passing = {"catch_up_bytes_in_ten_minutes": 133_000_000, "opaque_connections": {"tls": 2, "sasl": 1}}
+    leader = {**SIDE, "not_throttled": passing, "passthrough": {"tls": 9, "not_a_replica": 1, "fetch_version": 41}}
+    quiet = {"catch_up_bytes_in_ten_minutes": 0, "opaque_connections": {}}
+    told = {**STATUS, "topic_ids_unknown": 2, "sides": {"leader": leader, "follower": {**SIDE, "not_throttled": quiet}}}
+    admin.answers["/v1/status"] = (200, json.dumps(told).encode())
+    assert main(["status", "--admin", admin.address]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Broker")] == [
+        "Broker 1, leader side: beside the throttle 133 MB of replicas that are behind passed unthrottled in the last"
+        " ten minutes; `weir throttle show` tells what is throttled.",
+        "Broker 1, leader side: 3 open connections are not decoded, and not throttled (sasl 1, tls 2).",
+        "Broker 1, leader side: undecoded since the start, and not throttled: fetch_version 41.",
+        "Broker 1: 2 topic ids have no name that is known, so lists of topics do not throttle them.",
+    ]
 
 
 def test_status_without_limits_has_no_table_of_them(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:

@@ -198,7 +198,8 @@ def test_config_unknown_key_names_the_nearest_known_one(field: str, before: str,
 
 def test_config_unknown_key_like_no_other_names_all_known_ones() -> None:
     assert refusal(FULL + "\n[limits]\nx = 1").reason.endswith(
-        "known here: client, connect_timeout_seconds, drain_seconds, fetch_request_max_bytes, tls_handshake_seconds"
+        "known here: client, connect_timeout_seconds, drain_seconds, fetch_request_max_bytes, first_request_seconds, "
+        "max_connections, max_connections_per_address, tls_handshake_seconds"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -185,6 +186,26 @@ async def test_sidecar_address_that_is_taken_is_named_and_nothing_listens(broker
     address = sidecar.listeners[0].address
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(address.host, address.port)
+
+
+async def test_sidecar_tells_of_each_upstream_whether_it_is_there(broker: Broker) -> None:
+    """An egress upstream that is down is seen without a connection through it, and leaves /readyz as it is."""
+    config = configured(broker)
+    with socket.create_server(("127.0.0.1", 0)) as down:
+        address = Address(*down.getsockname())
+    egress = msgspec.structs.replace(config.egress[0], upstream=address)
+    async with running(msgspec.structs.replace(config, egress=(egress,))) as weir:
+        await weir.sidecar.look_at_upstreams()
+        assert await weir.metric("weir_ready") == 1
+        assert await weir.metric('weir_upstream_up{side="leader"') == 1
+        assert await weir.metric(f'weir_upstream_up{{peer="2",side="follower",upstream="{address}"}}') == 0
+        assert (await weir.call("GET", "/readyz"))[0] == 200
+        _, status = await weir.call("GET", "/v1/status")
+        assert [(route["links"], route["upstream_up"]) for route in status["routes"]] == [(0, True), (0, False)]
+        assert broker.server is not None
+        broker.server.close()
+        weir.sidecar._probe._probed_at = float("-inf")
+        assert await weir.metric("weir_ready") == 0
 
 
 async def test_sidecar_readyz_follows_the_ingress_upstream(broker: Broker) -> None:

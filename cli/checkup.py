@@ -1,0 +1,60 @@
+"""What `weir check --live` and `weir doctor` found, as lines or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.errors import DONE, FAILED, WRONG_USAGE, CommandError
+from cli.sidecars import ask, reachable
+
+if TYPE_CHECKING:
+    from proxy.checkup.findings import Finding
+    from proxy.checkup.listening import Running
+    from proxy.checkup.routes import World
+    from proxy.config.tables import Config
+
+HostsOption = Annotated[
+    Path | None,
+    typer.Option("--hosts-file", metavar="FILE", help="The broker's own hosts file (its jdk.net.hosts.file)."),
+]
+
+
+def look_around(config: Config, hosts_file: Path | None) -> World:
+    """Look at all upstreams; CommandError where the hosts file cannot be read."""
+    from proxy.checkup.live import live_world
+
+    try:
+        return live_world(config, hosts_file)
+    except OSError as error:
+        raise CommandError(
+            f"--hosts-file {hosts_file}: cannot be read: {error.strerror or error}.", WRONG_USAGE
+        ) from error
+
+
+def running_sidecar(config: Config) -> Running | None:
+    """Return the sidecar that answers at the configuration's admin address; None where none does."""
+    from proxy.checkup.listening import Running
+
+    admin = reachable(config.admin.listen)
+    if ask(admin, "GET", "/healthz").value != {"status": "ok"}:
+        return None
+    status = ask(admin, "GET", "/v1/status").value
+    try:
+        return Running(int(status["broker_id"]), frozenset(str(route["listen"]) for route in status["routes"]))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return Running()
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Print a line for each finding."""
+    for finding in findings:
+        print(f"{finding.level:<4}  {finding.about}: {finding.sentence}{'' if finding.sentence.endswith('?') else '.'}")
+
+
+def exit_status(findings: Sequence[Finding]) -> int:
+    """Return 1 where something failed; warnings are no failure."""
+    return FAILED if any(finding.level == "fail" for finding in findings) else DONE

@@ -1,0 +1,58 @@
+"""Compares a configuration with the cluster and the machine as they are now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.checkup.findings import Finding
+from proxy.checkup.listening import Running, listening_findings
+from proxy.checkup.look import Seen, look
+from proxy.checkup.names import resolver
+from proxy.checkup.routes import World, route_findings
+from proxy.config.address import Address
+from proxy.config.cluster_access import connection_options
+from proxy.config.route_checks import addresses_of
+from proxy.config.route_keys import RouteKeys
+from proxy.config.tables import Config
+from proxy.tls.ends import TlsClient
+
+_AT_ONCE: Final = 16
+
+
+def live_world(config: Config, hosts_file: Path | None = None) -> World:
+    """Look at all upstreams and servers. `hosts_file` is that of the broker's `jdk.net.hosts.file`.
+
+    Raises OSError where that file cannot be read. It blocks, for some 15 s at most where something hangs.
+    """
+    broker_resolves = resolver(hosts_file)
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it logs of a failed connection is told here
+    return World(asyncio.run(_look_at_all(config)), addresses_of, broker_resolves)
+
+
+def live_findings(config: Config, world: World, running: Running | None) -> list[Finding]:
+    """Return what `weir check --live` shows, the listeners' addresses first."""
+    return [*listening_findings(config, running), *route_findings(config, world)]
+
+
+async def _look_at_all(config: Config) -> Mapping[Address, Seen]:
+    keys = RouteKeys(config)
+    access: Mapping[str, Any] = {} if config.cluster is None else connection_options(config.cluster)
+    wanted: dict[Address, TlsClient | None] = {}
+    for ingress, (_, client) in zip(config.ingress, keys.ingress, strict=True):
+        wanted.setdefault(ingress.upstream, client)
+    for egress, (_, client) in zip(config.egress, keys.egress, strict=True):
+        wanted.setdefault(egress.upstream, client)
+    for server in config.cluster.bootstrap_servers if config.cluster is not None else ():
+        wanted.setdefault(server, None)
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def seen(address: Address, tls: TlsClient | None) -> Seen:
+        async with limit:
+            return await look(address, tls, access, tuple(config.throttle.topics))
+
+    found = await asyncio.gather(*(seen(address, tls) for address, tls in wanted.items()))
+    return dict(zip(wanted, found, strict=True))

@@ -1,0 +1,69 @@
+"""Closes connections that never send a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+FIRST_REQUEST_SECONDS: Final = 600.0
+"""As Kafka's connections.max.idle.ms."""
+
+_SWEEP_SECONDS: Final = 1.0
+
+
+class Newcomer(Protocol):
+    """A link that may not have sent a request yet."""
+
+    @property
+    def has_sent_request(self) -> bool:
+        """Whether its client has sent as much as a request has at least."""
+
+    def dismiss(self) -> None:
+        """Close because no request came."""
+
+
+class FirstRequests:
+    """The links whose first request is due, the oldest first. `clock` gives monotonic seconds.
+
+    Each has `seconds`. One timer serves all: with thousands of links one for each would cost more than the links.
+    """
+
+    def __init__(self, clock: Callable[[], float], seconds: float = FIRST_REQUEST_SECONDS) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._since: dict[Newcomer, float] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def expect(self, link: Newcomer) -> None:
+        """Await a link's first request from now on."""
+        self._since[link] = self._clock()
+        self._watch()
+
+    def drop(self, link: Newcomer) -> None:
+        """Forget a link, which is closed."""
+        self._since.pop(link, None)
+
+    def expire(self) -> None:
+        """Close the links whose time is over."""
+        before = self._clock() - self.seconds
+        due = []
+        for link, since in self._since.items():
+            if since > before:
+                break
+            due.append(link)
+        for link in due:
+            del self._since[link]
+            if not link.has_sent_request:
+                link.dismiss()
+
+    def _watch(self) -> None:
+        if self._sweep is None and self._since:
+            oldest = next(iter(self._since.values()))
+            delay = max(_SWEEP_SECONDS, oldest + self.seconds - self._clock())
+            self._sweep = asyncio.get_running_loop().call_later(delay, self._expire_and_watch)
+
+    def _expire_and_watch(self) -> None:
+        self._sweep = None
+        self.expire()
+        self._watch()

@@ -1,0 +1,99 @@
+"""`weir check --live` as a command: its lines, its JSON and its exit status."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from tests.cli.commands import failing
+
+NOTHING_RUNS = """
+broker_id = 1
+[[ingress]]
+listen = "127.0.0.1:{port}"
+upstream = "127.0.0.1:1"
+[admin]
+listen = "127.0.0.1:0"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """A configuration whose upstream is down, and whose addresses are free."""
+    path = tmp_path / "weir.toml"
+    path.write_text(NOTHING_RUNS.format(port=0))
+    return str(path)
+
+
+def test_check_live_upstream_that_is_down_is_a_line_and_status_1(capsys: pytest.CaptureFixture[str], file: str) -> None:
+    assert main(["check", "--live", file]) == 1
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "ok    ingress[0].listen: 127.0.0.1:0 is free.",
+        "ok    admin.listen: 127.0.0.1:0 is free.",
+        "fail  ingress[0].upstream: nothing listens on 127.0.0.1:1: correct the port, or start the broker if it does"
+        " not run.",
+    ]
+
+
+def test_check_live_json_has_the_findings(capsys: pytest.CaptureFixture[str], file: str) -> None:
+    assert main(["check", "--live", "--config", file, "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert (said["valid"], [one["level"] for one in said["live"]]) == (True, ["ok", "ok", "fail"])
+
+
+def test_check_without_live_asks_nobody(capsys: pytest.CaptureFixture[str], file: str) -> None:
+    assert main(["check", file]) == 0
+    assert "fail" not in capsys.readouterr().out
+
+
+def test_check_live_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        path = tmp_path / "weir.toml"
+        path.write_text(NOTHING_RUNS.format(port=taken.getsockname()[1]))
+        assert main(["check", "--live", str(path)]) == 1
+    assert "is taken by another process (ss -ltnp shows which)" in capsys.readouterr().out
+
+
+def test_doctor_without_a_file_looks_at_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["file"] is None
+    assert {"weir", "capture", "listeners", "tls", "user", "descriptors", "clock"} <= {
+        one["about"] for one in said["found"]
+    }
+
+
+def test_doctor_with_a_file_looks_at_what_it_leads_to(capsys: pytest.CaptureFixture[str], file: str) -> None:
+    assert main(["doctor", file]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert all(line[:6] in ("ok    ", "warn  ", "fail  ") for line in out)
+    assert [line for line in out if line.startswith("fail")] == [
+        "fail  ingress[0].upstream: nothing listens on 127.0.0.1:1: correct the port, or start the broker if it does"
+        " not run."
+    ]
+
+
+def test_doctor_file_with_a_loop_is_a_sentence_and_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "weir.toml"
+    path.write_text(NOTHING_RUNS.format(port=1))
+    status, error = failing(capsys, "doctor", str(path))
+    assert (status, "connections would loop" in error) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["check"], "give the file to check."),
+        (["check", "{file}", "--config", "{file}"], "give one file, with or without --config."),
+        (["check", "--live", "{file}", "--hosts-file", "/none"], "--hosts-file /none: cannot be read: No such file"),
+    ],
+)
+def test_check_wrong_usage_is_a_sentence_and_status_2(
+    capsys: pytest.CaptureFixture[str], file: str, arguments: list[str], said: str
+) -> None:
+    status, error = failing(capsys, *(argument.format(file=file) for argument in arguments))
+    assert (status, error.startswith(said)) == (2, True)
