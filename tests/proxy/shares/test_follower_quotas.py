@@ -95,7 +95,7 @@ def test_what_waits_wants_all_of_the_rate_and_what_passes_a_little_more_than_it_
         quota.record(25)
         kept.clock.move(0.25)
         kept.quotas.demand(NAME, 300)
-    assert kept.quotas.demand(NAME, 300) == pytest.approx(110)
+    assert kept.quotas.demand(NAME, 300) == pytest.approx(106)
 
 
 def test_followers_are_learnt_and_not_forgotten() -> None:
