@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
+import time
 import tomllib
 from pathlib import Path
 
@@ -83,6 +86,55 @@ def test_image_runs(images: dict[str, str], target: str) -> None:
         assert (found.returncode == 0) is (target == "capture"), found.stderr
     finally:
         buildah("rm", container)
+
+
+@pytest.mark.slow
+def test_image_relays(images: dict[str, str], tmp_path: Path) -> None:
+    """A request to a sidecar in a container arrives where the broker would be."""
+    container = buildah("from", images["sidecar"]).stdout.strip()
+    request = bytes.fromhex("0000000a 0012 0000 00000007 ffff")  # ApiVersions, version 0, of a client without a name
+    with socket.create_server(("127.0.0.1", 0)) as broker, socket.create_server(("127.0.0.1", 0)) as free:
+        broker.settimeout(30)
+        port = free.getsockname()[1]
+        free.close()
+        (tmp_path / "weir.toml").write_text(
+            f'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:{port}"\n'
+            f'upstream = "127.0.0.1:{broker.getsockname()[1]}"\n[admin]\nlisten = "127.0.0.1:0"\n'
+        )
+        tmp_path.chmod(0o755)
+        options = ["--isolation", "chroot", "--volume", f"{tmp_path}:/etc/weir:ro", container]
+        command = ["buildah", "run", *options, "--", "weir", "run", "--config", "/etc/weir/weir.toml"]
+        running = subprocess.Popen(command, start_new_session=True)
+        try:
+            with connected(port) as client:
+                client.sendall(request)
+                assert passed(broker, request)
+        finally:
+            os.killpg(running.pid, signal.SIGTERM)
+            running.wait(30)
+            buildah("rm", container)
+
+
+def connected(port: int) -> socket.socket:
+    """Connect to the sidecar as soon as it listens."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), timeout=30)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def passed(broker: socket.socket, request: bytes) -> bool:
+    """Whether one of the sidecar's connections brings the request; others ask whether the broker is up."""
+    while True:
+        connection, _ = broker.accept()
+        with connection:
+            connection.settimeout(30)
+            if connection.recv(len(request)) == request:
+                return True
 
 
 def buildah(*arguments: str) -> subprocess.CompletedProcess[str]:
