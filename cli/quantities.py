@@ -10,7 +10,9 @@ from decimal import Decimal
 from cli.rates import parse_rate
 from planning.units import show_rate
 
-_BITS = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<prefix>(?:[kmgt]i?)?)b(?:its?)?(?:/s|ps)?", re.IGNORECASE)
+_BITS = re.compile(
+    r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<prefix>(?:[kmgt]i?)?)b(?:its?)?(?P<of_time>/s|ps)?", re.IGNORECASE
+)
 _BITS_IN_A_BYTE = 8
 
 _DURATION = re.compile(
@@ -19,6 +21,10 @@ _DURATION = re.compile(
 )
 _UNIT_SECONDS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _LONGEST_SECONDS = 100 * 366 * 86_400
+
+
+class _Unclear(ValueError):
+    """A rate that is bits to some and bytes to others."""
 
 
 def parse_size(text: str) -> int:
@@ -34,13 +40,17 @@ def parse_size(text: str) -> int:
 def parse_network(text: str) -> int:
     """Return the bytes/s of `1Gb/s`, `10Gbit` or `1Gbps`, which are bits, or of `125MB/s`; else ValueError.
 
-    Networks are sold in bits, so only here a small b is a bit.
+    Networks are sold in bits, so only here a small b is a bit, and only with "it", "/s" or "ps": `10Mb` is refused.
     """
     match = _BITS.fullmatch(text.strip())
     try:
         if match is None or _is_in_bytes(text):
             return parse_rate(text)
+        if match["of_time"] is None and "it" not in text.casefold():
+            raise _Unclear
         return parse_rate(f"{Decimal(match['number']) / _BITS_IN_A_BYTE:f}{match['prefix']}B")
+    except _Unclear:
+        raise ValueError(f"{text!r} may be bits or bytes: give 10Mbit or 10Mb/s (bits), or 10MB/s (bytes)") from None
     except ValueError:
         raise ValueError(f"{text!r} is not a network's rate: give it as in 1Gb/s (bits) or 125MB/s (bytes)") from None
 

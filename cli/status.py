@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import fleet_status
+from cli import fleet_status, not_throttled
 from cli.errors import CommandError
 from cli.fleet import DEFAULT_PORT, BootstrapOption, DnsOption, PortOption, Where, ask_sidecars, cluster_of, sidecars
 from cli.limited_status import limited_rows, print_limited
@@ -91,6 +91,8 @@ def _sidecars_status(where: Where, json_wanted: bool, watch: bool) -> int:
         print(f"{address} is not ready: {reason}.")
     for address, sentence in routes:
         print(f"{address}: {sentence}.")
+    for sentence in not_throttled.sentences(replies):
+        print(sentence)
     return finish(replies)
 
 
@@ -117,7 +119,8 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
     print_limited(replies, limited)
     for address, sentence in routes:
         print(f"{address}: {sentence}.")
-    for sentence in (*fleet_status.held_up(replies), *fleet_status.sentences(state, stuck, why_not_stale)):
+    passing, of_cluster = not_throttled.sentences(replies), fleet_status.sentences(state, stuck, why_not_stale)
+    for sentence in (*fleet_status.held_up(replies), *passing, *of_cluster):
         print(sentence)
     return finish(replies)
 

@@ -105,7 +105,10 @@ def set_throttle(
         ),
     ] = None,
     for_: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="How long it holds, as in 2h or 90min; else for ever.")
+        str | None,
+        typer.Option(
+            "--for", metavar="TIME", help="How long it holds, as in 2h or 90min; else until a restart or reload."
+        ),
     ] = None,
     reason: Annotated[str | None, typer.Option("--reason", help="Why; shown beside it. Needs --for.")] = None,
     owner: Annotated[str | None, typer.Option("--owner", help="Who; by default the user of this shell.")] = None,
@@ -117,7 +120,10 @@ def set_throttle(
     admin_port: PortOption = DEFAULT_PORT,
     json_wanted: JsonOption = False,
 ) -> int:
-    """Change what is named and leave the rest of the throttle as it is."""
+    """Change what is named, and leave the rest as it is. Without --bootstrap-server that is one sidecar's throttle.
+
+    It lasts until that sidecar restarts or loads its file again: put into the file what is to stay.
+    """
     change: dict[str, Any] = {}
     if leader_rate is not None:
         change[LEADER_RATE] = _rate("--leader-rate", leader_rate)

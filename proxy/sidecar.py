@@ -49,6 +49,7 @@ from proxy.relay.stats import RelayStats
 from proxy.shares.exchange import Exchange
 from proxy.shares.follower_quotas import FollowerQuotas
 from proxy.shares.metrics import share_families
+from proxy.throttle.by_hand import is_set_by_hand
 from proxy.throttle.table import LayeredThrottle
 from proxy.tls.live_keys import KeyWatch
 from proxy.tls.stats import TlsStats
@@ -295,7 +296,8 @@ class Sidecar:
         polled = poll_families(self.polls, self._clock())
         limited, shares = limit_families(self.limits), share_families(self.exchange)
         secured = tls_families(self._tls, self._key_watch.seconds_left()) if self._key_watch.all_keys else ()
-        own = chain(families(self.sides, self.process), self._upstreams.families())
+        sides = families(self.sides, self.process, by_partition=self.config.admin.partition_series)
+        own = chain(sides, self._upstreams.families())
         async for part in render(chain(own, limited, polled, shares, secured), accept):
             yield part
 
@@ -342,6 +344,7 @@ class Sidecar:
         for side in self.sides:
             followers = self._follower_quotas.followers
             side.throttle.configure(throttle_settings(self.config, table, side.throttle.side, followers))
+            side.note_set_by_hand(is_set_by_hand(self.throttle.effective, side.throttle.side))
         self._facts.replan_held()
         self._tell_capture()
         self._cluster.throttle_changed()

@@ -25,6 +25,8 @@ class ThrottleStats:
     """By topic and partition. A topic that no replica has fetched for long is dropped; NO_TOPIC has those beyond
     MOST_TOPICS."""
     cut_bytes: int = 0
+    catch_up_beside_throttle: int = 0
+    """Bytes of replicas behind that no quota may hold back, while some quota may hold back others."""
     partitions_left_out: int = 0
     offset_probes: int = 0
     full_fetches_received: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from math import inf
 from zlib import crc32
@@ -79,6 +80,25 @@ class Throttle(SideState):
             for replica in islice(link.partitions.queue, MOST_WAITING)
             if replica.topic.name is not None
         }
+
+    def held_to_a_rate(self) -> Iterator[tuple[bytes, int, int]]:
+        """Yield each replica that is behind and that a quota may hold back: topic, partition and broker.
+
+        The topic is as in the rows of `lag`. A follower that has not fetched for `replica.lag.time.max.ms` is not slow
+        because of a quota. Fetches may go on between two replicas.
+        """
+        if not self.is_throttling:
+            return
+        before = self.clock() - self.lag.replica_lag_time_max
+        told: set[tuple[bytes, int, int]] = set()  # a follower that came back has two connections for a moment
+        for link in list(self.links):
+            if link.partitions.asker.at < before or self.brokers.is_refused(link.replica_id):
+                continue
+            for topic in list(link.partitions.topics.values()):
+                for partition in list(topic.behind):
+                    if (row := (topic.lag.topic, partition, link.replica_id)) not in told:
+                        told.add(row)
+                        yield row
 
     @property
     def open_sessions(self) -> int:

@@ -33,6 +33,7 @@ class Sample(NamedTuple):
 
     `found_messages` of the lag came with partitions that were seen for the first time.
     `quotas`: for each by its name what has passed of it, and what it allows (bytes/s; None: it limits nothing).
+    `catch_up_bytes`: of replicas behind that no quota covers, beside a throttle.
     """
 
     at: float
@@ -41,6 +42,7 @@ class Sample(NamedTuple):
     lag_messages: int
     found_messages: int
     quotas: dict[str, tuple[int, int | None]]
+    catch_up_bytes: int
 
 
 class Trend(NamedTuple):
@@ -49,11 +51,13 @@ class Trend(NamedTuple):
     - `falls_per_second`: messages per second; negative where the lag grows, None while too little is known.
     - `stands_still`: it was behind for the whole minute, and is not less behind now.
     - `none_for_seconds`: for how long nothing has been behind, from the start of the sidecar on.
+    - `catch_up_bytes`: what passed in the last ten minutes of replicas behind that no quota covers, beside a throttle.
     """
 
     falls_per_second: float | None
     stands_still: bool
     none_for_seconds: float
+    catch_up_bytes: int = 0
 
 
 class SideHistory:
@@ -77,24 +81,26 @@ class SideHistory:
         if lag:
             self._behind_at = now
         quotas = {quota.name: (quota.passed_bytes, quota.rate) for quota in self._source.throttle.quotas}
-        self.samples.append(Sample(now, throttled, other, lag, tracker.found_messages, quotas))
+        catch_up = self._source.throttle.stats.catch_up_beside_throttle
+        self.samples.append(Sample(now, throttled, other, lag, tracker.found_messages, quotas, catch_up))
 
     def trend(self, now: float) -> Trend:
         """Return how the lag went until `now`."""
         tracker = self._source.throttle.lag
         lag = tracker.sum_messages()
         none_for = 0.0 if lag else now - self._behind_at
+        catch_up = self.samples[-1].catch_up_bytes - self.samples[0].catch_up_bytes if self.samples else 0
         recent = [sample for sample in self.samples if sample.at >= now - TREND_SECONDS]
         begins = [number for number, sample in enumerate(recent, start=1) if not sample.lag_messages]
         behind = recent[begins[-1] :] if begins else recent  # since it was last caught up
         seconds = now - behind[0].at if behind else 0.0
         if seconds < _SHORTEST_TREND_SECONDS:
-            return Trend(None, False, none_for)
+            return Trend(None, False, none_for, catch_up)
         # Below Fetch v7 a throttled partition's lag is known from its first grant on only: to know it is no growth.
         found = tracker.found_messages - behind[0].found_messages
         fell = behind[0].lag_messages + found - lag
         is_whole = not begins and seconds > TREND_SECONDS - 2 * SAMPLE_SECONDS
-        return Trend(fell / seconds, bool(lag) and is_whole and fell <= 0, none_for)
+        return Trend(fell / seconds, bool(lag) and is_whole and fell <= 0, none_for, catch_up)
 
     def as_plain(self, after: float) -> dict[str, Any]:
         """Return the samples taken later than `after`, column by column; rates are since the sample before."""

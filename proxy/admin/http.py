@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -144,10 +145,11 @@ class AdminServer:
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         accept = request.headers.get("Accept", "")
         response = web.StreamResponse(headers={"Content-Type": content_type(accept)})
-        await response.prepare(request)
-        async for part in self._administered.metrics(accept):
-            await response.write(part)
-        await response.write_eof()
+        with suppress(ConnectionError):  # whoever goes away in the middle of it does not want the rest
+            await response.prepare(request)
+            async for part in self._administered.metrics(accept):
+                await response.write(part)
+            await response.write_eof()
         return response
 
     async def _status(self, request: web.Request) -> web.Response:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from proxy.admin.exposition import Family
+from proxy.admin.partition_metrics import partition_families
 from proxy.export.stats import ExportStats
 from proxy.relay.admission import KNOWN_REFUSALS
 from proxy.relay.stats import OTHER_PEERS, RelayStats
@@ -21,6 +22,7 @@ KNOWN_PASSTHROUGH = (
     "not_a_replica",
     *("tls", "sasl", "not_kafka", "throttle_error"),
 )
+KNOWN_OPAQUE = ("tls", "sasl", "not_kafka")
 KNOWN_PROTOCOL_ERRORS = (
     *("invalid_frame_size", "frame_too_large", "malformed_frame"),
     *("unexpected_response", "correlation_mismatch", "fetch_memory", "fetch_stalled", "tls"),
@@ -34,6 +36,15 @@ class SideSource:
 
     throttle: Throttle
     relay: RelayStats
+    by_hand_since: float | None = None
+    """Since when a throttle that is neither the file's nor leased has been in force (clock seconds); None: none is."""
+
+    def note_set_by_hand(self, is_set: bool) -> None:
+        """Note whether a part of the throttle, if it throttles anything, is neither the file's nor leased."""
+        if not is_set or self.throttle.in_force_since is None:
+            self.by_hand_since = None
+        elif self.by_hand_since is None:
+            self.by_hand_since = self.throttle.clock()
 
 
 @dataclass(slots=True)
@@ -50,10 +61,11 @@ class ProcessStats:
     export: ExportStats = field(default_factory=ExportStats)
 
 
-def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Family]:
-    """Yield every metric family of the sidecar."""
+def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition: bool = True) -> Iterator[Family]:
+    """Yield every metric family of the sidecar; those with a series for each partition only where they are wanted."""
     yield from _rate_families(sides)
-    yield from _partition_families(sides)
+    if by_partition:
+        yield from partition_families(side.throttle for side in sides)
     yield from _relay_families(sides)
     yield Family("weir_build_info", "gauge", "The running version.", ("version",), [((process.version,), 1)])
     yield Family("weir_ready", "gauge", "Whether GET /readyz is answered with 200.", (), [((), int(process.is_ready))])
@@ -93,8 +105,7 @@ def families(sides: Sequence[SideSource], process: ProcessStats) -> Iterator[Fam
 
 
 def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
-    def in_force(side: SideSource) -> float:
-        since = side.throttle.in_force_since
+    def lasted(side: SideSource, since: float | None) -> float:
         return 0 if since is None else round(side.throttle.clock() - since, 3)
 
     quotas = [
@@ -141,7 +152,14 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "gauge",
         "How long replicas have been throttled without a break since the start; 0 when none is.",
         sides,
-        in_force,
+        lambda side: lasted(side, side.throttle.in_force_since),
+    )
+    yield _by_side(
+        "weir_throttle_set_by_hand_seconds",
+        "gauge",
+        "How long a throttle that is neither the file's nor leased has been in force; 0 when none is.",
+        sides,
+        lambda side: lasted(side, side.by_hand_since),
     )
     yield Family(
         "weir_replication_bytes",
@@ -153,6 +171,13 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
             for side in sides
             for (peer, throttled), size in list(side.throttle.stats.replication_bytes.items())
         ),
+    )
+    yield _by_side(
+        "weir_catch_up_beside_throttle_bytes",
+        "counter",
+        "Record bytes of replicas behind that no quota covers, while a quota is in force on this side.",
+        sides,
+        lambda side: side.throttle.stats.catch_up_beside_throttle,
     )
     yield _by_side(
         "weir_cut_bytes",
@@ -240,32 +265,6 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
     )
 
 
-def _partition_families(sides: Sequence[SideSource]) -> Iterator[Family]:
-    yield Family(
-        "weir_partition_bytes",
-        "counter",
-        "Record bytes of replica fetches, by partition.",
-        ("side", "topic", "partition"),
-        (
-            ((side.throttle.side, _text(topic), str(partition)), sizes[partition])
-            for side in sides
-            for topic, sizes in list(side.throttle.stats.partition_bytes.items())
-            for partition in list(sizes)  # only the keys: 20,000 new pairs would take 3 ms
-        ),
-    )
-    yield Family(
-        "weir_replica_lag_seconds",
-        "gauge",
-        "Since when a replica has not caught up with the high watermark (KIP-16).",
-        ("side", "topic", "partition", "replica"),
-        (
-            ((side.throttle.side, _text(row.topic), str(row.partition), str(row.replica)), round(row.lag_seconds, 3))
-            for side in sides
-            for row in side.throttle.lag.rows()
-        ),
-    )
-
-
 def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
     yield _by_side("weir_connections", "gauge", "Connections open now.", sides, lambda side: side.relay.connections)
     yield _by_side(
@@ -321,10 +320,23 @@ def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         sides,
         lambda relay: relay.fetch_requests,
     )
-    passed: Counter[str] = Counter()
-    for side in sides:
-        passed.update(side.relay.passthrough)
-    yield _counted("weir_passthrough", "What passed undecoded, by reason.", "reason", passed, KNOWN_PASSTHROUGH)
+    yield _by_side_and(
+        "weir_passthrough",
+        "What passed undecoded, by reason.",
+        "reason",
+        sides,
+        lambda relay: relay.passthrough,
+        KNOWN_PASSTHROUGH,
+    )
+    yield _by_side_and(
+        "weir_opaque_connections",
+        "Connections open now whose bytes are not understood, and not throttled, by reason.",
+        "reason",
+        sides,
+        lambda relay: relay.opaque,
+        KNOWN_OPAQUE,
+        kind="gauge",
+    )
     yield _by_side_and(
         "weir_protocol_errors",
         "Connections closed because of a peer's bytes.",
@@ -371,12 +383,13 @@ def _by_side_and(
     sides: Sequence[SideSource],
     counts: Callable[[RelayStats], Mapping[Any, int]],
     known: Iterable[str] = (),
+    kind: Literal["counter", "gauge"] = "counter",
 ) -> Family:
     samples = []
     for side in sides:
         shown = dict.fromkeys(known, 0) | {str(key): count for key, count in counts(side.relay).items()}
         samples += [((side.throttle.side, key), count) for key, count in shown.items()]
-    return Family(name, "counter", documentation, ("side", label), samples)
+    return Family(name, kind, documentation, ("side", label), samples)
 
 
 def _counted(name: str, documentation: str, label: str, counts: Mapping[str, int], known: Iterable[str] = ()) -> Family:
@@ -386,7 +399,3 @@ def _counted(name: str, documentation: str, label: str, counts: Mapping[str, int
 
 def _peer(peer: int) -> str:
     return "other" if peer == OTHER_PEERS else str(peer)
-
-
-def _text(topic: bytes) -> str:
-    return topic.decode("utf-8", "replace")

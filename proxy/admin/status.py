@@ -60,6 +60,10 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
         "fetches_answered": relay.fetches_answered,
         "fetch_requests": {str(version): count for version, count in sorted(relay.fetch_requests.items())},
         "passthrough": dict(relay.passthrough),
+        "not_throttled": {
+            "catch_up_bytes_in_ten_minutes": trend.catch_up_bytes,
+            "opaque_connections": dict(relay.opaque),
+        },
         "protocol_errors": dict(relay.protocol_errors),
         "partitions_left_out": stats.partitions_left_out,
         "offset_probes": stats.offset_probes,

@@ -137,6 +137,7 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
     - `without_tokens`: whether they may be left out although others than this machine reach `listen`.
     - `names`: host names, beside localhost, by which a server on loopback is asked.
     - `tls`: with it, certificates open what tokens open.
+    - `partition_series`: whether the metrics have series for each partition.
     """
 
     listen: Address = DEFAULT_ADMIN
@@ -146,6 +147,7 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
     without_tokens: bool = False
     names: tuple[str, ...] = ()
     tls: AdminTlsTable | None = None
+    partition_series: bool = True
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):

@@ -174,6 +174,11 @@ class Link:
         self._linger = None
 
     @property
+    def opaque_reason(self) -> str | None:
+        """Why its bytes are not understood any more; None while they are."""
+        return self._reports.opaque_reason
+
+    @property
     def relayed(self) -> Relayed:
         """The bytes that both peers have sent so far."""
         return Relayed(self._to_upstream.moved, self._to_client.moved)

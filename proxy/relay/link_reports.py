@@ -14,13 +14,15 @@ from proxy.relay.stats import RelayStats
 class LinkReports:
     """Reports about one link; `client` and `upstream` are the names of its ends in the log."""
 
-    __slots__ = ("_client", "_log", "_stats", "_upstream")
+    __slots__ = ("_client", "_log", "_stats", "_upstream", "opaque_reason")
 
     def __init__(self, stats: RelayStats, log: EventLog, client: str, upstream: str) -> None:
         self._stats = stats
         self._log = log
         self._client = client
         self._upstream = upstream
+        self.opaque_reason: str | None = None
+        """Why the connection's bytes are not understood any more; None while they are."""
 
     def evicted(self, why: Why, kept_bytes: int) -> None:
         """Report that the link is closed because of what it keeps."""
@@ -65,5 +67,6 @@ class LinkReports:
 
     def opaque(self, event: BecameOpaque) -> None:
         """Report that the connection's bytes are not understood from now on."""
+        self.opaque_reason = event.reason
         self._stats.passthrough[event.reason] += 1
         self._log.fault("opaque_connection", self._client, side=self._stats.side, reason=event.reason)

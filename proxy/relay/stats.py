@@ -31,6 +31,10 @@ class OpenLink(Protocol):
     def relayed(self) -> Relayed:
         """What it has relayed so far."""
 
+    @property
+    def opaque_reason(self) -> str | None:
+        """Why its bytes are not understood any more; None while they are."""
+
 
 @dataclass(slots=True)
 class RelayStats:
@@ -87,6 +91,11 @@ class RelayStats:
         """All bytes of all links so far."""
         all_of = [self.relayed_before, *(link.relayed for link in self.links)]
         return Relayed(sum(one.requests for one in all_of), sum(one.answers for one in all_of))
+
+    @property
+    def opaque(self) -> Counter[str]:
+        """How many links are open now whose bytes are not understood, by reason."""
+        return Counter(link.opaque_reason for link in self.links if link.opaque_reason is not None)
 
     def closed(self, link: OpenLink) -> None:
         """Note that a link is closed."""

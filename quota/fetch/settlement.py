@@ -66,6 +66,7 @@ class Settlement:
         self._number = number
         self._now = state.side.clock()
         self._only = state.side.only_quota
+        self._is_throttling = state.side.is_throttling
         self._granted = frozenset(fetch.granted)
         self._barren = set(fetch.granted)
         self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
@@ -124,6 +125,8 @@ class Settlement:
                 self._tally_by_ledger(arrival)
             if not is_throttled:
                 self._unthrottled += seen.size
+                if self._is_throttling and replica is not None and replica.is_known_behind:
+                    self._state.side.stats.catch_up_beside_throttle += seen.size
                 continue
             self._throttled += seen.size
             if waited:

@@ -135,6 +135,11 @@ class ReplicaPartition:
         """Whether the fetch offset has reached the high watermark last reported."""
         return UNKNOWN_OFFSET < self.high_watermark <= self.fetch_offset
 
+    @property
+    def is_known_behind(self) -> bool:
+        """Whether the fetch offset is below the high watermark last reported."""
+        return self.fetch_offset < self.high_watermark
+
     def is_in_sync(self, now: float) -> bool:
         """Whether it has caught up, or had before it went back (see `go_back`)."""
         return self.has_caught_up or now < self.in_sync_until

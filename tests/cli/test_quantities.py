@@ -53,6 +53,12 @@ def test_network_typed_with_a_small_b_is_bits(text: str, rate: int) -> None:
     assert parse_network(text) == rate
 
 
+@pytest.mark.parametrize("text", ["10Mb", "10mb", "1 Gib"])
+def test_network_that_may_be_bits_or_bytes_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="may be bits or bytes"):
+        parse_network(text)
+
+
 @pytest.mark.parametrize("text", ["", "fast", "1b/s", "-1Gb/s", "1Gb/h"])
 def test_network_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a network's rate"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.main import main
-from tests.cli.commands import GOOD, STATUS, THROTTLE, Admin, config, failing
+from tests.cli.commands import GOOD, SIDE, STATUS, THROTTLE, Admin, config, failing
 from tests.proxy.page.made_up import limited
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
@@ -68,6 +68,22 @@ def test_status_tells_upstreams_that_are_down_and_routes_without_a_link(
     assert capsys.readouterr().out.splitlines()[-2:] == [
         f"{admin.address}: no link is open on {way}, for 60 s: nothing comes this way.",
         f"{admin.address}: it is away ({way}).",
+    ]
+
+
+def test_status_says_what_passes_unthrottled(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    passing = {"catch_up_bytes_in_ten_minutes": 133_000_000, "opaque_connections": {"tls": 2, "sasl": 1}}
+    leader = {**SIDE, "not_throttled": passing, "passthrough": {"tls": 9, "not_a_replica": 1, "fetch_version": 41}}
+    quiet = {"catch_up_bytes_in_ten_minutes": 0, "opaque_connections": {}}
+    told = {**STATUS, "topic_ids_unknown": 2, "sides": {"leader": leader, "follower": {**SIDE, "not_throttled": quiet}}}
+    admin.answers["/v1/status"] = (200, json.dumps(told).encode())
+    assert main(["status", "--admin", admin.address]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Broker")] == [
+        "Broker 1, leader side: beside the throttle 133 MB of replicas that are behind passed unthrottled in the last"
+        " ten minutes; `weir throttle show` tells what is throttled.",
+        "Broker 1, leader side: 3 open connections are not decoded, and not throttled (sasl 1, tls 2).",
+        "Broker 1, leader side: undecoded since the start, and not throttled: fetch_version 41.",
+        "Broker 1: 2 topic ids have no name that is known, so lists of topics do not throttle them.",
     ]
 
 

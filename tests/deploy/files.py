@@ -15,7 +15,8 @@ CONFIGURATION = DEPLOY / "prometheus" / "prometheus.yml"
 RECORDING = DEPLOY / "prometheus" / "weir-recording.yml"
 ALERTS = DEPLOY / "prometheus" / "weir-alerts.yml"
 DASHBOARD = DEPLOY / "grafana" / "weir.json"
-RULE_TESTS = Path(__file__).with_name("rules_test.yml")
+RUNBOOK = DEPLOY.parent / "docs" / "operations.md"
+RULE_TESTS = tuple(Path(__file__).with_name(name) for name in ("rules_test.yml", "rules_down_test.yml"))
 
 _NAME = re.compile(r"\b(?:weir_|process_|weir:|kip73:)[\w:]*")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.parse
 import urllib.request
@@ -20,12 +21,12 @@ _START_SECONDS = 30
 
 
 class Prometheus(Process):
-    """One server; `targets` are the sidecars' admin addresses by broker id, scraped each second."""
+    """One server; `targets` are the sidecars' admin addresses by broker id. `hurried`: scraped each second."""
 
-    def __init__(self, supervisor: Supervisor, targets: Mapping[int, str], port: int) -> None:
+    def __init__(self, supervisor: Supervisor, targets: Mapping[int, str], port: int, hurried: bool) -> None:
         self._address = f"{LOOPBACK}:{port}"
         configuration = supervisor.folder / CONFIGURATION.name
-        configuration.write_text(_configured(targets))
+        configuration.write_text(_configured(targets, hurried))
         command = [
             "prometheus",
             f"--config.file={configuration}",
@@ -66,13 +67,13 @@ class Prometheus(Process):
 
 
 @contextmanager
-def prometheus(targets: Mapping[int, str]) -> Iterator[Prometheus]:
-    """Run a Prometheus that scrapes `targets`; at the end it and its data are gone."""
+def prometheus(targets: Mapping[int, str], *, hurried: bool = True) -> Iterator[Prometheus]:
+    """Run a Prometheus that scrapes `targets`, each second or as deploy/ says; at the end it and its data are gone."""
     supervisor = Supervisor(print)
     error: BaseException | None = None
     try:
         with Ports() as ports:
-            server = Prometheus(supervisor, targets, ports.take())
+            server = Prometheus(supervisor, targets, ports.take(), hurried)
             server.start()
             server.wait_until_ready()
             yield server
@@ -83,11 +84,15 @@ def prometheus(targets: Mapping[int, str]) -> Iterator[Prometheus]:
         supervisor.end(error)
 
 
-def _configured(targets: Mapping[int, str]) -> str:
+def _configured(targets: Mapping[int, str], hurried: bool) -> str:
     """The configuration of deploy/ for these sidecars: each of its targets is replaced, or left out."""
     head, *rest = CONFIGURATION.read_text().split("      - targets:")
     assert [f'["kafka{broker_id}:9690"]' in text for broker_id, text in enumerate(rest, 1)] == [True] * 3
     for broker_id, address in targets.items():
         head += f"      - targets:{rest[broker_id - 1].replace(f'kafka{broker_id}:9690', address)}"
     absolute = head.replace("  - weir-", f"  - {Path(CONFIGURATION.parent)}/weir-")
-    return absolute.replace("_interval: 15s", "_interval: 1s")
+    return (
+        re.sub(r"(scrape_interval|scrape_timeout|evaluation_interval): \d+s", r"\1: 1s", absolute)
+        if hurried
+        else absolute
+    )

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from itertools import chain
 
 from prometheus_client import ProcessCollector
 
-from proxy.admin.limit_metrics import limit_families
-from proxy.admin.metrics import ProcessStats, SideSource, families
-from proxy.admin.tls_metrics import tls_families
-from proxy.cluster.upstream_probe import UpstreamProbe
-from proxy.limits.stage import LimitStage
-from proxy.log import EventLog
-from proxy.relay.stats import RelayStats
-from proxy.tls.stats import TlsStats
-from proxy.upstream_watch import UpstreamWatch
-from quota.throttle import Throttle
-from quota.topic_names import TopicNames
+from tests.deploy.exported import every_family
 from tests.deploy.files import ALERTS, RECORDING, dashboard, metrics_in, panels, queries
 
 
 def exported() -> set[str]:
     """The names in /metrics, those of events that have not happened yet too."""
-    sides = [SideSource(Throttle("leader", 1, lambda: 0.0), RelayStats("leader"))]
-    own = {
-        f"{family.name}_total" if family.kind == "counter" else family.name
-        for family in chain(
-            families(sides, ProcessStats("1.2.3", TopicNames(lambda: 0.0))),
-            limit_families(LimitStage(lambda: 0.0, EventLog())),
-            tls_families(TlsStats(), {}),
-            UpstreamWatch([], UpstreamProbe([]), EventLog(), lambda: 0.0).families(),
-        )
-    }
+    own = {f"{family.name}_total" if family.kind == "counter" else family.name for family in every_family()}
     return own | {sample.name for metric in ProcessCollector(registry=None).collect() for sample in metric.samples}
 
 

@@ -7,7 +7,9 @@ import subprocess
 
 import pytest
 
-from tests.deploy.files import ALERTS, CONFIGURATION, RULE_TESTS, needs
+from proxy.admin.exposition import render
+from tests.deploy.exported import every_family
+from tests.deploy.files import ALERTS, CONFIGURATION, RECORDING, RULE_TESTS, RUNBOOK, needs
 
 
 def promtool(*arguments: object) -> None:
@@ -22,7 +24,28 @@ def test_rules_and_scrape_configuration_are_valid() -> None:
 
 @needs("promtool")
 def test_rules_fire_when_they_should_and_are_silent_when_not() -> None:
-    promtool("test", "rules", RULE_TESTS)
+    promtool("test", "rules", *RULE_TESTS)
+
+
+@needs("promtool")
+async def test_metrics_of_a_sidecar_have_names_that_prometheus_recommends_but_one() -> None:
+    """KIP-73 calls it SumReplicaLag; docs/running.md says why the name stays."""
+    shown = b"".join([part async for part in render(every_family())])
+    done = subprocess.run(["promtool", "check", "metrics"], input=shown, capture_output=True)  # noqa: ASYNC221
+    complaints = (done.stdout + done.stderr).decode().splitlines()
+    assert [line.split()[0] for line in complaints] == ["weir_replica_lag_messages_sum"]
+
+
+async def test_labels_that_rules_name_are_those_of_the_metrics() -> None:
+    """Of metrics that are named together with labels: `by` and `on` may have those of Prometheus too."""
+    shown = {
+        f"{family.name}_total" if family.kind == "counter" else family.name: set(family.labels)
+        for family in every_family()
+    }
+    found = re.findall(r"(weir_\w+)\{([^}]*)\}", ALERTS.read_text() + RECORDING.read_text())
+    assert len(found) > 3
+    for name, selectors in found:
+        assert set(re.findall(r"(\w+)(?:=|!=)", selectors)) <= shown[name]
 
 
 def alerts() -> dict[str, str]:
@@ -37,6 +60,16 @@ def test_alert_says_what_to_do_and_is_tested_both_ways(alert: str) -> None:
     assert re.search(r"severity: (critical|warning|info)\n", text)
     assert "summary: " in text
     assert "description: " in text
-    tests = RULE_TESTS.read_text()
+    tests = "".join(path.read_text() for path in RULE_TESTS)
     assert re.search(rf"alertname: {alert}, eval_time: \w+, exp_alerts: \[\]", tests)
     assert re.search(rf"alertname: {alert}\n +eval_time: \w+\n +exp_alerts:\n +- exp_labels", tests)
+
+
+@pytest.mark.parametrize("alert", alerts())
+def test_alert_has_a_section_of_the_runbook_that_says_what_to_look_at_and_to_do(alert: str) -> None:
+    assert f"runbook: docs/operations.md#{alert.lower()}\n" in alerts()[alert]
+    _, found, after = RUNBOOK.read_text().partition(f"\n### {alert}\n")
+    assert found
+    section = after.partition("\n### ")[0].partition("\n## ")[0]
+    for part in ("Means", "Look", "Do"):
+        assert f"\n**{part}.** " in section

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
+import yarl
 
 from limits.clients import Clients
 from proxy.admin import http as admin
@@ -115,6 +116,35 @@ async def test_admin_metrics_are_streamed_in_the_format_asked_for(client: Client
     headers = {"Accept": "application/openmetrics-text;version=1.0.0"}
     async with client.session.get(client.base + "/metrics", headers=headers) as response:
         assert response.headers["Content-Type"].startswith("application/openmetrics-text")
+
+
+async def test_admin_client_that_goes_away_in_the_middle_of_a_scrape_is_no_error(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, gone, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def metrics(accept: str) -> AsyncIterator[bytes]:
+        try:
+            for _ in range(100):
+                yield b"weir_a 1\n"
+                begun.set()
+                await gone.wait()
+                await asyncio.sleep(0)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(client.sidecar, "metrics", metrics)
+    address = yarl.URL(client.base)
+    _, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    async with asyncio.timeout(5):
+        await begun.wait()
+        writer.transport.abort()
+        await asyncio.sleep(0)
+        gone.set()
+        await ended.wait()
+        assert (await client.call("GET", "/healthz"))[0] == 200
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_admin_status_is_json(client: Client) -> None:

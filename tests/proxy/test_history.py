@@ -108,7 +108,7 @@ def test_trend_of_a_falling_lag_is_what_it_fell_by_in_a_minute() -> None:
     for messages in range(10_000, 0, -100):
         past.second(lag=messages)
     assert past.trend[0] == pytest.approx(100.0)
-    assert past.trend[1:] == (False, 0.0)
+    assert past.trend[1:] == (False, 0.0, 0)
 
 
 def test_trend_takes_a_partition_whose_lag_becomes_known_for_no_growth() -> None:
@@ -153,8 +153,19 @@ def test_trend_counts_how_long_nothing_is_behind() -> None:
     """From the start on: of what was before, a sidecar knows nothing."""
     past = Past()
     past.second(count=30)
-    assert past.trend == (None, False, 30.0)
+    assert past.trend == (None, False, 30.0, 0)
     past.second(lag=3)
     assert past.trend[2] == 0.0
     past.second(count=700)
     assert past.trend[2] == 700.0
+
+
+def test_history_tells_what_passed_beside_the_throttle_in_ten_minutes() -> None:
+    past = Past()
+    past.throttle.stats.catch_up_beside_throttle = 5
+    past.second()
+    past.throttle.stats.catch_up_beside_throttle = 12
+    past.second()
+    assert past.trend.catch_up_bytes == 7
+    past.second(count=KEPT_SAMPLES)
+    assert past.trend.catch_up_bytes == 0

@@ -122,9 +122,11 @@ async def test_what_is_not_kafka_passes_both_ways_and_is_counted(data: bytes, re
         await client.send(fetch(1, 2))
         await broker.expect(fetch(1, 2))
         assert relay.stats.passthrough == {reason: 1}
+        assert relay.stats.opaque == {reason: 1}
         assert relay.throttle.calls == []
         (line,) = relay.log.of("opaque_connection")
         assert line["reason"] == reason
+    assert relay.stats.opaque == {}
 
 
 async def test_sasl_handshake_v0_is_answered_as_kafka_and_then_tokens_pass() -> None:

@@ -36,7 +36,7 @@ PROMISED = [
     ("weir_full_fetches_total", "counter", {"side", "sender"}),
     ("weir_fetch_sessions", "gauge", {"side"}),
     ("weir_fetch_requests_total", "counter", {"side", "api_version"}),
-    ("weir_passthrough_total", "counter", {"reason"}),
+    ("weir_passthrough_total", "counter", {"side", "reason"}),
     ("weir_protocol_errors_total", "counter", {"side", "kind"}),
     ("weir_connections", "gauge", {"side"}),
     ("weir_connections_refused_total", "counter", {"side", "reason"}),
@@ -119,7 +119,7 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_replication_bytes_total", {"side": "leader", "peer": "other", "throttled": "false"}, 50),
         ("weir_links_of_other_peers_total", {"side": "leader"}, 2),
         ("weir_fetch_session_evictions_total", {"side": "leader"}, 17),
-        ("weir_passthrough_total", {"reason": "not_a_replica"}, 0),
+        ("weir_passthrough_total", {"side": "leader", "reason": "not_a_replica"}, 0),
         ("weir_cut_bytes_total", {"side": "leader"}, 11),
         ("weir_partition_bytes_total", {"side": "leader", "topic": "orders", "partition": "7"}, 340),
         ("weir_replica_lag_messages_sum", {"side": "leader"}, 15),
@@ -134,10 +134,10 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_fetch_sessions", {"side": "leader"}, 1),
         ("weir_fetch_sessions", {"side": "follower"}, 0),
         ("weir_fetch_requests_total", {"side": "leader", "api_version": "3"}, 14),
-        ("weir_passthrough_total", {"reason": "tls"}, 3),
-        ("weir_passthrough_total", {"reason": "fetch_version"}, 0),
-        ("weir_passthrough_total", {"reason": "too_many_topics"}, 0),
-        ("weir_passthrough_total", {"reason": "too_many_partitions"}, 0),
+        ("weir_passthrough_total", {"side": "follower", "reason": "tls"}, 2),
+        ("weir_passthrough_total", {"side": "leader", "reason": "fetch_version"}, 0),
+        ("weir_passthrough_total", {"side": "leader", "reason": "too_many_topics"}, 0),
+        ("weir_passthrough_total", {"side": "leader", "reason": "too_many_partitions"}, 0),
         ("weir_protocol_errors_total", {"side": "follower", "kind": "malformed_frame"}, 3),
         ("weir_protocol_errors_total", {"side": "leader", "kind": "fetch_memory"}, 0),
         ("weir_upstream_failures_total", {"side": "follower", "reason": "refused"}, 0),
@@ -193,6 +193,33 @@ async def test_metrics_throttle_is_in_force_while_there_are_a_rate_and_a_replica
         clock.now += 10
         seen.append((await samples_of([side]))["weir_throttle_in_force_seconds", frozenset({("side", "leader")})])
     assert seen == [0, 0, 0, 10, 20, 0, 10]
+
+
+async def test_metrics_throttle_set_by_hand_is_told_apart_while_it_is_in_force() -> None:
+    side = source("leader", 5)
+    clock = side.throttle.clock
+    assert isinstance(clock, MovedClock)
+    seen = []
+    for replicas, is_set in (
+        ({}, True),
+        ({"orders": ALL_REPLICAS}, False),
+        *[({"orders": ALL_REPLICAS}, True)] * 2,
+        ({}, True),
+    ):
+        side.throttle.configure(ThrottleSettings(rate=5, replicas=replicas))
+        side.note_set_by_hand(is_set)
+        clock.now += 10
+        samples = await samples_of([side])
+        seen.append(samples["weir_throttle_set_by_hand_seconds", frozenset({("side", "leader")})])
+    assert seen == [0, 0, 10, 20, 0]
+
+
+async def test_metrics_series_by_partition_may_be_left_out() -> None:
+    text = b"".join(
+        [part async for part in render(families(busy_sides(), process_stats(), by_partition=False))]
+    ).decode()
+    assert "partition=" not in text
+    assert "weir_replica_lag_messages_sum" in text
 
 
 async def test_metrics_process_memory_and_cpu_are_shown() -> None:
