@@ -6,6 +6,7 @@ import http.client
 import ipaddress
 import json
 import os
+import ssl
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from proxy.config.address import Address
 Row = Sequence[str]
 
 TIMEOUT_SECONDS = 10.0
+CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = "WEIR_CA_FILE", "WEIR_CERTIFICATE_FILE", "WEIR_KEY_FILE"
+"""They name files in PEM form: whose certificates are trusted, and what to show. With the first it is HTTPS."""
+
 TOKEN_VARIABLE = "WEIR_TOKEN_FILE"  # noqa: S105 - it names where the token is
 """The environment variable that names a file with the sidecars' token. An option would be seen by all in the process
 list, and each command would need one."""
@@ -79,7 +83,7 @@ def ask_all(addresses: Sequence[Address], method: str, path: str, body: object =
 def ask(address: Address, method: str, path: str, body: object = None) -> Reply:
     """Send one request to one sidecar, with the token of the file that WEIR_TOKEN_FILE names."""
     headers = _authorization()
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_SECONDS)
+    connection = _connection(address)
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
@@ -141,6 +145,24 @@ def with_outcomes(replies: Sequence[Reply], name: str) -> list[dict[str, Any]]:
         else {"admin": str(reply.admin), "error": reply.error}
         for reply in replies
     ]
+
+
+def _connection(address: Address) -> http.client.HTTPConnection:
+    """Return a connection that is not open yet: with TLS where CA_VARIABLE names the certificates to trust."""
+    ca, certificate = os.environ.get(CA_VARIABLE), os.environ.get(CERTIFICATE_VARIABLE)
+    if not ca:
+        return http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_SECONDS)
+    variable, path = CA_VARIABLE, ca
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate:
+            variable, path = CERTIFICATE_VARIABLE, certificate
+            # a password is not asked for on the terminal
+            context.load_cert_chain(certificate, os.environ.get(KEY_VARIABLE) or None, password=b"")
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, ssl.SSLError) and error.reason) or getattr(error, "strerror", None) or str(error)
+        raise CommandError(f"{variable} names {path}, which cannot be used: {reason}.", WRONG_USAGE) from error
+    return http.client.HTTPSConnection(address.host, address.port, timeout=TIMEOUT_SECONDS, context=context)
 
 
 def _authorization() -> dict[str, str]:

@@ -1,32 +1,57 @@
-"""Puts the bounds of `[limits]` in force, which count for both sides together."""
+"""What both sides of a sidecar share, and the bounds of `[limits]` on it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 
 from proxy.config.tables import Limits
 from proxy.log import EventLog
 from proxy.relay.admission import Admission, connections_with, descriptors_for
+from proxy.relay.buffers import BufferPool
 from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
-from proxy.relay.side import Side
+from proxy.relay.side import Side, SideThrottle
+from proxy.relay.stats import RelayStats
+from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
+from proxy.tls.stats import TlsStats
 
 
 class Bounds:
-    """What both sides share of memory and connections.
+    """Makes the sides. They share memory, connections and turns of the event loop.
 
-    `descriptors` is how many files the process may have open; None: as many as it likes.
+    `descriptors` is how many files the process may have open; None: as many as it likes. `clock` gives monotonic
+    seconds.
     """
 
-    def __init__(self, log: EventLog, descriptors: int | None) -> None:
-        self.fetch_memory = FetchMemory()
+    def __init__(self, log: EventLog, clock: Callable[[], float], descriptors: int | None) -> None:
         self.admission = Admission()
+        self._fetch_memory = FetchMemory()
+        self._pool = BufferPool()
+        self._turns = TurnBudget(pause=PAUSE_SECONDS)
+        self._relays: list[Side] = []
         self._log = log
+        self._clock = clock
         self._descriptors = descriptors
 
-    def apply(self, limits: Limits, relays: Collection[Side]) -> None:
+    def new_side(self, throttle: SideThrottle, stats: RelayStats, tls: TlsStats) -> Side:
+        """Return a side that counts in `stats`, and its handshakes in `tls`."""
+        side = Side(
+            throttle,
+            stats,
+            self._log,
+            self._pool,
+            self._clock,
+            self._fetch_memory,
+            turns=self._turns,
+            tls=tls,
+            admission=self.admission,
+        )
+        self._relays.append(side)
+        return side
+
+    def apply(self, limits: Limits) -> None:
         """Put `limits` in force. Connections that stand stay."""
-        self.fetch_memory.limit = max(DEFAULT_FETCH_MEMORY, limits.fetch_request_max_bytes)
-        for relay in relays:
+        self._fetch_memory.limit = max(DEFAULT_FETCH_MEMORY, limits.fetch_request_max_bytes)
+        for relay in self._relays:
             relay.fetch_size_limit = limits.fetch_request_max_bytes
             relay.connect_seconds = limits.connect_timeout_seconds
             relay.handshakes.seconds = limits.tls_handshake_seconds

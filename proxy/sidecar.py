@@ -31,6 +31,7 @@ from proxy.cluster.upstream_probe import UpstreamProbe
 from proxy.cluster.watch import ClusterWatch, Consumers
 from proxy.cluster_facts import ClusterFacts
 from proxy.config.address import Address
+from proxy.config.admin_keys import AdminKeys
 from proxy.config.client_limits import ClientLimitTable, rules_of
 from proxy.config.route_keys import RouteKeys
 from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
@@ -41,12 +42,10 @@ from proxy.limits.shares import LimitShares
 from proxy.limits.stage import LimitStage
 from proxy.listeners import ListenError, named, new_listeners, route_status
 from proxy.log import EventLog, configure_logging, innermost_frame
-from proxy.relay.buffers import BufferPool
 from proxy.relay.listener import Listener
 from proxy.relay.replica_sources import Addresses
 from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
-from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from proxy.shares.exchange import Exchange
 from proxy.shares.follower_quotas import FollowerQuotas
 from proxy.shares.metrics import share_families
@@ -82,7 +81,7 @@ class Sidecar:
     ) -> None:
         self.config = config
         self.log = EventLog()
-        self._bounds = Bounds(self.log, descriptors)
+        self._bounds = Bounds(self.log, clock, descriptors)
         topic_names = TopicNames(clock)
         self.process = ProcessStats(version, topic_names)
         self.polls = PollStats()
@@ -91,24 +90,15 @@ class Sidecar:
         self._relays: dict[SideName, Side] = {}
         self.sides: list[SideSource] = []
         self._route_keys, self._tls = RouteKeys(config), TlsStats()
-        self._key_watch = KeyWatch(self._route_keys.all_keys, self._tls, self.log)
-        pool, turns = BufferPool(), TurnBudget(pause=PAUSE_SECONDS)
+        self._admin_keys = None if config.admin.tls is None else AdminKeys(config.admin.tls)
+        admin_keys = () if self._admin_keys is None else self._admin_keys.all_keys
+        self._key_watch = KeyWatch([*self._route_keys.all_keys, *admin_keys], self._tls, self.log)
         for side in SIDES:
             settings = throttle_settings(config, config.throttle, side)
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
-            self._relays[side] = Side(
-                throttle,
-                stats,
-                self.log,
-                pool,
-                clock,
-                self._bounds.fetch_memory,
-                turns=turns,
-                tls=self._tls,
-                admission=self._bounds.admission,
-            )
+            self._relays[side] = self._bounds.new_side(throttle, stats, self._tls)
         self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
@@ -117,7 +107,7 @@ class Sidecar:
         self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
         self.history = History(self.sides, self.limits.clients, clock)
-        access = Access(config.admin, clock)
+        access = Access(config.admin, clock, self._admin_keys)
         self._admin = AdminServer(self, self.log, access)
         self.admin_address: Address | None = None
         upstreams = [route.upstream for route in config.ingress]
@@ -146,7 +136,8 @@ class Sidecar:
             self.polls,
             clock,
         )
-        self.fleet = Fleet(config, self._broker_hosts, self.status, clock, lambda: access.read_token)
+        tls = None if self._admin_keys is None else self._admin_keys.client_context
+        self.fleet = Fleet(config, self._broker_hosts, self.status, clock, lambda: access.read_token, tls)
         self.capture = (
             None
             if config.capture is None
@@ -156,7 +147,7 @@ class Sidecar:
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
         shared = (self._follower_quotas, self._limit_shares)
         self.exchange = Exchange(
-            config.broker_id, shared, self.fleet.targets, self.log, clock, token=lambda: access.write_token
+            config.broker_id, shared, self.fleet.targets, self.log, clock, token=lambda: access.write_token, tls=tls
         )
         self.limits.clients.on_group = self.exchange.changed
         self._apply_limits()
@@ -176,7 +167,9 @@ class Sidecar:
                 self._tell_capture()
                 self.capture.start()
             with named("admin", self.config.admin.listen):
-                self.admin_address = await self._admin.start(self.config.admin.listen)
+                self.admin_address = await self._admin.start(
+                    self.config.admin.listen, None if self._admin_keys is None else self._admin_keys.server_context()
+                )
         except (ListenError, CaptureError):
             await self.close()
             raise
@@ -326,7 +319,7 @@ class Sidecar:
             self.capture.throttle_changed(is_throttled)
 
     def _apply_limits(self) -> None:
-        self._bounds.apply(self.config.limits, self._relays.values())
+        self._bounds.apply(self.config.limits)
         self.limit_clients(self.config.limits.client)
 
     def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:

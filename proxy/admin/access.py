@@ -3,6 +3,7 @@
 - Health and readiness are for everybody: what starts and stops the sidecar asks for them.
 - With tokens, reading takes either token and a change takes the one for changes. They come as `Authorization: Bearer`.
   A browser may give one as the password of HTTP's Basic scheme, to read only: whatever page asks sends it along.
+- With TLS a certificate does what a token does, by the names in it.
 - On loopback only the names of this machine are answered. A page on the web may have its own name lead to loopback, and
   would then read and change everything through its visitor's browser.
 """
@@ -20,6 +21,7 @@ from aiohttp import web
 
 from proxy.admin.tokens import TokenFile
 from proxy.config.address import numeric_address
+from proxy.config.admin_keys import AdminKeys, owner_of
 from proxy.config.tables import Admin
 
 MOST_FAILURES: Final = 10
@@ -34,10 +36,14 @@ _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="weir", Basic realm="weir
 
 
 class Access:
-    """The rule of one admin server. `clock` gives monotonic seconds; ConfigError where a token's file is wrong."""
+    """The rule of one admin server. ConfigError where a token's file is wrong.
 
-    def __init__(self, admin: Admin, clock: Callable[[], float]) -> None:
+    `clock` gives monotonic seconds. `keys` judges certificates; None: the server has no TLS.
+    """
+
+    def __init__(self, admin: Admin, clock: Callable[[], float], keys: AdminKeys | None = None) -> None:
         self._clock = clock
+        self._keys = keys
         self._read = _token(admin.read_token_file, "admin.read_token_file", clock)
         self._write = _token(admin.write_token_file, "admin.write_token_file", clock)
         self._names = frozenset(name.casefold() for name in admin.names) | {"localhost"}
@@ -76,9 +82,12 @@ class Access:
 
     def _check_token(self, request: web.Request) -> str:
         is_reading = request.method in _READING
-        if request.path in _FOR_EVERYBODY or (self._read is None and self._write is None):
+        if request.path in _FOR_EVERYBODY:
             return "anonymous"
-        if self._read is None and is_reading:
+        if self._keys is not None:
+            if (owner := self._owner(request, self._keys, is_reading)) is not None:
+                return owner
+        elif self._read is None and (self._write is None or is_reading):
             return "anonymous"
         remote = request.remote or ""
         failures = self._recent_failures(remote)
@@ -96,10 +105,29 @@ class Access:
                     return user
                 raise web.HTTPForbidden(reason="this token only reads: a change takes the one of write_token_file")
             self._note_failure(remote, failures)
+        if self._read is None and self._write is None:
+            raise web.HTTPForbidden(
+                reason="show a certificate with a name that admin.tls has in read_names or write_names"
+            )
         file = "read_token_file or write_token_file" if is_reading else "write_token_file"
         raise web.HTTPUnauthorized(
             reason=f"give the token of admin.{file}, as Authorization: Bearer", headers=_CHALLENGE
         )
+
+    def _owner(self, request: web.Request, keys: AdminKeys, is_reading: bool) -> str | None:
+        """Return whose certificate opens what is asked for; None where there is none that opens anything."""
+        certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
+        right = keys.right_of(certificate)
+        if right is None:
+            return None
+        if not is_reading and right == "read":
+            raise web.HTTPForbidden(reason="this certificate only reads: its names are not in admin.tls write_names")
+        if not is_reading and "Origin" in request.headers:
+            # a browser shows its user's certificate also when another site's page asks
+            raise web.HTTPForbidden(
+                reason="a browser's certificate only reads: a change is made by weir or by a program"
+            )
+        return owner_of(certificate)
 
     def _recent_failures(self, remote: str) -> list[float]:
         before = self._clock() - FAILURE_SECONDS

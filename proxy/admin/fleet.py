@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
@@ -79,8 +80,8 @@ Row = dict[str, Any]
 class Fleet:
     """Asks the sidecars of `[admin] fleet`, or else those at the hosts of `[cluster]`'s brokers; keeps no connection.
 
-    `hosts` tells the brokers' hosts by id, `own` this sidecar's status, `token` what opens the others'; `clock`
-    gives monotonic seconds.
+    `hosts` tells the brokers' hosts by id, `own` this sidecar's status, `token` what opens the others',
+    `tls` what to ask them with; None: without TLS. `clock` gives monotonic seconds.
     """
 
     def __init__(
@@ -90,7 +91,9 @@ class Fleet:
         own: Callable[[], Awaitable[Mapping[str, Any]]],
         clock: Callable[[], float],
         token: Callable[[], str | None] = lambda: None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        self._tls = tls
         self._named = config.admin.fleet
         self._port = config.admin.listen.port
         self._broker_id = config.broker_id
@@ -138,7 +141,7 @@ class Fleet:
                 status = msgspec.convert(await self._own(), _Status)
             else:
                 async with limit:
-                    status = msgspec.json.decode(await _answer(target.admin, session), type=_Status)
+                    status = msgspec.json.decode(await _answer(target.admin, session, self._tls), type=_Status)
             said = msgspec.to_builtins(status)
             if target.broker_id not in (None, status.broker_id):
                 said = {"error": f"the sidecar there is that of broker {status.broker_id}"}
@@ -153,14 +156,19 @@ class Fleet:
         return {"broker_id": target.broker_id, **said, "admin": str(target.admin)}
 
 
+def scheme(tls: object) -> str:
+    """Return the scheme of other sidecars' addresses, which have TLS where this one has."""
+    return "http" if tls is None else "https"
+
+
 def bearer(token: str | None) -> dict[str, str]:
     """Return the headers that open another sidecar's admin HTTP."""
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
-async def _answer(admin: Address, session: aiohttp.ClientSession) -> bytes:
-    url = f"http://{admin}/v1/status"
-    async with session.get(url, allow_redirects=False) as response:
+async def _answer(admin: Address, session: aiohttp.ClientSession, tls: Callable[[], ssl.SSLContext] | None) -> bytes:
+    url = f"{scheme(tls)}://{admin}/v1/status"
+    async with session.get(url, allow_redirects=False, ssl=True if tls is None else tls()) as response:
         if response.status != 200:
             raise ValueError(f"it answers with {response.status}")
         body = bytearray()

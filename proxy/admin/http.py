@@ -6,6 +6,7 @@ By default it listens on loopback and asks for no token; `proxy.admin.access` sa
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -29,6 +30,8 @@ MAX_BODY_BYTES = 2 << 20
 
 # connections accepted at a time: without descriptors, asyncio logs a line for each that it fails to accept
 _BACKLOG = 8
+
+_HANDSHAKE_SECONDS = 10.0
 
 MAX_CONNECTIONS = 100
 """With more connections the oldest are closed: the brokers' connections need the descriptors."""
@@ -94,8 +97,8 @@ class AdminServer:
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         self._listening: asyncio.Server | None = None
 
-    async def start(self, address: Address) -> Address:
-        """Listen on `address`.
+    async def start(self, address: Address, tls: ssl.SSLContext | None = None) -> Address:
+        """Listen on `address`, with `tls` or without any.
 
         Returns the bound address, in which port 0 became a real one; OSError when it is not available.
         """
@@ -103,7 +106,12 @@ class AdminServer:
         loop = asyncio.get_running_loop()
         server: Any = self._runner.server
         self._listening = await loop.create_server(
-            lambda: _new_connection(server), address.host, address.port, backlog=_BACKLOG
+            lambda: _new_connection(server),
+            address.host,
+            address.port,
+            backlog=_BACKLOG,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else _HANDSHAKE_SECONDS,
         )
         host, port = self._listening.sockets[0].getsockname()[:2]
         return Address(host, port)

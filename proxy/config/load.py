@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 from proxy.config.address import Address
+from proxy.config.admin_keys import AdminKeys
 from proxy.config.client_limits import check_client_limits
 from proxy.config.cluster_access import connection_options
 from proxy.config.reader import ConfigError, read_table
@@ -63,12 +64,16 @@ def check_config(config: Config) -> None:
 
 
 def _check_admin(admin: Admin) -> None:
+    if admin.tls is not None:
+        AdminKeys(admin.tls)
+        return
     if admin.listen.is_loopback or admin.without_tokens:
         return
     for name, file in (("read_token_file", admin.read_token_file), ("write_token_file", admin.write_token_file)):
         if file is None:
             reason = (
-                "is missing: others than this machine reach admin.listen; name a file, or set without_tokens = true"
+                "is missing: others than this machine reach admin.listen; name a file, or set [admin.tls],"
+                " or without_tokens = true"
             )
             raise ConfigError(f"admin.{name}", reason)
 

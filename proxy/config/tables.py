@@ -11,7 +11,7 @@ from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from proxy.config.address import Address, Network
 from proxy.config.client_limits import ClientLimitTable
 from proxy.config.reader import ConfigError
-from proxy.config.tls import ClientTlsTable, ServerTlsTable, SidecarTlsMode, SidecarTlsTable
+from proxy.config.tls import AdminTlsTable, ClientTlsTable, ServerTlsTable, SidecarTlsMode, SidecarTlsTable
 from quota.setting_names import (
     FOLLOWER_RATE,
     FOLLOWER_REASSIGNMENT_RATE,
@@ -136,6 +136,7 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
     - `read_token_file` and `write_token_file` hold the tokens for what is only shown, and for changes too.
     - `without_tokens`: whether they may be left out although others than this machine reach `listen`.
     - `names`: host names, beside localhost, by which a server on loopback is asked.
+    - `tls`: with it, certificates open what tokens open.
     - `partition_series`: whether the metrics have series for each partition.
     """
 
@@ -145,6 +146,7 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
     write_token_file: FilePath | None = None
     without_tokens: bool = False
     names: tuple[str, ...] = ()
+    tls: AdminTlsTable | None = None
     partition_series: bool = True
 
 

@@ -73,6 +73,16 @@ class SidecarTlsTable(KeyTable, frozen=True, kw_only=True):
     mode: Literal["prefer", "require"] = "prefer"
 
 
+class AdminTlsTable(KeyTable, frozen=True, kw_only=True):
+    """TLS of the admin HTTP. The names are those in the certificates of who may read, and of who may change too.
+
+    Sidecars ask each other with their own certificates, so `write_names` has their names as well.
+    """
+
+    read_names: tuple[NamePattern, ...] = ()
+    write_names: tuple[NamePattern, ...] = ()
+
+
 def check_server_tls(table: ServerTlsTable, upstream: ClientTlsTable | None, path: str) -> None:
     """Check a route's two tables; ConfigError names the field."""
     _check_files(table, path)
@@ -113,6 +123,16 @@ def check_sidecar_tls(table: SidecarTlsTable, path: str = "tls") -> None:
     if not table.allowed_names:
         reason = 'is missing: it has the names in the certificates of sidecars ("*": all that the ca has signed)'
         raise ConfigError(join(path, "allowed_names"), reason)
+
+
+def check_admin_tls(table: AdminTlsTable, path: str) -> None:
+    """Check `[admin.tls]`; ConfigError names the field."""
+    _check_files(table, path)
+    _check_has_certificate(table, path)
+    if table.ca is None:
+        raise ConfigError(join(path, "ca"), "is missing: it says whose certificates are trusted")
+    if not table.write_names:
+        raise ConfigError(join(path, "write_names"), "is missing: it has the names in the certificates of sidecars")
 
 
 def _check_has_certificate(table: KeyTable, path: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any, Final, Protocol
 import aiohttp
 import msgspec
 
-from proxy.admin.fleet import Target, bearer
+from proxy.admin.fleet import Target, bearer, scheme
 from proxy.config.address import Address
 from proxy.config.reader import ConfigError
 from proxy.log import EventLog, innermost_frame
@@ -60,7 +61,8 @@ class Exchange:
     """Shares the rates of `users` with other sidecars.
 
     `targets` tells where these are; `clock` gives monotonic seconds. `first_number` is larger than in any earlier life
-    of this sidecar: requests are numbered from there on. `token` opens the others' admin HTTP.
+    of this sidecar: requests are numbered from there on. `token` opens the others' admin HTTP, `tls`
+    is what to ask them with; None: without TLS.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Exchange:
         clock: Callable[[], float] = time.monotonic,
         first_number: int | None = None,
         token: Callable[[], str | None] = lambda: None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self.own_id = own_id
         self.roll = Roll(own_id, clock)
@@ -85,6 +88,7 @@ class Exchange:
         self._log = log
         self._clock = clock
         self._token = token
+        self._tls = tls
         self._number = int(time.time() * 1000) if first_number is None else first_number
         self._targets: Sequence[Target] = ()
         self._looked_at = -LOOK_SECONDS
@@ -292,8 +296,9 @@ class Exchange:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
             self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
         body: Any = msgspec.json.encode(request)
-        url, headers = f"http://{admin}/v1/shares", bearer(self._token())
-        async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+        url, headers = f"{scheme(self._tls)}://{admin}/v1/shares", bearer(self._token())
+        tls = True if self._tls is None else self._tls()
+        async with self._session.post(url, data=body, headers=headers, allow_redirects=False, ssl=tls) as response:
             if response.status != 200:
                 raise ValueError(f"it answers with {response.status}")
             text = await response.content.read(MOST_BYTES)

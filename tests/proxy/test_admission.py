@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import time
 
 import pytest
 
@@ -146,12 +147,12 @@ def test_the_links_whose_time_is_over_are_found_without_looking_at_the_others() 
 
 def test_a_process_with_too_few_open_files_says_so_and_lets_in_fewer() -> None:
     with logged() as (log, lines):
-        bounds = Bounds(log, 1024)
-        bounds.apply(Limits(max_connections=1000), ())
+        bounds = Bounds(log, time.monotonic, 1024)
+        bounds.apply(Limits(max_connections=1000))
         (line,) = lines.of("too_few_open_files")
         assert (line["allowed"], line["needed"]) == (1024, descriptors_for(1000))
         assert bounds.admission.most == connections_with(1024) < 1000
-        bounds.apply(Limits(max_connections=bounds.admission.most), ())
+        bounds.apply(Limits(max_connections=bounds.admission.most))
         assert len(lines.lines) == 1, "that many fit"
-        bounds.apply(Limits(max_connections=100, max_connections_per_address=50), ())
+        bounds.apply(Limits(max_connections=100, max_connections_per_address=50))
         assert (bounds.admission.most, bounds.admission.most_from_address) == (100, 50)
