@@ -25,7 +25,6 @@ COPY proxy proxy
 COPY control control
 COPY pipeline pipeline
 COPY cli cli
-COPY lab lab
 # Nothing is fetched from here on: what builds it has come by its hash.
 RUN pip wheel --no-cache-dir --no-index --no-deps --no-build-isolation --wheel-dir /wheel . \
  && pip --python /opt/weir/bin/python install --no-cache-dir --no-index --no-deps /wheel/*.whl

@@ -6,6 +6,7 @@
 #   make check   format, lint, types, import layers
 #   make spark   the tests of the Spark jobs
 #   make bench   the long measurements
+#   make release the wheel, the sdist, and a bill of materials with licences, in dist/
 #   make lock    writes the lock files anew from pyproject.toml
 #
 # Needed: Python 3.11, Java 17 or newer, and the package registries (through pip, and Maven or the Ivy inside PySpark).
@@ -17,7 +18,7 @@ BIN := .venv/bin
 # Without Python's caches each worker of each stage would compile all the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test check unit spark integration bench lock clean
+.PHONY: setup demo test check unit spark integration bench release lock clean
 
 setup: .venv/.installed .cache/.jars
 
@@ -68,6 +69,9 @@ bench: setup
 	done; \
 	$(BIN)/pytest -m slow || [ $$? -eq 5 ] || missed=1; \
 	exit $$missed
+
+release: .venv/.installed
+	$(BIN)/python -m lab.release
 
 lock: .venv/.installed
 	@$(BIN)/python -m piptools --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet pip-tools

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from cli import capture, demo, move, plan, report, run, status, throttle
+from cli import capture, demo, doctor, move, plan, report, run, status, throttle, webhook
 from cli.errors import DONE, INTERRUPTED, WRONG_USAGE, CommandError
 from cli.version import __version__
 
@@ -22,8 +22,10 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("check")(run.check)
+app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
 app.command("plan")(plan.plan)
+app.command("webhook")(webhook.webhook)
 app.add_typer(throttle.app, name="throttle")
 app.add_typer(move.app, name="move")
 app.add_typer(capture.app, name="capture")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 
-from proxy.capture.privileges import keep_only_net_admin
+from proxy.capture.privileges import advice_for_root, keep_only_net_admin
 from proxy.capture.requirements import CaptureError
 from proxy.collector import Collector, resident_bytes
 from proxy.config.load import load_config
@@ -46,6 +47,8 @@ async def _serve(config: Config, path: Path | None, version: str, descriptors: i
     reloading: asyncio.Task[None] | None = None
     try:
         await sidecar.start()
+        if (advice := advice_for_root(os.geteuid(), captures=config.capture is not None)) is not None:
+            sidecar.log.warning("running_as_root", advice=advice)
         reloading = asyncio.create_task(_reload_when_asked(sidecar, path, hang_up))
         collector.start()
         await end.wait()

@@ -37,3 +37,12 @@ def keep_only_net_admin() -> str | None:
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return f"the kernel lets programs gain privileges (error {ctypes.get_errno()})"
     return None
+
+
+def advice_for_root(user: int, *, captures: bool) -> str | None:
+    """Return what to do instead of running as root, if `user`, whose number it is, is root."""
+    if user != 0:
+        return None
+    if captures:
+        return "give a user of its own CAP_NET_ADMIN alone (systemd: AmbientCapabilities=), which is all that it needs"
+    return "start it as a user of its own: it needs no privileges"

@@ -58,6 +58,32 @@ def test_check_live_port_that_is_taken_is_told(capsys: pytest.CaptureFixture[str
     assert "is taken by another process (ss -ltnp shows which)" in capsys.readouterr().out
 
 
+def test_doctor_without_a_file_looks_at_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["file"] is None
+    assert {"weir", "capture", "listeners", "tls", "user", "descriptors", "clock"} <= {
+        one["about"] for one in said["found"]
+    }
+
+
+def test_doctor_with_a_file_looks_at_what_it_leads_to(capsys: pytest.CaptureFixture[str], file: str) -> None:
+    assert main(["doctor", file]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert all(line[:6] in ("ok    ", "warn  ", "fail  ") for line in out)
+    assert [line for line in out if line.startswith("fail")] == [
+        "fail  ingress[0].upstream: nothing listens on 127.0.0.1:1: correct the port, or start the broker if it does"
+        " not run."
+    ]
+
+
+def test_doctor_file_with_a_loop_is_a_sentence_and_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "weir.toml"
+    path.write_text(NOTHING_RUNS.format(port=1))
+    status, error = failing(capsys, "doctor", str(path))
+    assert (status, "connections would loop" in error) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -221,7 +221,7 @@ def test_demo_without_the_lab_extra_says_what_to_install(
     monkeypatch.setitem(sys.modules, "lab.demo", None)
     status, error = failing(capsys, "demo")
     assert status == 1
-    assert error.endswith("pip install 'kafka-weir[lab]'.")
+    assert error.endswith("run `make demo`.")
 
 
 def test_demo_passes_its_arguments_on_and_returns_its_status(monkeypatch: pytest.MonkeyPatch) -> None:

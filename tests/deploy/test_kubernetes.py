@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import json
 import re
 import shutil
 import socket
@@ -15,11 +17,12 @@ import pytest
 import yaml
 from kubernetes_validate import SchemaNotFoundError, ValidationError
 
+from control.injection import read_sidecars, reviewed
 from proxy.config.load import load_config
 from tests.deploy.manifests import KUBERNETES, Manifest, documents, mutated, rendered, validate
 from tests.fakes.pki import Authority
 
-FOLDERS = ("base", "monitoring", "admission", "strimzi", "confluent")
+FOLDERS = ("base", "monitoring", "admission", "webhook", "strimzi", "confluent")
 # Resources of operators, of which kubernetes-validate has no schema: here it is the fields that are used.
 PODMONITOR = {
     "selector": {"matchExpressions": [{"key": str, "operator": str}]},
@@ -32,7 +35,7 @@ PODMONITOR = {
         }
     ],
 }
-OF_OPERATORS = {"PodMonitor", "Kafka", "KafkaNodePool"}
+OF_OPERATORS = {"PodMonitor", "Kafka", "KafkaNodePool", "Issuer", "Certificate"}
 
 
 def manifests() -> list[Any]:
@@ -146,6 +149,19 @@ def test_policy_leaves_what_a_pod_has(folder: str) -> None:
     assert [each["name"] for each in result["spec"]["initContainers"]] == ["init", "weir"]
     assert result["spec"]["volumes"][0] == {"name": "data", "emptyDir": {}}
     validate(result)
+
+
+@pytest.mark.parametrize(("folder", "label"), [("admission", "capture"), ("strimzi", "strimzi")])
+def test_webhook_gives_pods_what_the_policy_gives_them(folder: str, label: str, tmp_path: Path) -> None:
+    (configmap,) = (each for each in rendered(KUBERNETES / "webhook") if each["kind"] == "ConfigMap")
+    (tmp_path / "sidecars.json").write_text(configmap["data"]["sidecars.json"])
+    pod = broker_pod("kafka-brokers-0")
+    pod["metadata"]["labels"]["weir.sidecar"] = label
+    review = json.dumps({"request": {"uid": "7", "object": pod}}).encode()
+    patch = reviewed(review, read_sidecars(tmp_path / "sidecars.json"))["response"]["patch"]
+    expected = mutated(policy(folder), pod)["spec"]
+    added = [each["value"] for each in json.loads(base64.b64decode(patch)) if each["value"] != []]
+    assert added == [*expected["volumes"], *expected["initContainers"]]
 
 
 @pytest.mark.parametrize("folder", ["admission", "strimzi"])

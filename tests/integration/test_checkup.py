@@ -91,3 +91,18 @@ def test_name_that_leads_past_the_sidecar_is_told(
     file.write_text(cluster.sidecars[1].config.read_text())
     assert main(["check", "--live", str(file)]) == 1
     assert "this broker fetches past the sidecar; let localhost lead to 127.0.1.1" in capsys.readouterr().out
+
+
+def test_doctor_finds_the_sidecar_that_runs_and_its_fellow(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.1.1 localhost\n")
+    assert main(["doctor", str(cluster.sidecars[1].config), "--hosts-file", str(hosts), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["found"]
+    said = {(one["level"], one["about"]): one["sentence"] for one in found}
+    assert "a sidecar runs" in said["ok", "admin.listen"]
+    assert "is broker 2" in said["ok", "egress[0].upstream"]
+    assert f"{cluster.sidecars[2].admin_address} agree" in said["ok", "clock"]
+    user = said.get(("ok", "user")) or said["warn", "user"]
+    assert user.startswith("the sidecar is")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import queue
 import re
 import signal
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from proxy import server
+from proxy.capture.privileges import advice_for_root
 from proxy.config.load import parse_config
 from proxy.config.tables import Config
 from proxy.event_loop import new_event_loop
@@ -220,3 +222,20 @@ def test_server_raises_the_soft_limit_of_open_files_to_the_hard_one() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("user", "captures", "advice"),
+    [(0, False, "a user of its own: it needs no privileges"), (0, True, "CAP_NET_ADMIN alone"), (10001, True, None)],
+)
+def test_server_advises_against_root(user: int, captures: bool, advice: str | None) -> None:
+    given = advice_for_root(user, captures=captures)
+    assert given is None if advice is None else advice in (given or "")
+
+
+def test_server_says_once_that_it_runs_as_root(run: list[Process], tmp_path: Path) -> None:
+    process = start(run, tmp_path / "weir.toml", text())
+    process.until("role=admin")
+    process.end(signal.SIGTERM)
+    process.until("event=stopped")
+    assert sum("event=running_as_root" in line for line in process.lines) == (os.geteuid() == 0)

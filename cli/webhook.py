@@ -1,0 +1,31 @@
+"""`weir webhook`: gives pods a sidecar when they are created."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.errors import DONE, WRONG_USAGE, CommandError
+
+
+def webhook(
+    sidecars: Annotated[Path, typer.Option("--sidecars", metavar="FILE", help="What pods get, by their label (JSON).")],
+    certificate: Annotated[Path, typer.Option("--certificate", metavar="FILE", help="The server's (PEM).")],
+    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="Its key (PEM).")],
+    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT")] = "0.0.0.0:9443",
+) -> int:
+    """Serve Kubernetes' admission webhook, which gives pods a sidecar, until SIGTERM (before Kubernetes 1.36)."""
+    from control.injection import InjectionError, read_sidecars, serve
+    from proxy.config.address import Address
+
+    try:
+        address = Address.parse(listen)
+    except ValueError as error:
+        raise CommandError(f"--listen: {error}.", WRONG_USAGE) from error
+    try:
+        serve(address.host, address.port, certificate, key, read_sidecars(sidecars))
+    except InjectionError as error:
+        raise CommandError(str(error), WRONG_USAGE) from error
+    return DONE

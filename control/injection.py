@@ -1,0 +1,145 @@
+"""Gives pods a sidecar when they are created: an admission webhook of Kubernetes, for versions before 1.36.
+
+It answers every review: a pod that is refused, or an answer that is none, could keep a broker from starting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+_KEYS_SECONDS: Final = 60
+_LABEL: Final = "weir.sidecar"
+_CLUSTER_LABEL: Final = "strimzi.io/cluster"
+_LARGEST_REVIEW: Final = 4 << 20  # Kubernetes stores no object above 1.5 MiB
+
+
+class InjectionError(Exception):
+    """The webhook cannot serve; the text says what to change."""
+
+
+class Sidecar(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What a pod gets. In texts `{pod}` stands for its name, and `{cluster}` for its label strimzi.io/cluster."""
+
+    container: dict[str, Any]
+    volumes: list[dict[str, Any]]
+
+
+class _Metadata(msgspec.Struct):
+    name: str = ""
+    labels: dict[str, str] = {}
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Metadata
+    spec: dict[str, Any]
+
+
+class _Request(msgspec.Struct):
+    uid: str
+    object: _Pod
+
+
+class _Review(msgspec.Struct):
+    request: _Request
+
+
+def read_sidecars(path: Path) -> dict[str, Sidecar]:
+    """Read sidecars, by the label of the pods that get them, from a JSON file. Raises InjectionError."""
+    try:
+        sidecars = msgspec.json.decode(path.read_bytes(), type=dict[str, Sidecar])
+    except OSError as error:
+        raise InjectionError(f"{path}: cannot be read: {error.strerror}.") from error
+    except msgspec.DecodeError as error:
+        raise InjectionError(f"{path}: has no sidecars: {error}.") from error
+    for label, sidecar in sidecars.items():
+        if not isinstance(sidecar.container.get("name"), str):
+            raise InjectionError(f"{path}: the container of {label} has no name.")
+    return sidecars
+
+
+def reviewed(body: bytes, sidecars: Mapping[str, Sidecar]) -> dict[str, Any]:
+    """Return the answer to an AdmissionReview: the pod may be created, with its label's sidecar unless it has one.
+
+    Raises msgspec.DecodeError where the body is no review of a pod.
+    """
+    request = msgspec.json.decode(body, type=_Review).request
+    answer: dict[str, Any] = {"uid": request.uid, "allowed": True}
+    sidecar = sidecars.get(request.object.metadata.labels.get(_LABEL, ""))
+    if sidecar is not None and (patch := _patch(request.object, sidecar)):
+        answer |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(patch)).decode()}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
+
+
+def application(sidecars: Mapping[str, Sidecar]) -> web.Application:
+    """Return the server: POST /pods takes reviews, and GET /healthz tells that it runs."""
+
+    async def review(request: web.Request) -> web.Response:
+        try:
+            return web.json_response(reviewed(await request.read(), sidecars))
+        except msgspec.DecodeError as error:
+            return web.json_response({"error": f"This is no review of a pod: {error}."}, status=400)
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    server = web.Application(client_max_size=_LARGEST_REVIEW)
+    server.add_routes([web.post("/pods", review), web.get("/healthz", healthz)])
+    return server
+
+
+def serve(host: str, port: int, certificate: Path, key: Path, sidecars: Mapping[str, Sidecar]) -> None:
+    """Serve until SIGTERM. Raises InjectionError where the keys cannot be used, and OSError where the port is taken."""
+    keys = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        keys.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise InjectionError(f"{certificate}, {key}: cannot be used: {error.strerror or error}.") from error
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(_KEYS_SECONDS)
+            with contextlib.suppress(OSError):  # half written: the old ones stay in use
+                keys.load_cert_chain(certificate, key)
+
+    async def renewing(_: web.Application) -> AsyncIterator[None]:
+        task = asyncio.create_task(renew())
+        yield
+        task.cancel()
+
+    server = application(sidecars)
+    server.cleanup_ctx.append(renewing)
+    web.run_app(server, host=host, port=port, ssl_context=keys, print=None)
+
+
+def _patch(pod: _Pod, sidecar: Sidecar) -> list[dict[str, Any]]:
+    containers = pod.spec.get("initContainers") or []
+    if any(container.get("name") == sidecar.container["name"] for container in containers):
+        return []
+    names = {"{pod}": pod.metadata.name, "{cluster}": pod.metadata.labels.get(_CLUSTER_LABEL, "")}
+    added = [("volumes", volume) for volume in sidecar.volumes] + [("initContainers", sidecar.container)]
+    absent = [field for field in ("volumes", "initContainers") if not pod.spec.get(field)]
+    return [
+        *({"op": "add", "path": f"/spec/{field}", "value": []} for field in absent),
+        *({"op": "add", "path": f"/spec/{field}/-", "value": _named(value, names)} for field, value in added),
+    ]
+
+
+def _named(node: Any, names: Mapping[str, str]) -> Any:
+    """Put names in the place of what stands for them, in every text below a node."""
+    if isinstance(node, dict):
+        return {key: _named(value, names) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_named(value, names) for value in node]
+    if isinstance(node, str):
+        for sign, name in names.items():
+            node = node.replace(sign, name)
+    return node

@@ -1,0 +1,51 @@
+"""Certificates of the configuration: how long they are valid, and whether they have the names that brokers look for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Final
+
+from proxy.checkup.findings import Finding, listed
+from proxy.checkup.routes import World
+from proxy.config.address import numeric_address
+from proxy.config.tables import Config
+from proxy.tls.live_keys import LiveKeys
+
+_DAY: Final = 86_400
+_SOON_DAYS: Final = 30
+
+
+def certificate_findings(config: Config, all_keys: list[LiveKeys], world: World, now: float) -> Iterator[Finding]:
+    """Yield what is found of each certificate; `now` is in seconds since 1970."""
+    names = dict(_names_wanted(config, world))
+    for keys in all_keys:
+        if keys.keys.expires_at is None:
+            continue
+        days = (keys.keys.expires_at - now) / _DAY
+        own = listed(keys.keys.names) if keys.keys.names else "no name"
+        if days < 0:
+            yield Finding.fail(keys.name, f"the certificate expired {-days:.0f} days ago: put a new one into its files")
+        elif days < _SOON_DAYS:
+            sentence = f"the certificate (for {own}) expires in {days:.0f} days: put a new one into its files"
+            yield Finding.warn(keys.name, sentence)
+        else:
+            yield Finding.ok(keys.name, f"the certificate (for {own}) is valid for {days:.0f} days")
+        host = names.get(keys.name)
+        if host is not None and not any(fnmatchcase(host, name.casefold()) for name in keys.keys.names):
+            sentence = (
+                f"the certificate is for {own}, and who connects here looks for {host}: with host names checked"
+                " (ssl.endpoint.identification.algorithm) it is refused; issue one with that name"
+            )
+            yield Finding.warn(keys.name, sentence)
+
+
+def _names_wanted(config: Config, world: World) -> Iterator[tuple[str, str]]:
+    """Yield the host by which those who connect know a listener that ends TLS, by the table of its keys."""
+    routes = [(f"ingress[{index}].tls", config.broker_id, route) for index, route in enumerate(config.ingress)]
+    wanted = [(field, broker_id, route.upstream) for field, broker_id, route in routes]
+    wanted += [(f"egress[{index}].tls", route.peer, route.upstream) for index, route in enumerate(config.egress)]
+    for field, broker_id, upstream in wanted:
+        told = world.seen[upstream].brokers.get(broker_id)
+        if told is not None and numeric_address(told.host) is None:
+            yield field, told.host.casefold()

@@ -1,0 +1,101 @@
+"""The admission webhook: what it answers, as Kubernetes asks."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from control.injection import InjectionError, Sidecar, application, read_sidecars, reviewed, serve
+
+SIDECAR = Sidecar(
+    container={"name": "weir", "args": ["/etc/weir/{pod}.toml"]},
+    volumes=[{"name": "keys", "secret": {"secretName": "{cluster}-of-{pod}"}}],
+)
+SIDECARS = {"capture": SIDECAR}
+
+
+def review(spec: Any, labels: dict[str, str] | None = None, **metadata: Any) -> bytes:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata | {"labels": labels}, "spec": spec}
+    if labels is None:
+        pod["metadata"] = metadata | {"labels": {"weir.sidecar": "capture", "strimzi.io/cluster": "orders"}}
+    request = {"uid": "7", "operation": "CREATE", "object": pod}
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+
+
+def patch_of(answer: dict[str, Any]) -> Any:
+    assert answer["response"]["patchType"] == "JSONPatch"
+    return json.loads(base64.b64decode(answer["response"]["patch"]))
+
+
+def test_a_pod_gets_the_sidecar_under_its_own_names() -> None:
+    answer = reviewed(review({"containers": []}, name="kafka-0"), SIDECARS)
+    assert (answer["kind"], answer["response"]["uid"], answer["response"]["allowed"]) == ("AdmissionReview", "7", True)
+    container = {"name": "weir", "args": ["/etc/weir/kafka-0.toml"]}
+    assert patch_of(answer) == [
+        {"op": "add", "path": "/spec/volumes", "value": []},
+        {"op": "add", "path": "/spec/initContainers", "value": []},
+        {
+            "op": "add",
+            "path": "/spec/volumes/-",
+            "value": {"name": "keys", "secret": {"secretName": "orders-of-kafka-0"}},
+        },
+        {"op": "add", "path": "/spec/initContainers/-", "value": container},
+    ]
+
+
+def test_what_a_pod_has_stays() -> None:
+    spec = {"volumes": [{"name": "data"}], "initContainers": [{"name": "init"}]}
+    paths = [each["path"] for each in patch_of(reviewed(review(spec, name="kafka-0"), SIDECARS))]
+    assert paths == ["/spec/volumes/-", "/spec/initContainers/-"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels"),
+    [
+        ({"initContainers": [{"name": "weir"}]}, {"weir.sidecar": "capture"}),
+        ({}, {"weir.sidecar": "listeners"}),
+        ({}, {}),
+    ],
+    ids=["has one", "another label", "no label"],
+)
+def test_another_pod_is_left_as_it_is(spec: Any, labels: dict[str, str]) -> None:
+    assert reviewed(review(spec, labels, name="kafka-0"), SIDECARS)["response"] == {"uid": "7", "allowed": True}
+
+
+async def test_server_answers_reviews_and_says_what_is_none() -> None:
+    async with TestClient(TestServer(application(SIDECARS))) as client:
+        answer = await client.post("/pods", data=review({}, name="kafka-0"))
+        assert answer.status == 200
+        assert (await answer.json())["response"]["allowed"] is True
+        assert (await client.get("/healthz")).status == 200
+        for body in (b"", b"{}", b'{"request": {"uid": 7}}', b"[" * 10_000):
+            answer = await client.post("/pods", data=body)
+            assert (answer.status, "no review" in (await answer.json())["error"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "cannot be read"),
+        ("{", "has no sidecars"),
+        ('{"capture": {"container": {}}}', "missing required field `volumes`"),
+        ('{"capture": {"container": {}, "volumes": [], "volume": []}}', "unknown field `volume`"),
+        ('{"capture": {"container": {}, "volumes": []}}', "the container of capture has no name"),
+    ],
+)
+def test_a_file_without_sidecars_is_told(tmp_path: Path, text: str | None, sentence: str) -> None:
+    path = tmp_path / "sidecars.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InjectionError, match=sentence):
+        read_sidecars(path)
+
+
+def test_keys_that_cannot_be_used_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InjectionError, match=r"tls\.crt.*No such file"):
+        serve("127.0.0.1", 0, tmp_path / "tls.crt", tmp_path / "tls.key", SIDECARS)

@@ -1,0 +1,149 @@
+"""What is released: it is installed into an empty folder, and a sidecar runs from there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cli
+from cli.version import __version__
+from lab.release import bill_of, build, licences
+from tests.protocol.wire import request, response
+
+PROJECT = Path(__file__).parents[2]
+DEADLINE_SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build(PROJECT, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel alone, as pip installs it."""
+    (wheel,) = dist.glob("*.whl")
+    folder = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--no-deps", "--no-index", "--no-compile", "--target", folder, wheel], check=True)
+    return folder
+
+
+def weir(site: Path, *words: str) -> list[str]:
+    """The command, without the checkout that is installed here for development."""
+    return [sys.executable, "-S", str(site / "bin" / "weir"), *words]
+
+
+def environment(site: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{sysconfig.get_path('purelib')}"}
+
+
+def test_both_are_built_and_have_the_version(dist: Path) -> None:
+    assert sorted(path.name for path in dist.iterdir()) == [
+        f"kafka_weir-{__version__}-py3-none-any.whl",
+        f"kafka_weir-{__version__}.tar.gz",
+    ]
+
+
+def test_the_wheel_has_all_that_a_sidecar_needs_and_neither_lab_nor_tests(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    tops = {name.partition("/")[0] for name in names}
+    assert tops.isdisjoint({"lab", "tests", "bench", "deploy", "docs"})
+    checkout = Path(cli.__file__).parents[1]
+    for package in ("cli", "proxy", "protocol", "quota"):
+        sources = {str(path.relative_to(checkout)) for path in (checkout / package).rglob("*.py")}
+        assert sources <= names
+    page = checkout / "proxy" / "admin" / "page"
+    assert {str(path.relative_to(checkout)) for path in page.iterdir() if path.is_file()} <= names
+
+
+def test_the_command_of_the_wheel_tells_its_version(site: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        weir(site, "--version"), cwd=tmp_path, env=environment(site), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"weir {__version__}\n"
+
+
+def test_the_demo_is_told_to_be_in_the_checkout(site: Path, tmp_path: Path) -> None:
+    done = subprocess.run(weir(site, "demo"), cwd=tmp_path, env=environment(site), capture_output=True, text=True)
+    sentence = "weir: the demo is no part of the package: run `make demo` in a checkout of the project.\n"
+    assert (done.returncode, done.stderr) == (1, sentence)
+
+
+@pytest.fixture
+def broker() -> Iterator[int]:
+    """A broker that answers one request."""
+
+    def answer() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(response(1))
+            connection.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(DEADLINE_SECONDS)
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join(DEADLINE_SECONDS)
+
+
+def test_a_sidecar_of_the_wheel_relays_and_ends_when_told(site: Path, tmp_path: Path, broker: int) -> None:
+    config = tmp_path / "weir.toml"
+    config.write_text(
+        f'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:0"\nupstream = "127.0.0.1:{broker}"\n'
+        '[admin]\nlisten = "127.0.0.1:0"\n'
+    )
+    command = weir(site, "run", "--config", str(config))
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(site), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = next(line for line in process.stderr if "event=listening" in line and "role=ingress" in line)
+            port = int(line.partition("listen=127.0.0.1:")[2].split()[0])
+            with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_SECONDS) as client:
+                client.sendall(request(3, 0, 1))
+                assert client.recv(1000) == response(1)
+            process.send_signal(signal.SIGTERM)
+            process.stderr.read()
+            assert process.wait(DEADLINE_SECONDS) == 0
+        finally:
+            process.kill()
+
+
+def test_licences_are_listed_for_all_that_is_installed(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    for name in ("aiohttp", "msgspec"):
+        (found,) = Path(sysconfig.get_path("purelib")).glob(f"{name}-*.dist-info")
+        (packages / found.name).symlink_to(found)
+    bill = bill_of(tmp_path / "env" / "bin" / "python", PROJECT / "pyproject.toml", "--no-validate")
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "kafka-weir")
+    first, second = licences(bill)
+    assert first.startswith("aiohttp 3.") and "Apache-2.0" in first
+    assert second.startswith("msgspec 0.") and "BSD-3-Clause" in second
+
+
+def test_a_component_has_each_of_its_licences_once() -> None:
+    bill = {
+        "components": [
+            {"name": "b", "version": "2"},
+            {"name": "A", "version": "1", "licenses": [{"license": {"id": "MIT"}}, {"license": {"id": "MIT"}}]},
+            {"name": "c", "version": "3", "licenses": [{"expression": "MIT OR BSD-2-Clause"}]},
+        ]
+    }
+    assert list(licences(bill)) == ["A 1: MIT", "b 2: unknown", "c 3: MIT OR BSD-2-Clause"]

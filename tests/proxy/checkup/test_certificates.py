@@ -1,0 +1,60 @@
+"""Certificates: days that are left, and names that brokers look for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from proxy.checkup.certificates import certificate_findings
+from proxy.checkup.findings import Finding
+from proxy.checkup.look import Seen
+from proxy.checkup.routes import World
+from proxy.cluster.view import Broker
+from proxy.config.load import parse_config
+from proxy.config.route_keys import RouteKeys
+from tests.fakes.pki import Authority
+
+
+def found(tmp_path: Path, host: str = "kafka2", days: float = 90, later_days: float = 0) -> list[Finding]:
+    """What is found of an egress whose certificate is for kafka2 and *.kafka, where peer 2 advertises `host`."""
+    authority = Authority(tmp_path)
+    issued = authority.issue("kafka2", names=["kafka2", "*.kafka"], days=days)
+    config = parse_config(
+        f"""
+        broker_id = 1
+        [[egress]]
+        peer = 2
+        listen = "127.0.1.2:9092"
+        upstream = "10.0.0.2:9092"
+        [egress.tls]
+        certificate = "{issued.together}"
+        [egress.upstream_tls]
+        ca = "{authority.ca}"
+        """
+    )
+    upstream = config.egress[0].upstream
+    world = World({upstream: Seen(address=upstream, brokers={2: Broker(host, 9092)})}, lambda _: set(), lambda _: set())
+    return list(certificate_findings(config, RouteKeys(config).all_keys, world, time.time() + later_days * 86_400))
+
+
+@pytest.mark.parametrize(
+    ("later", "level", "said"),
+    [
+        (0, "ok", "(for kafka2 and *.kafka) is valid for 90 days"),
+        (80, "warn", "expires in 10 days"),
+        (95, "fail", "expired 5 days ago"),
+    ],
+)
+def test_certificate_has_days_left(tmp_path: Path, later: float, level: str, said: str) -> None:
+    (finding,) = found(tmp_path, later_days=later)
+    assert (finding.level, finding.about, said in finding.sentence) == (level, "egress[0].tls", True)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_named"), [("kafka2", True), ("KAFKA2", True), ("b.kafka", True), ("10.0.0.2", True), ("kafka3", False)]
+)
+def test_certificate_has_the_name_that_the_peer_advertises(tmp_path: Path, host: str, is_named: bool) -> None:
+    levels = [finding.level for finding in found(tmp_path, host)]
+    assert levels == (["ok"] if is_named else ["ok", "warn"])
