@@ -64,12 +64,17 @@ def test_rate_that_is_put_during_a_move_is_followed_up_and_down(cluster: Cluster
 def test_topic_that_is_patched_out_moves_at_once_and_the_others_stay(cluster: Cluster) -> None:
     out, kept = filled(cluster, "out", [1], 10 * MB), filled(cluster, "kept", [1], 10 * MB)
     cluster.sidecars[1].put_throttle(throttle(out, kept, leader=MB // 2))
+    escaped = "weir_catch_up_beside_throttle_bytes_total"
     with moving(cluster, [out, kept], [1, 2]) as received:
         wait_for_bytes(cluster, received, MB)
+        before = cluster.sidecars[1].metrics().value(escaped, side="leader")
         cluster.sidecars[1].patch_throttle({"topics": {out: None}})
         assert (
             cluster.wait_for(f"{out} in sync", lambda: cluster.is_in_sync(out), 20) < 9
         )  # by the throttle: 19 s or more
+        metrics = cluster.sidecars[1].metrics()
+        assert metrics.value(escaped, side="leader") - before > 5 * MB
+        assert {one.labels["topic"] for one in metrics.samples("weir_replica_throttled", side="leader")} == {kept}
         begin = now(received)
         sleep(2)
         end = now(received)
