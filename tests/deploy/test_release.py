@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
 import sysconfig
@@ -84,22 +85,24 @@ def test_the_demo_is_told_to_be_in_the_checkout(site: Path, tmp_path: Path) -> N
     assert (done.returncode, done.stderr) == (1, sentence)
 
 
+class OneAnswer(socketserver.BaseRequestHandler):
+    """Answers one request of each connection: the sidecar's own look at its broker, and the client."""
+
+    def handle(self) -> None:
+        if self.request.recv(1000):
+            self.request.sendall(response(1))
+            self.request.recv(1)
+
+
 @pytest.fixture
 def broker() -> Iterator[int]:
-    """A broker that answers one request."""
-
-    def answer() -> None:
-        connection, _ = listening.accept()
-        with connection:
-            connection.recv(1000)
-            connection.sendall(response(1))
-            connection.recv(1)
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(DEADLINE_SECONDS)
-        thread = threading.Thread(target=answer)
+    """A broker that answers one request of each connection."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), OneAnswer) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
-        yield listening.getsockname()[1]
+        yield server.server_address[1]
+        server.shutdown()
         thread.join(DEADLINE_SECONDS)
 
 
