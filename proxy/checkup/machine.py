@@ -17,10 +17,9 @@ from proxy.capture.nftables import Nftables, NftError, PacketFilter
 from proxy.capture.requirements import CaptureError, check_broker, check_machine
 from proxy.capture.rules import TABLE_PREFIX
 from proxy.checkup.findings import Finding, listed
-from proxy.config.tables import Config
+from proxy.config.tables import Config, Limits
+from proxy.relay.admission import connections_with, descriptors_for
 
-_WANTED_DESCRIPTORS: Final = 20_100  # for 10,000 connections, and what else is open
-_DESCRIPTORS_BESIDE: Final = 100
 _MOST_SECONDS_APART: Final = 2.0
 _UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC of linux/timex.h
 
@@ -138,12 +137,15 @@ def process_findings(config: Config | None, process: Process) -> Iterator[Findin
         sentence = f"{who} is root, and a sidecar without [capture] needs none of it: run it as a user of its own"
         yield Finding.warn("user", sentence)
     hard = process.descriptors
-    if hard == resource.RLIM_INFINITY or hard >= _WANTED_DESCRIPTORS:
-        yield Finding.ok("descriptors", "enough for 10,000 connections, which take two each")
+    most = (Limits() if config is None else config.limits).max_connections
+    if hard == resource.RLIM_INFINITY or hard >= descriptors_for(most):
+        yield Finding.ok(
+            "descriptors", f"enough for the {most} connections of limits.max_connections, which take two each"
+        )
         return
     sentence = (
-        f"{hard} at most, enough for about {max(0, hard - _DESCRIPTORS_BESIDE) // 2} connections, which take two each:"
-        " raise LimitNOFILE (systemd) or ulimit -Hn"
+        f"{hard} at most, enough for {connections_with(hard)} connections, which take two each, and"
+        f" limits.max_connections is {most}: raise LimitNOFILE (systemd) or ulimit -Hn to {descriptors_for(most)}"
     )
     yield Finding.warn("descriptors", sentence)
 

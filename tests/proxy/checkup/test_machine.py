@@ -20,6 +20,7 @@ from proxy.checkup.machine import (
     way_findings,
 )
 from proxy.config.load import parse_config
+from proxy.relay.admission import connections_with, descriptors_for
 
 LISTENERS = parse_config('broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:0"\nupstream = "127.0.0.1:1"\n')
 CAPTURE = parse_config('broker_id = 1\n[capture]\nport = 9092\n[cluster]\nbootstrap_servers = "127.0.0.1:1"\n')
@@ -91,15 +92,20 @@ def test_root_is_a_warning_without_capture() -> None:
     assert levels(list(process_findings(LISTENERS, process())))["user"] == "ok"
 
 
-@pytest.mark.parametrize(("descriptors", "level"), [(20_099, "warn"), (20_100, "ok"), (resource.RLIM_INFINITY, "ok")])
-def test_descriptors_for_10_000_connections_are_wanted(descriptors: int, level: str) -> None:
+WANTED = descriptors_for(LISTENERS.limits.max_connections)
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "level"), [(WANTED - 1, "warn"), (WANTED, "ok"), (resource.RLIM_INFINITY, "ok")]
+)
+def test_descriptors_for_the_most_connections_are_wanted(descriptors: int, level: str) -> None:
     found = list(process_findings(LISTENERS, process(descriptors=descriptors)))
     assert levels(found)["descriptors"] == level
 
 
 def test_few_descriptors_are_told_as_connections() -> None:
     _, found = process_findings(LISTENERS, process(descriptors=1_024))
-    assert found.sentence.startswith("1024 at most, enough for about 462 connections")
+    assert found.sentence.startswith(f"1024 at most, enough for {connections_with(1_024)} connections")
 
 
 def test_sidecar_is_found_by_its_file(tmp_path: Path) -> None:
