@@ -29,7 +29,6 @@ from pipeline.limits import limits
 from pipeline.moves import moves
 from pipeline.rates import broker_rates, partition_rates
 from pipeline.read import (
-    PARTIAL_SAMPLE,
     PARTITION_KINDS,
     Days,
     Lines,
@@ -37,14 +36,9 @@ from pipeline.read import (
     good_lines,
     input_files,
     is_by_day,
-    missing_samples,
     of_day,
     parse,
-    quarantine,
     read_lines,
-    samples,
-    without_duplicates,
-    without_partial,
 )
 from pipeline.session import open_session
 from pipeline.storage import Output
@@ -59,6 +53,7 @@ from pipeline.tables import (
     REPLICA_LAG,
     THROTTLE_ACCURACY,
 )
+from pipeline.whole import PARTIAL_SAMPLE, missing_samples, quarantine, samples, without_duplicates, without_partial
 from samples.schema import kind_of
 
 QUARANTINE: Final = "quarantine"

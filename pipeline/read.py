@@ -1,4 +1,4 @@
-"""Reads exported samples as a DataFrame; quarantines bad lines; drops duplicates and samples that are not whole.
+"""Reads exported lines as a DataFrame, and tells of each bad one why it is bad.
 
 The schema is that of `samples.schema`. All kinds of lines are rows of one frame: fields that a kind does not have are
 null, and fields that no table needs are not read. A line of one partition, as version 1 has them, gets columns.
@@ -11,11 +11,11 @@ stretches them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import reduce
-from operator import and_, or_
+from operator import or_
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,7 +24,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pipeline.damaged import DAMAGED_FILE
 from pipeline.errors import SPARK_ERRORS, BuildError, first_line
 from samples.schema import (
     BLOCK,
@@ -51,16 +50,6 @@ MAX_SECONDS: Final = 100_000
 
 SAMPLE_KEY: Final = ("broker_id", "start_id", "sequence")
 
-LINE_KEY: Final = (
-    *("kind", *SAMPLE_KEY, "side", "peer", "topic", "block", "partition"),
-    *("quota", "in_force_from_seconds", "client_id"),
-)
-"""The columns that identify a line (null where a kind lacks one). Two lines that agree in all of them are duplicates.
-"""
-
-PARTIAL_SAMPLE: Final = "partial_sample"
-"""The reason that samples which are not whole are quarantined for."""
-
 _KAFKA: Final = "kafka://"
 _CORRUPT: Final = "_corrupt"
 _TYPES: Final = {
@@ -86,17 +75,15 @@ _READ: Final = {
 }
 _COLUMNS: Final = {name.removeprefix("columns."): kind for name, kind in _READ.items() if name.startswith("columns.")}
 _MAY_BE_NULL: Final = ("lag_messages", "lag_ms")
-_FIELDS: Final[dict[str, T.DataType]] = {name: kind for name, kind in _READ.items() if "." not in name} | {
+FIELDS: Final[dict[str, T.DataType]] = {name: kind for name, kind in _READ.items() if "." not in name} | {
     "columns": T.StructType([T.StructField(name, kind) for name, kind in _COLUMNS.items()])
 }
-_TEXTS: Final = [name for name, kind in _FIELDS.items() if isinstance(kind, T.StringType)]
+_TEXTS: Final = [name for name, kind in FIELDS.items() if isinstance(kind, T.StringType)]
 _SCHEMA: Final = T.StructType(
-    [T.StructField(name, kind) for name, kind in {**_FIELDS, _CORRUPT: T.StringType()}.items()]
+    [T.StructField(name, kind) for name, kind in {**FIELDS, _CORRUPT: T.StringType()}.items()]
 )
-_TIMES: Final = ("ended", "micros")
 PARTITION_KINDS: Final = (PartitionsLine, PartitionLine)
 """The kinds that tell of partitions: that of this version, and that of version 1."""
-_COUNTED: Final[tuple[tuple[type[Line], ...], ...]] = (PARTITION_KINDS, (LinkLine,), (QuotaLine,), (LimitLine,))
 _OF_BAD_LINES: Final = ("reason", "text", "file", "folder_day", "schema", "min_reader", "end_utc")
 _JSON: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 
@@ -198,7 +185,7 @@ def _read_files(spark: SparkSession, folder: str, days: Days, *files: str, **opt
         paths = list(files) or folders
         lines = reader.option("basePath", folder).json(paths) if paths else spark.createDataFrame([], _SCHEMA)
     folder_day = F.col("date").cast("date") if "date" in lines.columns else F.lit(None).cast("date")
-    return lines.select(*_FIELDS, _CORRUPT, F.input_file_name().alias("file"), folder_day.alias("folder_day"))
+    return lines.select(*FIELDS, _CORRUPT, F.input_file_name().alias("file"), folder_day.alias("folder_day"))
 
 
 def _read_kafka(spark: SparkSession, source: str, days: Days) -> DataFrame:
@@ -246,7 +233,7 @@ def parse(lines: DataFrame) -> DataFrame:
             F.when(is_bad, F.substring(_CORRUPT, 1, MAX_CHARACTERS)).alias("text"),
             of_bad["file"],
             "folder_day",
-            *(of_bad.get(name, F.col(name)) for name in _FIELDS),
+            *(of_bad.get(name, F.col(name)) for name in FIELDS),
             "ended_micros",
             "ended",
             "micros",
@@ -312,7 +299,7 @@ def _reason_of_columns() -> Column:
 
 def _lacks(kind: type[Line]) -> Column:
     required = [field.encode_name for field in msgspec.structs.fields(kind) if field.required]
-    nulls = [F.col(name).isNull() for name in required if name in _FIELDS]
+    nulls = [F.col(name).isNull() for name in required if name in FIELDS]
     if "columns" in required:
         nulls += [F.col(f"columns.{name}").isNull() for name in _COLUMNS]
     return (F.col("kind") == kind_of(kind)) & reduce(or_, nulls)
@@ -347,82 +334,6 @@ def by_partition(partitions: DataFrame, *names: str) -> DataFrame:
     rows = partitions.drop("partition", *names).select("*", F.inline(figures))
     zeros = {name: F.when(F.size(f"columns.{name}") > 0, F.col(name)).otherwise(F.lit(0)) for name in names}
     return rows.withColumns(zeros).drop("columns") if names else rows.drop("columns")
-
-
-def samples(lines: DataFrame) -> DataFrame:
-    """Return a row for each sample: its key, whether it is `whole`, and whether lines are there `twice`.
-
-    `lines` and `partitions` are how many of these it has; `ended` and `micros` are those of its lines.
-
-    A sample is whole when it has its end, and as many partitions, links, quotas and limits as the end says. A line that
-    is there twice counts once.
-    """
-
-    def count(kinds: Sequence[type[Line]]) -> Column:
-        return F.sum(F.when(F.col("kind").isin([kind_of(kind) for kind in kinds]), F.col("size")).otherwise(0))
-
-    told = ("partitions", "links", "quotas", "limits")
-    size = F.when(F.col("columns").isNotNull(), F.size("columns.partition")).otherwise(1)
-    once = (
-        lines.withColumn("size", size)
-        .groupBy(*SAMPLE_KEY, "kind", F.xxhash64(*LINE_KEY).alias("line"))
-        .agg(F.count(F.lit(1)).alias("copies"), *(F.max(name).alias(name) for name in ("size", *told, *_TIMES)))
-    )
-    counted = once.groupBy(*SAMPLE_KEY).agg(
-        F.sum("copies").alias("lines"),
-        (F.max("copies") > 1).alias("twice"),
-        *(F.max(name).alias(name) for name in _TIMES),
-        count([IntervalLine]).alias("ends"),
-        *(count(kinds).alias(f"{name}_found") for name, kinds in zip(told, _COUNTED, strict=True)),
-        *(F.max(name).alias(name) for name in told),
-    )
-    expected = {name: F.col(name) for name in told} | {"limits": F.coalesce("limits", F.lit(0))}  # 0 in version 1
-    is_whole = reduce(and_, (F.col(f"{name}_found") == expected[name] for name in told)) & (F.col("ends") == 1)
-    return counted.select(
-        *SAMPLE_KEY, *_TIMES, "lines", "partitions", F.coalesce(is_whole, F.lit(False)).alias("whole"), "twice"
-    )
-
-
-def missing_samples(found: DataFrame) -> DataFrame:
-    """Return one row, `missing`: how many numbers are missing in the samples' sequences.
-
-    Partial samples count as present.
-    """
-    by_start = found.groupBy("broker_id", "start_id").agg(
-        (F.max("sequence") - F.min("sequence") + 1 - F.count(F.lit(1))).alias("missing")
-    )
-    return by_start.agg(F.coalesce(F.sum("missing"), F.lit(0)).alias("missing"))
-
-
-def without_partial(lines: DataFrame, found: DataFrame) -> DataFrame:
-    """Return the lines of whole samples; `found` is the result of `samples`."""
-    partial = found.where(~F.col("whole")).select(*SAMPLE_KEY)
-    return lines.join(F.broadcast(partial), [*SAMPLE_KEY], "left_anti")
-
-
-def without_duplicates(lines: DataFrame) -> DataFrame:
-    """Return each line once, however often it was read and from whichever file."""
-    return lines.dropDuplicates([*LINE_KEY])
-
-
-def quarantine(parsed: DataFrame, found: DataFrame, damaged: Collection[str] = ()) -> DataFrame:
-    """Return bad lines, partial samples and damaged files, a row each.
-
-    The columns are `reason`, `file`, `line` and `lines`: for how many lines the row stands (0 for a file).
-    """
-    line = F.substring(F.coalesce("text", F.to_json(F.struct(*_FIELDS))), 1, MAX_CHARACTERS)
-    bad = parsed.where(F.col("reason").isNotNull()).select("reason", "file", line, F.lit(1).cast("long"))
-    partial = found.where(~F.col("whole")).select(
-        F.lit(PARTIAL_SAMPLE), F.lit(None).cast("string"), F.to_json(F.struct(*SAMPLE_KEY)), "lines"
-    )
-    table = bad.union(partial)
-    if damaged:
-        path = F.explode(F.array(*(F.lit(path) for path in damaged)))
-        files = found.sparkSession.range(1).select(
-            F.lit(DAMAGED_FILE), path, F.lit(None).cast("string"), F.lit(0).cast("long")
-        )
-        table = table.union(files)
-    return table.toDF("reason", "file", "line", "lines")
 
 
 def _seconds(day: date) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pipeline.coverage import absences, coverage_by_minute
-from pipeline.read import by_kind, good_lines, samples
+from pipeline.read import by_kind, good_lines
 from pipeline.tables import ABSENCES, COVERAGE
+from pipeline.whole import samples
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import Sidecar, link, rows, types
 

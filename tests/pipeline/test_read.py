@@ -10,21 +10,8 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.read import (
-    MAX_CHARACTERS,
-    MAX_SECONDS,
-    UNUSED,
-    Days,
-    by_kind,
-    by_partition,
-    good_lines,
-    missing_samples,
-    quarantine,
-    read_lines,
-    samples,
-    without_duplicates,
-    without_partial,
-)
+from pipeline.read import MAX_CHARACTERS, MAX_SECONDS, UNUSED, Days, by_kind, by_partition, good_lines, read_lines
+from pipeline.whole import missing_samples, quarantine, samples, without_duplicates, without_partial
 from samples.schema import KINDS, SCHEMA_VERSION, Line, PartitionLine, columns, kind_of
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, limit, link, partition, quota, rows
