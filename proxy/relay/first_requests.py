@@ -30,10 +30,23 @@ class FirstRequests:
     """
 
     def __init__(self, clock: Callable[[], float], seconds: float = FIRST_REQUEST_SECONDS) -> None:
-        self.seconds = seconds
+        self._seconds = seconds
         self._clock = clock
         self._since: dict[Newcomer, float] = {}
         self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long a link may send nothing. It may be changed at any time, and counts for all links."""
+        return self._seconds
+
+    @seconds.setter
+    def seconds(self, seconds: float) -> None:
+        self._seconds = seconds
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        self._watch()
 
     def expect(self, link: Newcomer) -> None:
         """Await a link's first request from now on."""

@@ -107,6 +107,16 @@ async def test_a_timer_closes_connections_without_a_request(monkeypatch: pytest.
         assert relay.stats.connections_dismissed == 2
 
 
+async def test_less_time_counts_at_once_for_connections_that_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.relay.first_requests._SWEEP_SECONDS", 0.0)
+    async with relaying() as relay:
+        client, _ = await relay.connect()
+        await relay.until(lambda: relay.listener.links)
+        relay.relay.first_requests.seconds = 0.01
+        await client.expect_end()
+        assert relay.stats.connections_dismissed == 1
+
+
 async def test_closed_links_are_not_kept_until_their_time_is_over() -> None:
     async with relaying() as relay:
         client, _ = await relay.connect()
