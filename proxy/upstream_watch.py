@@ -10,7 +10,7 @@ from proxy.admin.exposition import Family
 from proxy.cluster.upstream_probe import PROBE_TIMEOUT_SECONDS, UpstreamProbe
 from proxy.config.address import Address
 from proxy.listeners import fixed_upstream
-from proxy.log import EventLog, os_error_reason
+from proxy.log import EventLog, innermost_frame, os_error_reason
 from proxy.relay.connect import connect
 from proxy.relay.listener import Listener, Upstream
 
@@ -117,5 +117,8 @@ class UpstreamWatch:
 
     async def _run(self) -> None:
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception as error:  # noqa: BLE001 - a bug in one look may not end all later ones
+                self._log.error("upstream_look_failed", error=repr(error), at=innermost_frame(error))
             await asyncio.sleep(LOOK_SECONDS)

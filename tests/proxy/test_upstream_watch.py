@@ -84,6 +84,25 @@ async def test_upstream_that_is_back_is_told(caplog: pytest.LogCaptureFixture) -
     assert [record.msg for record in caplog.records] == ["upstream_up"]
 
 
+async def test_looks_go_on_after_one_that_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("proxy.upstream_watch.LOOK_SECONDS", 0.0)
+    async with relaying() as relay, answering() as (_, address):
+        watching, looks = Watching(relay, Upstream(address, 2)), 0
+
+        async def look() -> None:
+            nonlocal looks
+            looks += 1
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(watching.watch, "look", look)
+        watching.watch.start()
+        await relay.until(lambda: looks > 2)
+        watching.watch.close()
+    assert {record.msg for record in caplog.records} == {"upstream_look_failed"}
+
+
 async def test_route_with_a_link_is_up_and_is_not_asked() -> None:
     async with relaying(peer=2) as relay:
         ends = await relay.connect()
