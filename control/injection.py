@@ -69,9 +69,12 @@ def read_sidecars(path: Path) -> dict[str, Sidecar]:
 def reviewed(body: bytes, sidecars: Mapping[str, Sidecar]) -> dict[str, Any]:
     """Return the answer to an AdmissionReview: the pod may be created, with its label's sidecar unless it has one.
 
-    Raises msgspec.DecodeError where the body is no review of a pod.
+    Raises ValueError where the body is no review of a pod.
     """
-    request = msgspec.json.decode(body, type=_Review).request
+    try:
+        request = msgspec.json.decode(body, type=_Review).request
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     answer: dict[str, Any] = {"uid": request.uid, "allowed": True}
     sidecar = sidecars.get(request.object.metadata.labels.get(_LABEL, ""))
     if sidecar is not None and (patch := _patch(request.object, sidecar)):
@@ -85,7 +88,7 @@ def application(sidecars: Mapping[str, Sidecar]) -> web.Application:
     async def review(request: web.Request) -> web.Response:
         try:
             return web.json_response(reviewed(await request.read(), sidecars))
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             return web.json_response({"error": f"This is no review of a pod: {error}."}, status=400)
 
     async def healthz(_: web.Request) -> web.Response:
@@ -108,7 +111,7 @@ def serve(host: str, port: int, certificate: Path, key: Path, sidecars: Mapping[
         while True:
             await asyncio.sleep(_KEYS_SECONDS)
             with contextlib.suppress(OSError):  # half written: the old ones stay in use
-                keys.load_cert_chain(certificate, key)
+                load_keys(keys, certificate, key)
 
     async def renewing(_: web.Application) -> AsyncIterator[None]:
         task = asyncio.create_task(renew())
@@ -118,6 +121,13 @@ def serve(host: str, port: int, certificate: Path, key: Path, sidecars: Mapping[
     server = application(sidecars)
     server.cleanup_ctx.append(renewing)
     web.run_app(server, host=host, port=port, ssl_context=keys, print=None)
+
+
+def load_keys(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Have a context use a certificate and its key. OSError: it goes on with what it had."""
+    # tried on another: a certificate that does not go with the key would replace the old one all the same
+    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    context.load_cert_chain(certificate, key)
 
 
 def _patch(pod: _Pod, sidecar: Sidecar) -> list[dict[str, Any]]:

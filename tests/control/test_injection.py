@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from control.injection import InjectionError, Sidecar, application, read_sidecars, reviewed, serve
+from control.injection import InjectionError, Sidecar, application, load_keys, read_sidecars, reviewed, serve
+from tests.fakes.pki import Authority
 
 SIDECAR = Sidecar(
     container={"name": "weir", "args": ["/etc/weir/{pod}.toml"]},
@@ -46,6 +48,12 @@ def test_a_pod_gets_the_sidecar_under_its_own_names() -> None:
         },
         {"op": "add", "path": "/spec/initContainers/-", "value": container},
     ]
+
+
+def test_a_review_that_is_nested_too_deeply_is_none() -> None:
+    deep = b'{"request":{"uid":"7","object":{"metadata":{},"spec":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}}}"
+    with pytest.raises(ValueError, match="too deeply"):
+        reviewed(deep, SIDECARS)
 
 
 def test_what_a_pod_has_stays() -> None:
@@ -99,3 +107,19 @@ def test_a_file_without_sidecars_is_told(tmp_path: Path, text: str | None, sente
 def test_keys_that_cannot_be_used_are_told(tmp_path: Path) -> None:
     with pytest.raises(InjectionError, match=r"tls\.crt.*No such file"):
         serve("127.0.0.1", 0, tmp_path / "tls.crt", tmp_path / "tls.key", SIDECARS)
+
+
+def test_a_certificate_whose_key_is_not_written_yet_leaves_the_old_one_in_use(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    old, new = authority.issue("weir"), authority.issue("other")
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_keys(server, Path(old.certificate), Path(old.key))
+    with pytest.raises(ssl.SSLError):
+        load_keys(server, Path(new.certificate), Path(old.key))
+    sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context(cafile=authority.ca).wrap_bio(received, sent, server_hostname="weir")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    with pytest.raises(ssl.SSLWantReadError):  # it has taken the client's hello, and waits for more
+        server.wrap_bio(sent, received, server_side=True).do_handshake()
+    client.do_handshake()
