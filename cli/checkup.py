@@ -12,6 +12,8 @@ from cli.errors import DONE, FAILED, WRONG_USAGE, CommandError
 from cli.sidecars import ask, reachable
 
 if TYPE_CHECKING:
+    import ssl
+
     from proxy.checkup.findings import Finding
     from proxy.checkup.listening import Running
     from proxy.checkup.routes import World
@@ -39,14 +41,21 @@ def running_sidecar(config: Config) -> Running | None:
     """Return the sidecar that answers at the configuration's admin address; None where none does."""
     from proxy.checkup.listening import Running
 
-    admin = reachable(config.admin.listen)
-    if ask(admin, "GET", "/healthz").value != {"status": "ok"}:
+    admin, tls = reachable(config.admin.listen), own_tls(config)
+    if ask(admin, "GET", "/healthz", tls=tls).value != {"status": "ok"}:
         return None
-    status = ask(admin, "GET", "/v1/status").value
+    status = ask(admin, "GET", "/v1/status", tls=tls).value
     try:
         return Running(int(status["broker_id"]), frozenset(str(route["listen"]) for route in status["routes"]))
     except (AttributeError, KeyError, TypeError, ValueError):
         return Running()
+
+
+def own_tls(config: Config) -> ssl.SSLContext | None:
+    """Return what a configuration's sidecar asks the others with; None: without TLS. ConfigError for its files."""
+    from proxy.config.admin_keys import AdminKeys
+
+    return None if config.admin.tls is None else AdminKeys(config.admin.tls).client_context()
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

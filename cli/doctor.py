@@ -7,18 +7,22 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException
+from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli import configured
-from cli.checkup import HostsOption, exit_status, look_around, print_findings, running_sidecar
+from cli.checkup import HostsOption, exit_status, look_around, own_tls, print_findings, running_sidecar
 from cli.run import FileArgument, the_file
+from cli.sidecars import connection_to
 from cli.version import __version__
 
 if TYPE_CHECKING:
+    import ssl
+
     from proxy.checkup.findings import Finding
     from proxy.checkup.routes import World
     from proxy.config.address import Address
@@ -62,7 +66,7 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
         world = look_around(config, hosts_file)
         findings += live_findings(config, world, running_sidecar(config))
         findings += certificate_findings(config, RouteKeys(config).all_keys, world, time.time())
-        clocks = _clocks(_others(config, world))
+        clocks = _clocks(_others(config, world), own_tls(config))
     return [*findings, *machine.clock_findings(machine.kernel_says_synchronised(), clocks)]
 
 
@@ -76,16 +80,16 @@ def _others(config: Config, world: World) -> Iterable[Address]:
     return [Address(one.host, config.admin.listen.port) for number, one in told.items() if number != config.broker_id]
 
 
-def _clocks(others: Iterable[Address]) -> dict[str, float]:
+def _clocks(others: Iterable[Address], tls: ssl.SSLContext | None) -> dict[str, float]:
     """Return by how many seconds other machines' clocks are ahead of this one's, as their HTTP answers tell."""
     asked = list(others)[:_MOST_CLOCKS]
     with ThreadPoolExecutor(_MOST_CLOCKS) as pool:
-        told = zip(asked, pool.map(_seconds_ahead, asked), strict=True)
+        told = zip(asked, pool.map(partial(_seconds_ahead, tls=tls), asked), strict=True)
         return {str(address): seconds for address, seconds in told if seconds is not None}
 
 
-def _seconds_ahead(address: Address) -> float | None:
-    connection = HTTPConnection(address.host, address.port, timeout=_CLOCK_SECONDS)
+def _seconds_ahead(address: Address, tls: ssl.SSLContext | None) -> float | None:
+    connection = connection_to(address, tls, _CLOCK_SECONDS)
     try:
         connection.request("GET", "/healthz")
         date = connection.getresponse().headers.get("Date", "")

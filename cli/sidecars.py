@@ -80,10 +80,10 @@ def ask_all(addresses: Sequence[Address], method: str, path: str, body: object =
         return list(pool.map(lambda address: ask(address, method, path, body), addresses))
 
 
-def ask(address: Address, method: str, path: str, body: object = None) -> Reply:
-    """Send one request to one sidecar, with the token of the file that WEIR_TOKEN_FILE names."""
+def ask(address: Address, method: str, path: str, body: object = None, tls: ssl.SSLContext | None = None) -> Reply:
+    """Send one request to one sidecar, with WEIR_TOKEN_FILE's token. `tls` is that of connection_to."""
     headers = _authorization()
-    connection = _connection(address)
+    connection = connection_to(address, tls)
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
@@ -147,11 +147,18 @@ def with_outcomes(replies: Sequence[Reply], name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _connection(address: Address) -> http.client.HTTPConnection:
-    """Return a connection that is not open yet: with TLS where CA_VARIABLE names the certificates to trust."""
+def connection_to(
+    address: Address, tls: ssl.SSLContext | None = None, seconds: float = TIMEOUT_SECONDS
+) -> http.client.HTTPConnection:
+    """Return a connection that is not open yet: with TLS where CA_VARIABLE names the certificates to trust.
+
+    `tls` is used where the variable is not set; None: no TLS.
+    """
     ca, certificate = os.environ.get(CA_VARIABLE), os.environ.get(CERTIFICATE_VARIABLE)
+    if not ca and tls is not None:
+        return http.client.HTTPSConnection(address.host, address.port, timeout=seconds, context=tls)
     if not ca:
-        return http.client.HTTPConnection(address.host, address.port, timeout=TIMEOUT_SECONDS)
+        return http.client.HTTPConnection(address.host, address.port, timeout=seconds)
     variable, path = CA_VARIABLE, ca
     try:
         context = ssl.create_default_context(cafile=ca)
@@ -162,7 +169,7 @@ def _connection(address: Address) -> http.client.HTTPConnection:
     except (OSError, ValueError) as error:
         reason = (isinstance(error, ssl.SSLError) and error.reason) or getattr(error, "strerror", None) or str(error)
         raise CommandError(f"{variable} names {path}, which cannot be used: {reason}.", WRONG_USAGE) from error
-    return http.client.HTTPSConnection(address.host, address.port, timeout=TIMEOUT_SECONDS, context=context)
+    return http.client.HTTPSConnection(address.host, address.port, timeout=seconds, context=context)
 
 
 def _authorization() -> dict[str, str]:

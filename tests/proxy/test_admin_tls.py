@@ -13,6 +13,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from cli.checkup import own_tls, running_sidecar
+from cli.doctor import _seconds_ahead
 from cli.errors import CommandError
 from cli.sidecars import ask
 from proxy.admin.access import Access
@@ -174,6 +176,17 @@ async def test_command_line_shows_the_certificate_that_variables_name(
     monkeypatch.setenv("WEIR_CA_FILE", "/nowhere.pem")
     with pytest.raises(CommandError, match=r"WEIR_CA_FILE names /nowhere.pem, which cannot be used"):
         ask(secured.address, "GET", "/v1/status")
+
+
+async def test_checks_of_a_file_with_tls_ask_as_its_sidecar_does(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WEIR_CA_FILE", raising=False)
+    config = Config(broker_id=1, admin=Admin(listen=secured.address, tls=table(secured.authority, secured.own)))
+    assert await asyncio.to_thread(running_sidecar, config) is not None
+    ahead = await asyncio.to_thread(_seconds_ahead, secured.address, own_tls(config))
+    assert ahead is not None and abs(ahead) < 60
+    assert await asyncio.to_thread(_seconds_ahead, secured.address, None) is None
 
 
 def test_with_tls_no_token_is_needed_and_what_is_missing_is_named(tmp_path: Path) -> None:
