@@ -45,7 +45,7 @@ def judge(scenario: Scenario, trace: Callable[[str], None] | None = None) -> Out
         followers = run.followers_beside_rogues
         least = HONEST_SHARE * followers / (followers + 1)  # a rogue may have what any replica may have
         if share < least:
-            share = _received_a_wait_later(scenario) / alone.received
+            share = _share_a_wait_later(scenario)
         outcome.figures["least share of honest followers beside rogues"] = share
         if share < least:
             run.world.violate(
@@ -54,15 +54,17 @@ def judge(scenario: Scenario, trace: Callable[[str], None] | None = None) -> Out
     return outcome
 
 
-def _received_a_wait_later(scenario: Scenario) -> int:
-    """What honest followers have received one fetch's wait after the end.
+def _share_a_wait_later(scenario: Scenario) -> float:
+    """What honest followers have received one fetch's wait after the end, as a part of what they have then without.
 
     Beside rogues their fetches come at other moments. Where a partition has just lost its quota, a link's whole
     bandwidth may pass between two such moments.
     """
-    run = Run(replace(scenario, seconds=scenario.seconds + MAX_WAIT_MS / 1000))
-    run.play()
-    return run.received
+    later = replace(scenario, seconds=scenario.seconds + MAX_WAIT_MS / 1000)
+    beside, alone = Run(later), Run(replace(later, rogues=()))
+    beside.play()
+    alone.play()
+    return beside.received / alone.received
 
 
 def _observes(scenario: Scenario) -> bool:
