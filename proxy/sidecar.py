@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain
@@ -36,6 +35,7 @@ from proxy.config.client_limits import ClientLimitTable, rules_of
 from proxy.config.route_keys import RouteKeys
 from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
 from proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
+from proxy.expiry import Expiry
 from proxy.export.exporter import Exporter, new_exporter
 from proxy.limits.gate import LinkGate
 from proxy.limits.shares import LimitShares
@@ -104,8 +104,8 @@ class Sidecar:
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
         self.client_limits: tuple[ClientLimitTable, ...] = ()
         self.listeners: list[Listener] = []
-        self._expiry: asyncio.TimerHandle | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
+        self._expiry = Expiry(self.throttle, self.process, self.log, clock)
         self.history = History(self.sides, self.limits.clients, clock)
         access = Access(config.admin, clock, self._admin_keys)
         self._admin = AdminServer(self, self.log, access)
@@ -203,8 +203,7 @@ class Sidecar:
         self.history.close()
         self._key_watch.close()
         self._upstreams.close()
-        if self._expiry is not None:
-            self._expiry.cancel()
+        self._expiry.close()
         await self.exchange.close()
         await self._cluster.close()
         for listener in self.listeners:
@@ -349,7 +348,7 @@ class Sidecar:
         self._tell_capture()
         self._cluster.throttle_changed()
         self.exchange.changed()
-        self._await_expiry()
+        self._expiry.watch()
 
     def _followers_changed(self) -> None:
         """Make quotas for followers that were not known before."""
@@ -359,21 +358,6 @@ class Sidecar:
     def _follow_throttle(self, layer: Layer) -> None:
         self.throttle.follow(layer)
         self.log.info("throttle_changed", by="kafka", **self.throttle.summary())
-
-    def _await_expiry(self) -> None:
-        """When the next entry of the throttle expires, put the layer below it in force."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
-        seconds = self.throttle.next_expiry() - self._clock()
-        if seconds != math.inf:
-            self._expiry = asyncio.get_running_loop().call_later(max(0.0, seconds), self._expire_leases)
-
-    def _expire_leases(self) -> None:
-        for lease in self.throttle.expire():
-            self.process.throttles_expired += 1
-            effect = "the file's throttle and Kafka's are in force again where it was"
-            self.log.info("throttle_expired", owner=lease.owner or "nobody", reason=lease.reason, effect=effect)
 
     def _learn_broker_addresses(self, brokers: Addresses) -> None:
         for listener in self.listeners:
