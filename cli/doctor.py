@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from proxy.checkup.routes import World
     from proxy.config.address import Address
     from proxy.config.tables import Config
+    from proxy.tls.live_keys import LiveKeys
 
 _CLOCK_SECONDS = 2.0
 _MOST_CLOCKS = 20
@@ -57,7 +58,6 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
     from proxy.checkup import machine
     from proxy.checkup.certificates import certificate_findings
     from proxy.checkup.live import live_findings
-    from proxy.config.route_keys import RouteKeys
 
     findings = [machine.version_finding(__version__), *machine.way_findings(config), *machine.rules_findings()]
     findings += machine.process_findings(config, machine.sidecar_process(path))
@@ -65,9 +65,18 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
     if config is not None:
         world = look_around(config, hosts_file)
         findings += live_findings(config, world, running_sidecar(config))
-        findings += certificate_findings(config, RouteKeys(config).all_keys, world, time.time())
+        findings += certificate_findings(config, _keys(config), world, time.time())
         clocks = _clocks(_others(config, world), own_tls(config))
     return [*findings, *machine.clock_findings(machine.kernel_says_synchronised(), clocks)]
+
+
+def _keys(config: Config) -> list[LiveKeys]:
+    """Return the keys of the routes and of the admin server, each once."""
+    from proxy.config.admin_keys import AdminKeys
+    from proxy.config.route_keys import RouteKeys
+
+    admin = () if config.admin.tls is None else AdminKeys(config.admin.tls).all_keys
+    return [*RouteKeys(config).all_keys, *admin[:1]]  # the second is the same files, to ask other sidecars with
 
 
 def _others(config: Config, world: World) -> Iterable[Address]:

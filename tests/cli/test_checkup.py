@@ -10,6 +10,7 @@ import pytest
 
 from cli.main import main
 from tests.cli.commands import failing
+from tests.fakes.pki import Authority
 
 NOTHING_RUNS = """
 broker_id = 1
@@ -75,6 +76,16 @@ def test_doctor_with_a_file_looks_at_what_it_leads_to(capsys: pytest.CaptureFixt
         "fail  ingress[0].upstream: nothing listens on 127.0.0.1:1: correct the port, or start the broker if it does"
         " not run."
     ]
+
+
+def test_doctor_tells_of_the_admin_servers_certificate_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = f'[admin.tls]\ncertificate = "{authority.issue("weir-1", days=9).together}"\nca = "{authority.ca}"\n'
+    path = tmp_path / "weir.toml"
+    path.write_text(NOTHING_RUNS.format(port=0) + tls + 'write_names = ["weir-*"]\n')
+    assert main(["doctor", str(path)]) == 1  # nothing runs
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if " admin.tls: " in line]
+    assert line.startswith("warn  admin.tls: the certificate (for ") and "expires in 9 days" in line
 
 
 def test_doctor_file_with_a_loop_is_a_sentence_and_status_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
