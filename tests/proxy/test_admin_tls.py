@@ -33,6 +33,7 @@ from proxy.sidecar import Sidecar as RealSidecar
 from tests.fakes.clock import MovedClock
 from tests.fakes.pki import Authority, Issued
 from tests.proxy.test_admin import Sidecar
+from tests.proxy.test_server import text
 
 INGRESS = (
     'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:1"\nupstream = "127.0.0.1:2"\n[admin]\nlisten = "0.0.0.0:3"\n'
@@ -205,20 +206,14 @@ async def test_a_sidecar_serves_its_admin_http_with_tls_and_tells_how_long_its_c
 ) -> None:
     authority = Authority(tmp_path)
     own = authority.issue("weir-1.internal", names=["weir-1.internal", "127.0.0.1"])
-    text = f"""
-        broker_id = 1
-        [[ingress]]
-        listen = "127.0.0.1:0"
-        upstream = "127.0.0.1:1"
-        [admin]
-        listen = "127.0.0.1:0"
-        [admin.tls]
-        certificate = "{own.certificate}"
-        key = "{own.key}"
-        ca = "{authority.ca}"
-        write_names = ["weir-*.internal"]
-    """
-    weir = RealSidecar(parse_config(text), "1")
+    tls = f'''
+    [admin.tls]
+    certificate = "{own.certificate}"
+    key = "{own.key}"
+    ca = "{authority.ca}"
+    write_names = ["weir-*.internal"]
+    '''
+    weir = RealSidecar(parse_config(text(more=tls)), "1")
     await weir.start()
     context = ssl.create_default_context(cafile=authority.ca)
     context.load_cert_chain(own.certificate, own.key)

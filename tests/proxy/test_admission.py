@@ -48,6 +48,13 @@ async def test_an_address_with_too_many_connections_is_refused_and_others_are_no
         assert (line["peer"], line["reason"], line["limit"]) == ("127.0.0.1", "too_many_from_address", 2)
 
 
+async def test_a_refused_connection_is_reset_so_that_the_kernel_keeps_nothing_of_it() -> None:
+    async with relaying() as relay:
+        relay.relay.admission.most = 0
+        with pytest.raises(ConnectionResetError):  # while it connects, or right after
+            await (await from_address(relay, "127.0.0.1")).expect_end()
+
+
 async def test_no_more_connections_than_allowed_are_let_in_and_a_closed_one_makes_room() -> None:
     async with relaying() as relay:
         relay.relay.admission.most = 1

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -121,6 +122,15 @@ def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object
 @pytest.fixture(autouse=True)
 def _info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "weir")
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_metrics_series_by_partition_are_as_the_file_says(broker: Broker, wanted: bool) -> None:
+    async with running(configured(broker, f"partition_series = {str(wanted).lower()}")) as weir:
+        weir.sidecar.sides[0].throttle.stats.partition_bytes[b"orders"] = Counter({3: 17})
+        text = b"".join([part async for part in weir.sidecar.metrics("")])
+    assert (b'topic="orders"' in text) is wanted
+    assert b"weir_ready 1" in text
 
 
 async def test_sidecar_started_says_one_line_for_each_listener(

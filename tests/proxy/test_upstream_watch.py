@@ -103,6 +103,23 @@ async def test_looks_go_on_after_one_that_failed(
     assert {record.msg for record in caplog.records} == {"upstream_look_failed"}
 
 
+async def test_upstream_that_another_route_uses_is_up_and_is_not_asked() -> None:
+    async with relaying(peer=2) as relay:
+        await relay.connect()
+        await relay.until(lambda: relay.listener.links)
+        idle = Listener(relay.relay, Address("127.0.0.1", 0), relay.listener.upstream)
+        clock = MovedClock()
+        watch = UpstreamWatch([relay.listener, idle], UpstreamProbe([], clock), EventLog(), clock)
+        relay.broker.close()  # whoever connects now is refused
+        await watch.look()
+        assert watch.status(idle) == {
+            "links": 0,
+            "no_link_for_seconds": 0.0,
+            "upstream_up": True,
+            "upstream_failure": None,
+        }
+
+
 async def test_route_with_a_link_is_up_and_is_not_asked() -> None:
     async with relaying(peer=2) as relay:
         ends = await relay.connect()
