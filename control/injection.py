@@ -1,6 +1,6 @@
 """Gives pods a sidecar when they are created: an admission webhook of Kubernetes, for versions before 1.36.
 
-It answers every review: a pod that is refused, or an answer that is none, could keep a broker from starting.
+It allows every pod. A pod that it refused, or a review that it did not answer, could keep a broker from starting.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def serve(host: str, port: int, certificate: Path, key: Path, sidecars: Mapping[
 
 def load_keys(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     """Have a context use a certificate and its key. OSError: it goes on with what it had."""
-    # tried on another: a certificate that does not go with the key would replace the old one all the same
+    # Another context tries them first. This one would take a certificate that does not fit the key, and lose its own.
     ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
     context.load_cert_chain(certificate, key)
 

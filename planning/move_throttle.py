@@ -61,8 +61,8 @@ class RateClaim:
 class ListClaim:
     """A move has added `entries` to a topic's list. `stood`: an empty list was there before, and is there afterwards.
 
-    A list with others' entries goes when it is empty in the end: they may all have ended by then, another move among
-    them, which has left the list to this one.
+    A list that had others' entries is deleted when none is left in the end. Example: two moves share a list. The one
+    that ends first leaves the other's entries in it, so the one that ends last deletes it.
     """
 
     topic: str

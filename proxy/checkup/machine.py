@@ -178,7 +178,7 @@ def kernel_says_synchronised() -> bool | None:
 def clock_findings(is_synchronised: bool | None, ahead: Mapping[str, float]) -> Iterator[Finding]:
     """Yield what is known of clocks. `ahead`: by how many seconds those of other sidecars' machines are ahead.
 
-    Quotas are kept by a clock that nobody sets; certificates, leases and samples go by the other one.
+    Quotas go by the monotonic clock, which nobody sets. Certificates, leases and samples go by the time of day.
     """
     if is_synchronised is False:
         sentence = (
