@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ import pytest
 from bench.page import make_tables
 from pipeline.page.read import read_page
 from pipeline.page.write import page_of
-from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG
+from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
 from tests.browser import Browser
-from tests.pipeline.page.past import Past, broker_minutes, lag, minutes, move, partition_rate
+from tests.pipeline.page.past import Past, broker_minutes, lag, minutes, move, partition_rate, quota
 from tests.pipeline.parquet import START
 
 DESK, PHONE = 1200, 360
@@ -222,3 +222,18 @@ def test_pointer_reads_the_mark_below_it(browser: Browser, page: Path) -> None:
     assert browser.evaluate(readout) == browser.evaluate(f"{bar}.textContent")
     browser.point(1, 1)
     assert browser.evaluate(readout) == whole
+
+
+def test_accuracy_table_fits_on_a_small_desk(browser: Browser, past: Past, tmp_path: Path) -> None:
+    """Values as long as they come, and times with their dates: nothing has to be scrolled."""
+    begin = START - timedelta(days=400)
+    longest = {"worst_1s_over_quota": 1234.567, "worst_10s_over_quota": 123.456, "policy": "strict"}
+    big = {"broker_id": 10_001, "side": "follower", "seconds_over": 1_234_567.0, "bytes_left_out": 123_456_000_000}
+    past.put(BROKER_RATES, *broker_minutes(10_001, "follower", (1, 1)))
+    past.put(THROTTLE_ACCURACY, quota(begin, START + minutes(1), 123_400_000, mean=0.998, **longest, **big))
+    file = tmp_path / "page.html"
+    file.write_text(page_of(read_page(past.write(), begin, START + minutes(1), 9), UTC), encoding="utf-8")
+    browser.look(1280)
+    browser.open(file)
+    part = "document.querySelector('#accuracy .scroll')"
+    assert browser.evaluate(f"{part}.scrollWidth") <= browser.evaluate(f"{part}.clientWidth")
