@@ -143,7 +143,7 @@ def build(
         job = _Job(spark, source, Output(spark, output), allow_empty, least_places)
         with job.output.writing():
             # What lies in folders of days is read day by day. Of all else each day would read the whole.
-            for together in map(Days.of, days.all()) if is_by_day(spark, source) else [days]:
+            for together in map(Days.of, days.all()) if is_by_day(spark, source, days) else [days]:
                 yield from _build_days(job, together)
     except SPARK_ERRORS as error:
         raise BuildError(f"the tables cannot be built: {first_line(error)}") from error

@@ -115,10 +115,10 @@ class Lines:
     ends: DataFrame
 
 
-def is_by_day(spark: SparkSession, source: str) -> bool:
+def is_by_day(spark: SparkSession, source: str, days: Days) -> bool:
     """Whether the source has its files in folders of days, so that each day can be read alone. Raises BuildError."""
     try:
-        return not source.startswith(_KAFKA) and bool(_matching(spark, source, "date=*"))
+        return not source.startswith(_KAFKA) and _folders(spark, source, days) is not None
     except SPARK_ERRORS as error:
         raise BuildError(f"{source} cannot be read: {first_line(error)}") from error
 
@@ -159,12 +159,14 @@ def input_files(spark: SparkSession, source: str, days: Days) -> list[str]:
 
 
 def _folders(spark: SparkSession, source: str, days: Days) -> list[str] | None:
-    """Return the folders of hours in which lines of `days` may be; None where folders name no hours."""
-    if not _matching(spark, source, "date=*"):
-        return None
+    """Return the folders of hours in which lines of `days` may be; None where folders name no hours.
+
+    The days are named, and only their own folders are listed: what other days there are does not slow a run down.
+    """
     before, after = days.first - timedelta(days=1), days.until
     names = [f"date={before}/hour=23", *(f"date={day}/hour=*" for day in days.all()), f"date={after}/hour=00"]
-    return [folder for name in names for folder in _matching(spark, source, name)]
+    found = [folder for name in names for folder in _matching(spark, source, name)]
+    return found if found or _matching(spark, source, "date=*") else None
 
 
 def _matching(spark: SparkSession, source: str, pattern: str) -> list[str]:

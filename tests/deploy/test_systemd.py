@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,6 +17,8 @@ SERVICE = UNITS / "weir.service"
 CAPTURE = UNITS / "weir.service.d" / "capture.conf"
 BROKER = UNITS / "weir.service.d" / "broker.conf"
 KAFKA = UNITS / "kafka.service.d" / "weir.conf"
+SAMPLES = UNITS / "weir-samples.service"
+TIMER = UNITS / "weir-samples.timer"
 
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 
@@ -71,6 +74,41 @@ def test_little_is_left_to_whoever_takes_the_service_over(tmp_path: Path, drop_i
     assert float(score[1]) <= (1.7 if CAPTURE in drop_ins else 1.1)
 
 
+def test_systemd_finds_no_fault_in_the_copying_of_samples(tmp_path: Path) -> None:
+    service = tmp_path / SAMPLES.name
+    service.write_text(SAMPLES.read_text().replace("/usr/bin/rsync", "/bin/true"))
+    done = verify(Path(shutil.copy(TIMER, tmp_path)), service)
+    assert (done.returncode, complaints(done)) == (0, [])
+    score = re.search(
+        r"exposure level for weir-samples\.service: ([\d.]+)", analyze("security", "--offline=true", service).stdout
+    )
+    assert score is not None and float(score[1]) <= 1.1  # as deploy/README.md tells
+
+
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
+def test_finished_samples_alone_are_copied_and_stay_when_they_go_here(tmp_path: Path) -> None:
+    hour = Path("date=2026-11-22", "hour=10")
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / hour).mkdir(parents=True)
+    for name in ("broker-1-a.jsonl.gz", ".broker-1-b.jsonl.gz"):
+        (here / hour / name).write_text(name)
+    copy_samples(here, there)
+    (here / hour / "broker-1-a.jsonl.gz").unlink()
+    (here / hour / ".broker-1-b.jsonl.gz").rename(here / hour / "broker-1-b.jsonl.gz")
+    assert [path.name for path in there.rglob("*.gz")] == ["broker-1-a.jsonl.gz"]
+    copy_samples(here, there)
+    assert sorted(path.name for path in (there / hour).iterdir()) == ["broker-1-a.jsonl.gz", "broker-1-b.jsonl.gz"]
+
+
+def copy_samples(here: Path, there: Path) -> None:
+    """Do as the unit does, onto the same machine."""
+    unit = SAMPLES.read_text().replace("\\\n", " ")
+    (command,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    words = shlex.split(command.replace("${SAMPLES}", str(here)).replace("${REPORTS}", str(there)))
+    done = subprocess.run([shutil.which("rsync") or "", *words[1:]], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
     """What systemd says about these units; it also reads the machine's own, which are none of ours."""
-    return [line for line in done.stderr.splitlines() if re.search(r"\b(weir|kafka)\.(service|conf)\b|weir\.", line)]
+    return [line for line in done.stderr.splitlines() if re.search(r"\b(weir|kafka)\.(service|conf)\b|weir[.-]", line)]

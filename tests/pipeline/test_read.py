@@ -10,7 +10,17 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.read import MAX_CHARACTERS, MAX_SECONDS, UNUSED, Days, by_kind, by_partition, good_lines, read_lines
+from pipeline.read import (
+    MAX_CHARACTERS,
+    MAX_SECONDS,
+    UNUSED,
+    Days,
+    by_kind,
+    by_partition,
+    good_lines,
+    is_by_day,
+    read_lines,
+)
 from pipeline.whole import missing_samples, quarantine, samples, without_duplicates, without_partial
 from samples.schema import KINDS, SCHEMA_VERSION, Line, PartitionLine, columns, kind_of
 from tests.pipeline.conftest import Frames
@@ -27,6 +37,25 @@ def test_topic_is_read_to_its_end(spark: SparkSession) -> None:
     options = dict(call.args for call in reader.option.call_args_list)
     assert options["startingTimestamp"] == str(int((NOON - timedelta(hours=13)).timestamp()) * 1000)
     assert not [name for name in options if name.startswith("ending")]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_folders_of_other_days_are_not_listed(monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
+    """Only where no folder of the days is there must it be told whether folders are by day at all."""
+    listed = []
+
+    def matching(_session: object, source: str, pattern: str) -> list[str]:
+        listed.append(pattern)
+        return [f"{source}/{pattern}"] if is_there or pattern == "date=*" else []
+
+    monkeypatch.setattr("pipeline.read._matching", matching)
+    assert is_by_day(MagicMock(), "/samples", Days.of(DAY))
+    around = [
+        f"date={DAY - timedelta(days=1)}/hour=23",
+        f"date={DAY}/hour=*",
+        f"date={DAY + timedelta(days=1)}/hour=00",
+    ]
+    assert listed == around + ([] if is_there else ["date=*"])
 
 
 NOT_KEPT = {*UNUSED, "schema", "min_reader", "end_utc"}
