@@ -30,7 +30,10 @@ class Ask(Struct, frozen=True):
     replica_id: int
     """The follower's broker id. Turns go by replica, so it does not matter how many connections a follower has."""
     largest_batch: int
-    """The size in bytes of the largest batch of the partition that is next in the link's order."""
+    """The size in bytes of the largest batch of the partition that is next in the link's order.
+
+    In Fetch v0 to v2 it is the `partition_max_bytes` asked for: there a partition is granted whole or not at all.
+    """
     is_urgent: bool
     """Whether one of the link's partitions is below its min ISR."""
     is_live: bool

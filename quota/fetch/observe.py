@@ -11,7 +11,7 @@ from quota.budget.offset_probes import PROBE_SECONDS
 from quota.budget.quota import Ask, Quota
 from quota.fetch.link_state import LinkState
 from quota.fetch.order import GrantOrder
-from quota.fetch.plan import NO_PROBE, FetchView, ProbeTimes
+from quota.fetch.plan import LEAST_WHOLE_VERSION, NO_PROBE, FetchView, ProbeTimes
 
 # the longest that an offset probe which cannot go yet holds up partitions of the same fetch that need no budget
 LONGEST_BESIDE_OTHERS_SECONDS = 1.0
@@ -32,7 +32,10 @@ def observe(
     quotas = [quota for quota in side.quotas if quota.limits and quota.is_for(ends)] if queue else []
     if any([quota.rate for quota in quotas]):
         order = state.catch_up.order(queue, now)
-        largest_batch = next(iter(order)).largest_batch
+        first = next(iter(order))
+        # Below that version a grant takes all that is asked of a partition, however small its batches are.
+        is_whole = request.header.api_version < LEAST_WHOLE_VERSION
+        largest_batch = first.max_bytes if is_whole else first.largest_batch
         is_urgent = state.catch_up.is_urgent(queue, now)
         side.release_stuck()
     for quota in quotas:

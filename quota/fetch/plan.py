@@ -34,6 +34,9 @@ LONGEST_RIDE_SECONDS: Final = 0.02
 LONGEST_HOLD_SECONDS: Final = 30.0
 """The longest that a fetch is held, whatever its max_wait_ms: a follower's socket times out after 30 s by default."""
 
+LEAST_WHOLE_VERSION: Final = 3
+"""From this Fetch version on the first partition with data returns at least one whole batch (KIP-74)."""
+
 SHORTEST_WAIT_SECONDS: Final = 0.05
 """A fetch that brings nothing is held for at least this long: else its follower would ask again at once, for ever."""
 
@@ -41,7 +44,6 @@ SHORTEST_WAIT_SECONDS: Final = 0.05
 _SHORTEST_HOLD_SECONDS: Final = 0.001
 _REFRESH_SECONDS: Final = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its claim in the line lapses
 _AT_ONCE: Final = 1  # min_bytes: the leader answers as soon as it has anything
-_LEAST_WHOLE_VERSION: Final = 3  # KIP-74: from v3 on the first partition with data returns at least one whole batch
 _NEVER: Final = float("inf")
 
 
@@ -242,7 +244,7 @@ def fill(view: FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, .
             continue
         left = min([purse.left for purse in own])
         excess = 0
-        if view.api_version < _LEAST_WHOLE_VERSION:
+        if view.api_version < LEAST_WHOLE_VERSION:
             # v0 to v2 cut a batch larger than the cap, and would do so for ever: take the partition whole or not at
             # all.
             cap = batch = replica.max_bytes

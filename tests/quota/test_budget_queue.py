@@ -10,7 +10,7 @@ from quota.settings import ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Follower, Leader, Log
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.lines import line_of
 
 
@@ -227,3 +227,36 @@ def test_places_of_one_replica_are_as_far_apart_as_what_its_turns_take() -> None
     assert turns.first() == "a2"
     turns.owe("a", 50)
     assert turns.first() == "b"
+
+
+def test_below_v3_links_take_turns_whether_or_not_their_batches_are_known() -> None:
+    """There a turn takes a partition's whole 1 MiB: small batches do not make it a short one."""
+    clock = MovedClock()
+    throttle = Throttle(
+        "leader",
+        1,
+        clock,
+        ThrottleSettings(rate=1_000_000, order="round-robin", replicas={f"t{i}": ALL_REPLICAS for i in range(6)}),
+    )
+    leader = Leader({(f"t{i}".encode(), 0): Log([10_000] * 2_000) for i in range(6)})
+    one_topic: dict[tuple[bytes, int], int] = {(b"t0", 0): 0}
+    many_topics = {(f"t{i}".encode(), 0): 0 for i in range(6)}  # each turn is of one without a known batch
+    talks = {
+        number: Conversation(clock, throttle.link(number), leader, Follower(offsets, number, version=2))
+        for number, offsets in ((2, many_topics), (3, one_topic))
+    }
+    for talk in talks.values():
+        talk.exchange()  # its high watermarks are known then
+    granted: list[int] = []
+    end = clock.now + 12.0
+    while clock.now < end:
+        clock.move(0.01)
+        for number, talk in talks.items():
+            decision = talk.link.plan(talk.follower.request())
+            if isinstance(decision, Forward):
+                topics = leader.answer(decision.request)
+                talk.link.settle(topics)
+                talk.follower.take(topics, clock.now)
+                granted.append(number)
+    assert granted == [2, 3] * (len(granted) // 2)
+    assert len(granted) >= 8

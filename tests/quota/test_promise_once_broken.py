@@ -305,3 +305,8 @@ def test_promise_of_a_quota_beside_what_the_next_hops_session_with_the_leader_ha
 def test_honest_followers_that_ask_a_moment_later_beside_rogues_lose_nothing() -> None:
     """A partition lost its quota 0.15 s before the end: when its follower asks decides what it has by then."""
     assert not violations(draw(Seeded(810_478), 2))
+
+
+def test_promise_beside_a_peer_whose_batches_are_known_in_fetches_that_take_a_partition_whole_holds() -> None:
+    """Its 1 MiB counted as one short turn, so it had eight for each of a follower that knew no batches yet."""
+    assert not violations(draw(Seeded(709_148), 1))
