@@ -145,8 +145,9 @@ class ReplicaLink:
     def _count_as_sent(self, fetch: InFlight) -> None:
         """Count, once, what went of an answer that never came whole, or hangs: it is not known, but likely."""
         if fetch.reserved:
+            likely = fetch.likely_bytes  # is what is reserved where no batch was seen
             reserved, fetch.reserved = fetch.reserved, {}
-            self.accounts.count_as_sent(reserved, fetch.likely_bytes)
+            self.accounts.count_as_sent(reserved, likely)
         if fetch.is_probe and not fetch.is_paid:
             fetch.is_paid = True
             charge_probe(self.state, self, self.partitions.largest_waiting())

@@ -310,3 +310,8 @@ def test_honest_followers_that_ask_a_moment_later_beside_rogues_lose_nothing() -
 def test_promise_beside_a_peer_whose_batches_are_known_in_fetches_that_take_a_partition_whole_holds() -> None:
     """Its 1 MiB counted as one short turn, so it had eight for each of a follower that knew no batches yet."""
     assert not violations(draw(Seeded(709_148), 1))
+
+
+def test_promise_beside_a_peer_that_connects_again_and_again_and_reads_no_grant_holds() -> None:
+    """Nothing counted as sent of a grant whose batches nobody had seen, so the next connection had it at once."""
+    assert not violations(draw(Seeded(716_531), 1))

@@ -206,6 +206,21 @@ def test_below_v3_a_partition_is_taken_whole_or_not_at_all(version: int) -> None
     assert sorted(sizes) == [0, 0, PARTITION_MAX_BYTES]
 
 
+@pytest.mark.parametrize("version", [0, 2, 3, 12])
+def test_what_a_broken_connection_had_reserved_counts_where_no_batch_was_seen(version: int) -> None:
+    """Each new connection would otherwise be granted at once what the one before it did not read."""
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, settings(BATCH))
+    grants = 0
+    for _ in range(40):
+        link = throttle.link(2)
+        fetch = forward(link, Follower({(b"t", 0): 10}, version=version).request())
+        grants += asked(fetch.request)[0][2] > 0
+        link.close()
+        clock.move(0.05)
+    assert grants == 1
+
+
 def long_conversation(rate: int, batch: int, version: int = 3) -> Conversation:
     clock = MovedClock()
     leader = Leader({(b"t", partition): Log([batch] * 1500) for partition in range(8)})
