@@ -109,6 +109,11 @@ class ReplicaFetches:
         if api_version >= FIRST_SESSION_VERSION:
             self._release()
 
+    def answer_begins(self) -> None:
+        """Tell the throttle that a part of the oldest response awaited has come, and not all of it."""
+        if self._throttle is not None:
+            self._throttle.answer_begins()
+
     def settle(self, observers: Sequence[ResponseObserver]) -> Steps[None]:
         """Tell the throttle about the responses that passed whole, the oldest first."""
         scanners = [observer for observer in observers if isinstance(observer, FetchResponseScanner)]

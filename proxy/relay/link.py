@@ -222,6 +222,7 @@ class Link:
             pump.large_reads = stream.opaque or stream.passing > SMALL_BUFFER_SIZE or is_bulk
             if not is_requests and self._responses.observing:
                 pump.large_reads = not self._responses.is_dense
+                self._fetches.answer_begins()
         self._go_on_draining()
 
     def take(self, pump: Pump, view: memoryview) -> int:

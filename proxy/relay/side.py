@@ -39,6 +39,9 @@ class LinkThrottle(Protocol):
         Between the steps of this and of `settle_steps`, it may be closed but not used.
         """
 
+    def answer_begins(self) -> None:
+        """Take in that a part of the answer to the oldest forwarded request has come, and not all of it."""
+
     def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> Steps[None]:
         """Take in the answer to the oldest forwarded request, which passed whole. `head` is as the broker sent it."""
 

@@ -6,6 +6,7 @@ quota works: `strict` reserves before the bytes go, `kip73` measures what went, 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Hashable
 from typing import ClassVar
@@ -40,6 +41,8 @@ class Ask(Struct, frozen=True):
     """Whether records of partitions in sync pass on the link too; each of them comes after a grant's bytes."""
     answer_seconds: float
     """How long the link's last answer with granted bytes took (seconds)."""
+    most_beside_live: float = math.inf
+    """The most granted bytes that hold up live traffic only shortly. A quota's least share may be more."""
 
 
 class Offer(Struct, frozen=True):

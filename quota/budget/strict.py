@@ -84,7 +84,7 @@ class StrictQuota(Quota):
         spend = min(max(self.ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
         if ask.answer_seconds > SLOW_SECONDS:
             spend = max(spend, min(rate * min(ask.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
-        return Offer(self, now, spend, share, ahead, turn)
+        return Offer(self, now, min(spend, max(ask.most_beside_live, share)), share, ahead, turn)
 
     def is_exceeded(self, now: float) -> bool:
         return not self.rate or self.ledger.credit() <= 0

@@ -105,6 +105,12 @@ class ReplicaLink:
         view, order = observe(state, self, request, now, held_seconds)
         return (yield from commit(state, self, request, view, order, plan(view)))
 
+    def answer_begins(self) -> None:
+        """Note that a part of the oldest answer awaited has come, and not all of it. Only the first time counts."""
+        in_flight = self.state.in_flight
+        if in_flight and in_flight[0].answer_began_at is None:
+            in_flight[0].answer_began_at = self.throttle.clock()
+
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
         """Take in the oldest answer awaited, which has passed whole.
 

@@ -40,6 +40,8 @@ class LinkState:
         """Whether grants took half of the last answer or more, put in front by any hop. Then all else is next."""
         self.answer_seconds = 0.0
         """How long the answer to the last grant took (seconds)."""
+        self.most_beside_live = math.inf
+        """What passed on the link in PASSING_SECONDS while the last answer came (bytes)."""
         self.live_until = -math.inf
         """Up to this time records of partitions that need no budget are expected on the link."""
         self.settled_at = -math.inf

@@ -40,7 +40,15 @@ def observe(
         side.release_stuck()
     for quota in quotas:
         quota.look()
-    ask = Ask(link, partitions.replica_id, largest_batch, is_urgent, now < state.live_until, state.answer_seconds)
+    ask = Ask(
+        link,
+        partitions.replica_id,
+        largest_batch,
+        is_urgent,
+        now < state.live_until,
+        state.answer_seconds,
+        state.most_beside_live if now < state.live_until else math.inf,
+    )
     limit = side.settings.response_max_bytes
     must_wait = not sessions.is_incremental and partitions.unknown_count > 0
     view = FetchView(

@@ -330,6 +330,7 @@ class InFlight:
     is_paid: bool = False  # whether what came with this probe, or is likely to have come, was charged
     asks_all: bool = False  # whether it has every partition that waits, so that its answer is true for all
     forwarded_at: float = 0.0  # clock seconds
+    answer_began_at: float | None = None  # clock seconds; None while it did not, and where it came in one piece
     max_wait_seconds: float = 0.0
 
     @property

@@ -190,6 +190,9 @@ class ScriptedThrottle:
         """In one step."""
         return no_steps(self.plan(request, held_seconds))
 
+    def answer_begins(self) -> None:
+        """Nothing is learned from it."""
+
     def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> Steps[None]:
         """In one step."""
         self.settle(topics, head)

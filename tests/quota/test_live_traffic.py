@@ -125,6 +125,39 @@ def test_live_records_wait_for_nothing_that_an_earlier_hop_granted_and_this_one_
     assert left_out.min_bytes == 1
 
 
+def over_a_slow_link(carries: float, round_trip: float, *, is_live: bool = True) -> int:
+    """Fifty answers, each passing at `carries` bytes/s once its first byte came. The most granted in the last forty."""
+    talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 1, is_live=is_live)
+    sizes = []
+    for _ in range(50):
+        if is_live:
+            talk.leader.logs[LIVE].batches.append(RECORD)
+        decision = talk.next_decision()
+        assert isinstance(decision, Forward)
+        sizes.append(requested(decision.request).get((b"t", 0), (0, 0))[1])
+        topics = talk.leader.answer(decision.request)
+        talk.clock.move(round_trip)
+        talk.link.answer_begins()
+        for _ in range(4):  # in pieces, of which the first one tells
+            talk.clock.move(sizes[-1] / carries / 4)
+            talk.link.answer_begins()
+        talk.link.settle(topics)
+        talk.follower.take(topics, talk.clock.now)
+    return max(sizes[10:])
+
+
+def test_what_gathers_while_grants_pass_does_not_make_the_next_ones_larger_beside_live_records() -> None:
+    """Else they would grow until each takes 0.15 s to pass, here on a link that carries little more than the quota."""
+    carries = 1.05 * RATE
+    assert over_a_slow_link(carries, 0.004) <= 0.04 * carries + BATCH
+    assert over_a_slow_link(carries, 0.004, is_live=False) > 2 * 0.04 * carries
+
+
+def test_what_gathers_until_a_distant_leader_answers_is_granted_beside_live_records_too() -> None:
+    """There TCP takes round trips for them: smaller answers would come hardly sooner."""
+    assert over_a_slow_link(1.5 * RATE, 0.08) > 0.08 * RATE
+
+
 def _until_left_out(link: ReplicaLink, request: FetchRequest) -> FetchRequest:
     """Plan a request with a min_bytes of its own, again and again, until the throttle leaves its partition out."""
     for _ in range(20):
