@@ -141,7 +141,14 @@ class Chain:
         """The leader sends an answer; its bytes take their time on the slowest stretch only."""
         delay = self._latency + response.size / self._bandwidth
         self._sent = response, self.world.now, self.world.now + delay
+        self._later(self._latency, self._begins, response)
         self._later(delay, self.pass_back, len(self.hops) - 1, response)
+
+    def _begins(self, response: Response) -> None:
+        """The first byte of an answer passes all hops."""
+        if self._sent is not None and response is self._sent[0]:
+            for hop in self.hops:
+                hop.answer_begins()
 
     def answer(self, number: int, response: Response) -> None:
         """Hop `number` answers."""
@@ -238,6 +245,11 @@ class Hop:
         """Plan the fetch that is held again."""
         if self._is_held:
             self._decide()
+
+    def answer_begins(self) -> None:
+        """The first byte of the oldest answer that is awaited came."""
+        if self._link is not None:
+            self._link.answer_begins()
 
     def settle(self, response: Response) -> Response:
         """An answer passed; returns what goes on to the follower."""
