@@ -56,6 +56,7 @@ class SideQuotas:
         self.generation = 0
         self.facts = ClusterFacts({}, None, {})
         self.names_awaited_until = math.inf  # when the first id without a name is no longer throttled (clock seconds)
+        self.unnamed_until = math.inf  # the same, with ids that count in quotas which only observe
         self.quotas: tuple[Quota, ...] = ()
         """All quotas that bytes may belong to; the one of the listed replicas is the first."""
         self._listed: dict[bytes, frozenset[int] | EveryPartition] = {}
@@ -70,12 +71,6 @@ class SideQuotas:
     def throttled_rate(self) -> SimpleRate:
         """What has passed of the listed replicas."""
         return self.quotas[0].measured
-
-    @property
-    def only_quota(self) -> Quota | None:
-        """The quota that all throttled bytes belong to; None where they may belong to several."""
-        first = self.quotas[0]
-        return first if len(self.quotas) == 1 and not first.is_observed else None
 
     @property
     def is_throttling(self) -> bool:
@@ -167,11 +162,9 @@ class SideQuotas:
 
     def throttled_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
         """Return the topic's partitions that any quota may hold back on a link. None is a name not known yet."""
-        if (only := self.only_quota) is not None:
-            return only.covers(topic, topic_id, ends)
-        return AnyOf(
-            tuple([quota.covers(topic, topic_id, ends) for quota in self.quotas if quota.limits and quota.is_for(ends)])
-        )
+        limiting = [quota for quota in self.quotas if quota.limits and quota.is_for(ends)]
+        covered = tuple([quota.covers(topic, topic_id, ends) for quota in limiting])
+        return covered[0] if len(covered) == 1 else AnyOf(covered)
 
     def coverage(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> tuple[tuple[Quota, Container[int]], ...]:
         """Return each quota with those of the topic's partitions that belong to it on a link."""
@@ -185,25 +178,30 @@ class SideQuotas:
         """
         if topic is not None:
             return self._listed.get(topic, NO_PARTITION)
-        return self._while_unnamed(topic_id) if self.settings.rate is not None and self._listed else NO_PARTITION
+        if self.settings.rate is None or not self._listed:
+            return NO_PARTITION
+        return self._while_unnamed(topic_id, is_observed=self.settings.is_observed)
 
     def _coverage_of(self, quota: QuotaSettings) -> Coverage:
         scope = quota.scope
+        is_observed = quota.is_observed or self.settings.is_observed
 
         def covers(topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
             if topic == _METADATA_LOG or topic_id == CLUSTER_METADATA_ID:
                 return NO_PARTITION
             if topic is None and scope.needs_names:
-                return self._while_unnamed(topic_id)
+                return self._while_unnamed(topic_id, is_observed=is_observed)
             return scope.partitions(self.facts, topic, ends)
 
         return covers
 
-    def _while_unnamed(self, topic_id: bytes) -> frozenset[int] | EveryPartition:
+    def _while_unnamed(self, topic_id: bytes, *, is_observed: bool) -> frozenset[int] | EveryPartition:
         until = self.topic_names.awaited_until(topic_id)
         if until <= self.clock():
             return NO_PARTITION
-        self.names_awaited_until = min(self.names_awaited_until, until)
+        self.unnamed_until = min(self.unnamed_until, until)
+        if not is_observed:  # else no fetch waits for the name
+            self.names_awaited_until = min(self.names_awaited_until, until)
         return EVERY_PARTITION
 
     def is_throttled(self, topic: str, partition: int) -> bool:

@@ -105,8 +105,8 @@ class SideState(SideQuotas):
 
     def generation_at(self, now: float) -> int:
         """Return a number that grows whenever the answer to "throttled?" or "in sync?" may have changed."""
-        if self.names_awaited_until <= now:
-            self.names_awaited_until = math.inf
+        if self.unnamed_until <= now:
+            self.unnamed_until = self.names_awaited_until = math.inf
             self.generation += 1
         return self.generation
 

@@ -60,7 +60,7 @@ def observe(
         ask=ask,
         order=order,
         offers=tuple([quota.offer(ask, now) for quota in quotas]),
-        has_several_quotas=side.only_quota is None,
+        has_several_quotas=len(quotas) > 1,
         count=partitions.count,
         behind_count=partitions.behind_count,
         unknown_count=partitions.unknown_count,

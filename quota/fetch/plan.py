@@ -87,7 +87,7 @@ class FetchView(Struct):
     offers: tuple[Offer, ...]
     """One for each quota that has a rate; empty where nothing may be granted."""
     has_several_quotas: bool
-    """Whether partitions may differ in the quotas that they belong to. Else all belong to the only one."""
+    """Whether partitions may differ in the quotas that hold them back. Else all that wait belong to the only one."""
     count: int
     behind_count: int
     unknown_count: int

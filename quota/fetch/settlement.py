@@ -72,12 +72,11 @@ class Settlement:
         self._head = head
         self._number = number
         self._now = state.side.clock()
-        self._only = state.side.only_quota
         self._is_throttling = state.side.is_throttling
         self._granted = frozenset(fetch.granted)
         self._barren = set(fetch.granted)
         self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
-        self._of_waiting: dict[StrictLedger, int] = {}  # the same for each ledger, where there are several quotas
+        self._of_waiting: dict[StrictLedger, int] = {}  # the same for each ledger
         self._in_sync: dict[StrictLedger, int] = {}
         self._is_live = False
 
@@ -123,13 +122,11 @@ class Settlement:
     # The budget
 
     def _tally(self, arrivals: list[_Arrival]) -> None:
-        has_several_quotas = self._only is None
         for arrival in arrivals:
             _, replica, seen, is_throttled, waited = arrival
             self._cut += seen.cut_bytes
             self._is_live |= replica is not None and not waited
-            if has_several_quotas:
-                self._tally_by_ledger(arrival)
+            self._tally_by_ledger(arrival)
             if not is_throttled:
                 self._unthrottled += seen.size
                 if self._is_throttling and replica is not None and replica.is_known_behind:
@@ -154,9 +151,6 @@ class Settlement:
     def _settle_budget(self, link: Hashable) -> None:
         state, fetch, side = self._state, self._fetch, self._state.side
         of_waiting, in_sync = self._of_waiting, self._in_sync
-        if self._only is not None:
-            ledger = self._only.ledger
-            of_waiting, in_sync = {ledger: self._waited}, {ledger: self._throttled - self._waited}
         if fetch.is_probe:
             if not fetch.is_paid:
                 fetch.is_paid = True

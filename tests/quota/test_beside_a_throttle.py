@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quota.settings import ThrottleSettings
+from quota.scopes import Recovering
+from quota.settings import QuotaSettings, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
@@ -65,3 +66,13 @@ def test_a_replica_with_two_connections_is_told_once() -> None:
     again = Conversation(talk.clock, throttle.link(2), talk.leader, talk.follower)
     again.run(0.5)
     assert list(throttle.held_to_a_rate()) == [(b"t", 0, 2)]
+
+
+@pytest.mark.parametrize("observed", [(), (QuotaSettings("recovery", 1_000, Recovering(), is_observed=True),)])
+def test_what_is_listed_needs_no_budget_until_there_is_a_rate(observed: tuple[QuotaSettings, ...]) -> None:
+    """Whether another quota observes or not. KIP-73's rate of what is listed is measured all the same."""
+    settings = ThrottleSettings(rate=None, replicas={"t": ALL_REPLICAS, "u": ALL_REPLICAS}, quotas=observed)
+    throttle, talk = conversation(settings)
+    talk.run(0.05)
+    assert set(throttle.stats.replication_bytes) == {(2, False)}
+    assert throttle.quotas[0].passed_bytes == throttle.stats.replication_bytes[2, False]

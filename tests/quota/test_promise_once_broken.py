@@ -1,5 +1,7 @@
 """Scenarios in which something was broken once, as small as they could be made."""
 
+import pytest
+
 from tests.quota.model.draw import draw
 from tests.quota.model.judge import judge
 from tests.quota.model.scenario import MB, Event, Partition, Rogue, Scenario, Seeded, Side
@@ -315,3 +317,19 @@ def test_promise_beside_a_peer_whose_batches_are_known_in_fetches_that_take_a_pa
 def test_promise_beside_a_peer_that_connects_again_and_again_and_reads_no_grant_holds() -> None:
     """Nothing counted as sent of a grant whose batches nobody had seen, so the next connection had it at once."""
     assert not violations(draw(Seeded(716_531), 1))
+
+
+@pytest.mark.parametrize("seed", [845_569, 846_230, 864_149])
+def test_fetches_that_only_a_quota_which_observes_has_no_names_for_are_not_planned_sooner(seed: int) -> None:
+    assert not violations(draw(Seeded(seed), 2))
+
+
+def test_an_offset_probe_of_the_only_quota_that_limits_goes_at_its_time_beside_one_that_observes() -> None:
+    """With two quotas a probe went before grants though one of the two pays for nothing."""
+    assert not violations(draw(Seeded(837_184), 2))
+
+
+@pytest.mark.parametrize("seed", [831_340, 1_000_265])
+def test_what_passed_before_there_was_a_rate_counts_alike_beside_a_quota_that_observes(seed: int) -> None:
+    """Without that quota all that is listed counted as waiting, though nothing held it back."""
+    assert not violations(draw(Seeded(seed), 2))

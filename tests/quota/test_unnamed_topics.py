@@ -88,6 +88,19 @@ def test_a_fetch_of_unnamed_ids_alone_is_held_for_no_more_than_a_second() -> Non
     assert len(decision.request.topics[0].entries) // decision.request.topics[0].stride == len(made.follower.offsets)
 
 
+def test_a_fetch_does_not_wait_for_a_name_that_only_a_quota_which_observes_needs() -> None:
+    limiting = QuotaSettings("recovery", 0, Recovering())
+    observing = QuotaSettings("topics", MB, Matching(topics=("*",)), is_observed=True)
+    until: list[float] = []
+    for quotas in ((limiting,), (limiting, observing)):
+        made = unnamed(0, ThrottleSettings(quotas=quotas))
+        made.follower.fetch()  # the offset probe of the connection
+        decision = made.hops[0].link.plan(made.follower.request().with_(max_wait_ms=5_000))
+        assert isinstance(decision, Hold)
+        until.append(decision.until - made.clock.now)
+    assert until[1] == pytest.approx(until[0])
+
+
 @pytest.mark.parametrize(
     ("settings", "topic_id"),
     [
