@@ -97,7 +97,7 @@ class Group:
         """
         if not self._limiters:
             return 0.0
-        counted = [batch for batch in batches if not self.exempts(batch.topic)]
+        counted = tuple([batch for batch in batches if not self.exempts(batch.topic)])  # no limiter can change it
         if not counted:
             return 0.0
         most = 0.0
