@@ -15,7 +15,10 @@ from lab.settings import Place
 Protocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
 
 SCRAM: Final = "SCRAM-SHA-512"
-_PASSWORD: Final = "of-these-brokers-alone"  # noqa: S105
+PASSWORD: Final = "of-these-brokers-alone"  # noqa: S105
+CLIENT: Final = "a-client"
+"""A SASL user that is no broker."""
+
 _LOGINS: Final = "org.apache.kafka.common.security"
 _ALLOWED: Final = re.compile(
     r"Principal = User:(\S+) is Allowed operation = CLUSTER_ACTION from host = (\S+) .* for request = Fetch\b"
@@ -44,7 +47,8 @@ class SecuredCluster(KraftCluster):
     - Brokers speak `protocol` with each other. SASL is SCRAM-SHA-512, with a session of `session_seconds`. TLS is with
       the certificate of each in `keys`; with SSL brokers ask each other for it.
     - With PLAINTEXT brokers have no principal: an ACL allows ClusterAction to User:ANONYMOUS from 127.0.0.1 alone.
-    - Clients have the plaintext listener of every lab. They may all but ClusterAction there.
+    - Clients have the plaintext listener of every lab. They may all but ClusterAction there. With SASL, the user CLIENT
+      may read and write every topic through the brokers' own listener too.
     - `ingress` has further keys of a sidecar's [[ingress]] by broker id.
 
     Other options: see Cluster.
@@ -109,13 +113,14 @@ class SecuredCluster(KraftCluster):
     def _format_options(self) -> list[str]:
         if not self._protocol.startswith("SASL"):
             return []
-        users = (f"{SCRAM}=[name={principal(one)},password={_PASSWORD}]" for one in self.broker_ids)
+        names = [*map(principal, self.broker_ids), CLIENT]
+        users = (f"{SCRAM}=[name={name},password={PASSWORD}]" for name in names)
         return [word for user in users for word in ("--add-scram", user)]
 
     def _properties_of(self, place: Place, data: Path) -> dict[str, object]:
         own = principal(place.broker_id)
-        login = f'required username="{own}" password="{_PASSWORD}"'
-        users = " ".join(f'user_{principal(one)}="{_PASSWORD}"' for one in self.broker_ids)
+        login = f'required username="{own}" password="{PASSWORD}"'
+        users = " ".join(f'user_{principal(one)}="{PASSWORD}"' for one in self.broker_ids)
         kinds = f"CLIENT:PLAINTEXT,REPL:{self._protocol},CONTROLLER:SASL_PLAINTEXT"
         return {
             **super()._properties_of(place, data),

@@ -6,13 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from limits.rate_limiter import Batch, Option, RateLimiter
+from limits.slowed_clock import speed_of
 
 LATE_SECONDS: Final = 0.05
 """How late the next batch may come after the end of a pause and still count as on time.
 
 Without this, each way to the broker and back would be lost, as the pause begins only when the answer has come. What is
-gained by it never is more than the limit allows in this time.
+gained by it never is more than the limit allows in this time, so any second has at most the limit x (1 + LATE_SECONDS)
+and one batch.
 """
+
+IDLE_SECONDS: Final = 0.25
+"""How late a batch is late no more: its client had nothing to do, and gains nothing. Up to then LATE_SECONDS count."""
 
 
 class PacedLimiter:
@@ -52,9 +57,13 @@ class PacedLimiter:
             return
         units = self._units(batches)
         if units:
-            now = self._clock()
-            begin = self._free_at if now - self._free_at <= LATE_SECONDS else now
-            self._free_at = begin + units / self._limit
+            now, speed = self._clock(), speed_of(self._clock)
+            late = now - self._free_at
+            if late > IDLE_SECONDS * speed:
+                late = 0.0
+            elif late > LATE_SECONDS * speed:
+                late = LATE_SECONDS * speed
+            self._free_at = now - late + units / self._limit
             self.used_seconds += units / self._limit
 
     def throttle_time(self) -> float:

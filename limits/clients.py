@@ -85,8 +85,13 @@ class Client:
         for group in self._groups:
             group.goes(who)
 
+    def answered(self, who: Waiting) -> None:
+        """Note that `who` has got its answers, while a later request of it waits."""
+        for group in self._groups:
+            group.answered(who)
+
     def leaves(self, who: Waiting) -> None:
-        """Note that the answer for `who` has come, or that its connection has ended."""
+        """Note that the answer for `who` has come and nothing of it waits, or that its connection has ended."""
         for group in self._groups:
             group.leaves(who)
 

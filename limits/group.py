@@ -97,7 +97,7 @@ class Group:
         """
         if not self._limiters:
             return 0.0
-        counted = [batch for batch in batches if not self.exempts(batch.topic)]
+        counted = tuple([batch for batch in batches if not self.exempts(batch.topic)])  # no limiter can change it
         if not counted:
             return 0.0
         most = 0.0
@@ -149,8 +149,12 @@ class Group:
             self._under_way = who, self._clock()
 
     def leaves(self, who: Waiting) -> None:
-        """Note that `who` waits no more: its answer has come, or its connection has ended."""
+        """Note that `who` waits no more, and has nothing under way: its answers have come, or it has ended."""
         self._line.pop(who, None)
+        self.answered(who)
+
+    def answered(self, who: Waiting) -> None:
+        """Note that `who` has nothing under way any more. Where a later request of it waits, it stays in line."""
         if self._under_way is not None and self._under_way[0] is who:
             self._under_way = None
             if self._line and not self.pause():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from limits.rate_limiter import Batch, RateLimiter
+
+T = TypeVar("T")
 
 ABSURD_SECONDS: Final = 86_400.0
 """A limiter of others that asks for a longer pause than this is taken for broken."""
@@ -16,8 +17,8 @@ ABSURD_SECONDS: Final = 86_400.0
 class GuardedLimiter:
     """One limiter of one client. After its first fault it is closed, and asks for no pause any more.
 
-    A fault is an exception, or a throttle time that is no number, negative, or absurd. `on_fault` is told of it once,
-    with the limiter's name and one sentence. The built-in ones may ask for any pause: a limit of 1 is one.
+    A fault is an exception of any kind, or a throttle time that is no number, negative, or absurd. `on_fault` is told
+    of it once, with the limiter's name and one sentence. The built-in ones may ask for any pause: a limit of 1 is one.
     """
 
     __slots__ = ("_is_trusted", "_limiter", "_on_fault", "name")
@@ -36,14 +37,7 @@ class GuardedLimiter:
         self._on_fault = on_fault
         self._is_trusted = is_trusted
         self._limiter: RateLimiter | None = None
-        try:
-            made = limiter()
-            made.configure(settings)
-            made.start(clock)
-        except Exception as error:  # noqa: BLE001 - it is somebody else's code
-            self._disable(f"it raised {_shown(error)} when it was started")
-        else:
-            self._limiter = made
+        self._limiter = self._called("the start", lambda: _started(limiter, settings, clock))
 
     @property
     def is_disabled(self) -> bool:
@@ -62,30 +56,20 @@ class GuardedLimiter:
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Take changed settings."""
-        if self._limiter is None:
-            return
-        try:
-            self._limiter.configure(settings)
-        except Exception as error:  # noqa: BLE001 - it is somebody else's code
-            self._disable(f"configure raised {_shown(error)}")
+        if (limiter := self._limiter) is not None:
+            self._called("configure", lambda: limiter.configure(settings))
 
     def accumulate(self, batches: Sequence[Batch]) -> None:
         """Account for batches."""
-        if self._limiter is None:
-            return
-        try:
-            self._limiter.accumulate(batches)
-        except Exception as error:  # noqa: BLE001 - it is somebody else's code
-            self._disable(f"accumulate raised {_shown(error)}")
+        if (limiter := self._limiter) is not None:
+            self._called("accumulate", lambda: limiter.accumulate(batches))
 
     def throttle_time(self) -> float:
         """Return the pause in seconds of its clock: 0 or more, and finite."""
-        if self._limiter is None:
+        if (limiter := self._limiter) is None:
             return 0.0
-        try:
-            seconds = float(self._limiter.throttle_time())
-        except Exception as error:  # noqa: BLE001 - it is somebody else's code
-            self._disable(f"throttle_time raised {_shown(error)}")
+        seconds = self._called("throttle_time", lambda: float(limiter.throttle_time()))
+        if seconds is None:
             return 0.0
         if math.isfinite(seconds) and seconds >= 0 and (seconds <= ABSURD_SECONDS or self._is_trusted):
             return seconds
@@ -96,18 +80,47 @@ class GuardedLimiter:
         """End it; what it raises no longer matters."""
         limiter, self._limiter = self._limiter, None
         if limiter is not None:
-            try:
-                limiter.close()
-            except Exception as error:  # noqa: BLE001 - it is somebody else's code
-                self._on_fault(self.name, f"close raised {_shown(error)}")
+            self._called("close", limiter.close)
+
+    def _called(self, name: str, call: Callable[[], T]) -> T | None:
+        """Return what a call of the limiter returns; None where it raised, which disables the limiter.
+
+        Somebody else's code may raise anything: sys.exit() in it may not end the sidecar. Only KeyboardInterrupt is not
+        its own. (Nor can asyncio's CancelledError be the loop's here, as nothing in these calls awaits.)
+        """
+        try:
+            return call()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self._disable(f"{name} raised {_shown(error)}")
+            return None
 
     def _disable(self, reason: str) -> None:
         limiter, self._limiter = self._limiter, None
         self._on_fault(self.name, reason)
         if limiter is not None:
-            with contextlib.suppress(Exception):  # the first fault was told, and is the one that matters
+            try:
                 limiter.close()
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001, S110 - the first fault was told, and is the one that matters
+                pass
 
 
-def _shown(error: Exception) -> str:
-    return repr(error)[:200]
+def _started(
+    limiter: Callable[[], RateLimiter], settings: Mapping[str, object], clock: Callable[[], float]
+) -> RateLimiter:
+    made = limiter()
+    made.configure(settings)
+    made.start(clock)
+    return made
+
+
+def _shown(error: BaseException) -> str:
+    try:
+        return repr(error)[:200]
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - an exception of somebody else's may not even have a text
+        return type(error).__name__

@@ -33,3 +33,8 @@ class SlowedClock:
         self._passed = self()
         self._since = self._clock()
         self._speed = speed
+
+
+def speed_of(clock: Callable[[], float]) -> float:
+    """Return how many of a limiter's seconds pass in a real one."""
+    return clock.speed if isinstance(clock, SlowedClock) else 1.0

@@ -21,13 +21,16 @@ class LimiterNotFound(Exception):
 def find_limiter(name: str) -> tuple[Callable[[], RateLimiter], list[Option]]:
     """Return what makes a limiter, and its options. Raises LimiterNotFound.
 
-    `name` is that of a built-in limiter or of an entry point, or `package.module.Class`.
+    `name` is that of a built-in limiter or of an entry point, or `package.module.Class`. Whatever that raises,
+    sys.exit() in it too, means that it cannot be used: limits are also set while the sidecar runs.
     """
     found = BUILT_IN.get(name) or _announced(name) or _imported(name)
     try:
         options = list(found().config())
         names = [option.name for option in options]
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise LimiterNotFound(f'"{name}" cannot be used: {_shown(error)}') from error
     if not all(isinstance(one, str) for one in names):
         raise LimiterNotFound(f'"{name}" cannot be used: the name of an option is no text')
@@ -38,7 +41,9 @@ def _announced(name: str) -> Callable[[], RateLimiter] | None:
     for point in entry_points(group=ENTRY_POINTS, name=name):
         try:
             found: Callable[[], RateLimiter] = point.load()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise LimiterNotFound(f'"{name}" cannot be loaded: {_shown(error)}') from error
         return found
     return None
@@ -51,7 +56,9 @@ def _imported(name: str) -> Callable[[], RateLimiter]:
         raise LimiterNotFound(f'"{name}" is not known here; known are {", ".join(known)}, and dotted names of classes')
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise LimiterNotFound(f'"{name}" cannot be loaded: {_shown(error)}') from error
     if not callable(found):
         raise LimiterNotFound(f'"{name}" cannot be used: it is no class')
@@ -59,7 +66,7 @@ def _imported(name: str) -> Callable[[], RateLimiter]:
     return made
 
 
-def _shown(error: Exception) -> str:
+def _shown(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 

@@ -47,6 +47,7 @@ class LinkGate:
         self._relay = relay
         self._link = link
         self._client: Client | None = None  # of the request that is held or under way
+        self._holds = False
         self._known: Client | None = None  # the client of `_client_id`
         self._client_id: bytes | None = None
         self._known_at = -1
@@ -80,6 +81,7 @@ class LinkGate:
     def gone(self) -> None:
         """Leave the lines."""
         client, self._client = self._client, None
+        self._holds = False
         if client is not None:
             client.rates.waited(self)
             client.leaves(self)
@@ -107,10 +109,12 @@ class LinkGate:
         self._client = client
         wait = client.asks(self)
         if wait <= 0:
+            self._holds = False
             client.goes(self)
             client.rates.waited(self)
             return self._passed(request, client)
         if now < until or now == since:
+            self._holds = True
             client.rates.waits(self, since)
             return Hold(min(now + wait, until), partial(self._again, request, client, since, until))
         self.gone()
@@ -126,7 +130,7 @@ class LinkGate:
             counts = counts_of_answer(FETCH, head.api_version)
             if counts is None:
                 return self._not_counted()
-            return Pass(FetchAnswer(self._stage, client, counts, head.api_version, self.gone))
+            return Pass(FetchAnswer(self._stage, client, counts, head.api_version, self._all_answered))
         counts = counts_of_request(PRODUCE, head.api_version)
         if counts is None:
             return self._not_counted()
@@ -146,6 +150,13 @@ class LinkGate:
         self._produces -= 1
         self._answered.append(self._stage.clock())
         if not self._produces:
+            self._all_answered()
+
+    def _all_answered(self) -> None:
+        """Note that nothing is under way. Where the client has sent its next request before, that goes on waiting."""
+        if self._holds and self._client is not None:
+            self._client.answered(self)
+        else:
             self.gone()
 
 

@@ -8,14 +8,16 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
 from lab.network import LOOPBACK
 from lab.produce import LiveProducer
 from lab.received import ReceivedBytes
-from lab.secured import BrokerKeys, Protocol, SecuredCluster, principal
+from lab.secured import CLIENT, PASSWORD, SCRAM, BrokerKeys, Protocol, SecuredCluster, principal
 from lab.settings import toml_text
 from lab.sidecar import Sidecar
 from tests.fakes.pki import Authority, Issued
@@ -37,6 +39,8 @@ pytestmark = pytest.mark.integration
 FOLLOWER, LEADER = 1, 2  # broker 1 is the controller, from which the other one fetches too
 BROKERS = (FOLLOWER, LEADER)
 RATE = MB
+LIMIT = 100  # records/s
+RECORDS = 1300  # 13 s at that, which is longer than a SASL session
 AT_THE_LEADERS = {
     "quotas": [{"name": "in", "side": "follower", "rate": RATE, "peers": [FOLLOWER], "kept_at": "leaders"}]
 }
@@ -185,8 +189,17 @@ def _knock(cluster: SecuredCluster, issued: Issued | None) -> None:
             raise ConnectionResetError
 
 
-def test_leader_with_tls_and_sasl_sees_each_follower_by_its_user(tmp_path: Path) -> None:
-    with secured("SASL_SSL", tmp_path) as (cluster, _):
+@pytest.fixture(scope="class")
+def tls_and_sasl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SecuredCluster, Pki]]:
+    with secured("SASL_SSL", tmp_path_factory.mktemp("keys")) as running:
+        yield running
+
+
+class TestTlsAndSasl:
+    """TLS ends at the leader's sidecar, and SASL passes through it."""
+
+    def test_leader_sees_each_follower_by_its_user(self, tls_and_sasl: tuple[SecuredCluster, Pki]) -> None:
+        cluster, _ = tls_and_sasl
         moved = filled(cluster, "moved", [LEADER], 16 * MB)
         cluster.sidecars[LEADER].put_throttle(throttle(moved, leader=RATE))
         with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
@@ -195,6 +208,54 @@ def test_leader_with_tls_and_sasl_sees_each_follower_by_its_user(tmp_path: Path)
             cluster.sidecars[LEADER].delete_throttle()
         assert_identical(cluster, [moved], *BROKERS)
         assert cluster.fetchers(LEADER) == {(principal(FOLLOWER), LOOPBACK)}
+
+    def test_clients_are_held_to_their_limit_on_connections_that_stay(
+        self, tls_and_sasl: tuple[SecuredCluster, Pki]
+    ) -> None:
+        """A sink reads what a source writes, each for longer than a SASL session."""
+        cluster, pki = tls_and_sasl
+        cluster.create_topic("limited", {0: [LEADER]})
+        ids = {kind: f"connector-{kind}-limited-0" for kind in ("consumer", "producer")}
+        entry = {"client_id": "connector-*", "record.rate.limit": LIMIT}
+        for sidecar in cluster.sidecars.values():
+            status, body = sidecar.http("PUT", "/v1/limits", {"client": [entry]})
+            assert status == 200, body
+        errors: list[str] = []
+        settings = {
+            "bootstrap.servers": f"localhost:{cluster.places[LEADER].advertised}",
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": pki.authority.ca,
+            "sasl.mechanism": SCRAM,
+            "sasl.username": CLIENT,
+            "sasl.password": PASSWORD,
+            "error_cb": lambda error: errors.append(str(error)),
+        }
+        # requests in flight pass when a session ends, so they are as few as in Java
+        few = {"batch.num.messages": 10, "max.in.flight": 5}
+        producer = Producer(settings | few | {"client.id": ids["producer"]})
+        group = {"group.id": "limited", "auto.offset.reset": "earliest", "max.partition.fetch.bytes": 1}
+        consumer = Consumer(settings | {"client.id": ids["consumer"]} | group)
+        consumer.subscribe(["limited"])
+        delivered: list[float] = []
+        for number in range(RECORDS):
+            producer.produce("limited", f"{number:06d}", on_delivery=lambda *_: delivered.append(monotonic()))
+        read: list[tuple[float, int]] = []
+        end = monotonic() + 60
+        while (len(read) < RECORDS or len(delivered) < RECORDS) and monotonic() < end:
+            producer.poll(0)
+            found = [message for message in consumer.consume(RECORDS, timeout=0.05) if message.error() is None]
+            read += [(monotonic(), int(message.value() or b"")) for message in found]
+        assert [number for _, number in read] == list(range(RECORDS))
+        metrics = cluster.sidecars[LEADER].metrics()
+        for kind, times in (("consumer", [at for at, _ in read]), ("producer", delivered)):
+            assert RECORDS / LIMIT - 2 < times[-1] - times[0] < 2 * RECORDS / LIMIT, kind
+            assert metrics.value("weir_task_records_total", client_id=ids[kind]) >= RECORDS
+            assert metrics.value("weir_task_throttled_ratio", client_id=ids[kind]) > 0.2
+        consumer.close()
+        assert errors == []
+        cut = metrics.samples("weir_limit_holds_cut_total")
+        assert sum(one.value for one in cut if one.labels["then"] == "passed") <= 10
+        assert CLIENT not in {user for user, _ in cluster.fetchers(LEADER)}
 
 
 @pytest.fixture(scope="module")

@@ -34,14 +34,14 @@ def batches(records: int, size: int = 0, topic: str = "orders") -> list[Batch]:
 class Scripted:
     """A limiter that asks for the pause that it was made with, or raises."""
 
-    def __init__(self, pause: float | Exception = 0.0, fails_in: str = "throttle_time") -> None:
+    def __init__(self, pause: float | BaseException = 0.0, fails_in: str = "throttle_time") -> None:
         self.pause = pause
         self.fails_in = fails_in
         self.calls: list[str] = []
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
-        if isinstance(self.pause, Exception) and self.fails_in == name:
+        if isinstance(self.pause, BaseException) and self.fails_in == name:
             raise self.pause
 
     def config(self) -> Sequence[Option]:
@@ -63,7 +63,7 @@ class Scripted:
     def throttle_time(self) -> float:
         """The scripted pause."""
         self._called("throttle_time")
-        return math.nan if isinstance(self.pause, Exception) else self.pause
+        return math.nan if isinstance(self.pause, BaseException) else self.pause
 
     def close(self) -> None:
         """Remember it."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limits.built_in import BUILT_IN, LATE_SECONDS, PacedLimiter, RecordBatchRateLimiter, RecordRateLimiter
 from limits.rate_limiter import Batch, RateLimiter
+from limits.slowed_clock import SlowedClock
 from tests.fakes.clock import MovedClock
 from tests.limits.limiters import LIMITS, batches
 
 
-def started(name: str, limit: float | None, clock: MovedClock) -> RateLimiter:
+def started(name: str, limit: float | None, clock: Callable[[], float]) -> RateLimiter:
     limiter = BUILT_IN[name]()
     assert [option.name for option in limiter.config()] == [LIMITS[name]]
     limiter.configure({LIMITS[name]: limit})
@@ -102,6 +105,40 @@ def test_polls_of_a_tenth_of_the_limit_reach_it_and_never_pass_it(
     for begin, _ in came:
         second = [records for at, records in came if begin <= at < begin + 1]
         assert sum(second) <= limit * (1 + LATE_SECONDS) + max(second) + 1
+
+
+@given(
+    kind=st.sampled_from(["RecordRateLimiter", "RecordBatchRateLimiter", "ByteRateLimiter"]),
+    polls=st.lists(st.tuples(st.integers(1, 200), st.floats(0, 0.4)), min_size=10, max_size=150),
+    speed=st.sampled_from([1.0, 1 / 3]),
+)
+@example("RecordRateLimiter", [(10, 0.0), (10, 0.24), *[(10, 0.0)] * 120], 1.0)
+@example("RecordRateLimiter", [(5, 0.0), (5, 0.14), *[(5, 0.0)] * 120], 1 / 3)
+def test_no_second_has_more_than_the_limit_and_a_poll_however_late_and_uneven_they_are(
+    kind: str, polls: list[tuple[int, float]], speed: float
+) -> None:
+    """With a part of the limit, the part holds for real seconds."""
+    clock = MovedClock()
+    limit = 1000.0 if kind != "RecordBatchRateLimiter" else 20.0
+    limiter = started(kind, limit, SlowedClock(clock, speed))
+    came = []
+    for records, late in polls:
+        clock.move(limiter.throttle_time() / speed + late)
+        came.append((clock(), 1 if kind == "RecordBatchRateLimiter" else records))
+        limiter.accumulate(batches(records, size=records))
+    for begin, _ in came:
+        second = [units for at, units in came if begin <= at < begin + 1]
+        assert sum(second) <= speed * limit * (1 + LATE_SECONDS) + max(second) + 1e-6
+
+
+@pytest.mark.parametrize(("late", "pause"), [(0.0, 0.1), (0.03, 0.07), (0.06, 0.05), (0.24, 0.05), (0.26, 0.1)])
+def test_a_batch_that_is_late_gains_a_little_and_one_after_idle_time_nothing(late: float, pause: float) -> None:
+    clock = MovedClock()
+    limiter = started("RecordRateLimiter", 100, clock)
+    limiter.accumulate(batches(10))
+    clock.move(0.1 + late)
+    limiter.accumulate(batches(10))
+    assert limiter.throttle_time() == pytest.approx(pause)
 
 
 def test_a_limiter_of_nothing_cannot_be_made() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
@@ -36,16 +37,43 @@ def test_a_throttle_time_of_another_type_disables_it(pause: object) -> None:
     assert len(faults) == 1
 
 
+class _Unshown(Exception):
+    def __repr__(self) -> str:
+        raise RuntimeError("no text either")
+
+
+ANY = [RuntimeError("no"), SystemExit(2), asyncio.CancelledError(), GeneratorExit(), _Unshown()]
+
+
+@pytest.mark.parametrize("error", ANY, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("fails_in", ["configure", "start", "accumulate", "throttle_time", "close"])
-def test_an_exception_anywhere_is_told_once_and_stops_nothing(fails_in: str) -> None:
-    limiter, faults = guarded(Scripted(RuntimeError("no"), fails_in))
+def test_an_exception_of_any_kind_anywhere_is_told_once_and_stops_nothing(fails_in: str, error: BaseException) -> None:
+    limiter, faults = guarded(Scripted(error, fails_in))
     limiter.accumulate(batches(5))
     limiter.configure({})
     if fails_in != "close":
         assert limiter.throttle_time() == 0
     limiter.close()
     assert len(faults) == 1
+    assert type(error).__name__ in faults[0][1]
     assert limiter.is_disabled
+
+
+class _EndsTwice(Scripted):
+    def close(self) -> None:
+        raise SystemExit(4)
+
+
+def test_one_that_ends_the_process_when_it_is_closed_for_a_fault_is_stopped_too() -> None:
+    limiter, faults = guarded(_EndsTwice(SystemExit(2)))
+    assert limiter.throttle_time() == 0
+    assert faults == [("theirs", "throttle_time raised SystemExit(2)")]
+
+
+@pytest.mark.parametrize("fails_in", ["start", "throttle_time"])
+def test_an_interrupt_by_the_keyboard_is_no_fault(fails_in: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        guarded(Scripted(KeyboardInterrupt(), fails_in))[0].throttle_time()
 
 
 def test_a_settings_change_that_raises_disables_it() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import cycle
@@ -154,7 +154,7 @@ class Connection:
             self._told_by(outcome.pending.answer[_THROTTLE_TIME_AT])
         else:
             assert isinstance(outcome, Pass)
-            self._passed, self.at = outcome, now + ROUND_TRIP
+            self._passed, self.at = outcome, now + self._world.round_trip()
             if outcome.watcher is not None:
                 outcome.watcher.receive(memoryview(_messages(self.task)[1]))
                 self._has_moved()
@@ -211,6 +211,7 @@ class World:
     killed: set[int] = field(default_factory=set)
     moved: list[tuple[float, int, Task]] = field(default_factory=list)
     tick_at: float = 0.0
+    round_trip: Callable[[], float] = lambda: ROUND_TRIP
 
     def __post_init__(self) -> None:
         """Start the sidecars and the clients."""

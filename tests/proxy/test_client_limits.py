@@ -195,6 +195,26 @@ async def test_requests_that_a_producer_sent_one_behind_the_other_are_held_for_l
         assert max(sum(seconds[at : at + 5]) for at in range(6)) <= 10 + 5 * 0.5
 
 
+async def test_a_request_that_waits_goes_on_waiting_when_the_one_before_it_is_answered() -> None:
+    """Producers send requests one behind the other; sidecars ask for more of a limit while somebody waits."""
+    async with limited(rule(SOURCE, 100)) as found:
+        client, broker = await found.relay.connect()
+        await client.send(b"".join(produce(number, 50) for number in (1, 2, 3)))
+        await broker.expect(produce(1, 50))
+        for number in (1, 2):
+            await found.relay.until(found.has_held)
+            await broker.send(produced(number))
+            await client.receive_frame()
+            (group,) = client_of(found, SOURCE).groups
+            assert group.is_waited_for
+            await found.move(0.51)
+            await broker.expect(produce(number + 1, 50))
+            assert client_of(found, SOURCE).rates.throttled_seconds == pytest.approx(0.51 * number)
+        await broker.send(produced(3))
+        await client.receive_frame()
+        assert not group.is_waited_for
+
+
 async def test_a_limit_that_changes_in_a_pause_counts_at_once() -> None:
     async with limited(rule(SINK, 10)) as found:
         client, broker = await found.relay.connect()
@@ -320,8 +340,10 @@ async def test_fetch_that_may_be_a_replicas_is_never_held(asked: bytes) -> None:
         await found.passes_with(other, upstream, asked, response(2, b"x" * 500))
 
 
-async def test_a_limiter_that_raises_stops_nobody() -> None:
-    made = Scripted(RuntimeError("no"), "accumulate")
+@pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(1), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize("fails_in", ["accumulate", "throttle_time"])
+async def test_a_limiter_that_raises_stops_nobody(fails_in: str, error: BaseException) -> None:
+    made = Scripted(error, fails_in)
     async with limited(Rule("*", (NamedLimiter("theirs", lambda: made),))) as found:
         client, broker = await found.relay.connect()
         for number in range(3):

@@ -44,10 +44,17 @@ class Broken:
         raise RuntimeError("out of\norder")
 
 
+class Ends:
+    """Ends the process instead of being made."""
+
+    def __init__(self) -> None:
+        sys.exit(2)
+
+
 @pytest.fixture(autouse=True)
 def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("their_limits")
-    vars(module).update(Nightly=Nightly, Broken=Broken, number=5)
+    vars(module).update(Nightly=Nightly, Broken=Broken, Ends=Ends, number=5)
     monkeypatch.setitem(sys.modules, "their_limits", module)
 
 
@@ -134,6 +141,10 @@ client_id = "mine"
         (
             'client_id = "a"\n"rate.limiters" = ["their_limits.Broken"]',
             '"their_limits.Broken" cannot be used: RuntimeError: out of order.',
+        ),
+        (
+            'client_id = "a"\n"rate.limiters" = ["their_limits.Ends"]',
+            '"their_limits.Ends" cannot be used: SystemExit: 2.',
         ),
         (
             'client_id = "a"\n"rate.limiters" = ["their_limits.number"]',

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from random import Random
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from limits.built_in import LATE_SECONDS
 from limits.rules import Per, Rule
 from proxy.limits.counting import HOLD_SECONDS, MOST_TOLD_SECONDS
 from proxy.limits.gate import FETCH_HOLD_SECONDS, MOST_TOLD_PRODUCE_SECONDS, TRANSACTION_SECONDS
-from tests.limits.limiters import rule
+from tests.limits.limiters import built_in, rule
 from tests.proxy.limit_world import BROKERS, LEAST_STEP, ROUND_TRIP, Connection, Task, World
 
 BEGIN, AFTER = 8.0, 14.0  # seconds before and after what happens
@@ -149,6 +151,41 @@ def test_limits_hold_whatever_meets(
     assert not [
         (connection.task, connection.broker) for connection in world.connections if starves(world, connection, changed)
     ]
+
+
+@settings(max_examples=8, deadline=None, phases=[Phase.reuse, Phase.generate])
+@given(
+    records=st.sampled_from([10, 50, 100]),
+    brokers=st.sampled_from([frozenset({1}), BROKERS]),
+    produces=st.booleans(),
+    by_batches=st.booleans(),
+    slowest=st.sampled_from([0.004, 0.03, 0.1]),
+    seed=st.integers(0, 99),
+)
+def test_no_second_has_more_than_the_limit_and_a_poll_of_each_broker(
+    records: int, brokers: frozenset[int], produces: bool, by_batches: bool, slowest: float, seed: int
+) -> None:
+    """However late answers come. Each sidecar keeps to its part by itself, so each may have a poll of its own."""
+    limit = 1000
+    leaders = (1, 1, 1, *sorted(brokers)) if produces else ()  # four of six partitions at one of three brokers
+    task = Task("connector-consumer-a-0", records, brokers, produces=produces, leaders=leaders)
+    by_records = rule("connector-*", limit)
+    one = Rule("connector-*", (built_in("RecordBatchRateLimiter", limit / records),)) if by_batches else by_records
+
+    random = Random(seed)
+
+    async def run() -> World:
+        world = World([task], [one], round_trip=lambda: random.uniform(0.002, slowest))
+        await world.run(25)
+        await world.close()
+        return world
+
+    world = asyncio.run(run())
+    most = limit * (1 + LATE_SECONDS) + records * len(brokers)
+    begin = 1.0  # before that a sidecar may not have heard of the others
+    assert most_passed(world, world.connections, begin, 25, 1.0) <= most
+    if records >= 50 and slowest <= LATE_SECONDS:  # so round trips leave time for the limit
+        assert sum(task.records for at, _, task in world.moved if at >= 10) >= 0.9 * limit * 15
 
 
 async def test_a_limit_that_is_used_at_one_broker_stays_whole_there_for_minutes() -> None:
