@@ -1,7 +1,7 @@
 """A broker and clients for measuring relays: they do next to nothing, so that the relay is what is measured.
 
 The broker answers Metadata requests (api_key 3) with as many bytes as their body says, and Fetch v3 requests with one
-partition of that many record bytes.
+partition of that many record bytes. Anything else, such as a sidecar's ApiVersions, gets a few zeros.
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ def _responses(requests: memoryview) -> tuple[bytearray, int]:
                 _FETCH_RESPONSE.size - 4 + records, correlation_id, 0, 1, 1, b"t", 1, 0, 0, 9, records
             )
             out += bytes(records)
-        else:
+        elif api_key == _METADATA:
             out += struct.pack(">ii", field - 4, correlation_id) + bytes(field - 8)
+        else:  # a sidecar's own question, whether anybody is there: its body says no size
+            out += struct.pack(">ii6x", 10, correlation_id)
         at += 4 + size
     return out, at
 

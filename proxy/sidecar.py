@@ -257,11 +257,8 @@ class Sidecar:
 
     async def not_ready(self) -> list[str]:
         """Return the reasons why this sidecar is not ready, one sentence each; empty when it is ready."""
-        if self._state != "serving":
-            return [f"the sidecar is {self._state}"]
-        not_captured = self.capture.not_ready() if self.capture is not None else None
-        failures = await self._probe.failures()
-        return failures if not_captured is None else [*failures, not_captured]
+        failures = await self._probe.failures() if self._state == "serving" else None
+        return self._not_ready(failures)
 
     async def status(self) -> dict[str, Any]:
         """Return the state as plain JSON values."""
@@ -288,8 +285,8 @@ class Sidecar:
         }
 
     async def metrics(self, accept: str) -> AsyncIterator[bytes]:
-        """Yield the metrics in slices."""
-        self.process.is_ready = not await self.not_ready()
+        """Yield the metrics in slices, at once: whether the sidecar is ready is what the last look told."""
+        self.process.is_ready = not self._not_ready(self._probe.last_failures)
         if self.capture is not None:
             self.process.is_captured = self.capture.is_in
         polled = poll_families(self.polls, self._clock())
@@ -305,6 +302,14 @@ class Sidecar:
         return self.exchange.answer(body)
 
     # Inner workings
+
+    def _not_ready(self, failures: list[str] | None) -> list[str]:
+        """Return the reasons, with what is known of the upstreams; None: nothing yet."""
+        if self._state != "serving":
+            return [f"the sidecar is {self._state}"]
+        not_captured = self.capture.not_ready() if self.capture is not None else None
+        reasons = ["the upstreams are being asked for the first time"] if failures is None else failures
+        return reasons if not_captured is None else [*reasons, not_captured]
 
     async def _listen(self, listener: Listener, route: str) -> None:
         with named(route, listener.address):

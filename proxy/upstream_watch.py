@@ -20,8 +20,9 @@ LOOK_SECONDS: Final = 10.0
 class UpstreamWatch:
     """Looks at `listeners` every LOOK_SECONDS, from `start` to `close`. `clock` gives monotonic seconds.
 
-    An upstream is there while a link to it is open. While none is, an egress route's is connected to; an ingress
-    route's is asked by `probe`, as for readiness. A broker's TLS listener would log a bare connection.
+    An upstream is there while a link to it is open. While none is, an egress route's is connected to; a peer's ingress
+    counts such a connection as silent. For an ingress route's what `probe` found counts: a broker's TLS listener would
+    log a bare connection. `probe` is asked in each look, so that readiness is known without waiting for it.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class UpstreamWatch:
                 self._idle_since.setdefault(listener, now)
                 idle[upstream.address] = upstream
         in_use = {upstream.address for listener, upstream in self._routes() if listener.links}
-        await asyncio.gather(*(self._ask(upstream) for address, upstream in idle.items() if address not in in_use))
+        asked = [upstream for address, upstream in idle.items() if address not in in_use]
+        await asyncio.gather(self._probe.failures(), *map(self._ask, asked))
 
     def status(self, listener: Listener) -> dict[str, Any]:
         """Return a route's state as plain JSON values; seconds without a link are exact to LOOK_SECONDS."""

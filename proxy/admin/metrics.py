@@ -68,7 +68,13 @@ def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition
         yield from partition_families(side.throttle for side in sides)
     yield from _relay_families(sides)
     yield Family("weir_build_info", "gauge", "The running version.", ("version",), [((process.version,), 1)])
-    yield Family("weir_ready", "gauge", "Whether GET /readyz is answered with 200.", (), [((), int(process.is_ready))])
+    yield Family(
+        "weir_ready",
+        "gauge",
+        "Whether GET /readyz is answered with 200, as of the last 10 s.",
+        (),
+        [((), int(process.is_ready))],
+    )
     yield _counted(
         "weir_config_reloads", "Reloads of the file, by result.", "result", process.reloads, ("ok", "refused")
     )
@@ -288,6 +294,13 @@ def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "Connections closed because no request came.",
         sides,
         lambda side: side.relay.connections_dismissed,
+    )
+    yield _by_side(
+        "weir_connections_silent",
+        "counter",
+        "Connections that ended without a byte from their client: of who only looks whether the port is open.",
+        sides,
+        lambda side: side.relay.connections_silent,
     )
     yield _by_side(
         "weir_links_of_other_peers",

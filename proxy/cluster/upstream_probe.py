@@ -59,6 +59,13 @@ class UpstreamProbe:
                 self._probed_at = self._clock()
             return [failure for failure in self._failures.values() if failure is not None]
 
+    @property
+    def last_failures(self) -> list[str] | None:
+        """What `failures` returned last; None before the first check."""
+        if len(self._failures) < len(self._addresses):
+            return None
+        return [failure for failure in self._failures.values() if failure is not None]
+
     def failure_of(self, address: Address) -> str | None:
         """Return the sentence about one address, by the last check; None where it answered."""
         return self._failures.get(address)

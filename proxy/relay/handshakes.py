@@ -152,8 +152,8 @@ class Handshakes:
         return done
 
     def _failed(self, peer: Peer, name: object, error: HandshakeFailed) -> HandshakeFailed:
-        self.stats.handshakes[self._side, peer, error.result] += 1
         if error.reason != _NOTHING_CAME:
+            self.stats.handshakes[self._side, peer, error.result] += 1
             self._log.fault("tls_failed", name, side=self._side, end=peer, result=error.result, reason=error.reason)
         return error
 

@@ -229,7 +229,9 @@ class Listener:
             return
         error = task.exception()
         if error is not None:
-            if not isinstance(error, HandshakeFailed):  # which is reported
+            if _left_silently(client):
+                self.relay.stats.connections_silent += 1
+            elif not isinstance(error, HandshakeFailed):  # which is reported
                 self._report_failure(error, client_host, upstream)
             client.close()
             self._count_closed(client_host)
@@ -267,6 +269,7 @@ class Listener:
     def _closed(self, link: Link) -> None:
         self.links.discard(link)
         self.relay.stats.closed(link)
+        self.relay.stats.connections_silent += not link.relayed.requests
         self.relay.first_requests.drop(link)
         self._count_closed(link.client_host)
 
@@ -275,3 +278,11 @@ class Listener:
         self.relay.admission.leave(host)
         if not self.links and not self._connecting:
             self._empty.set()
+
+
+def _left_silently(client: socket.socket) -> bool:
+    """Whether a client of which nothing was read has closed its connection, and sent nothing."""
+    try:
+        return not client.recv(1, socket.MSG_PEEK)
+    except OSError as error:  # nothing has come yet, or the socket is that of a handshake now
+        return isinstance(error, ConnectionResetError)

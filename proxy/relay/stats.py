@@ -48,6 +48,8 @@ class RelayStats:
     """Connections that were closed at once, as there were too many."""
     connections_dismissed: int = 0
     """Connections that were closed as no request came."""
+    connections_silent: int = 0
+    """Connections that have ended without a byte from their client, as of who only looks whether the port is open."""
     held: int = 0
     """Replica fetches that are held now."""
     fetches_held: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from lab.broker import Broker
 from lab.cluster import Cluster
 from lab.modes import CORNERS
+from lab.network import LOOPBACK
 from lab.produce import LiveConsumer, LiveProducer
 from tests.integration.moves import (
     MB,
@@ -127,10 +129,18 @@ def test_cluster_in_use_gets_sidecars_replaces_one_loses_one_and_is_rid_of_them(
             # the roll-back: brokers talk at the listener that they had before, and nothing needs a sidecar any more
             for broker_id in (2, 1):
                 restart_with(cluster, broker_id, {**after[broker_id], "inter.broker.listener.name": "CLIENT"})
+            cluster.wait_for("the end of all connections", lambda: not any(connections(cluster).values()), 30)
             for sidecar in cluster.sidecars.values():
-                sidecar.kill()
+                sidecar.send(signal.SIGTERM)
+                assert sidecar.wait(20) == 0
             wait_for_acks(cluster, producer, 30)
-            cluster.wait_for("live in sync", lambda: cluster.is_in_sync("live"), 30)
+            # the next restart takes away the listener, and the names that led to the sidecars
+            for broker_id in (2, 1):
+                hosts = cluster.brokers[broker_id].data.parent / "hosts"
+                hosts.write_text(re.sub(r"\S+ localhost\n", f"{LOOPBACK} localhost\n", hosts.read_text()))
+                restart_with(cluster, broker_id, before[broker_id])
+                assert REPLICATION not in cluster.brokers[broker_id].properties.read_text()
+            wait_for_acks(cluster, producer, 30)
         assert producer.failed == 0
         assert_keeps(received.series(), RATE)
         assert_identical(cluster, [topic, "live"], 1, 2)
@@ -139,6 +149,11 @@ def test_cluster_in_use_gets_sidecars_replaces_one_loses_one_and_is_rid_of_them(
         assert acked
         assert acked <= {record.number for record in consumer.consumed}
         cluster.check_logs(allow={"Shrinking ISR", "Truncating"})
+
+
+def connections(cluster: Cluster) -> dict[int, float]:
+    """Connections that are open through each sidecar."""
+    return {broker_id: sidecar.metrics().value("weir_connections") for broker_id, sidecar in cluster.sidecars.items()}
 
 
 def fetches(cluster: Cluster) -> dict[int, float]:

@@ -67,6 +67,35 @@ async def test_an_upstream_that_refuses_closes_the_client_at_once() -> None:
         assert line["peer"] == str(relay.listener.upstream)
 
 
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("is_up", [True, False])
+async def test_who_only_looks_whether_the_port_is_open_is_told_apart(is_up: bool, reset: bool) -> None:
+    """As a peer's sidecar does with an upstream that nobody uses. That nobody is behind the port is not its failure."""
+    async with relaying() as relay:
+        if not is_up:
+            relay.broker.close()
+        with socket.create_connection((relay.listener.address.host, relay.listener.address.port)) as client:
+            looking = Peer(client)
+            if reset:
+                looking.reset()
+        if is_up and not reset:
+            (await relay.accept()).close()  # as a broker does when its client has
+        await relay.until(lambda: relay.stats.connections_silent)
+        assert (relay.stats.connections_accepted, relay.stats.connections) == (1, 0)
+        assert not relay.stats.upstream_failures
+        assert relay.log.lines == []
+
+
+async def test_who_asks_is_not_counted_as_who_only_looks() -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        await round_trip(client, broker, 1)
+        for end in (client, broker):
+            end.close()
+        await relay.until(lambda: not relay.stats.connections)
+        assert relay.stats.connections_silent == 0
+
+
 @pytest.fixture
 def upstream_that_hangs() -> Iterator[Address]:
     """A port whose backlog is full: Linux drops the SYN of further connections."""

@@ -41,6 +41,7 @@ PROMISED = [
     ("weir_connections", "gauge", {"side"}),
     ("weir_connections_refused_total", "counter", {"side", "reason"}),
     ("weir_connections_dismissed_total", "counter", {"side"}),
+    ("weir_connections_silent_total", "counter", {"side"}),
     ("weir_ready", "gauge", set()),
     ("weir_relayed_bytes_total", "counter", {"side", "what"}),
 ]

@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 
 from proxy.admin import history
+from proxy.cluster import upstream_probe
 from proxy.config.address import Address
 from proxy.config.load import parse_config
 from proxy.config.tables import Admin, Config
@@ -127,6 +128,7 @@ def _info(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 async def test_metrics_series_by_partition_are_as_the_file_says(broker: Broker, wanted: bool) -> None:
     async with running(configured(broker, f"partition_series = {str(wanted).lower()}")) as weir:
+        await weir.sidecar.look_at_upstreams()
         weir.sidecar.sides[0].throttle.stats.partition_bytes[b"orders"] = Counter({3: 17})
         text = b"".join([part async for part in weir.sidecar.metrics("")])
     assert (b'topic="orders"' in text) is wanted
@@ -215,7 +217,45 @@ async def test_sidecar_tells_of_each_upstream_whether_it_is_there(broker: Broker
         assert broker.server is not None
         broker.server.close()
         weir.sidecar._probe._probed_at = float("-inf")
+        await weir.sidecar.look_at_upstreams()
         assert await weir.metric("weir_ready") == 0
+
+
+async def test_sidecar_metrics_wait_for_no_broker(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the last look told is shown, also while the broker does not answer the next one."""
+    monkeypatch.setattr(upstream_probe, "PROBE_TIMEOUT_SECONDS", 600.0)
+    broker.silent = True
+    async with running(configured(broker)) as weir, asyncio.timeout(20):
+        await broker.asked.wait()  # by the first look
+        assert await weir.metric("weir_ready") == 0  # nobody knows yet
+        broker.silent = False
+        broker.released.set()
+        await weir.sidecar.look_at_upstreams()
+        assert await weir.metric("weir_ready") == 1
+        broker.silent = True
+        broker.released.clear()
+        broker.asked.clear()
+        weir.sidecar._probe._probed_at = float("-inf")
+        looking = asyncio.create_task(weir.sidecar.look_at_upstreams())
+        await broker.asked.wait()
+        assert await weir.metric("weir_ready") == 1
+        looking.cancel()
+
+
+async def test_sidecar_readiness_is_known_beside_links(broker: Broker) -> None:
+    """A broker that hangs keeps its connections: they do not tell that it answers."""
+    async with running(msgspec.structs.replace(configured(broker), egress=())) as weir:
+        await weir.sidecar.look_at_upstreams()
+        assert await weir.metric("weir_ready") == 1
+        address = weir.sidecar.listeners[0].address
+        _, writer = await asyncio.open_connection(address.host, address.port)
+        await until(lambda: weir.sidecar.listeners[0].links)
+        assert broker.server is not None
+        broker.server.close()
+        weir.sidecar._probe._probed_at = float("-inf")
+        await weir.sidecar.look_at_upstreams()
+        assert await weir.metric("weir_ready") == 0
+        writer.close()
 
 
 async def test_sidecar_readyz_follows_the_ingress_upstream(broker: Broker) -> None:
