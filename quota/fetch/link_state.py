@@ -45,6 +45,8 @@ class LinkState:
         self.live_until = -math.inf
         """Up to this time records of partitions that need no budget are expected on the link."""
         self.settled_at = -math.inf
+        self.answer_number = 0
+        """The number of the last answer that was settled."""
 
     def leave_unanswered(self, now: float) -> None:
         """Note that partitions are left out without a true answer. Where that was so before, the earlier time stays."""

@@ -84,6 +84,7 @@ class Settlement:
         """Settle `topics`, which the leader sent. Done in steps."""
         state, fetch, head = self._state, self._fetch, self._head
         state.settled_at = state.catch_up.answered_at = self._now
+        state.answer_number = self._number
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             state.unanswered_since = None
         for first in range(0, len(topics), TOPICS_PER_STEP):
@@ -250,10 +251,11 @@ class Settlement:
 
     def _take_offsets(self, some: Sequence[ScannedTopic]) -> Steps[None]:
         topics, number = self._state.partitions.topics, self._number
+        is_incremental = self._state.sessions.is_incremental  # then each partition that is named counts
         entries = 0  # looked at since the last step
         for key, headers, _, _ in some:
             topic = topics.get(key)
-            if topic is None or topic.repeats_response(headers, number):
+            if topic is None or (topic.repeats_response(headers, number) and not is_incremental):
                 continue
             for block in blocks_of(headers, RESPONSE_ENTRY.size):
                 self._take_answers(topic, block)
@@ -263,12 +265,13 @@ class Settlement:
                     yield
 
     def _take_answers(self, topic: ReplicaTopic, headers: bytes) -> None:
-        link, now = self._state.partitions, self._now
+        link, now, number = self._state.partitions, self._now, self._number
         partitions = topic.partitions
         for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(headers):
             replica = partitions.get(partition)
             if replica is None:
                 continue
+            replica.told_number = number
             if error_code:
                 replica.last_reported = UNKNOWN_OFFSET
                 if partition in topic.unknown:

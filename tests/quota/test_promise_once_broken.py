@@ -333,3 +333,19 @@ def test_an_offset_probe_of_the_only_quota_that_limits_goes_at_its_time_beside_o
 def test_what_passed_before_there_was_a_rate_counts_alike_beside_a_quota_that_observes(seed: int) -> None:
     """Without that quota all that is listed counted as waiting, though nothing held it back."""
     assert not violations(draw(Seeded(seed), 2))
+
+
+def test_promise_of_a_partition_that_a_later_hop_may_have_left_out_holds() -> None:
+    """It was asked for with 0 bytes in two fetches running: in the second one it stood in front of the grants."""
+    leader, follower = Side(400_000, (1,)), Side(400_000, (0, 1))
+    pattern = (50_000, 51_000, 400_000)
+    partitions = (
+        Partition(0, 2, 0, 0, 0, True, pattern, 3),
+        Partition(1, 1, 0, 0, 0, True, (50_000,), 7),
+        Partition(0, 3, 0, 0, 0, True, pattern, 239),
+        Partition(3, 0, 0, 0, 0, True, pattern, 1_197),
+    )
+    scenario = Scenario(
+        14, "both", leader, follower, partitions, bandwidth=20 * MB, latency=0.005, names_known_after=0.3, seconds=40.0
+    )
+    assert not violations(scenario)
