@@ -333,3 +333,8 @@ def test_an_offset_probe_of_the_only_quota_that_limits_goes_at_its_time_beside_o
 def test_what_passed_before_there_was_a_rate_counts_alike_beside_a_quota_that_observes(seed: int) -> None:
     """Without that quota all that is listed counted as waiting, though nothing held it back."""
     assert not violations(draw(Seeded(seed), 2))
+
+
+def test_promise_of_a_grant_that_passes_a_second_hop_which_had_not_told_what_the_first_left_out_holds() -> None:
+    """The leader's session had another partition in front of it still, and its batch came as well."""
+    assert not violations(draw(Seeded(1_040_765), 2))
