@@ -144,7 +144,7 @@ def _grant(
         fetch,
         appended,
         len(made_up),
-        leaves_out=sessions.in_session and (bool(left_out) or sessions.postpones_some),
+        leaves_out=sessions.in_session and bool(left_out),
     )
 
 

@@ -130,6 +130,7 @@ class FetchSessions:
         if not self._has_sessions:
             return None
         session_id, is_incremental = self.follower.id, self.is_incremental
+        leaves_out |= self.postpones_some
 
         def patch(head: ResponseHead) -> ResponseHead:
             if is_incremental and head.error_code in SESSION_ERRORS:
@@ -203,27 +204,29 @@ class FetchSessions:
         self._stats.full_fetches_sent += lists_all
         front: list[ReplicaPartition] = []
         gone: list[ReplicaPartition] = []
-        postponed: list[ReplicaPartition] = []
+        again: list[ReplicaPartition] = []
         for number, replica in enumerate(list(partitions) if lists_all else self.touched, start=1):
             if not number % PARTITIONS_PER_STEP:
                 yield
             if replica in capped:
                 continue
             if replica.is_present and not (is_throttling and replica.is_waiting):
-                if grants and not (lists_all or replica.max_bytes or replica.upstream is Upstream.ABSENT):
-                    # An earlier hop asks for 0 bytes, and the leader's session has it in front of the grants: it would
-                    # return a batch from there. So it goes, to come back behind them with the next fetch.
-                    replica.upstream = Upstream.ABSENT
-                    gone.append(replica)
-                    postponed.append(replica)
+                if not (lists_all or replica.max_bytes or replica.upstream is Upstream.ABSENT):
+                    again.append(replica)
                     continue
                 replica.upstream = Upstream.AS_CAME
                 front.append(replica)
             elif replica.upstream is not Upstream.ABSENT:
                 replica.upstream = Upstream.ABSENT
                 gone.append(replica)
-        self.touched = dict.fromkeys([*capped, *postponed])
-        self.postpones_some = bool(postponed)
+        # An earlier hop asks for 0 bytes of these. The leader's session has them in front of the grants, whichever hop
+        # made these: they would return a batch from there. So they go, to come back behind the grants with the next
+        # fetch.
+        self.postpones_some = bool(again) and (bool(grants) or any([replica.max_bytes for replica in front]))
+        for replica in again:
+            replica.upstream = Upstream.ABSENT if self.postpones_some else Upstream.AS_CAME
+        (gone if self.postpones_some else front).extend(again)
+        self.touched = dict.fromkeys([*capped, *again] if self.postpones_some else capped)
         with_max_bytes = fetch_version(request.header.api_version).with_max_bytes
         ours: list[tuple[ReplicaPartition, bytes]] = []
         for number, (replica, cap) in enumerate(capped.items(), start=1):

@@ -349,3 +349,8 @@ def test_promise_of_a_partition_that_a_later_hop_may_have_left_out_holds() -> No
         14, "both", leader, follower, partitions, bandwidth=20 * MB, latency=0.005, names_known_after=0.3, seconds=40.0
     )
     assert not violations(scenario)
+
+
+def test_promise_of_a_grant_that_passes_a_second_hop_which_had_not_told_what_the_first_left_out_holds() -> None:
+    """The leader's session had another partition in front of it still, and its batch came as well."""
+    assert not violations(draw(Seeded(1_040_765), 2))

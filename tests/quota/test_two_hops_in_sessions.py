@@ -4,10 +4,15 @@ import struct
 
 import pytest
 
+from protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic
 from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
+from protocol.header import FETCH, RequestHeader
+from quota.fetch.decisions import Answer
 from quota.settings import ThrottleSettings
-from quota.throttled_replicas import ALL_REPLICAS
-from tests.quota.test_fetch_sessions import MB, cluster
+from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
+from tests.fakes.conversation import requested_partition
+from tests.fakes.session_conversation import Key
+from tests.quota.test_fetch_sessions import BATCH, MB, cluster
 
 NOT_LEADER_OR_FOLLOWER = 6
 
@@ -47,3 +52,39 @@ def test_an_error_behind_a_hop_at_rate_0_reaches_a_follower_that_fetches_in_turn
     while not any(error in topic.headers for topic in made.follower.fetch()[1]):
         assert made.clock.now - changed_at < 11
     made.check()
+
+
+@pytest.mark.parametrize("version", [7, 12])
+def test_what_a_first_hop_asks_for_with_0_bytes_returns_nothing_in_front_of_its_grant(version: int) -> None:
+    """The second hop holds back neither. It had not told the leader that the first one asks for both no more."""
+    listed = ThrottleSettings(rate=0, replicas={"t": ThrottledReplicas.parse("2:1")})
+    made = cluster(0, behind=3, in_sync=0, version=version, settings=listed)
+    second = made.hops[0]
+
+    def ask(epoch: int, caps: dict[int, int], *, forgotten: tuple[int, ...] = ()) -> dict[Key, int]:
+        """Returns the bytes that come of each partition. All are asked for from the offset that they have reached."""
+        entries = [
+            requested_partition(version, one, made.follower.offsets[b"t", one], cap) for one, cap in caps.items()
+        ]
+        request = FetchRequest(
+            RequestHeader(FETCH, version, epoch, b"first hop"),
+            2,
+            500,
+            1,
+            10 * MB,
+            [RequestTopic(b"t", entry, len(entry)) for entry in entries],
+            session_id=second.link.sessions.follower.id,
+            session_epoch=epoch,
+            forgotten=(ForgottenTopic(b"t", forgotten),) if forgotten else (),
+        )
+        came = {(name, seen.partition): seen for name, _, records, _ in second.respond(request)[1] for seen in records}
+        for key, seen in came.items():
+            made.follower.offsets[key] += seen.batches
+        return {key: seen.size for key, seen in came.items()}
+
+    ask(0, {0: 1, 1: 0, 2: 0})
+    assert ask(1, {2: MB}, forgotten=(0, 1)) == {}  # held, and answered by the second hop: the leader is told nothing
+    assert isinstance(second.decisions[-1], Answer)
+    assert ask(2, {1: BATCH, 0: 0}) == {(b"t", 1): BATCH}
+    assert ask(3, {1: BATCH}) == {(b"t", 1): BATCH}
+    assert made.leader.sessions[second.link.sessions.leader.id].partitions.keys() == {(b"t", 0), (b"t", 1)}
