@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchResponse
@@ -33,9 +34,12 @@ ON_BOTH_LOOPS = True
 
 def answer(number: int, batches: list[int]) -> bytes:
     """A Fetch v12 answer with so many batches in each partition."""
-    partitions = [
-        Topic.PartitionData(partition_index=index, records=BATCH * count) for index, count in enumerate(batches)
-    ]
+    return answer_of(number, [BATCH * count for count in batches])
+
+
+def answer_of(number: int, records: list[bytes]) -> bytes:
+    """A Fetch v12 answer with these bytes in each partition."""
+    partitions = [Topic.PartitionData(partition_index=index, records=one) for index, one in enumerate(records)]
     told = FetchResponse(throttle_time_ms=0, responses=[Topic(topic="orders", partitions=partitions)], version=12)
     return frame(struct.pack(">i", number) + b"\x00" + told.encode(version=12))
 
@@ -127,3 +131,23 @@ def test_ids_that_differ_in_their_end_or_length_are_not_taken_for_each_other() -
             assert request[12 : 12 + len(fields[-1])] == fields[-1]
         assert fields[0] != fields[1]
         assert fetch(1, client_id=other)[12 : 12 + len(fields[0])] != fields[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "fault"), [(-1, "batch"), (0, "batch"), (-(2**31), "batch"), (13, "batch"), (2**31 - 1, None)]
+)
+async def test_a_batch_of_a_wrong_length_passes_and_costs_the_count_of_its_partition(
+    size: int, fault: str | None
+) -> None:
+    """A length beyond the partition is that of a batch which was cut off."""
+    wrong = BATCH[:8] + struct.pack(">i", size) + BATCH[12:]
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await found.relay.connect()
+        told = answer_of(1, [BATCH + wrong + BATCH, BATCH])
+        assert await found.passes_with(client, broker, fetch(1), told) == told
+        assert found.stage.not_counted == ({fault: 1} if fault else {})
+        (limited_client,) = found.stage.clients
+        assert limited_client.rates.records == 3 + 3  # what was before it, and the other partition
+        await found.is_held(client, broker, fetch(2))
+        await found.move(0.07)
+        await broker.expect(fetch(2))
