@@ -32,8 +32,6 @@ class PacedLimiter:
         self._limit: float | None = None
         self._free_at = float("-inf")  # when all units so far have had their time
         self._clock: Callable[[], float] = lambda: 0.0
-        self.used_seconds = 0.0
-        """The time that all units so far take."""
 
     def config(self) -> Sequence[Option]:
         """One option: the limit. Without it there is no pause."""
@@ -53,18 +51,21 @@ class PacedLimiter:
 
     def accumulate(self, batches: Sequence[Batch]) -> None:
         """Add the time that these batches take."""
-        if self._limit is None:
-            return
-        units = self._units(batches)
-        if units:
-            now, speed = self._clock(), speed_of(self._clock)
-            late = now - self._free_at
-            if late > IDLE_SECONDS * speed:
-                late = 0.0
-            elif late > LATE_SECONDS * speed:
-                late = LATE_SECONDS * speed
-            self._free_at = now - late + units / self._limit
-            self.used_seconds += units / self._limit
+        self.take(batches)
+
+    def take(self, batches: Sequence[Batch]) -> float:
+        """Add the time that these batches take, and return it."""
+        limit = self._limit
+        units = 0 if limit is None else self._units(batches)
+        if limit is None or not units:
+            return 0.0
+        now, seconds = self._clock(), units / limit
+        late = now - self._free_at
+        if late > 0:
+            speed = speed_of(self._clock)
+            late = min(late, LATE_SECONDS * speed) if late <= IDLE_SECONDS * speed else 0.0
+        self._free_at = now - late + seconds
+        return seconds
 
     def throttle_time(self) -> float:
         """Return the time that is still to be taken."""
@@ -83,7 +84,7 @@ class RecordRateLimiter(PacedLimiter):
     option = Option("record.rate.limit", float, "the most records a second", least=0.001)
 
     def _units(self, batches: Sequence[Batch]) -> int:
-        return sum([batch.records for batch in batches])
+        return batches[0].records if len(batches) == 1 else sum([batch.records for batch in batches])
 
 
 class RecordBatchRateLimiter(PacedLimiter):

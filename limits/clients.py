@@ -51,18 +51,21 @@ class Client:
         """Account for one Fetch answer or Produce request that has passed, `frame_size` bytes in all."""
         if not batches:
             return
-        brought = 0.0
-        for group in self._groups:
-            brought = max(brought, group.accumulate(batches))
-        self.rates.add(sum([batch.records for batch in batches if self._counts(batch.topic)]))
+        if len(self._groups) == 1:
+            counted = self._groups[0].counted(batches)
+            brought = self._groups[0].take(counted)
+        else:
+            brought, seen = 0.0, set[Batch]()
+            for group in self._groups:
+                part = group.counted(batches)
+                seen.update(part)
+                brought = max(brought, group.take(part))
+            counted = tuple([batch for batch in batches if batch in seen])
+        self.rates.add(sum([batch.records for batch in counted]))
         known = self._pause_per_byte
         if brought or known:
             brought /= max(1, frame_size)
             self._pause_per_byte = brought if known is None else known + _NEWEST_WEIGHT * (brought - known)
-
-    def _counts(self, topic: str) -> bool:
-        """Whether records of a topic count for any of its rules."""
-        return not all([group.exempts(topic) for group in self._groups])
 
     def pause(self) -> float:
         """Return how many seconds the next request has to wait: the longest of all pauses, never their sum."""

@@ -48,6 +48,7 @@ class Group:
         """Seconds of the whole limit that were used so far: in each real second as many as the part that is used."""
         self._limiters: dict[str, GuardedLimiter] = {}
         self._pauses: tuple[Callable[[], float], ...] = ()  # of all limiters
+        self._takers: tuple[Callable[[Sequence[Batch]], float], ...] = ()
         self._exempted: dict[str, bool] = {}
         self._add_limiters()
         self._line: dict[Waiting, tuple[int, int]] = {}  # rank, then who came first
@@ -90,23 +91,24 @@ class Group:
         self._add_limiters()
         self.wake_all()
 
-    def accumulate(self, batches: Sequence[Batch]) -> float:
-        """Account for one answer or request. Where nothing counts, nothing is told to the limiters.
+    def counted(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+        """Return those of topics that are not exempt."""
+        known = self._exempted
+        return tuple(
+            [one for one in batches if not (known[one.topic] if one.topic in known else self.exempts(one.topic))]
+        )
+
+    def take(self, counted: tuple[Batch, ...]) -> float:
+        """Account for what is `counted` of one answer or request. Where nothing is, nothing is told to the limiters.
 
         Returns how many seconds it takes at the limit, as the part of it is now that is to be used here.
         """
-        if not self._limiters:
-            return 0.0
-        counted = tuple([batch for batch in batches if not self.exempts(batch.topic)])  # no limiter can change it
-        if not counted:
+        if not counted or not self._takers:
             return 0.0
         most = 0.0
-        for limiter in self._limiters.values():
-            known = limiter.used_seconds
-            before = limiter.throttle_time() if known is None else known
-            limiter.accumulate(counted)
-            after = limiter.throttle_time() if known is None else limiter.used_seconds
-            most = max(most, (after or 0.0) - before)
+        for take in self._takers:
+            if (seconds := take(counted)) > most:
+                most = seconds
         self.used += most
         if self.rests:
             self.rests = False
@@ -169,7 +171,7 @@ class Group:
         """End the limiters, and let go who waits."""
         for limiter in self._limiters.values():
             limiter.close()
-        self._pauses = ()
+        self._pauses = self._takers = ()
         self.wake_all()
 
     def _add_limiters(self) -> None:
@@ -180,6 +182,7 @@ class Group:
                     one.name, one.make, one.settings, self._slowed, self._on_fault, is_trusted=one.is_built_in
                 )
         self._pauses = tuple([limiter.ask for limiter in self._limiters.values()])
+        self._takers = tuple([limiter.take for limiter in self._limiters.values()])
 
     def _turn(self, who: Waiting, rank: int) -> float:
         """Return how long `who` has to wait for its turn, where others wait too."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
+from limits.built_in import PacedLimiter
 from limits.rate_limiter import Batch, RateLimiter
 
 T = TypeVar("T")
@@ -45,13 +46,16 @@ class GuardedLimiter:
         return self._limiter is None
 
     @property
-    def used_seconds(self) -> float | None:
-        """The time at its limit that all units so far take; None where the limiter does not tell."""
-        return getattr(self._limiter, "used_seconds", None) if self._is_trusted else None
+    def take(self) -> Callable[[Sequence[Batch]], float]:
+        """What accounts for batches and returns how many seconds of its clock they take, as far as that is known.
+
+        Where it is trusted it is the limiter's own call, as this is done for every answer. So is `ask`.
+        """
+        return self._limiter.take if self._is_trusted and isinstance(self._limiter, PacedLimiter) else self._take
 
     @property
     def ask(self) -> Callable[[], float]:
-        """What returns the pause: the limiter's own call where it is trusted, as this is done for every request."""
+        """What returns the pause."""
         return self._limiter.throttle_time if self._is_trusted and self._limiter is not None else self.throttle_time
 
     def configure(self, settings: Mapping[str, object]) -> None:
@@ -63,6 +67,11 @@ class GuardedLimiter:
         """Account for batches."""
         if (limiter := self._limiter) is not None:
             self._called("accumulate", lambda: limiter.accumulate(batches))
+
+    def _take(self, batches: Sequence[Batch]) -> float:
+        before = self.throttle_time()
+        self.accumulate(batches)
+        return max(0.0, self.throttle_time() - before)
 
     def throttle_time(self) -> float:
         """Return the pause in seconds of its clock: 0 or more, and finite."""

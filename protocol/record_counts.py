@@ -104,11 +104,10 @@ class RecordCounts:
             self._held += view[:at]
             if len(self._held) < SIZE.size:
                 return at
-            (self._left,) = SIZE.unpack(self._held)
-            self._left = max(0, self._left)
-            self.frame_size = SIZE.size + self._left
+            (size,) = SIZE.unpack(self._held)
             self._held = bytearray()
-            self._unread = self._left
+            self._left = self._unread = max(0, size)
+            self.frame_size = SIZE.size + self._left
             self._go_on(None)
         end = min(end, at + self._left)
         self._left -= end - at

@@ -11,7 +11,9 @@ from protocol.varint import after_tags, read_unsigned_varint
 _FIRST_TRANSACTIONAL_PRODUCE: Final = 3
 _FIRST_FLEXIBLE_PRODUCE: Final = 9
 _INT16: Final = struct.Struct(">h")
-_CLIENT_ID_AT: Final = SIZE.size + FIXED_HEADER.size
+CLIENT_ID_AT: Final = SIZE.size + FIXED_HEADER.size
+"""Where a request has the length of the client id, and then the id."""
+
 
 MOST_START: Final = 1024
 """Bytes of a request that are looked at: what comes later is not known, and a longer client id is cut off."""
@@ -27,11 +29,16 @@ class RequestSender(NamedTuple):
     @property
     def client_id(self) -> bytes | None:
         """The id as on the wire; None where there is none."""
-        start, at = self.start, _CLIENT_ID_AT + _INT16.size
+        start, at = self.start, CLIENT_ID_AT + _INT16.size
         if len(start) < at:
             return None
-        (length,) = _INT16.unpack_from(start, _CLIENT_ID_AT)
+        (length,) = _INT16.unpack_from(start, CLIENT_ID_AT)
         return None if length < 0 else start[at : at + length]
+
+    @property
+    def client_id_field(self) -> bytes:
+        """The id with its length, or as much of it as is there."""
+        return self.start[CLIENT_ID_AT : CLIENT_ID_AT + _INT16.size + len(self.client_id or b"")]
 
     @property
     def session(self) -> tuple[int, int] | None:
@@ -54,7 +61,7 @@ class RequestSender(NamedTuple):
 
     @property
     def _body_at(self) -> int:
-        return _CLIENT_ID_AT + _INT16.size + len(self.client_id or b"")
+        return CLIENT_ID_AT + _INT16.size + len(self.client_id or b"")
 
 
 def _session(api_version: int, start: bytes, at: int) -> tuple[int, int] | None:

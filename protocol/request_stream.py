@@ -121,7 +121,8 @@ class RequestStream(FrameStream):
     - `decode_fetch(replica_id, api_version)` chooses the Fetch requests that become a ReplicaFetch. It may be replaced
       at any time.
     - `fetch_size_limit` is in bytes without the size prefix, and applies only to requests that are collected.
-    - `may_hold(head)` chooses, among all other requests, those that the caller is asked about before they pass.
+    - `may_hold(head, frame)` chooses, among all other requests, those that the caller is asked about before they pass.
+      `frame` is what is there of one.
 
     A malformed request is refused only if it certainly had to be decoded; a ReplicaFetch may turn out malformed when it
     is decoded. A request of v15 or later that cannot be read up to its replica id passes: it may be a consumer's, and
@@ -148,7 +149,7 @@ class RequestStream(FrameStream):
         super().__init__()
         self.fetch_size_limit = fetch_size_limit
         self.decode_fetch = decode_fetch
-        self.may_hold: Callable[[RequestHead], bool] | None = None
+        self.may_hold: Callable[[RequestHead, Head], bool] | None = None
         self.consumed = 0
         """Bytes of the view that were taken when the last event was given out at which the caller may stop."""
         self._first = True
@@ -330,7 +331,7 @@ class RequestStream(FrameStream):
         is_known = api_version in DECODED_VERSIONS or (replica_id is not None and replica_id < 0)
         if api_key == FETCH and reason is None and not is_known:
             reason = "fetch_version"
-        if self.may_hold is not None and self.may_hold(head):
+        if self.may_hold is not None and self.may_hold(head, frame):
             start = bytes(frame[: min(MOST_START, head.frame_size)])
             sender = RequestSender(head.api_key, head.api_version, start)
             yield RequestBegins(head, sender, may_be_replicas=reason is not None)

@@ -24,8 +24,12 @@ _SMALLEST_RESPONSE: Final = SIZE.size  # the correlation id
 class ResponseObserver(Protocol):
     """Sees one response while its bytes pass, and may change them. FetchResponseScanner is one.
 
-    One that needs not see what is in the middle may have a method `step_over()` for speed. It returns how many of the
-    next bytes pass unseen, not the response's last one among them, and takes these for received.
+    For speed, one that needs not see what is in the middle may have two methods more:
+
+    - `step_over()` returns how many of the next bytes pass unseen, not the response's last one among them, and takes
+      these for received.
+    - `look(view)` takes bytes that all pass as they are, and returns what `step_over()` then does; -1 where it has to
+      change some, or where the response's last byte is among them, and then it has taken none.
     """
 
     @property
@@ -64,7 +68,7 @@ class ResponseStream(FrameStream):
     responses that were received whole; the caller takes them out.
     """
 
-    __slots__ = ("_becoming_opaque", "_observer", "_step_over", "completed", "pending")
+    __slots__ = ("_becoming_opaque", "_look", "_observer", "_step_over", "completed", "pending")
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,6 +78,7 @@ class ResponseStream(FrameStream):
         self._becoming_opaque = False
         self._observer: ResponseObserver | None = None  # of the response that is being received
         self._step_over: Callable[[], int] | None = None  # of the observer, if it has that
+        self._look: Callable[[memoryview], int] | None = None  # the same
 
     @property
     def at_boundary(self) -> bool:
@@ -119,6 +124,20 @@ class ResponseStream(FrameStream):
             self._left -= size
             return True
         return False
+
+    def looks(self, view: memoryview) -> bool:
+        """Return whether all of the next bytes pass, in the middle of a response whose observer only looks at them.
+
+        If so, it has seen them, and they count as received. Call it where `skip` has returned False.
+        """
+        look = self._look
+        if look is None:
+            return False
+        left = look(view[self._left :])
+        if left < 0:
+            return False
+        self._left = left
+        return True
 
     def receive(self, view: memoryview, out: list[Buffer]) -> None:
         """Take the next bytes received. What to send goes into `out`, as slices of `view` where possible.
@@ -187,6 +206,7 @@ class ResponseStream(FrameStream):
             raise CorrelationMismatch(first.correlation_id, correlation_id)
         self._observer = first.observer
         self._step_over = getattr(first.observer, "step_over", None)
+        self._look = getattr(first.observer, "look", None)
         if self._observer is None:
             self._left = SIZE.size + size
 
@@ -216,7 +236,7 @@ class ResponseStream(FrameStream):
 
     def _complete(self, observer: ResponseObserver, out: list[Buffer]) -> None:
         """Note that an observed response was received whole."""
-        self._observer = self._step_over = None
+        self._observer = self._step_over = self._look = None
         self.completed.append(observer)
         self._finish(out)
 

@@ -49,6 +49,7 @@ class FetchAnswer:
         self._version = version
         self._gone = gone
         self._head: bytearray | None = bytearray() if version >= FIRST_HONOURED_FETCH else None
+        self._throttle_time_at = _SIZE_AND_CORRELATION + (version >= _FIRST_FLEXIBLE_FETCH)
 
     @property
     def done(self) -> bool:
@@ -72,24 +73,47 @@ class FetchAnswer:
         """Take bytes in the middle of the answer for received; see ResponseObserver."""
         return self._counts.step_over() if self._head is None else 0
 
+    def look(self, view: memoryview) -> int:
+        """Take bytes that pass, in the middle of the answer; see ResponseObserver."""
+        counts = self._counts
+        if self._head is not None or len(view) >= counts.left:
+            return -1
+        counts.receive(view)
+        return counts.step_over()
+
     def _take_head(self, view: memoryview) -> list[Buffer]:
         head = self._head
         assert head is not None  # noqa: S101
-        at = _SIZE_AND_CORRELATION + (self._version >= _FIRST_FLEXIBLE_FETCH)
-        step = min(at + _THROTTLE_TIME.size - len(head), len(view))
-        head += view[:step]
-        if len(head) < at + _THROTTLE_TIME.size and not self._counts.done:
-            return []
-        self._head = None
-        has_tags = at > _SIZE_AND_CORRELATION and len(head) >= at and head[at - 1] != 0
-        if len(head) == at + _THROTTLE_TIME.size and not has_tags:
-            seconds = told_seconds(self._client.expected_pause(self._counts.frame_size))
-            milliseconds = int(seconds * 1000)
-            if milliseconds > _THROTTLE_TIME.unpack_from(head, at)[0]:
-                _THROTTLE_TIME.pack_into(head, at, milliseconds)
-                now = self._stage.clock()
-                self._client.rates.throttled(now, now + seconds)
+        end = self._throttle_time_at + _THROTTLE_TIME.size
+        if not head and len(view) >= end:
+            self._head = None
+            told = self._told(view)
+            if not told:
+                return [view]
+            head, step = bytearray(view[:end]), end
+        else:
+            step = min(end - len(head), len(view))
+            head += view[:step]
+            if len(head) < end and not self._counts.done:
+                return []
+            self._head = None
+            told = self._told(head) if len(head) == end else 0
+        if told:
+            _THROTTLE_TIME.pack_into(head, end - _THROTTLE_TIME.size, told)
         return [bytes(head), view[step:]] if step < len(view) else [bytes(head)]
+
+    def _told(self, head: memoryview | bytearray) -> int:
+        """Return how many milliseconds the client is told to wait; 0 where what the broker has told stays."""
+        at = self._throttle_time_at
+        if at > _SIZE_AND_CORRELATION and head[at - 1]:
+            return 0  # tags stand where the field is otherwise
+        seconds = told_seconds(self._client.expected_pause(self._counts.frame_size))
+        milliseconds = int(seconds * 1000)
+        if milliseconds <= _THROTTLE_TIME.unpack_from(head, at)[0]:
+            return 0
+        now = self._stage.clock()
+        self._client.rates.throttled(now, now + seconds)
+        return milliseconds
 
     def _count(self) -> None:
         counts = self._counts

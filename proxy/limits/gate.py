@@ -16,7 +16,8 @@ from protocol.fetch_versions import FETCH_VERSIONS
 from protocol.framing import Pending, RequestBegins
 from protocol.header import FETCH, PRODUCE
 from protocol.record_counts import counts_of_answer, counts_of_request
-from protocol.request_head import RequestHead
+from protocol.request_head import Head, RequestHead
+from protocol.request_sender import CLIENT_ID_AT
 from protocol.steps import Steps
 from proxy.limits.counting import HOLD_SECONDS, FetchAnswer, ProduceAnswer, ProduceCount, told_seconds
 from proxy.limits.stage import LimitStage
@@ -51,12 +52,18 @@ class LinkGate:
         self._known: Client | None = None  # the client of `_client_id`
         self._client_id: bytes | None = None
         self._known_at = -1
+        self._passing = b""  # the client id of the last request as on the wire, where no rule covers it
         self._produces = 0  # requests that wait for an answer
         self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)  # when the last of them were answered
 
-    def may_hold(self, head: RequestHead) -> bool:
-        """Return whether it is a request that moves records."""
-        return head.api_key == FETCH or head.api_key == PRODUCE
+    def may_hold(self, head: RequestHead, frame: Head) -> bool:
+        """Return whether it is a request that moves records, and not of the client that was found to have no limit."""
+        if head.api_key != FETCH and head.api_key != PRODUCE:
+            return False
+        passing = self._passing
+        if not passing or self._known_at != self._stage.clients.generation:
+            return True
+        return frame[CLIENT_ID_AT : CLIENT_ID_AT + len(passing)] != passing
 
     def arrived(self, request: RequestBegins) -> Pass | Hold:
         """Hold or pass a request that has come."""
@@ -64,6 +71,7 @@ class LinkGate:
         if client_id != self._client_id or self._known_at != self._stage.clients.generation:
             self._client_id, self._known_at = client_id, self._stage.clients.generation
             self._known = self._stage.client(client_id)
+            self._passing = request.sender.client_id_field if self._known is None else b""
         client = self._known
         if client is None:
             return Pass()

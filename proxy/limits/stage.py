@@ -45,10 +45,13 @@ class LimitStage:
 
     def batches(self, topics: dict[bytes, list[int]], *, by_id: bool) -> list[Batch]:
         """Return what was counted of each topic, under the topics' names."""
-        return [Batch(self._name(topic, by_id), records, size) for topic, (records, size) in topics.items()]
+        if by_id:
+            return [Batch(self._name_of(topic), records, size) for topic, (records, size) in topics.items()]
+        return [Batch(topic.decode("utf-8", "replace"), records, size) for topic, (records, size) in topics.items()]
 
-    def _name(self, topic: bytes, by_id: bool) -> str:
-        name = self._topic_name(topic) if by_id and len(topic) == TOPIC_ID_SIZE else topic
+    def _name_of(self, topic: bytes) -> str:
+        """Return the name of an id, where it is known; where there were too many topics, their records have none."""
+        name = self._topic_name(topic) if len(topic) == TOPIC_ID_SIZE else topic
         return "" if name is None else name.decode("utf-8", "replace")
 
     def _fault(self, client: str, limiter: str, reason: str) -> None:

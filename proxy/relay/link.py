@@ -210,7 +210,7 @@ class Link:
         stream, inflow = (
             (self._requests.stream, self._requests_in) if is_requests else (self._responses, self._responses_in)
         )
-        if stream.skip(len(view)):
+        if stream.skip(len(view)) or (not is_requests and self._responses.looks(view)):
             inflow.skip(len(view))
             if not is_requests or self._requests.passes(view):
                 pump.unsent.append(view)

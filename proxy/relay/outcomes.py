@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from protocol.framing import Pending, RequestBegins, ResponseObserver
-from protocol.request_head import RequestHead
+from protocol.request_head import Head, RequestHead
 from protocol.steps import Steps
 
 
@@ -68,8 +68,11 @@ class RequestGate(Protocol):
     It never has to do with more than one request that waits, as all later ones wait behind it.
     """
 
-    def may_hold(self, head: RequestHead) -> bool:
-        """Return whether to ask `arrived` about this request. All others cost no more than this call."""
+    def may_hold(self, head: RequestHead, frame: Head) -> bool:
+        """Return whether to ask `arrived` about this request. All others cost no more than this call.
+
+        `frame` is what is there of it, from its size on.
+        """
 
     def arrived(self, request: RequestBegins) -> Pass | Hold:
         """Return what becomes of a request of which nothing has passed yet.

@@ -105,6 +105,48 @@ def test_a_reader_bears_a_killed_sidecar_and_changed_limits_in_the_middle_of_pau
     assert reader.timed_out == []
 
 
+def test_a_writer_bears_a_killed_sidecar_and_changed_limits_in_the_middle_of_pauses(cluster: Cluster) -> None:
+    cluster.create_topic("written", {0: [1]})
+    client_id = "connector-producer-written-0"
+    limit(cluster, client_id, 10)
+    errors: list[str] = []
+    delivered: list[object] = []  # what went wrong with each record, None for nothing
+    settings = {
+        "bootstrap.servers": through_sidecar(cluster, 1),
+        "client.id": client_id,
+        "enable.idempotence": True,
+        "batch.num.messages": PER_BATCH,
+        "reconnect.backoff.max.ms": 500,
+        "error_cb": lambda error: errors.append(str(error)) if error.fatal() else None,
+    }
+    producer = Producer(settings)
+    for number in range(COUNT):
+        producer.produce("written", f"{number:06d}", on_delivery=lambda error, _: delivered.append(error))
+
+    def written(count: int) -> bool:
+        producer.poll(0.05)
+        return len(delivered) >= count
+
+    cluster.wait_for("the first batch", lambda: written(1), 30)  # and 2.5 s of a pause follow
+    assert not written(COUNT)
+    cluster.kill_sidecar(1)
+    cluster.start_sidecar(1)
+    limit(cluster, client_id, 50)
+    cluster.wait_for("another batch", lambda: written(2 * PER_BATCH + 1), 30)
+    limit(cluster, client_id, 0.5)  # what is left of the last batch's pause takes a hundred times as long
+    time.sleep(2)
+    assert not written(COUNT)
+    limit(cluster, client_id, 1000)
+    cluster.wait_for("every record", lambda: written(COUNT), 20)
+    assert producer.flush(10) == 0
+    assert (errors, set(delivered)) == ([], {None})
+    consumer = KafkaConsumer(
+        "written", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest", consumer_timeout_ms=2000
+    )
+    assert [int(record.value) for record in consumer] == list(range(COUNT))
+    consumer.close()
+
+
 def test_a_task_that_is_killed_in_its_pause_leaves_the_connector_s_limit_to_the_others(cluster: Cluster) -> None:
     fill(cluster, "left")
     limit(cluster, "connector-consumer-left-*", 100, per="connector")

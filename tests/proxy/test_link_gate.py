@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from protocol.framing import Pending, RequestBegins
-from protocol.request_head import RequestHead
+from protocol.request_head import Head, RequestHead
 from protocol.response_scanner import Buffer
 from protocol.steps import Steps
 from proxy.relay.outcomes import Answer, Hold, Outcome, Pass
@@ -54,7 +54,7 @@ class Gate:
     answers: deque[bytes] = field(default_factory=deque)
     was_gone: int = 0
 
-    def may_hold(self, head: RequestHead) -> bool:
+    def may_hold(self, head: RequestHead, frame: Head) -> bool:
         return head.api_key in self.api_keys
 
     def arrived(self, request: RequestBegins) -> Pass | Hold:
