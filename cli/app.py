@@ -9,6 +9,7 @@ import typer
 
 from cli import capture, demo, doctor, move, plan, report, run, status, throttle, webhook
 from cli.errors import DONE, INTERRUPTED, WRONG_USAGE, CommandError
+from cli.examples import add_examples
 from cli.version import __version__
 
 # the base class of typer's usage errors, by a way that exists in every version of typer
@@ -31,6 +32,7 @@ app.add_typer(move.app, name="move")
 app.add_typer(capture.app, name="capture")
 app.add_typer(report.app, name="report")
 app.command("demo", context_settings=demo.PASS_ARGUMENTS_ON)(demo.demo)
+add_examples(app)
 
 
 def _show_version(wanted: bool) -> None:

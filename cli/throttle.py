@@ -101,7 +101,7 @@ def set_throttle(
     other: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Another setting of [throttle], as in mode=observe; repeatable."
+            "--set", metavar="NAME=VALUE", help="Another key of the table throttle, as in mode=observe; repeatable."
         ),
     ] = None,
     for_: Annotated[

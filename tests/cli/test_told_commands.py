@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import typer
 
-from cli.app import app
+from cli.app import app, invoke
+from cli.errors import DONE
+from cli.examples import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/**/*.md")])
@@ -56,6 +58,24 @@ def wrong(command: str) -> str | None:
 def test_commands_that_a_page_tells_are_there(page: Path) -> None:
     found = {command: reason for command in told(page) if (reason := wrong(" ".join(command.split()))) is not None}
     assert found == {}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_help_ends_with_examples_that_are_right(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for example in EXAMPLES[name]:
+        assert example.startswith(f"weir {name}")
+        assert wrong(example) is None
+    assert invoke([*name.split(), "--help"]) == DONE
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.endswith(" ".join(f"Example: {line}" for line in EXAMPLES[name]))
+
+
+def test_every_command_but_the_demo_has_examples() -> None:
+    commands = ROOT_COMMAND.commands  # type: ignore[attr-defined]
+    names = {
+        f"{name} {below}".strip() for name, found in commands.items() for below in getattr(found, "commands", [""])
+    }
+    assert names - {"demo"} == set(EXAMPLES)
 
 
 def test_operations_tells_commands() -> None:

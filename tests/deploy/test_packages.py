@@ -25,9 +25,9 @@ def run_with(path: Path, programs: dict[str, str]) -> subprocess.CompletedProces
 @pytest.mark.parametrize(
     ("programs", "reason"),
     [
-        ({}, "prometheus chromium (there is no apt-get)"),
-        ({"apt-get": "exit 1", "id": "echo 1000"}, "prometheus chromium (that takes root)"),
-        ({"promtool": "", "apt-get": "exit 1", "id": "echo 1000"}, "chromium (that takes root)"),
+        ({}, "prometheus chromium systemd-container (there is no apt-get)"),
+        ({"apt-get": "exit 1", "id": "echo 1000"}, "prometheus chromium systemd-container (that takes root)"),
+        ({"promtool": "", "apt-get": "exit 1", "id": "echo 1000"}, "chromium systemd-container (that takes root)"),
     ],
 )
 def test_packages_says_in_one_line_what_it_cannot_install(
@@ -39,5 +39,5 @@ def test_packages_says_in_one_line_what_it_cannot_install(
 
 
 def test_packages_installs_nothing_where_all_are_there(tmp_path: Path) -> None:
-    done = run_with(tmp_path, {name: "exit 1" for name in ("promtool", "chromium", "apt-get", "id")})
+    done = run_with(tmp_path, {name: "exit 1" for name in ("promtool", "chromium", "systemd-nspawn", "apt-get", "id")})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

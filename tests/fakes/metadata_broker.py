@@ -52,6 +52,8 @@ class MetadataBroker:
     leader: int = 1
     """Of every partition."""
     knows_brokers: bool = True
+    peers: dict[int, str] = field(default_factory=dict)
+    """The hosts of further brokers, by id."""
     newest_metadata: int = 13
     silent: bool = False
     """Reads, and answers nothing."""
@@ -116,7 +118,8 @@ class MetadataBroker:
         await self.released.wait()
         by_name = [] if ids else self.topics if named is None else named  # as KafkaApis: ids alone, where there are any
         found = list(self._found(by_name, ids))
-        brokers = [Broker(node_id=1, host="127.0.0.1", port=self.port)] if self.knows_brokers else []
+        hosts = {1: "127.0.0.1", **self.peers} if self.knows_brokers else {}
+        brokers = [Broker(node_id=broker_id, host=host, port=self.port) for broker_id, host in hosts.items()]
         whole = MetadataResponse(version=version, brokers=brokers, topics=found)
         return frame[4:8] + b"\x00" + bytes(whole.encode(version=version))
 
