@@ -13,7 +13,8 @@ OUT_OF_SYNC_SECONDS: Final = 30.0
 """Kafka's default of `replica.lag.time.max.ms`. A replica behind for longer is out of sync; one that gets nothing is
 stuck."""
 
-_REPLICA: Final = ("side", "broker_id", "start_id", "topic", "partition", "peer")
+_LINE: Final = ("side", "broker_id", "start_id", "topic", "peer")
+_REPLICA: Final = (*_LINE, "partition")
 SPAN: Final = (*_REPLICA, "span")
 
 
@@ -87,7 +88,11 @@ def _rows(lines: Lines, replicas: DataFrame) -> DataFrame:
     """
     figures = ("bytes_throttled", "bytes_unthrottled", "lag_messages")
     size = F.col("bytes_throttled") + F.col("bytes_unthrottled")
-    told = _with_lag(lines.partitions, *figures).where(F.col("lag_seconds").isNotNull() | (size > 0))
+    # Joined to whole lines, of which there are few. Their other partitions are left out while lines become rows.
+    wanted = replicas.groupBy(*_LINE).agg(F.collect_set("partition").alias("wanted"))
+    told = _with_lag(lines.partitions.join(wanted, [*_LINE]), *figures).where(
+        F.array_contains("wanted", F.col("partition")) & (F.col("lag_seconds").isNotNull() | (size > 0))
+    )
     known = told.select(
         *_REPLICA,
         "sequence",
@@ -102,8 +107,7 @@ def _rows(lines: Lines, replicas: DataFrame) -> DataFrame:
     behind = F.coalesce(F.last("told_behind", ignorenulls=True).over(in_order), F.lit(False))
     was_behind = F.coalesce(F.lag("behind").over(in_order), F.lit(False))
     spans = (
-        known.join(replicas, [*_REPLICA], "left_semi")
-        .withColumn("behind", behind)
+        known.withColumn("behind", behind)
         .withColumn("was_behind", was_behind)
         .withColumn("begins", F.when(F.col("behind") & ~F.col("was_behind"), 1).otherwise(0))
         .withColumn("span", F.sum("begins").over(in_order))

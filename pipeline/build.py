@@ -204,8 +204,8 @@ def _write_day(job: _Job, day: date, parsed: DataFrame, damaged: Collection[str]
         if not (report.samples or job.allow_empty) and output.current(day).get("samples"):
             report.is_refused = True
             return report
-        places = max(job.least_places, -(-report.partitions // ROWS_OF_A_PLACE))
-        job.spark.conf.set(_PLACES, str(places))
+        places = -(-report.partitions // ROWS_OF_A_PLACE)
+        job.spark.conf.set(_PLACES, str(max(job.least_places, places)))
         lines = good_lines(parsed)
         # Each of these takes a pass over all lines, so they are done only where needed.
         if report.quarantined.get(PARTIAL_SAMPLE):
@@ -221,7 +221,9 @@ def _write_day(job: _Job, day: date, parsed: DataFrame, damaged: Collection[str]
         replicas.count()
         spans = kept(behind_spans(lines_by_kind, replicas))
         tables = {
-            PARTITION_RATES.name: partition_rates(lines_by_kind),
+            PARTITION_RATES.name: partition_rates(
+                lines_by_kind, places=max(job.spark.sparkContext.defaultParallelism, places)
+            ),
             BROKER_RATES.name: broker_rates(lines_by_kind),
             THROTTLE_ACCURACY.name: throttle_accuracy(lines_by_kind),
             MOVES.name: moves(spans),

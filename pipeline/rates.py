@@ -21,8 +21,8 @@ from pipeline.tables import BROKER_RATES, PARTITION_RATES, WINDOW_SECONDS, Table
 _MINUTE, _HOUR = WINDOW_SECONDS["minute"], WINDOW_SECONDS["hour"]
 
 
-def partition_rates(lines: Lines) -> DataFrame:
-    """Return the replication of each partition, over all brokers of a side.
+def partition_rates(lines: Lines, *, places: int = 2) -> DataFrame:
+    """Return the replication of each partition, over all brokers of a side, from so many `places` (tasks).
 
     On the leader's side a partition has one broker at a time. So its highest rate is the highest that any broker saw,
     and its bytes are divided by the seconds in which any of them took samples. Followers fetch at the same time, so
@@ -31,11 +31,12 @@ def partition_rates(lines: Lines) -> DataFrame:
     place = ["side", "topic", "block"]
     keys = [*place, "partition"]
     moved = ("bytes_throttled", "bytes_unthrottled")
-    # whole lines are brought to one place, and become rows there
+    # Whole lines are brought to one place, and become rows there. The number of places is named: lines are small, and
+    # Spark would put places together until there is one for each core, with a part of the day's rows too large to sort.
     placed = (
         _with_windows(lines.partitions)
         .select(*place, "broker_id", "hour", "minute", "sample", "micros", "columns")
-        .repartition(*place)
+        .repartition(places, *place)
     )
     seen = by_partition(placed.withColumn("place", F.xxhash64(*place, "broker_id", "hour")), *moved)
     rows = seen.withColumn("bytes", _bytes()).withColumn("hash", F.xxhash64("place", "partition"))

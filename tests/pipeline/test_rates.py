@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pipeline.rates import broker_rates, partition_rates
 from pipeline.tables import BROKER_RATES, PARTITION_RATES
@@ -31,6 +32,18 @@ def test_partition_rates_count_idle_samples_and_add_up_peers(frames: Frames) -> 
         ("minute", noon, "leader", "t", 0, 100.0, 200.0, 200.0, 3000),
         ("minute", noon, "leader", "t", 1, 0.233, 0.7, 0.7, 7),
     ]
+
+
+def test_rows_are_sorted_in_as_many_places_as_were_asked_for(frames: Frames, spark: SparkSession) -> None:
+    """Spark would put places of few bytes together, and a day's rows would be sorted in as many parts as cores."""
+    adaptive = "spark.sql.adaptive.enabled"
+    before = str(spark.conf.get(adaptive))
+    spark.conf.set(adaptive, "true")
+    try:
+        lines = frames.lines(Sidecar().sample(partition("t", 0, 500)))
+        assert partition_rates(lines, places=5).rdd.getNumPartitions() == 5
+    finally:
+        spark.conf.set(adaptive, before)
 
 
 def test_p95_is_the_nearest_rank_with_idle_samples_among_the_ranks(frames: Frames) -> None:
