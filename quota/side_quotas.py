@@ -162,6 +162,9 @@ class SideQuotas:
 
     def throttled_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
         """Return the topic's partitions that any quota may hold back on a link. None is a name not known yet."""
+        if not self.is_throttling:  # listed replicas count as throttled, as in Kafka, although nothing holds them back
+            listed = self.quotas[0]
+            return NO_PARTITION if listed.is_observed else listed.covers(topic, topic_id, ends)
         limiting = [quota for quota in self.quotas if quota.limits and quota.is_for(ends)]
         covered = tuple([quota.covers(topic, topic_id, ends) for quota in limiting])
         return covered[0] if len(covered) == 1 else AnyOf(covered)

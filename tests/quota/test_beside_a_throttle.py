@@ -69,10 +69,10 @@ def test_a_replica_with_two_connections_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("observed", [(), (QuotaSettings("recovery", 1_000, Recovering(), is_observed=True),)])
-def test_what_is_listed_needs_no_budget_until_there_is_a_rate(observed: tuple[QuotaSettings, ...]) -> None:
-    """Whether another quota observes or not. KIP-73's rate of what is listed is measured all the same."""
+def test_what_is_listed_counts_as_throttled_before_there_is_a_rate(observed: tuple[QuotaSettings, ...]) -> None:
+    """As in Kafka, and whether another quota observes or not."""
     settings = ThrottleSettings(rate=None, replicas={"t": ALL_REPLICAS, "u": ALL_REPLICAS}, quotas=observed)
     throttle, talk = conversation(settings)
     talk.run(0.05)
-    assert set(throttle.stats.replication_bytes) == {(2, False)}
-    assert throttle.quotas[0].passed_bytes == throttle.stats.replication_bytes[2, False]
+    assert set(throttle.stats.replication_bytes) == {(2, True)}
+    assert throttle.quotas[0].passed_bytes == throttle.stats.replication_bytes[2, True]
