@@ -37,6 +37,9 @@ LONGEST_HOLD_SECONDS: Final = 30.0
 LEAST_WHOLE_VERSION: Final = 3
 """From this Fetch version on the first partition with data returns at least one whole batch (KIP-74)."""
 
+LONGEST_KEPT_SECONDS: Final = 1.0
+"""How long one quota's budget is left to a partition that waits for another quota too."""
+
 SHORTEST_WAIT_SECONDS: Final = 0.05
 """A fetch that brings nothing is held for at least this long: else its follower would ask again at once, for ever."""
 
@@ -175,8 +178,9 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
     smaller: dict[Quota, float] = {}  # quotas whose part was made smaller, and when the larger one would fit
     claims = [Claim(offer, offer.claimed) for offer in view.offers if offer.claimed is not None]
     ready = min([offer.ready for offer in view.offers if offer.ready > view.now], default=_NEVER)
+    soon = {offer.quota for offer in view.offers if view.now < offer.ready <= view.now + LONGEST_KEPT_SECONDS}
     while spends:
-        grants, parts = fill(view, spends)
+        grants, parts = fill(view, spends, soon)
         if not grants:
             break
         for offer in view.offers:
@@ -197,6 +201,8 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
                     spends[quota], smaller[quota] = verdict.spend, verdict.ready
                     break
             del spends[quota]
+            if fits_at <= view.now + LONGEST_KEPT_SECONDS:
+                soon.add(quota)
             claims.append(Claim(offer, first[quota]))
             ready = min(ready, fits_at)
             break
@@ -227,7 +233,9 @@ class _Purse:
         return Part(share, max(share, self.caps + self.excess), self.batch)
 
 
-def fill(view: FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
+def fill(
+    view: FetchView, spends: Mapping[Quota, float], soon: Container[Quota] = ()
+) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
     """Grant partitions in the catch-up order for about what `spends` allow, and at least one.
 
     The grants are never worth more than one answer may hold. A partition that the answer has no room for would look as
@@ -238,9 +246,13 @@ def fill(view: FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, .
     answer = _Purse(float(view.max_bytes))
     every = [answer, *purses.values()]
     wastes_some = view.ask.answer_seconds > SLOW_SECONDS
+    awaited: set[Quota] = set()
     for replica in view.order:
         own = [answer, *_purses_of(replica, purses)] if view.has_several_quotas else every
-        if len(own) == 1 or not all([purse.is_open for purse in own]):
+        if len(own) == 1:
+            _keep_scarcest(replica, purses, soon, awaited)
+            continue
+        if not all([purse.is_open for purse in own]):
             continue
         left = min([purse.left for purse in own])
         excess = 0
@@ -294,6 +306,26 @@ def _purses_of(replica: ReplicaPartition, purses: Mapping[Quota, _Purse]) -> lis
     coverage = replica.topic.coverage
     quotas = [quota for quota, covered in coverage if quota.limits and replica.partition in covered]
     return [purses[quota] for quota in quotas] if all([quota in purses for quota in quotas]) else []
+
+
+def _keep_scarcest(
+    replica: ReplicaPartition, purses: Mapping[Quota, _Purse], soon: Container[Quota], awaited: set[Quota]
+) -> None:
+    """Leave what a partition's scarcest quota has to it, where its other quotas have enough in a moment.
+
+    Else partitions of one quota each would take turns with either, and it would never find both at once. `awaited` are
+    the quotas that earlier partitions wait for: these take what comes first.
+    """
+    coverage = replica.topic.coverage
+    quotas = sorted([quota for quota, covered in coverage if quota.limits and replica.partition in covered], key=_rate)
+    missing = [quota for quota in quotas if quota not in purses]
+    if quotas and quotas[0] in purses and all([quota in soon and quota not in awaited for quota in missing]):
+        purses[quotas[0]].is_open = False
+    awaited.update(missing)
+
+
+def _rate(quota: Quota) -> int:
+    return quota.rate or 0
 
 
 def _granted(

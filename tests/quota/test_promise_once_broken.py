@@ -354,3 +354,8 @@ def test_promise_of_a_partition_that_a_later_hop_may_have_left_out_holds() -> No
 def test_promise_of_a_grant_that_passes_a_second_hop_which_had_not_told_what_the_first_left_out_holds() -> None:
     """The leader's session had another partition in front of it still, and its batch came as well."""
     assert not violations(draw(Seeded(1_040_765), 2))
+
+
+def test_promise_of_a_partition_of_two_quotas_beside_others_of_one_each_holds() -> None:
+    """Whenever there was enough of one of the two, partitions of that one alone had it."""
+    assert not violations(draw(Seeded(845_534), 2))

@@ -12,11 +12,20 @@ from hypothesis import strategies as st
 from quota.fetch.observe import observe
 from quota.fetch.plan import Action, plan
 from quota.scopes import Matching, Recovering, Scope
-from quota.settings import QuotaSettings, ThrottleSettings
+from quota.settings import Order, QuotaSettings, ThrottleSettings
 from quota.throttle import Throttle
 from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested, worst_second
+from tests.fakes.conversation import (
+    PARTITION_MAX_BYTES,
+    Conversation,
+    Follower,
+    Leader,
+    Log,
+    mean_rate,
+    requested,
+    worst_second,
+)
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 
 MB = 1_000_000
@@ -149,3 +158,24 @@ def test_plan_without_a_commit_changes_nothing() -> None:
         return [requested(decision.request) for decision in talk.forwarded]
 
     assert answers(is_dry_run=True) == answers(is_dry_run=False)
+
+
+@pytest.mark.parametrize("order", ["round-robin", "urgent-first"])
+@pytest.mark.parametrize("version", [2, 3, 12])
+def test_a_partition_of_two_quotas_has_a_part_of_both_beside_others_of_one_quota_each(
+    order: Order, version: int
+) -> None:
+    """Each quota was used up by its own partitions whenever there was enough of it."""
+    clock, seconds, batch = MovedClock(), 30.0, PARTITION_MAX_BYTES if version == 2 else 100_000
+    quotas = (quota("wide", 5 * batch, (b"a", b"b")), quota("narrow", 2 * batch, (b"b", b"c")))
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(quotas=quotas, order=order))
+    logs = {(topic, 0): Log([batch] * 1_000) for topic in TOPICS}
+    link, leader, offsets = throttle.link(2), Leader(logs), dict.fromkeys(logs, 0)
+    if version < 7:
+        Conversation(clock, link, leader, Follower(offsets, version=version), round_trip=0.002).run(seconds)
+    else:
+        SessionFollower(clock, Hop(clock, link, SessionLeader(clock, leader)), offsets, version).run(seconds)
+    a, b, c = [offsets[topic, 0] for topic in TOPICS]
+    assert b >= (0.4 * 2 * seconds if order == "round-robin" else 1)
+    assert a + b >= 0.8 * 5 * seconds
+    assert b + c >= 0.8 * 2 * seconds
