@@ -31,7 +31,9 @@ class SegmentsDiffer(LabError):
 
 def segment_files(data: Path, topic: str, partition: int) -> list[Path]:
     """Return the segments of a replica in offset order (a name is a base offset); none while it does not exist."""
-    return sorted((data / f"{topic}-{partition}").glob("*.log"))
+    with suppress(FileNotFoundError):  # the folder may go while it is read, however soon after it was found
+        return sorted((data / f"{topic}-{partition}").glob("*.log"))
+    return []
 
 
 def replica_size(data: Path, topic: str, partition: int) -> int:
