@@ -26,7 +26,7 @@ SLOW_SECONDS: Final = 0.1
 SLOWEST_SHARE_SECONDS: Final = 0.9
 """The most that a fetch on such a link is granted: all of it may arrive at once."""
 
-ROUND_SECONDS: Final = 4.0
+ROUND_SECONDS: Final = 3.5
 """The time in which every link in line has a share, however many there are."""
 
 SMALLEST_FILL_SECONDS: Final = 0.05
