@@ -127,7 +127,7 @@ class UpstreamProbe:
 
 @cache
 def _greeting() -> ssl.SSLContext:
-    # No data is sent, so it does not matter who answers. A default context would read this machine's certificates, which
+    # No data is sent, so it does not matter who answers. A default context would read the machine's certificates, which
     # takes 20 ms.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
