@@ -129,7 +129,8 @@ _QUOTAS: Final = """
     GROUP BY ALL
 """
 
-# A process tells of an absence by itself, and a day too.
+# A process tells of an absence by itself, and a day too. It forgets the follower after an hour, and when it ends:
+# an absence without an end goes on until the broker's own sidecar tells of bytes, or another leader's of its return.
 _ABSENCES: Final = """
     CREATE VIEW away AS
     WITH seen AS (
@@ -138,7 +139,14 @@ _ABSENCES: Final = """
         FROM absences GROUP BY ALL
     )
     SELECT replica, start_us, end_us, seen_us FROM seen
-    WHERE start_us < {until} AND seen_us > {since}
+    WHERE start_us < {until} AND (seen_us > {since} OR end_us IS NULL AND NOT EXISTS (
+        SELECT 1 FROM broker_rates AS rates
+        WHERE rates.broker_id = seen.replica AND side = 'follower' AND mean_bytes_per_second > 0
+              AND epoch_us(window_start) >= seen.seen_us AND epoch_us(window_start) < {since}
+    ) AND NOT EXISTS (
+        SELECT 1 FROM seen AS other
+        WHERE other.replica = seen.replica AND other.end_us >= seen.seen_us AND other.end_us <= {since}
+    ))
     QUALIFY row_number() OVER (PARTITION BY replica, start_us // {hour} ORDER BY seen_us - start_us DESC) = 1
 """
 

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from pipeline.page.contents import Move, Moves, QuotaAccuracy, Replica, SlowReplica
 from pipeline.page.read import read_page
 from pipeline.page.read_spans import MOST_MOVES_OF_A_REPLICA
-from pipeline.tables import BROKER_RATES, MOVES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
-from tests.pipeline.page.past import Past, lag, minutes, move, quota
+from pipeline.tables import ABSENCES, BROKER_RATES, MOVES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
+from tests.pipeline.page.past import Past, absence, lag, minutes, move, quota
 from tests.pipeline.parquet import START, broker_rate
 
 DAY = timedelta(days=1)
@@ -193,3 +193,17 @@ def test_slowest_replicas_come_first(past: Past) -> None:
     )
     assert [found.seconds for found in slow.shown] == [1200, 540]
     assert (slow.count, slow.stuck_seconds) == (3, 90.0)
+
+
+def test_broker_that_its_leader_forgot_is_away_until_it_is_seen_again(past: Past) -> None:
+    """Each is forgotten after an hour. Broker 2 stays away, 3 fetches again, and another sidecar sees 4 come back."""
+    for replica in (2, 3, 4):
+        past.put(ABSENCES, absence(replica, START, None, 60))
+    back = START + minutes(90)
+    past.put(ABSENCES, absence(4, START + minutes(1), back, 90, broker_id=5))
+    past.put(BROKER_RATES, broker_rate(3, "follower", 1, back), broker_rate(1, "leader", 1, START + minutes(200)))
+    folder = past.write()
+    away = read_page(folder, START + minutes(120), START + minutes(180), 9).away
+    assert [(of.broker_id, of.end) for of in away] == [(2, None)]
+    away = read_page(folder, START + minutes(70), START + minutes(80), 9).away
+    assert [of.broker_id for of in away] == [4, 2, 3]
