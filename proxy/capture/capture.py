@@ -170,8 +170,8 @@ class Capture:
             if not self._is_wanted:
                 if self.is_in:
                     self._leave()
-                    for listener in self.listeners:
-                        listener.drain_links()
+                for listener in self.listeners:
+                    listener.drain_links()  # each time: some were still being made, with a handshake say, at the last
             elif self._stay():
                 await self._break_direct()
             with contextlib.suppress(TimeoutError):

@@ -7,13 +7,12 @@ replica may leave the ISR.
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import count
 from time import monotonic, sleep
 from typing import Any
@@ -23,14 +22,12 @@ from kafka import KafkaConsumer, TopicPartition
 
 from lab.cluster import PROJECT
 from lab.hosted import PORT, HostedCluster
-from lab.hosts import missing
-from lab.produce import LiveProducer, latency
 from lab.sidecar import Sidecar
+from tests.integration.captures import CAPTURES, links, passes_directly, unharmed
 from tests.integration.moves import (
     MB,
     assert_identical,
     assert_rate,
-    assert_read_once,
     filled,
     moving,
     now,
@@ -39,11 +36,7 @@ from tests.integration.moves import (
 )
 from tests.integration.out_of_memory import MemoryGroup
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(missing() is not None, reason=f"no hosts can be made here: {missing()}"),
-    pytest.mark.skipif(shutil.which("nft") is None, reason="no nft here: install nftables"),
-]
+pytestmark = CAPTURES
 
 LEADER, PEER, FOLLOWER = 1, 2, 3
 RATE = 2 * MB
@@ -79,34 +72,9 @@ def put_in(cluster: HostedCluster, topic: str, *brokers: int, **capture: Any) ->
         cluster.sidecars[broker].wait_until("/readyz", 20)
 
 
-@contextmanager
-def unharmed(cluster: HostedCluster, live: str, p99_seconds: float = 5.0) -> Iterator[LiveProducer]:
-    """Produce with acks=all while the block runs: every acked record is there once, and no ISR has shrunk."""
-    shrunk = shrinks(cluster)
-    with LiveProducer(cluster.bootstrap_servers, live, [0], rate=200) as producer:
-        yield producer
-    assert_read_once(cluster, live, producer)
-    assert shrinks(cluster) == shrunk
-    assert latency(producer.acked, 0.99) < p99_seconds
-
-
-def shrinks(cluster: HostedCluster) -> int:
-    return sum(broker.log.read_text().count("Shrinking ISR") for broker in cluster.brokers.values())
-
-
-def links(sidecar: Sidecar, side: str) -> float:
-    return sidecar.metrics().value("weir_connections", side=side)
-
-
 def is_captured(cluster: HostedCluster) -> bool:
     """Whether what the peer fetches from the leader passes both sidecars."""
     return links(cluster.sidecars[LEADER], "leader") > 0 and links(cluster.sidecars[PEER], "follower") > 0
-
-
-def passes_directly(cluster: HostedCluster, broker: int) -> bool:
-    """Whether no connection of a broker's listener comes from the sidecar's ports."""
-    listed = cluster.hosts.run(broker, "nft", "list", "tables")
-    return "weir" not in listed
 
 
 def test_sidecars_are_put_in_throttle_a_move_and_are_taken_out(cluster: HostedCluster, topics: tuple[str, str]) -> None:

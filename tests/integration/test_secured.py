@@ -17,7 +17,8 @@ from confluent_kafka import Consumer, Producer
 from lab.network import LOOPBACK
 from lab.produce import LiveProducer
 from lab.received import ReceivedBytes
-from lab.secured import CLIENT, PASSWORD, SCRAM, BrokerKeys, Protocol, SecuredCluster, principal
+from lab.secured import SecuredCluster
+from lab.security import CLIENT, PASSWORD, SCRAM, BrokerKeys, Protocol, principal
 from lab.settings import toml_text
 from lab.sidecar import Sidecar
 from tests.fakes.pki import Authority, Issued

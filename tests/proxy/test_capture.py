@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -178,15 +179,19 @@ async def test_side_that_is_not_named_is_not_captured(side: str) -> None:
         assert ("ip daddr @peers4" in rules) == (side == "follower")
 
 
-async def test_captured_connection_with_tls_is_ended_where_there_are_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    authority = Authority(tmp_path)
+@contextlib.asynccontextmanager
+async def broker_with_tls(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[int, RouteKeys, ssl.SSLContext]]:
+    """A broker that answers what a client asks: its port, the keys that a sidecar captures with, and a follower's."""
+    authority = Authority(folder)
     files = KeyFiles(certificate=authority.issue("localhost").together, ca=authority.ca)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert await reader.readexactly(len(request(3, 0, 1))) == request(3, 0, 1)
-        writer.write(response(1))
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while await reader.readexactly(len(request(3, 0, 1))) == request(3, 0, 1):
+                writer.write(response(1))
+        writer.close()
 
     async with serving(answer, load_server_keys(files, "required").context) as (_, port):
         monkeypatch.setattr("proxy.capture.capture.original_destination", lambda client: Address("127.0.0.1", port))
@@ -199,13 +204,48 @@ async def test_captured_connection_with_tls_is_ended_where_there_are_keys(
                 'client_auth = "required"\nallowed_names = ["localhost"]\n[capture.upstream_tls]\n'
             )
         )
-        async with capturing(keys, port=port, sides=("leader",)) as (capture, _, _):
-            client = load_client_keys(files, checks_name=True).context
-            there = ("127.0.0.1", capture.listeners[0].address.port)
-            async with asyncio.timeout(5):
-                reader, writer = await asyncio.open_connection(*there, ssl=client, server_hostname="localhost")
-                writer.write(request(3, 0, 1))
-                assert await reader.readexactly(len(response(1))) == response(1)
-            writer.close()
-            tls = capture.listeners[0].relay.tls
-            assert tls.handshakes == {("leader", "client", "ok"): 1, ("leader", "upstream", "ok"): 1}
+        yield port, keys, load_client_keys(files, checks_name=True).context
+
+
+async def test_captured_connection_with_tls_is_ended_where_there_are_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        broker_with_tls(tmp_path, monkeypatch) as (port, keys, client),
+        capturing(keys, port=port, sides=("leader",)) as (capture, _, _),
+        asyncio.timeout(5),
+    ):
+        there = ("127.0.0.1", capture.listeners[0].address.port)
+        reader, writer = await asyncio.open_connection(*there, ssl=client, server_hostname="localhost")
+        writer.write(request(3, 0, 1))
+        assert await reader.readexactly(len(response(1))) == response(1)
+        writer.close()
+        tls = capture.listeners[0].relay.tls
+        assert tls.handshakes == {("leader", "client", "ok"): 1, ("leader", "upstream", "ok"): 1}
+
+
+async def test_connection_that_is_still_made_while_it_steps_out_is_not_carried_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.capture.capture.REFRESH_SECONDS", 0.01)
+    async with (
+        broker_with_tls(tmp_path, monkeypatch) as (port, keys, client),
+        capturing(keys, port=port, sides=("leader",), when="throttled") as (capture, _, _),
+        asyncio.timeout(5),
+    ):
+        capture.learn(BROKERS)
+        capture.throttle_changed(True)
+        await settle()
+        assert capture.is_in
+        side = capture.listeners[0].relay
+        reader, writer = await asyncio.open_connection("127.0.0.1", capture.listeners[0].address.port)
+        while not side.stats.connections:
+            await settle()
+        capture.throttle_changed(False)
+        while capture.is_in:
+            await settle()
+        await writer.start_tls(client, server_hostname="localhost")
+        assert await reader.read() == b""
+        writer.close()
+        while side.stats.connections:
+            await settle()
