@@ -58,14 +58,18 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
     from proxy.checkup import machine
     from proxy.checkup.certificates import certificate_findings
     from proxy.checkup.live import live_findings
+    from proxy.checkup.readable import readable_findings
 
+    process = machine.sidecar_process(path)
     findings = [machine.version_finding(__version__), *machine.way_findings(config), *machine.rules_findings()]
-    findings += machine.process_findings(config, machine.sidecar_process(path))
+    findings += machine.process_findings(config, process)
     clocks: dict[str, float] = {}
     if config is not None:
         world = look_around(config, hosts_file)
         findings += live_findings(config, world, running_sidecar(config))
-        findings += certificate_findings(config, _keys(config), world, time.time())
+        all_keys = _keys(config)
+        findings += certificate_findings(config, all_keys, world, time.time())
+        findings += readable_findings(config, all_keys, process)
         clocks = _clocks(_others(config, world), own_tls(config))
     return [*findings, *machine.clock_findings(machine.kernel_says_synchronised(), clocks)]
 

@@ -13,7 +13,8 @@ from cli import configured
 from cli.capture_run import run_captured
 from cli.checkup import HostsOption, exit_status, look_around, print_findings, running_sidecar
 from cli.errors import WRONG_USAGE, CommandError
-from proxy.config.tables import SIDES, Config, Egress, Ingress
+from proxy.config.capture_checks import capture_notes
+from proxy.config.tables import SIDES, CaptureTable, Config, Egress, Ingress
 from proxy.config.throttle import throttle_settings
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def check(
         print(f"  ingress  {ingress.listen} -> {ingress.upstream}{_tls(ingress, loaded)}")
     for egress in loaded.egress:
         print(f"  egress   {egress.listen} -> {egress.upstream} (peer {egress.peer}){_tls(egress, loaded)}")
+    if loaded.capture is not None:
+        print(f"  capture  {_captured(loaded, loaded.capture)}")
     print(f"  admin    {loaded.admin.listen}")
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
@@ -96,8 +99,19 @@ def _tls(route: Ingress | Egress, config: Config) -> str:
     """Return how a route uses TLS, to be shown behind it."""
     if route.tls is not None:
         return ", TLS on both ends" if route.upstream_tls is not None else ", TLS ends here"
-    mode = route.sidecar_tls or ("off" if config.tls is None else config.tls.mode)
+    return _between_sidecars(route.sidecar_tls or ("off" if config.tls is None else config.tls.mode))
+
+
+def _between_sidecars(mode: str) -> str:
     return {"off": "", "prefer": ", TLS between sidecars preferred"}.get(mode, ", TLS between sidecars required")
+
+
+def _captured(config: Config, capture: CaptureTable) -> str:
+    """Return what is captured, and how TLS is used with it."""
+    shown = f"port {capture.port}, {' and '.join(capture.sides)}, from {capture.from_}, {capture.when}"
+    if capture.tls is not None:
+        return f"{shown}, TLS on both ends of the leader's side"
+    return f"{shown}{_between_sidecars('off' if config.tls is None else config.tls.mode)}"
 
 
 def _notes(config: Config) -> list[str]:
@@ -133,12 +147,14 @@ def _notes(config: Config) -> list[str]:
 
 
 def _notes_on_tls(config: Config) -> list[str]:
-    notes = []
-    is_secured = any(ingress.upstream_tls is not None for ingress in config.ingress)
-    if is_secured and (config.cluster is None or config.cluster.properties is None):
+    notes = capture_notes(config)
+    secured = "ingress" if any(ingress.upstream_tls is not None for ingress in config.ingress) else None
+    if config.capture is not None and config.capture.upstream_tls is not None:
+        secured = "capture"
+    if secured is not None and (config.cluster is None or config.cluster.properties is None):
         notes.append(
-            "ingress.upstream_tls is for what brokers send: the sidecar's own questions to the cluster, such as for the"
-            " names of topic ids, need [cluster] with properties."
+            f"{secured}.upstream_tls is for what brokers send: the sidecar's own questions to the cluster, such as for"
+            " the names of topic ids, need [cluster] with properties."
         )
     ends_tls = any(ingress.tls is not None for ingress in config.ingress)
     opaque = [str(egress.peer) for egress in config.egress if egress.tls is None]

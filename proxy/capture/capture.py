@@ -12,6 +12,7 @@ from proxy.capture.destination import original_destination
 from proxy.capture.nftables import Nftables, NftError, PacketFilter
 from proxy.capture.requirements import CaptureError, check_machine, drop_connections
 from proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of
+from proxy.capture.tls_trial import TlsTrial
 from proxy.config.address import Address, IPAddress, numeric_address
 from proxy.config.route_keys import RouteKeys, RouteTls
 from proxy.config.tables import CaptureTable
@@ -34,6 +35,7 @@ class Capture:
     - It is in the path while the brokers' addresses are known and, with `when` "throttled", a throttle is in force.
     - It goes in by breaking the connections that stand, once: whoever had one comes back through the sidecar. So it
       does with the connections of a broker whose address it learns later.
+    - With TLS that ends here it stays out, or steps out, where followers could not have TLS with it (TlsTrial).
     - It steps out by letting new connections pass beside it, and closing those it carries between two requests.
 
     `keys` has the TLS that it uses. `packet_filter` and `drop` are the kernel's and requirements.drop_connections, but
@@ -64,6 +66,7 @@ class Capture:
         self._drop = drop
         self._ingress_tls: RouteTls = (None, None) if keys is None else keys.captured_ingress
         self._egress_tls: RouteTls = (None, None) if keys is None else keys.captured_egress
+        self._trial = TlsTrial(self._ingress_tls, relays["leader"].tls, mark_of(broker_id))
         self._rules: CaptureRules | None = None
         self._has_table = self._has_addresses = False
         self._dropped: set[IPAddress] = set()  # the peers whose direct connections were broken
@@ -137,6 +140,8 @@ class Capture:
             return f"nothing is captured: {self._failure}"
         if not self._knows_brokers:
             return "nothing is captured yet: the cluster has not told the brokers' addresses"
+        if self._trial.trouble is not None and self._is_wanted:
+            return f"nothing is captured: {self._trial.trouble}"
         return None
 
     async def step_out(self) -> None:
@@ -167,7 +172,7 @@ class Capture:
     async def _run(self) -> None:
         while True:
             self._changed.clear()
-            if not self._is_wanted:
+            if not self._is_wanted or not await self._can_stand_in():
                 if self.is_in:
                     self._leave()
                 for listener in self.listeners:
@@ -177,6 +182,17 @@ class Capture:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_SECONDS):
                     await self._changed.wait()
+
+    async def _can_stand_in(self) -> bool:
+        """Return whether followers can have TLS with this sidecar as they have it with its broker."""
+        trial, broker = self._trial, Address(str(min(self._own, key=str)), self.settings.port)
+        before = trial.trouble
+        has_links = any(listener.links for listener in self.listeners if listener.sources is not None)
+        await trial.look(broker, is_in=self.is_in, has_links=has_links)
+        if trial.trouble is not None and trial.trouble != before:
+            effect = "connections pass beside weir"
+            self._log.fault("not_captured", f"port {self.settings.port}", reason=trial.trouble, effect=effect)
+        return trial.trouble is None
 
     def _stay(self) -> bool:
         """Tell the kernel whom to capture, and that this process lives. Returns whether it took that."""

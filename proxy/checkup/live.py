@@ -30,7 +30,8 @@ def live_world(config: Config, hosts_file: Path | None = None) -> World:
     """
     broker_resolves = resolver(hosts_file)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it logs of a failed connection is told here
-    return World(asyncio.run(_look_at_all(config)), addresses_of, broker_resolves)
+    seen, captured = asyncio.run(_look_at_all(config))
+    return World(seen, addresses_of, broker_resolves, captured)
 
 
 def live_findings(config: Config, world: World, running: Running | None) -> list[Finding]:
@@ -38,7 +39,8 @@ def live_findings(config: Config, world: World, running: Running | None) -> list
     return [*listening_findings(config, running), *route_findings(config, world)]
 
 
-async def _look_at_all(config: Config) -> Mapping[Address, Seen]:
+async def _look_at_all(config: Config) -> tuple[Mapping[Address, Seen], Seen | None]:
+    """Return what is at each address of the configuration, and what is at the captured port of its own broker."""
     keys = RouteKeys(config)
     access: Mapping[str, Any] = {} if config.cluster is None else connection_options(config.cluster)
     wanted: dict[Address, TlsClient | None] = {}
@@ -55,4 +57,8 @@ async def _look_at_all(config: Config) -> Mapping[Address, Seen]:
             return await look(address, tls, access, tuple(config.throttle.topics))
 
     found = await asyncio.gather(*(seen(address, tls) for address, tls in wanted.items()))
-    return dict(zip(wanted, found, strict=True))
+    own = next((one.brokers[config.broker_id] for one in found if config.broker_id in one.brokers), None)
+    captured = None
+    if config.capture is not None and own is not None:
+        captured = await seen(Address(own.host, config.capture.port), keys.captured_ingress[1])
+    return dict(zip(wanted, found, strict=True)), captured

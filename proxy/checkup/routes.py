@@ -21,12 +21,14 @@ class World:
     """What the routes are compared with.
 
     - `seen`: what was found at each upstream, by address.
+    - `captured`: what was found at the captured port of this sidecar's broker; None: nobody told where that is.
     - `resolve`: names as this machine resolves them; `broker_resolves`: as the broker on it does.
     """
 
     seen: Mapping[Address, Seen]
     resolve: Resolve
     broker_resolves: Resolve
+    captured: Seen | None = None
 
     @property
     def teller(self) -> Seen | None:
@@ -40,6 +42,7 @@ def route_findings(config: Config, world: World) -> Iterator[Finding]:
         yield from _ingress(config, world, f"ingress[{index}]", ingress)
     for index, egress in enumerate(config.egress):
         yield from _egress(config, world, f"egress[{index}]", egress)
+    yield from _captured(config, world)
     yield from _servers(config, world)
     yield from _ids(config, world)
     yield from _topics(world)
@@ -62,6 +65,26 @@ def _egress(config: Config, world: World, path: str, route: Egress) -> Iterator[
     peer = seen.brokers.get(route.peer)
     if peer is not None and seen.broker_id in (None, route.peer):
         yield _led_here(world, path, route, peer)
+
+
+def _captured(config: Config, world: World) -> Iterator[Finding]:
+    """Yield what is found of this sidecar's broker, which stands behind the captured port as behind an ingress."""
+    capture, seen, teller = config.capture, world.captured, world.teller
+    if capture is None or seen is None or "leader" not in capture.sides:
+        return
+    upstream_tls = capture.upstream_tls
+    route = Ingress(listen=Address("", 0), upstream=seen.address, tls=capture.tls, upstream_tls=upstream_tls)
+    yield from _upstream(config, world, "capture", route, seen, config.broker_id)
+    if seen.broker_id is not None:
+        yield from _fetch_versions("capture", seen)
+        yield from _cluster_action("capture", route, seen)
+    own = None if teller is None else teller.brokers.get(config.broker_id)
+    if own is not None and own.port != capture.port:
+        sentence = (
+            f"{own.port} is what broker {config.broker_id} advertises where [cluster] bootstrap_servers lead, and"
+            f" {capture.port} is captured: name servers at the captured port, as another one may have other addresses"
+        )
+        yield Finding.warn("capture.port", sentence)
 
 
 def _upstream(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from proxy.config.address import Address
 from proxy.config.admin_keys import AdminKeys
+from proxy.config.capture_checks import check_capture
 from proxy.config.client_limits import check_client_limits
 from proxy.config.cluster_access import connection_options
 from proxy.config.reader import ConfigError, read_table
@@ -57,7 +58,7 @@ def check_config(config: Config) -> None:
     if config.cluster is not None:
         _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
         connection_options(config.cluster)
-    _check_capture(config)
+    check_capture(config)
     _check_export(config.export)
     check_client_limits(config.limits.client, "limits.client")
     check_throttle(config.throttle, config.cluster, "throttle")
@@ -91,25 +92,6 @@ def _check_servers(field: str, servers: tuple[Address, ...]) -> None:
     for server in servers:
         if server.port == 0:
             raise ConfigError(field, f"{server} has port 0: a server's port must be given")
-
-
-def _check_capture(config: Config) -> None:
-    if config.capture is None:
-        return
-    if config.cluster is None:
-        raise ConfigError("capture", "needs [cluster] bootstrap_servers: the cluster tells the brokers' addresses")
-    if not config.capture.sides:
-        raise ConfigError("capture.sides", 'is empty: nothing would be captured; leave it out, or name "leader"')
-    for index, ingress in enumerate(config.ingress):
-        if ingress.upstream.port == config.capture.port and "leader" in config.capture.sides:
-            raise ConfigError(
-                f"ingress[{index}].upstream", f"has the captured port {config.capture.port}: choose one of the two ways"
-            )
-    for index, egress in enumerate(config.egress):
-        if egress.upstream.port == config.capture.port and "follower" in config.capture.sides:
-            raise ConfigError(
-                f"egress[{index}].upstream", f"has the captured port {config.capture.port}: choose one of the two ways"
-            )
 
 
 def _check_export(export: Export | None) -> None:

@@ -212,6 +212,28 @@ def test_check_tls_that_hides_the_followers_side_is_noted(capsys: pytest.Capture
     assert "need [cluster] with properties" in capsys.readouterr().err
 
 
+def test_check_capture_with_tls_is_shown_and_what_may_not_be_meant_is_noted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "keys")
+    pem = f'certificate = "{authority.issue("broker-1").together}"\nca = "{authority.ca}"\n'
+    head = 'broker_id = 1\n[cluster]\nbootstrap_servers = "127.0.0.1:9091"\n'
+    tls = f'[capture.tls]\n{pem}client_auth = "required"\nallowed_names = ["broker-*"]\n[capture.upstream_tls]\n'
+    text = f'{head}[capture]\nport = 9091\nfrom = "anyone"\n{tls}'
+    assert main(["check", "--config", config(tmp_path, text)]) == 0
+    shown = capsys.readouterr()
+    line = "  capture  port 9091, leader and follower, from anyone, always, TLS on both ends of the leader's side\n"
+    assert line in shown.out
+    assert "capture.upstream_tls is for what brokers send" in shown.err
+    assert 'kept_at = "leaders"' in shown.err
+    assert "all others on port 9091 are refused" in shown.err
+    text = f'{head}[capture]\nport = 9091\n[tls]\n{pem}allowed_names = ["broker-*"]\nmode = "require"\n'
+    assert main(["check", "--config", config(tmp_path, text)]) == 0
+    shown = capsys.readouterr()
+    assert "from brokers, always, TLS between sidecars required\n" in shown.out
+    assert "the kernel does not fail open" in shown.err
+
+
 # demo
 
 

@@ -7,7 +7,10 @@ with acks=all all the while: none may be lost, and no replica may leave the ISR.
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from lab.cluster import PROJECT
 from lab.hosted import HostedCluster
 from lab.hosts import Hosts
 from lab.received import ReceivedBytes
@@ -54,12 +58,14 @@ class Secured:
         self._authority = Authority(folder)
         self.cluster = HostedCluster(security=self._security)
         self.issued: dict[int, Issued] = {}
+        self.denied: list[str] = []
+        """What brokers have refused, and had to."""
 
     def put_in(self, brokers: tuple[int, ...] = BROKERS, **capture: Any) -> None:
         """Put sidecars in, which keep the follower's quota from the start unless they wait for a throttle."""
         tables = {} if "when" in capture else {"throttle": INTO_FOLLOWER}
         for broker in brokers:
-            self.cluster.put_in(broker, {**self._tls(broker), **capture}, tables)
+            self.cluster.put_in(broker, {**self.tls(broker), **capture}, tables)
         for broker in brokers:
             self.cluster.sidecars[broker].wait_until("/readyz", 20)
 
@@ -78,7 +84,8 @@ class Secured:
             keys[broker] = BrokerKeys(str(copy), self._authority.ca)
         return Security(self.protocol, keys)
 
-    def _tls(self, broker: int) -> dict[str, Any]:
+    def tls(self, broker: int) -> dict[str, Any]:
+        """Return how a broker's sidecar ends TLS, and begins it again."""
         tls: dict[str, Any] = {"certificate": self.issued[broker].together}
         if self.protocol == "SSL":
             tls |= {"ca": self._authority.ca, "client_auth": "required", "allowed_names": ["broker-*"]}
@@ -95,9 +102,9 @@ class Secured:
 def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     secured = Secured(request.param, tmp_path_factory.mktemp("keys"))
     with secured.cluster as cluster:
-        at_start = denials(cluster.brokers.values())
+        secured.denied = denials(cluster.brokers.values())
         yield secured
-        assert denials(cluster.brokers.values()) == at_start
+        assert denials(cluster.brokers.values()) == secured.denied
 
 
 @pytest.fixture
@@ -165,10 +172,26 @@ def test_followers_quota_is_kept_at_captured_leaders_while_their_keys_are_replac
             for broker in BROKERS:
                 assert passed_as_it_is(cluster.sidecars[broker], "leader") == 0
             assert passed_as_it_is(cluster.sidecars[FOLLOWER], "follower") >= len(LEADERS)
+            said = checked(cluster, LEADER)
+            secured.denied = denials(cluster.brokers.values())  # a look without TLS
             taken_out(cluster)
         sleep(1)
+    assert said["capture.upstream"] == said["cluster.bootstrap_servers"] == "ok"
     assert fetchers(cluster.brokers[LEADER]) >= secured.who_fetches(PEER)
     assert all(passes_directly(cluster, broker) for broker in BROKERS)
+
+
+def checked(cluster: HostedCluster, broker: int) -> dict[str, str]:
+    """Return what `weir check --live` says of a sidecar's file, by what it is about; the worst of each."""
+    command = [sys.executable, "-m", "cli.main", "check", "--live", "--json", str(cluster.sidecars[broker].config)]
+    found = subprocess.run(
+        cluster.hosts.on(broker, command), cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
+    )
+    levels: dict[str, str] = {}
+    for one in json.loads(found.stdout)["live"]:
+        if levels.get(one["about"], "ok") == "ok":
+            levels[one["about"]] = one["level"]
+    return levels
 
 
 def has_reloaded(sidecar: Sidecar) -> bool:
@@ -211,3 +234,19 @@ def test_sidecar_comes_into_tls_and_goes_with_each_throttle(secured: Secured, to
             cluster.wait_for("in the path", lambda: links(sidecar, "leader") > 0, 30)
             sidecar.delete_throttle()
             cluster.wait_for("out of the path", lambda: links(sidecar, "leader") == 0, 30)
+
+
+@pytest.mark.parametrize("secured", ["SSL"], indirect=True)
+def test_sidecar_that_takes_no_follower_goes_out_of_their_way(secured: Secured, topics: tuple[list[str], str]) -> None:
+    _, live = topics
+    cluster = secured.cluster
+    with unharmed(cluster, live, p99_seconds=15):
+        sleep(1)
+        tables = secured.tls(LEADER)
+        sidecar = cluster.put_in(LEADER, {**tables, "tls": {**tables["tls"], "allowed_names": ["somebody-else"]}})
+        sidecar.wait_until("/healthz", 20)
+        cluster.wait_for("followers refused", lambda: handshakes(sidecar, "client", "wrong_name") >= 3, 30)
+        cluster.wait_for("out of the path", lambda: sidecar.metrics().value("weir_captured") == 0, 30)
+        sleep(2)
+        status, said = sidecar.http("GET", "/readyz")
+        assert (status, "no follower came through" in str(said)) == (503, True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import shutil
 import ssl
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
@@ -26,6 +27,8 @@ from tests.fakes.servers import serving
 from tests.protocol.wire import request, response
 
 BROKERS = {1: frozenset({ip_address("10.0.0.1")}), 2: frozenset({ip_address("10.0.0.2")})}
+
+ON_THIS_MACHINE = {1: frozenset({ip_address("127.0.0.1")}), 2: frozenset({ip_address("10.0.0.2")})}
 
 
 class FakeFilter:
@@ -181,15 +184,15 @@ async def test_side_that_is_not_named_is_not_captured(side: str) -> None:
 
 @contextlib.asynccontextmanager
 async def broker_with_tls(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, allowed_name: str = "localhost", upstream: str = ""
 ) -> AsyncIterator[tuple[int, RouteKeys, ssl.SSLContext]]:
     """A broker that answers what a client asks: its port, the keys that a sidecar captures with, and a follower's."""
     authority = Authority(folder)
     files = KeyFiles(certificate=authority.issue("localhost").together, ca=authority.ca)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError):
-            while await reader.readexactly(len(request(3, 0, 1))) == request(3, 0, 1):
+        with contextlib.suppress(OSError):
+            while await reader.read(1000):
                 writer.write(response(1))
         writer.close()
 
@@ -201,7 +204,7 @@ async def broker_with_tls(
             parse_config(
                 f'broker_id = 1\n[cluster]\nbootstrap_servers = "b:9092"\n[capture]\nport = {port}\n'
                 f"[capture.tls]\n{lines}"
-                'client_auth = "required"\nallowed_names = ["localhost"]\n[capture.upstream_tls]\n'
+                f'client_auth = "required"\nallowed_names = ["{allowed_name}"]\n[capture.upstream_tls]\n{upstream}'
             )
         )
         yield port, keys, load_client_keys(files, checks_name=True).context
@@ -233,10 +236,10 @@ async def test_connection_that_is_still_made_while_it_steps_out_is_not_carried_f
         capturing(keys, port=port, sides=("leader",), when="throttled") as (capture, _, _),
         asyncio.timeout(5),
     ):
-        capture.learn(BROKERS)
+        capture.learn(ON_THIS_MACHINE)
         capture.throttle_changed(True)
-        await settle()
-        assert capture.is_in
+        while not capture.is_in:
+            await settle()
         side = capture.listeners[0].relay
         reader, writer = await asyncio.open_connection("127.0.0.1", capture.listeners[0].address.port)
         while not side.stats.connections:
@@ -249,3 +252,100 @@ async def test_connection_that_is_still_made_while_it_steps_out_is_not_carried_f
         writer.close()
         while side.stats.connections:
             await settle()
+
+
+async def test_it_stays_out_of_the_path_of_a_broker_whose_tls_it_cannot_speak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Followers would be refused by it, and have it directly."""
+    monkeypatch.setattr("proxy.capture.capture.REFRESH_SECONDS", 0.01)
+    other = Authority(tmp_path / "other")
+    trusted = tmp_path / "trusted.pem"
+    shutil.copyfile(other.ca, trusted)
+    async with (
+        broker_with_tls(tmp_path, monkeypatch, upstream=f'ca = "{trusted}"\n') as (port, keys, _),
+        capturing(keys, port=port, sides=("leader",)) as (capture, packet_filter, dropped),
+        asyncio.timeout(10),
+    ):
+        capture.learn(ON_THIS_MACHINE)
+        while "fails" not in (capture.not_ready() or ""):
+            await settle()
+        said = f"nothing is captured: TLS with its own broker, 127.0.0.1:{port}, fails: "
+        assert str(capture.not_ready()).startswith(said)
+        assert (packet_filter.told, dropped.times, capture.is_in) == ([], 0, False)
+        shutil.copyfile(tmp_path / "ca.pem", trusted)
+        for one in keys.all_keys:
+            one.reload()
+        while not capture.is_in:
+            await settle()
+        assert capture.not_ready() is None
+
+
+async def test_it_steps_out_where_the_broker_no_longer_takes_its_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.capture.capture.REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr("proxy.capture.tls_trial.LOOK_SECONDS", 0.01)
+    async with (
+        broker_with_tls(tmp_path, monkeypatch) as (port, keys, _),
+        capturing(keys, port=port, sides=("leader",)) as (capture, packet_filter, _),
+        asyncio.timeout(10),
+    ):
+        capture.learn(ON_THIS_MACHINE)
+        while not capture.is_in:
+            await settle()
+        strange = Authority(tmp_path / "other").issue("localhost").together
+        shutil.copyfile(strange, keys.all_keys[1].files.certificate or "")
+        keys.all_keys[1].reload()
+        while capture.is_in:
+            await settle()
+        assert f"its own broker, 127.0.0.1:{port}, " in str(capture.not_ready())
+        assert not packet_filter.is_alive
+
+
+async def test_broker_that_does_not_run_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its followers wait for it wherever the sidecar is."""
+    monkeypatch.setattr("proxy.capture.capture.REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr("proxy.capture.tls_trial.LOOK_SECONDS", 0.01)
+    async with contextlib.AsyncExitStack() as until_it_ends:
+        port, keys, _ = await until_it_ends.enter_async_context(broker_with_tls(tmp_path, monkeypatch))
+        async with capturing(keys, port=port, sides=("leader",)) as (capture, _, _), asyncio.timeout(10):
+            capture.learn(ON_THIS_MACHINE)
+            while not capture.is_in:
+                await settle()
+            await until_it_ends.aclose()
+            for _ in range(5):
+                await settle()
+            assert capture.is_in
+
+
+async def test_it_steps_out_where_no_follower_comes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their certificates have none of allowed_names, say. One that stands has come through."""
+    monkeypatch.setattr("proxy.capture.capture.REFRESH_SECONDS", 0.01)
+    async with (
+        broker_with_tls(tmp_path, monkeypatch, allowed_name="broker-*") as (port, keys, client),
+        capturing(keys, port=port, sides=("leader",)) as (capture, packet_filter, _),
+        asyncio.timeout(10),
+    ):
+        capture.learn(ON_THIS_MACHINE)
+        while not capture.is_in:
+            await settle()
+        there = ("127.0.0.1", capture.listeners[0].address.port)
+        for _ in range(3):  # somebody looks what this is, as `weir check` does
+            reader, writer = await asyncio.open_connection(*there)
+            writer.write(request(3, 0, 1))
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+        for _ in range(3):
+            assert capture.is_in
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(*there, ssl=client, server_hostname="localhost")
+                assert await reader.read() == b""
+                writer.close()
+        while capture.is_in:
+            await settle()
+        assert "no follower came through" in str(capture.not_ready())
+        assert not packet_filter.is_alive
+        await settle()
+        assert not capture.is_in

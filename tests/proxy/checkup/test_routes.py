@@ -183,3 +183,35 @@ def test_server_of_the_cluster_that_tells_nothing_is_told() -> None:
     down = [failed(server, "refused", reason="Connection refused") for server in servers]
     assert not_ok(found(*down, text=text)) == [("fail", "cluster.bootstrap_servers")] * 2
     assert not_ok(found(down[0], seen(servers[1], 2), text=text)) == [("warn", "cluster.bootstrap_servers")]
+
+
+CAPTURE = 'broker_id = 1\n[cluster]\nbootstrap_servers = "10.0.0.1:9092"\n[capture]\nport = 9092\n'
+
+
+def captured(one: Seen | None, text: str = CAPTURE, advertised: int = 9092) -> list[Finding]:
+    """What is found of a capture whose broker looks like `one` at the captured port."""
+    brokers = {number: Broker(f"kafka{number}", advertised) for number in (1, 2, 3)}
+    server = seen("10.0.0.1:9092", 1, brokers=brokers)
+    world = World({server.address: server}, lambda host: resolve(NAMES, host), lambda host: resolve(NAMES, host), one)
+    return list(route_findings(parse_config(text), world))
+
+
+def test_broker_behind_a_captured_port_is_looked_at_as_behind_an_ingress() -> None:
+    assert not_ok(captured(seen("kafka1:9092", 1))) == []
+    assert not_ok(captured(seen("kafka1:9092", 2))) == [("fail", "capture.upstream")]
+    assert not_ok(captured(None)) == []
+    only_follower = f'{CAPTURE}sides = ["follower"]\n'
+    assert not_ok(captured(seen("kafka1:9092", 2), only_follower)) == []
+
+
+def test_captured_port_with_tls_passes_as_it_is_or_says_why_it_cannot_be_ended() -> None:
+    opaque = Seen(address=Address.parse("kafka1:9092"), speaks_tls=True, not_told="it speaks TLS")
+    assert "set capture.tls and capture.upstream_tls" in sentence(captured(opaque), "capture.upstream")
+    refused = captured(failed("kafka1:9092", "certificate", reason="unknown ca", speaks_tls=True))
+    assert "TLS with kafka1:9092 fails: unknown ca" in sentence(refused, "capture.upstream")
+
+
+def test_servers_at_another_port_than_the_captured_one_are_told_of() -> None:
+    findings = captured(seen("kafka1:9092", 1), advertised=9094)
+    assert not_ok(findings) == [("warn", "capture.port")]
+    assert "9094 is what broker 1 advertises" in sentence(findings, "capture.port")
