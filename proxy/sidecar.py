@@ -370,6 +370,7 @@ class Sidecar:
                 listener.sources.learn(brokers)
         if self.capture is not None:
             self.capture.learn(brokers)
+        self._bounds.admission.learn(chain.from_iterable(brokers.values()))
         self.exchange.changed()
 
     def _start_export(self) -> None:

@@ -1,9 +1,12 @@
-"""How many connections a sidecar lets in: all together, and from one address."""
+"""How many connections a sidecar lets in: all together, from one address, and beside the cluster's brokers."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final, Literal
+
+from proxy.config.address import IPAddress
 
 Refusal = Literal["too_many", "too_many_from_address"]
 
@@ -12,6 +15,9 @@ KNOWN_REFUSALS: Final[tuple[Refusal, ...]] = ("too_many", "too_many_from_address
 MOST_CONNECTIONS: Final = 8_000
 MOST_FROM_ADDRESS: Final = 4_000
 """Half of all: whatever one address does leaves room for the others. A broker has a few hundred at most."""
+
+BROKERS_PART: Final = 8
+"""One of so many connections is kept free for the cluster's brokers, once their addresses are known."""
 
 DESCRIPTORS_EACH: Final = 2
 """The client's connection, and the one to its upstream."""
@@ -33,7 +39,8 @@ def connections_with(descriptors: int) -> int:
 class Admission:
     """Counts the connections of both sides. `most` and `most_from_address` may be changed at any time.
 
-    A connection that is in stays in when they shrink.
+    Both sides share one bound, so clients of many addresses together could keep a broker's own connections out. All who
+    are no brokers together leave 1 / BROKERS_PART of it free. A connection that is in stays in when the bounds shrink.
     """
 
     def __init__(self, most: int = MOST_CONNECTIONS, most_from_address: int = MOST_FROM_ADDRESS) -> None:
@@ -41,21 +48,39 @@ class Admission:
         self.most_from_address = most_from_address
         self.total = 0
         self._from: Counter[str] = Counter()
+        self._brokers: frozenset[str] = frozenset()
+        self._others = 0  # the connections of those who are no brokers
+
+    def learn(self, brokers: Iterable[IPAddress]) -> None:
+        """Take the addresses of all of the cluster's brokers, this sidecar's too."""
+        self._brokers = frozenset(map(str, brokers))
+        self._others = sum(count for host, count in self._from.items() if not self._is_broker(host))
 
     def refusal(self, host: str) -> Refusal | None:
         """Return why one more connection from `host` is refused; None where it may come in."""
-        if self.total >= self.most:
+        if self.total >= self.most or (self._others >= self.most_of_others and not self._is_broker(host)):
             return "too_many"
         return "too_many_from_address" if self._from[host] >= self.most_from_address else None
+
+    @property
+    def most_of_others(self) -> int:
+        """How many connections all who are no brokers may have together."""
+        return self.most - self.most // BROKERS_PART if self._brokers else self.most
 
     def enter(self, host: str) -> None:
         """Count one more."""
         self.total += 1
         self._from[host] += 1
+        self._others += not self._is_broker(host)
 
     def leave(self, host: str) -> None:
         """Count one less."""
         self.total -= 1
         self._from[host] -= 1
+        self._others -= not self._is_broker(host)
         if not self._from[host]:
             del self._from[host]
+
+    def _is_broker(self, host: str) -> bool:
+        """Whether connections from an address may be a broker's: by loopback comes this sidecar's own."""
+        return host in self._brokers or host.startswith("127.") or host == "::1"

@@ -174,7 +174,9 @@ class Listener:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         client.close()
         if refusal == "too_many":
-            peer, limit = str(self.address), relay.admission.most  # one line for all clients
+            admission = relay.admission
+            limit = admission.most if admission.total >= admission.most else admission.most_of_others
+            peer = str(self.address)  # one line for all clients
         else:
             peer, limit = host, relay.admission.most_from_address
         relay.log.fault("connection_refused", peer, side=relay.stats.side, reason=refusal, limit=limit)

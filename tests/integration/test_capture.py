@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
+from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any
 
@@ -70,6 +71,10 @@ def put_in(cluster: HostedCluster, topic: str, *brokers: int, **capture: Any) ->
         cluster.put_in(broker, capture, {"throttle": throttle(topic, leader=RATE)})
     for broker in brokers:
         cluster.sidecars[broker].wait_until("/readyz", 20)
+
+
+def refused(sidecar: Sidecar) -> float:
+    return sidecar.metrics().value("weir_connections_refused_total", reason="too_many")
 
 
 def is_captured(cluster: HostedCluster) -> bool:
@@ -238,6 +243,47 @@ def _bytes_read(cluster: HostedCluster, topic: str, seconds: float) -> int:
         return read
     finally:
         consumer.close()
+
+
+@contextmanager
+def crowding(address: tuple[str, int]) -> Iterator[None]:
+    """Take every connection that there is at an address, and each that becomes free."""
+    ended = Event()
+
+    def crowd() -> None:
+        with ExitStack() as kept:
+            while not ended.wait(0.01):
+                with suppress(OSError):
+                    kept.enter_context(socket.create_connection(address, timeout=5))
+
+    thread = Thread(target=crowd)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_clients_that_take_all_connections_keep_no_broker_out(cluster: HostedCluster, topics: tuple[str, str]) -> None:
+    moved, live = topics
+    limits = {"max_connections": 64, "max_connections_per_address": 64}
+    with unharmed(cluster, live):
+        sidecar = cluster.put_in(
+            LEADER, {"from": "anyone"}, {"throttle": throttle(moved, leader=RATE), "limits": limits}
+        )
+        sidecar.wait_until("/readyz", 20)
+        with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
+            wait_for_bytes(cluster, received, 2 * MB)
+            with crowding((cluster.hosts.address(LEADER), PORT)):
+                cluster.wait_for("refused clients", lambda: refused(sidecar) > 0, 20)
+                cluster.hosts.run(FOLLOWER, "ss", "-KtnH", "dport", "=", f":{PORT}")
+                sleep(2)  # the fetcher waits for a second before it comes again
+                begun, total = now(received), received.total
+                wait_for_bytes(cluster, received, total + 4 * MB)
+                assert_rate(received.series(), begun, now(received), RATE)
+            sidecar.delete_throttle()
+    assert_identical(cluster, [moved], LEADER, FOLLOWER)
 
 
 def test_broker_that_restarts_comes_back_through_its_sidecar(cluster: HostedCluster, topics: tuple[str, str]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import time
+from ipaddress import ip_address
 
 import pytest
 
@@ -142,6 +143,42 @@ def test_every_address_is_forgotten_when_its_last_connection_is_closed() -> None
     assert (admission.total, dict(admission._from)) == (0, {})
     assert admission.refusal("c") is None
     assert not admission._from, "asking counts nobody"
+
+
+def test_clients_of_many_addresses_leave_room_for_brokers() -> None:
+    admission = Admission(16, 16)
+    admission.learn([ip_address("10.0.0.1"), ip_address("fd00::2")])
+    clients = [f"10.9.0.{number}" for number in range(20)]
+    let_in = []
+    for client in clients:
+        if admission.refusal(client) is None:
+            admission.enter(client)
+            let_in.append(client)
+    assert len(let_in) == admission.most_of_others == 14
+    assert admission.refusal("10.9.9.9") == "too_many"
+    for broker in ("10.0.0.1", "fd00::2"):
+        assert admission.refusal(broker) is None
+        admission.enter(broker)
+    assert admission.refusal("10.0.0.1") == "too_many", "all together are bounded too"
+    admission.leave(let_in[0])
+    assert admission.refusal("10.9.9.9") is None
+
+
+def test_brokers_that_become_known_while_clients_crowd_have_room_when_these_go() -> None:
+    admission = Admission(16, 16)
+    for client in ("10.9.0.1", "10.0.0.1"):
+        for _ in range(8):
+            admission.enter(client)
+    assert admission.most_of_others == 16, "as long as nobody has told who is a broker"
+    admission.learn([ip_address("10.0.0.1")])
+    assert admission.refusal("10.9.0.1") == "too_many"
+    admission.leave("10.0.0.1")
+    assert admission.refusal("10.9.0.1") is None, "there are 8 of 14"
+    for _ in range(7):
+        admission.leave("10.0.0.1")
+    for _ in range(8):
+        admission.leave("10.9.0.1")
+    assert (admission.total, admission._others, dict(admission._from)) == (0, 0, {})
 
 
 def test_the_links_whose_time_is_over_are_found_without_looking_at_the_others() -> None:
