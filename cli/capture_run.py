@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
 from cli import configured
 from cli.errors import WRONG_USAGE, CommandError
 from proxy.capture.requirements import CaptureError, check_broker, check_machine
+from proxy.cluster.upstream_probe import answers_tls
 from proxy.config.address import Address
 from proxy.config.load import check_config
 from proxy.config.route_checks import addresses_of, is_local
 from proxy.config.tables import CaptureTable, Cluster, Config, ConfigError
+
+_ASK_SECONDS: Final = 10
+_LOOK_SECONDS: Final = 2
 
 
 def run_captured(port: int, bootstrap_server: str) -> int:
@@ -25,7 +33,7 @@ def run_captured(port: int, bootstrap_server: str) -> int:
     except CaptureError as error:
         raise CommandError(f"{error}.") from error
     config = Config(
-        broker_id=_own_broker(port, bootstrap_server),
+        broker_id=_own_broker(port, servers),
         cluster=Cluster(bootstrap_servers=servers, follow_throttles=True),
         capture=CaptureTable(port=port),
     )
@@ -36,15 +44,31 @@ def run_captured(port: int, bootstrap_server: str) -> int:
     return configured.run_config(config, None)
 
 
-def _own_broker(port: int, bootstrap_server: str) -> int:
+def _speaks_tls(server: Address) -> bool:
+    async def looked() -> bool:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            return await answers_tls(server)
+
+    try:
+        return asyncio.run(looked())
+    except OSError:
+        return False
+
+
+def _own_broker(port: int, servers: Sequence[Address]) -> int:
     """Return the id of the one broker that listens at `port` of this machine, as the cluster says."""
     from control.cluster_admin import ClusterAdmin
     from control.errors import ControlError
 
     try:
-        with ClusterAdmin([server.strip() for server in bootstrap_server.split(",")], timeout_seconds=10) as admin:
+        with ClusterAdmin([str(server) for server in servers], timeout_seconds=_ASK_SECONDS) as admin:
             listeners = admin.broker_listeners()
     except ControlError as error:
+        if (secured := next(filter(_speaks_tls, servers), None)) is not None:
+            raise CommandError(
+                f"{secured} speaks TLS, in which nothing can be throttled without the broker's own key: write a file"
+                " with [capture.tls], [capture.upstream_tls] and [cluster] properties, and give --config FILE."
+            ) from error
         raise CommandError(f"{str(error).removesuffix('.')}.") from error
     found = [
         broker_id

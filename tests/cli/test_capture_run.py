@@ -1,9 +1,15 @@
 """`weir run --capture`: what is refused before anything is set."""
 
+import asyncio
+import ssl
+from pathlib import Path
+
 import pytest
 
 from cli.main import main
 from proxy.capture.requirements import CaptureError
+from tests.fakes.pki import Authority
+from tests.fakes.servers import serving
 
 
 def refused(*words: str) -> int:
@@ -30,6 +36,30 @@ def test_port_that_nothing_listens_on_is_refused_with_a_sentence(
     assert capsys.readouterr().err == (
         "weir: capture.port: nothing listens on port 9092 of this machine: give the broker's own port.\n"
     )
+
+
+def test_cluster_that_speaks_tls_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("cli.capture_run.check_machine", lambda: None)
+    monkeypatch.setattr("cli.capture_run.check_broker", lambda _: None)
+    monkeypatch.setattr("cli.capture_run._ASK_SECONDS", 1)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(Authority(tmp_path).issue("broker-1").together)
+
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def refused_by_tls() -> tuple[int, int]:
+        async with serving(ignore, context) as (_, port):
+            words = ("--capture", str(port), "--bootstrap-server", f"127.0.0.1:{port}")
+            return port, await asyncio.to_thread(refused, *words)
+
+    port, status = asyncio.run(refused_by_tls())
+    assert status == 1
+    said = capsys.readouterr().err
+    assert f"127.0.0.1:{port} speaks TLS" in said
+    assert "write a file with [capture.tls], [capture.upstream_tls] and [cluster] properties" in said
 
 
 @pytest.mark.parametrize(
