@@ -23,6 +23,9 @@ _ANSWER_SECONDS: Final = 2.0  # less than ALIVE_SECONDS
 _FAILURES: Final = 3
 """So many in a row are no chance, such as a broker that is just ending."""
 
+GRACE_SECONDS: Final = 5.0
+"""For so long followers may be away: they wait for a second before they connect again, and others do not."""
+
 _FIRST_PAUSE_SECONDS: Final = 60.0
 _LONGEST_PAUSE_SECONDS: Final = 3600.0
 _FOLLOWERS_FAULTS: Final[tuple[HandshakeResult, ...]] = (
@@ -62,19 +65,20 @@ class TlsTrial:
         self._failures = 0
         self._pause = _FIRST_PAUSE_SECONDS
         self._out_until = float("-inf")
+        self._alone_since = float("inf")  # while it is in, and no connection stands
         self._seen = (0, 0)  # followers' handshakes: those that were done, and those that failed
 
     async def look(self, broker: Address, *, is_in: bool, has_links: bool) -> None:
         """Look at the broker, which listens at `broker`, if it is time to, and at what became of followers."""
         if self._client is None or self._clock() < self._out_until:
             return
-        if is_in and not has_links and (trouble := self._of_followers()) is not None:
+        if not is_in or has_links:
+            self._seen, self._alone_since = self._handshakes(), self._clock()
+        elif (trouble := self._of_followers()) is not None:
             self.trouble = trouble
             self._out_until = self._clock() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
             return
-        if not is_in or has_links:
-            self._seen = self._handshakes()
         if is_in and has_links:
             self._pause = _FIRST_PAUSE_SECONDS
         if is_in and self._clock() < self._next_look:
@@ -119,7 +123,7 @@ class TlsTrial:
         done, failed = self._handshakes()
         if done > self._seen[0]:
             self._seen = done, failed
-        if failed - self._seen[1] < _FAILURES:
+        if failed - self._seen[1] < _FAILURES or self._clock() - self._alone_since < GRACE_SECONDS:
             return None
         return (
             "no follower came through: TLS with each of them fails, see tls_failed in the log; look at capture.tls ca"

@@ -13,14 +13,19 @@ import pytest
 
 from proxy.capture.capture import Capture
 from proxy.capture.nftables import NftError
+from proxy.capture.tls_trial import TlsTrial
 from proxy.config.address import Address
 from proxy.config.load import parse_config
 from proxy.config.route_keys import RouteKeys
 from proxy.config.tables import CaptureTable
 from proxy.relay.side import Side
 from proxy.relay.stats import RelayStats
+from proxy.tls.ends import TlsClient
 from proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
+from proxy.tls.live_keys import LiveKeys
+from proxy.tls.stats import TlsStats
 from quota.settings import SideName
+from tests.fakes.clock import MovedClock
 from tests.fakes.pki import Authority
 from tests.fakes.relaying import ScriptedThrottle, logged
 from tests.fakes.servers import serving
@@ -182,6 +187,14 @@ async def test_side_that_is_not_named_is_not_captured(side: str) -> None:
         assert ("ip daddr @peers4" in rules) == (side == "follower")
 
 
+async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer each request, as a broker."""
+    with contextlib.suppress(OSError):
+        while await reader.read(1000):
+            writer.write(response(1))
+    writer.close()
+
+
 @contextlib.asynccontextmanager
 async def broker_with_tls(
     folder: Path, monkeypatch: pytest.MonkeyPatch, allowed_name: str = "localhost", upstream: str = ""
@@ -190,13 +203,7 @@ async def broker_with_tls(
     authority = Authority(folder)
     files = KeyFiles(certificate=authority.issue("localhost").together, ca=authority.ca)
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while await reader.read(1000):
-                writer.write(response(1))
-        writer.close()
-
-    async with serving(answer, load_server_keys(files, "required").context) as (_, port):
+    async with serving(answering, load_server_keys(files, "required").context) as (_, port):
         monkeypatch.setattr("proxy.capture.capture.original_destination", lambda client: Address("127.0.0.1", port))
         monkeypatch.setattr("proxy.capture.capture.mark_of", lambda broker_id: None)  # it needs a privilege
         lines = f'certificate = "{files.certificate}"\nca = "{files.ca}"\n'
@@ -322,6 +329,7 @@ async def test_broker_that_does_not_run_changes_nothing(tmp_path: Path, monkeypa
 async def test_it_steps_out_where_no_follower_comes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their certificates have none of allowed_names, say. One that stands has come through."""
     monkeypatch.setattr("proxy.capture.capture.REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr("proxy.capture.tls_trial.GRACE_SECONDS", 0.0)
     async with (
         broker_with_tls(tmp_path, monkeypatch, allowed_name="broker-*") as (port, keys, client),
         capturing(keys, port=port, sides=("leader",)) as (capture, packet_filter, _),
@@ -349,3 +357,31 @@ async def test_it_steps_out_where_no_follower_comes_through(tmp_path: Path, monk
         assert not packet_filter.is_alive
         await settle()
         assert not capture.is_in
+
+
+async def test_somebody_who_is_refused_again_and_again_does_not_end_a_capture_before_followers_are_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool on a broker's machine, say, with a certificate of its own."""
+    authority = Authority(tmp_path)
+    files = KeyFiles(certificate=authority.issue("localhost").together, ca=authority.ca)
+    client = LiveKeys("upstream_tls", files, lambda: load_client_keys(files, checks_name=True))
+    clock, stats = MovedClock(), TlsStats()
+    async with serving(answering, load_server_keys(files, "required").context) as (_, port):
+        trial = TlsTrial((None, TlsClient(client, "localhost")), stats, None, clock)
+
+        async def trouble(seconds: float, *, is_in: bool = True, has_links: bool = False) -> str | None:
+            """What it finds `seconds` later, when somebody was refused three times more."""
+            clock.move(seconds)
+            stats.handshakes["leader", "client", "wrong_name"] += 3
+            await trial.look(Address("127.0.0.1", port), is_in=is_in, has_links=has_links)
+            return trial.trouble
+
+        assert await trouble(0, is_in=False) is None
+        assert [await trouble(1) for _ in range(3)] == [None] * 3
+        assert await trouble(1, has_links=True) is None  # the followers are back
+        assert await trouble(100, has_links=True) is None
+        assert await trouble(4) is None
+        assert "no follower came through" in str(await trouble(2))
+        assert await trouble(58, is_in=False) is not None, "it waits for a minute"
+        assert await trouble(3, is_in=False) is None
