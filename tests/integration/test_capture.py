@@ -13,7 +13,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from itertools import count
+from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any
@@ -24,6 +26,7 @@ from kafka import KafkaConsumer, TopicPartition
 from lab.cluster import PROJECT
 from lab.hosted import PORT, HostedCluster
 from lab.sidecar import Sidecar
+from tests.fakes.pki import Authority
 from tests.integration.captures import CAPTURES, links, passes_directly, unharmed
 from tests.integration.moves import (
     MB,
@@ -243,6 +246,42 @@ def _bytes_read(cluster: HostedCluster, topic: str, seconds: float) -> int:
         return read
     finally:
         consumer.close()
+
+
+def test_captured_sidecars_speak_tls_with_each_other_until_one_is_killed(
+    cluster: HostedCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    """[tls] around brokers that speak plaintext. Without one of the two, the other goes on without TLS."""
+    moved, live = topics
+    authority = Authority(tmp_path)
+    with unharmed(cluster, live):
+        for broker in (LEADER, PEER, FOLLOWER):
+            keys = {"certificate": authority.issue(f"broker-{broker}").together, "ca": authority.ca}
+            tls = {**keys, "allowed_names": ["broker-*"]}
+            sidecar = cluster.put_in(broker, {}, {"tls": tls, "throttle": throttle(moved, leader=RATE)})
+            sidecar.wait_until("/readyz", 20)
+            cluster.wait_for("captured", partial(captures, sidecar), 20)
+        peer = cluster.sidecars[PEER]
+        cluster.wait_for("TLS between them", lambda: tls_of(cluster.sidecars[LEADER], "leader", "client") > 0, 20)
+        with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
+            wait_for_bytes(cluster, received, 2 * MB)
+            begun = now(received)
+            wait_for_bytes(cluster, received, 8 * MB)
+            assert_rate(received.series(), begun, now(received), RATE)
+            assert tls_of(cluster.sidecars[FOLLOWER], "follower", "upstream") > 0
+            cluster.sidecars[LEADER].kill()
+        cluster.wait_for(
+            "the peer without TLS", lambda: peer.metrics().value("weir_tls_plaintext_total", side="follower") > 0, 20
+        )
+    assert_identical(cluster, [moved], LEADER, FOLLOWER)
+
+
+def captures(sidecar: Sidecar) -> bool:
+    return sidecar.metrics().value("weir_captured") > 0
+
+
+def tls_of(sidecar: Sidecar, side: str, end: str) -> float:
+    return sidecar.metrics().value("weir_tls_handshakes_total", side=side, end=end, result="ok")
 
 
 @contextmanager
