@@ -10,10 +10,12 @@ from pipeline.open_tables import OpenTables
 from pipeline.page.contents import Columns, Contents, Coverage, LimitedClients
 from pipeline.page.moments import micros, moment
 from pipeline.page.read_limits import limited_clients
+from pipeline.page.read_quotas import accuracy
 from pipeline.page.read_rates import RatesReader
 from pipeline.page.read_spans import SpansReader
 from pipeline.tables import (
     ABSENCES,
+    BEHIND_MINUTES,
     BROKER_RATES,
     COVERAGE,
     LIMITS,
@@ -21,6 +23,7 @@ from pipeline.tables import (
     PARTITION_RATES,
     REPLICA_LAG,
     THROTTLE_ACCURACY,
+    THROTTLE_MINUTES,
     WINDOW_SECONDS,
 )
 
@@ -33,14 +36,14 @@ _WIDTHS: Final = (
     *(days * _DAY for days in (1, 2, 7)),
 )
 
-_TABLES: Final = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, COVERAGE, ABSENCES)
+_NEW_TABLES: Final = (COVERAGE, ABSENCES, THROTTLE_MINUTES, BEHIND_MINUTES)
+"""Tables that were built before they were thought of do not have them."""
+
+_TABLES: Final = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, *_NEW_TABLES)
 
 _WINDOWS: Final = """
     SELECT "window", min(epoch_us(window_start)), max(epoch_us(window_start)) FROM broker_rates GROUP BY "window"
 """
-
-_NEW_TABLES: Final = (COVERAGE, ABSENCES)
-"""Tables that were built before they were thought of do not have them."""
 
 _MISSING: Final = """
     SELECT coalesce(sum(missing), 0), coalesce(sum(quarantined), 0) FROM coverage
@@ -84,12 +87,12 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
         columns = columns_of(since, until, WINDOW_SECONDS[finest])
         window = "hour" if columns.seconds >= _HOUR and "hour" in windows else finest
         rates = RatesReader(tables, columns, window, finest)
-        spans = SpansReader(tables, since, until, min(until, data[1]) if data else until)
+        spans = SpansReader(tables, since, until, data)
         return Contents(
             columns,
             rates.brokers(top),
             rates.partitions(top),
-            spans.accuracy(top),
+            accuracy(tables, since, until, top),
             spans.moves(top),
             spans.slow(top),
             away=spans.away(),

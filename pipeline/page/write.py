@@ -163,8 +163,7 @@ def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Ele
         "accuracy",
         "How exactly quotas were kept",
         "The worst windows are the most bytes in whole seconds, over what the quota allows in them. Bytes left out are"
-        " what could still have passed while partitions were left out. Each figure is of the whole time in which a"
-        " quota stayed the same, also of what lies outside the range of this page.",
+        " what could still have passed while partitions were left out.",
         accuracy_table(contents.accuracy, timeline) if contents.accuracy.count else None,
         "No quota was in force in this range.",
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pipeline.tables import (
     ABSENCES,
+    BEHIND_MINUTES,
     BROKER_RATES,
     COVERAGE,
     LIMITS,
@@ -17,12 +18,16 @@ from pipeline.tables import (
     POINTER,
     REPLICA_LAG,
     THROTTLE_ACCURACY,
+    THROTTLE_MINUTES,
     WINDOW_SECONDS,
     Table,
 )
 from tests.pipeline.parquet import START, Row, broker_rate, write
 
-TABLES = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, COVERAGE, ABSENCES)
+TABLES = (
+    *(BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG),
+    *(COVERAGE, ABSENCES, THROTTLE_MINUTES, BEHIND_MINUTES),
+)
 
 
 class Past:
@@ -135,6 +140,38 @@ def quota(start: datetime, end: datetime, rate: int = 1000, *, mean: float | Non
         "bytes_left_out": 3000,
     }
     return {**row, **other}
+
+
+def quota_minute(of: Row, start: datetime, size: int = 30_000, **other: object) -> Row:
+    """A minute of a row of quotas, of which `other` are figures."""
+    row: Mapping[str, object] = {
+        **{name: of[name] for name in ("quota_id", "broker_id", "side", "start")},
+        "window_start": start.isoformat(),
+        "seconds": 60.0,
+        "bytes": size,
+        "worst_1s_over_quota": 0.5,
+        "worst_10s_over_quota": 0.5,
+        "seconds_over": 0.0,
+        "seconds_left_out": 60.0,
+        "bytes_left_out": 100,
+    }
+    return {**row, **other}
+
+
+def behind_minute(of: Row, start: datetime, size: int = 6000, *, stall: tuple[float, datetime] | None = None) -> Row:
+    """A minute of a move or a lag; `stall` is how many seconds nothing came, and until when: stuck above 30 s."""
+    seconds = 0.0 if stall is None else stall[0]
+    return {
+        **{name: of[name] for name in ("topic", "partition", "replica", "broker_id", "side", "start")},
+        "window_start": start.isoformat(),
+        "bytes": size,
+        "bytes_throttled": size,
+        "max_lag_messages": size // 100,
+        "longest_stall_seconds": seconds,
+        "stall_end": None if stall is None else stall[1].isoformat(),
+        "stuck_spans": int(seconds > 30),
+        "stuck_seconds": seconds if seconds > 30 else 0.0,
+    }
 
 
 def minutes(count: float) -> timedelta:
