@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from pipeline.accuracy import throttle_accuracy, throttle_minutes
 from pipeline.behind import behind_by_minute, behind_minutes, behind_spans, replicas_behind
+from pipeline.broker_samples import broker_samples
 from pipeline.coverage import absences, coverage_by_minute
 from pipeline.damaged import damaged_files, may_be_damage
 from pipeline.errors import SPARK_ERRORS, BuildError, first_line
@@ -47,6 +48,7 @@ from pipeline.tables import (
     ALL_TABLES,
     BEHIND_MINUTES,
     BROKER_RATES,
+    BROKER_SAMPLES,
     COVERAGE,
     LIMITS,
     MOVES,
@@ -233,6 +235,7 @@ def _write_day(job: _Job, day: date, parsed: DataFrame, damaged: Collection[str]
             MOVES.name: moves(spans),
             REPLICA_LAG.name: replica_lag(spans),
             BEHIND_MINUTES.name: behind_minutes(by_minute, spans),
+            BROKER_SAMPLES.name: broker_samples(lines_by_kind),
             LIMITS.name: limits(lines_by_kind),
             COVERAGE.name: coverage_by_minute(found),
             ABSENCES.name: absences(lines_by_kind),

@@ -62,6 +62,21 @@ BROKER_RATES: Final = Table(
 )
 """Replication of each broker, throttled replicas apart from the others."""
 
+BROKER_SAMPLES: Final = Table(
+    "broker_samples",
+    MappingProxyType(
+        {
+            "broker_id": "int",
+            "side": "string",
+            "start": "timestamp",
+            "end": "timestamp",
+            "bytes_throttled": "long",
+            "bytes_unthrottled": "long",
+        }
+    ),
+)
+"""Replication of each broker by sample, for ranges of less than an hour."""
+
 THROTTLE_ACCURACY: Final = Table(
     "throttle_accuracy",
     MappingProxyType(
@@ -224,5 +239,5 @@ ABSENCES: Final = Table(
 
 ALL_TABLES: Final = (
     *(PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, THROTTLE_MINUTES, MOVES, REPLICA_LAG, BEHIND_MINUTES),
-    *(LIMITS, COVERAGE, ABSENCES),
+    *(BROKER_SAMPLES, LIMITS, COVERAGE, ABSENCES),
 )

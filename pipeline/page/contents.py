@@ -243,7 +243,8 @@ class LimitedClients:
 class Contents:
     """Everything on a page.
 
-    `columns` is None where neither the tables nor the caller give a range: the page is then empty.
+    `columns` is None where neither the tables nor the caller give a range: the page is then empty. Those of partitions
+    are a minute wide at least.
     """
 
     columns: Columns | None = None
@@ -255,6 +256,7 @@ class Contents:
     away: tuple[Away, ...] = ()
     coverage: Coverage = Coverage()
     limited: LimitedClients = LimitedClients()
+    partition_columns: Columns | None = None
 
     @property
     def is_empty(self) -> bool:

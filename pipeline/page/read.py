@@ -17,6 +17,7 @@ from pipeline.tables import (
     ABSENCES,
     BEHIND_MINUTES,
     BROKER_RATES,
+    BROKER_SAMPLES,
     COVERAGE,
     LIMITS,
     MOVES,
@@ -31,12 +32,13 @@ MOST_COLUMNS: Final = 96
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _WIDTHS: Final = (
+    *(1, 2, 5, 10, 15, 20, 30),
     *(minutes * _MINUTE for minutes in (1, 2, 5, 10, 15, 30)),
     *(hours * _HOUR for hours in (1, 2, 3, 6, 12)),
     *(days * _DAY for days in (1, 2, 7)),
 )
 
-_NEW_TABLES: Final = (COVERAGE, ABSENCES, THROTTLE_MINUTES, BEHIND_MINUTES)
+_NEW_TABLES: Final = (COVERAGE, ABSENCES, THROTTLE_MINUTES, BEHIND_MINUTES, BROKER_SAMPLES)
 """Tables that were built before they were thought of do not have them."""
 
 _TABLES: Final = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, *_NEW_TABLES)
@@ -48,6 +50,15 @@ _WINDOWS: Final = """
 _MISSING: Final = """
     SELECT coalesce(sum(missing), 0), coalesce(sum(quarantined), 0) FROM coverage
     WHERE epoch_us(window_start) >= $since AND epoch_us(window_start) < $until
+"""
+
+# When the samples of a range begin and end, and how long they are; nothing where a day in it is without them.
+_SAMPLES: Final = """
+    SELECT min(epoch_us(start)), max(epoch_us("end")), median(epoch_us("end") - epoch_us(start)) / 1e6
+    FROM broker_samples WHERE epoch_us("end") > $since AND epoch_us(start) < $until
+    HAVING count(*) > 0 AND NOT EXISTS (
+        SELECT 1 FROM broker_rates WHERE "window" = 'minute' AND epoch_us(window_start) >= $since
+               AND epoch_us(window_start) < $until AND "date" NOT IN (SELECT DISTINCT "date" FROM broker_samples))
 """
 
 _QUOTAS: Final = 'SELECT epoch_us(min(start)), epoch_us(max("end")) FROM throttle_accuracy'
@@ -81,12 +92,16 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
         data = windows.get(finest)
         # without any replication the tables may still have quotas that were in force, and clients with limits
         others = _quotas_range(tables) or (_limits_range(tables, finest) if has_limits else None)
+        asked = since, until
         since, until = _range(data or others, since, until)
         if since is None or until is None:
             return Contents()
-        columns = columns_of(since, until, WINDOW_SECONDS[finest])
+        columns = by_window = columns_of(since, until, WINDOW_SECONDS[finest])
         window = "hour" if columns.seconds >= _HOUR and "hour" in windows else finest
-        rates = RatesReader(tables, columns, window, finest)
+        if columns.seconds == _MINUTE and (sampled := _sampled(tables, since, until)):
+            since, until = asked[0] or sampled[0], asked[1] or sampled[1]
+            columns = columns_of(since, until, min(sampled[2], _MINUTE))
+        rates = RatesReader(tables, columns, by_window, window, finest)
         spans = SpansReader(tables, since, until, data)
         return Contents(
             columns,
@@ -97,8 +112,17 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
             spans.slow(top),
             away=spans.away(),
             coverage=_coverage(tables, since, until),
+            partition_columns=by_window,
             limited=limited_clients(tables, columns, finest, top) if has_limits else LimitedClients(),
         )
+
+
+def _sampled(tables: OpenTables, since: datetime, until: datetime) -> tuple[datetime, datetime, float] | None:
+    """Return when the samples of a range begin and end, in whole seconds, and how long they are; None without them."""
+    second = 1_000_000
+    for start, end, seconds in tables.rows(_SAMPLES, since=micros(since), until=micros(until)):
+        return moment(start // second * second), moment(-(-end // second) * second), round(seconds, 1)
+    return None
 
 
 def _coverage(tables: OpenTables, since: datetime, until: datetime) -> Coverage:
@@ -114,7 +138,7 @@ def _coverage(tables: OpenTables, since: datetime, until: datetime) -> Coverage:
     )
 
 
-def columns_of(since: datetime, until: datetime, least: int = _MINUTE) -> Columns:
+def columns_of(since: datetime, until: datetime, least: float = _MINUTE) -> Columns:
     """Cut a range into at most MOST_COLUMNS columns of a round width, at least `least` seconds wide."""
     longest = _WIDTHS[-1]
     weeks = -(-(until - since) // timedelta(seconds=longest * (MOST_COLUMNS - 1)))

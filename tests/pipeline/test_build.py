@@ -87,6 +87,7 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
         "broker_rates",
         "throttle_accuracy",
         "throttle_minutes",
+        "broker_samples",
         "limits",
         "absences",
         "replicas_behind",
@@ -113,7 +114,7 @@ def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
         1,
         False,
         {"partition_rates": 2, "broker_rates": 4, "throttle_accuracy": 1, "throttle_minutes": 1, "moves": 0}
-        | {"replica_lag": 0, "behind_minutes": 0, "limits": 0, "coverage": 1, "absences": 0},
+        | {"replica_lag": 0, "behind_minutes": 0, "broker_samples": 2, "limits": 0, "coverage": 1, "absences": 0},
         {"not_json": 1},
     )
     assert second.samples == 1

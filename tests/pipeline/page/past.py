@@ -11,6 +11,7 @@ from pipeline.tables import (
     ABSENCES,
     BEHIND_MINUTES,
     BROKER_RATES,
+    BROKER_SAMPLES,
     COVERAGE,
     LIMITS,
     MOVES,
@@ -26,7 +27,7 @@ from tests.pipeline.parquet import START, Row, broker_rate, write
 
 TABLES = (
     *(BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG),
-    *(COVERAGE, ABSENCES, THROTTLE_MINUTES, BEHIND_MINUTES),
+    *(COVERAGE, ABSENCES, THROTTLE_MINUTES, BEHIND_MINUTES, BROKER_SAMPLES),
 )
 
 
@@ -186,6 +187,12 @@ def broker_minutes(broker_id: int, side: str, *rates: tuple[float, float] | None
         if both is not None
         for throttled, rate in zip((True, False), both, strict=True)
     ]
+
+
+def broker_sample(start: datetime, seconds: float, *moved: int, broker_id: int = 1, side: str = "leader") -> Row:
+    """A sample of `moved` bytes: throttled, and others."""
+    times = {"start": start.isoformat(), "end": (start + timedelta(seconds=seconds)).isoformat()}
+    return {"broker_id": broker_id, "side": side, **times, "bytes_throttled": moved[0], "bytes_unthrottled": moved[1]}
 
 
 def coverage(start: datetime, *, broker_id: int = 1, missing: int = 0, quarantined: int = 0) -> Row:
