@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +38,7 @@ _WIDTHS: Final = (
     *(days * _DAY for days in (1, 2, 7)),
 )
 
-_NEW_TABLES: Final = (COVERAGE, ABSENCES, THROTTLE_MINUTES, BEHIND_MINUTES, BROKER_SAMPLES)
+_NEW_TABLES: Final = (COVERAGE, THROTTLE_MINUTES, BEHIND_MINUTES, BROKER_SAMPLES)
 """Tables that were built before they were thought of do not have them."""
 
 _TABLES: Final = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, *_NEW_TABLES)
@@ -46,6 +46,11 @@ _TABLES: Final = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLI
 _WINDOWS: Final = """
     SELECT "window", min(epoch_us(window_start)), max(epoch_us(window_start)) FROM broker_rates GROUP BY "window"
 """
+
+LOOK_BACK: Final = timedelta(days=7)
+"""For so long the page tells of a broker that did not come back."""
+
+_OPEN_ABSENCES: Final = 'SELECT epoch_us(min(start)) FROM absences WHERE "end" IS NULL AND "date" < CAST($day AS DATE)'
 
 _MISSING: Final = """
     SELECT coalesce(sum(missing), 0), coalesce(sum(quarantined), 0) FROM coverage
@@ -75,11 +80,17 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
     with OpenTables(path) as tables:
         first = None if since is None else since.astimezone(UTC).date()
         last = None if until is None else until.astimezone(UTC).date()
+        after = last and last + timedelta(days=1)
+        if tables.has(ABSENCES):
+            tables.open(ABSENCES, first and first - LOOK_BACK, after, by_day=True)
+        else:
+            tables.open_empty(ABSENCES)
         for table in _TABLES:
             if table in _NEW_TABLES and not tables.has(table):
                 tables.open_empty(table)
             else:
-                tables.open(table, first, last and last + timedelta(days=1), by_day=True)
+                begin = _first_absence(tables, first) if table == BROKER_RATES and first else first
+                tables.open(table, begin, after, by_day=True)
         # tables that were built before there were limits have none
         if has_limits := tables.has(LIMITS):
             tables.open(LIMITS, first, last and last + timedelta(days=1), by_day=True)
@@ -115,6 +126,12 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
             partition_columns=by_window,
             limited=limited_clients(tables, columns, finest, top) if has_limits else LimitedClients(),
         )
+
+
+def _first_absence(tables: OpenTables, first: date) -> date:
+    """Return the day before the first absence that was open before day `first`, to see who came back meanwhile."""
+    ((start,),) = tables.rows(_OPEN_ABSENCES, day=str(first))
+    return first if start is None else max(first - LOOK_BACK, moment(start).date() - timedelta(days=1))
 
 
 def _sampled(tables: OpenTables, since: datetime, until: datetime) -> tuple[datetime, datetime, float] | None:

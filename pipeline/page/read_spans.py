@@ -161,6 +161,7 @@ _LAG: Final = """
 
 # A process tells of an absence by itself, and a day too. It forgets the follower after an hour, and when it ends:
 # an absence without an end goes on until the broker's own sidecar tells of bytes, or another leader's of its return.
+# On later days that is only told of brokers with a sidecar: others may fetch again from a leader that has none.
 _ABSENCES: Final = """
     CREATE VIEW away AS
     WITH seen AS (
@@ -173,7 +174,10 @@ _ABSENCES: Final = """
         SELECT 1 FROM broker_rates AS rates
         WHERE rates.broker_id = seen.replica AND side = 'follower' AND mean_bytes_per_second > 0
               AND epoch_us(window_start) >= seen.seen_us AND epoch_us(window_start) < {since}
-    ) AND NOT EXISTS (
+    ) AND (seen_us >= {since} // {day} * {day} OR EXISTS (
+        SELECT 1 FROM broker_rates AS rates
+        WHERE rates.broker_id = seen.replica AND side = 'follower' AND mean_bytes_per_second > 0
+    )) AND NOT EXISTS (
         SELECT 1 FROM seen AS other
         WHERE other.replica = seen.replica AND other.end_us >= seen.seen_us AND other.end_us <= {since}
     ))
@@ -207,7 +211,7 @@ class SpansReader:
         for parts in (moves, lags):
             filled = {name: part.format(**values) for name, part in parts.items()}
             self._rows(_SPANS.format(**filled, **values, much=_MUCH))
-        self._rows(_ABSENCES.format(second=1_000_000, hour=3_600_000_000, **limits))
+        self._rows(_ABSENCES.format(second=1_000_000, hour=3_600_000_000, day=_DAY_MICROS, **limits))
 
     def moves(self, top: int) -> Moves:
         """Return the moves of the `top` replicas with the most bytes."""
