@@ -1,4 +1,4 @@
-"""How exactly quotas were kept: a pure function from exported lines to the table `throttle_accuracy`."""
+"""How exactly quotas were kept: pure functions from exported lines to `throttle_accuracy` and `throttle_minutes`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pyspark.sql import functions as F
 
 from pipeline.rates import as_table
 from pipeline.read import SAMPLE_KEY, Lines
-from pipeline.tables import THROTTLE_ACCURACY
+from pipeline.tables import THROTTLE_ACCURACY, THROTTLE_MINUTES, WINDOW_SECONDS
 
 WINDOW: Final = 10
 """The length of the longer of the two windows, in seconds."""
 
 _QUOTA: Final = ("broker_id", "side", "quota", "start_id")
+_SPAN: Final = (*_QUOTA, "span")
+_MINUTE: Final = WINDOW_SECONDS["minute"]
 
 
 def throttle_accuracy(lines: Lines) -> DataFrame:
@@ -27,10 +29,42 @@ def throttle_accuracy(lines: Lines) -> DataFrame:
       out.
     """
     spans = _spans(lines)
-    span = [*_QUOTA, "span"]
+    joined = _sums(spans, *_SPAN).join(_worst(_seconds(spans), *_SPAN), [*_SPAN])
+    left_out = F.greatest(F.col("unused"), F.lit(0))
+    return as_table(
+        joined.withColumns(_ratios(F.col("whole_seconds"))).withColumn("bytes_left_out", left_out), THROTTLE_ACCURACY
+    )
+
+
+def throttle_minutes(lines: Lines) -> DataFrame:
+    """Return a row for each row of `throttle_accuracy` and minute in which samples of it ended.
+
+    A second that two samples tell of belongs to the later one's minute, and 10 seconds belong to that of their last
+    one. So the worst of a span's minutes is the worst of the span, and all other figures add up to the span's.
+    """
+    spans = _spans(lines)
+    seconds = _seconds(spans)
+    of_span = spans.groupBy(*_SPAN).agg(F.min(_utc("in_force_from_seconds")).alias("start"))
+    lengths = seconds.groupBy(*_SPAN).agg(F.count(F.lit(1)).alias("length"))
+    minutes = _sums(spans, *_SPAN, "minute").drop("start", "end")
+    joined = (
+        minutes.join(_worst(seconds, *_SPAN, "minute"), [*_SPAN, "minute"], "left")
+        .join(of_span, [*_SPAN])
+        .join(lengths, [*_SPAN])
+    )
+    return as_table(
+        joined.withColumns(_ratios(F.col("length")))
+        .withColumn("seconds_over", F.coalesce("seconds_over", F.lit(0)))
+        .withColumn("bytes_left_out", F.col("unused"))
+        .withColumn("window_start", F.timestamp_seconds("minute")),
+        THROTTLE_MINUTES,
+    )
+
+
+def _sums(spans: DataFrame, *keys: str) -> DataFrame:
     starved = F.col("left_out") > 0
     allowed = F.col("rate") * F.col("seconds")
-    of_span = spans.groupBy(*span).agg(
+    return spans.groupBy(*keys).agg(
         F.first("rate").alias("rate"),
         F.first("policy").alias("policy"),
         F.min(_utc("in_force_from_seconds")).alias("start"),
@@ -40,30 +74,20 @@ def throttle_accuracy(lines: Lines) -> DataFrame:
         F.sum(F.when(starved, F.col("micros_in_force")).otherwise(0)).alias("starved_micros"),
         F.sum(F.when(starved, F.floor(allowed) - F.col("bytes")).otherwise(0)).alias("unused"),
     )
-    joined = of_span.join(_worst(spans, span), span)
-    seconds = F.col("micros") / 1e6
-    quota = F.col("rate")
-    return as_table(
-        joined.select(
-            F.col("quota").alias("quota_id"),
-            "broker_id",
-            "side",
-            quota.alias("rate_bytes_per_second"),
-            "policy",
-            "start",
-            "end",
-            seconds.alias("seconds"),
-            (F.col("bytes") / (quota * seconds)).alias("mean_over_quota"),
-            (F.col("worst_1s") / quota).alias("worst_1s_over_quota"),
-            (F.col("worst_10s") / (quota * F.least(F.lit(WINDOW), F.col("whole_seconds")))).alias(
-                "worst_10s_over_quota"
-            ),
-            "seconds_over",
-            (F.col("starved_micros") / 1e6).alias("seconds_left_out"),
-            F.greatest(F.col("unused"), F.lit(0)).alias("bytes_left_out"),
-        ),
-        THROTTLE_ACCURACY,
-    )
+
+
+def _ratios(whole_seconds: Column) -> dict[str, Column]:
+    """Return the columns that are named otherwise, or divided, in the tables; `whole_seconds` is a span's length."""
+    seconds, quota = F.col("micros") / 1e6, F.col("rate")
+    return {
+        "quota_id": F.col("quota"),
+        "rate_bytes_per_second": quota,
+        "seconds": seconds,
+        "mean_over_quota": F.col("bytes") / (quota * seconds),
+        "worst_1s_over_quota": F.col("worst_1s") / quota,
+        "worst_10s_over_quota": F.col("worst_10s") / (quota * F.least(F.lit(WINDOW), whole_seconds)),
+        "seconds_left_out": F.col("starved_micros") / 1e6,
+    }
 
 
 def _spans(lines: Lines) -> DataFrame:
@@ -80,30 +104,32 @@ def _spans(lines: Lines) -> DataFrame:
     )
     seconds = F.col("in_force_until_seconds") - F.col("in_force_from_seconds")
     return (
-        quotas.withColumn("begins", F.when(goes_on, 0).otherwise(1))
+        quotas.withColumn("minute", F.col("ended") - F.col("ended") % _MINUTE)
+        .withColumn("begins", F.when(goes_on, 0).otherwise(1))
         .withColumn("span", F.sum("begins").over(in_order))
         .withColumn("seconds", seconds)
         .withColumn("micros_in_force", F.round(seconds * 1e6).cast("long"))
     )
 
 
-def _worst(spans: DataFrame, span: list[str]) -> DataFrame:
-    """Return for each span the most bytes in 1 and in 10 seconds, its seconds over the quota, and its whole seconds."""
+def _seconds(spans: DataFrame) -> DataFrame:
+    """Return the bytes of each span's whole seconds, and of the 10 that end with each."""
     seconds = (
-        spans.select(*span, "rate", "first_second", F.posexplode("bytes_by_second").alias("offset", "bytes"))
-        .groupBy(*span, (F.col("first_second") + F.col("offset")).alias("second"))
-        .agg(F.sum("bytes").alias("bytes"), F.first("rate").alias("rate"))
+        spans.select(*_SPAN, "rate", "minute", "first_second", F.posexplode("bytes_by_second").alias("offset", "bytes"))
+        .groupBy(*_SPAN, (F.col("first_second") + F.col("offset")).alias("second"))
+        .agg(F.sum("bytes").alias("bytes"), F.first("rate").alias("rate"), F.max("minute").alias("minute"))
     )
-    last_ten = Window.partitionBy(*span).orderBy("second").rangeBetween(1 - WINDOW, 0)
-    return (
-        seconds.withColumn("bytes_10s", F.sum("bytes").over(last_ten))
-        .groupBy(*span)
-        .agg(
-            F.max("bytes").alias("worst_1s"),
-            F.max("bytes_10s").alias("worst_10s"),
-            F.count(F.when(F.col("bytes") > F.col("rate"), 1)).alias("seconds_over"),
-            F.count(F.lit(1)).alias("whole_seconds"),
-        )
+    last_ten = Window.partitionBy(*_SPAN).orderBy("second").rangeBetween(1 - WINDOW, 0)
+    return seconds.withColumn("bytes_10s", F.sum("bytes").over(last_ten))
+
+
+def _worst(seconds: DataFrame, *keys: str) -> DataFrame:
+    """Return the most bytes in 1 and in 10 seconds, the seconds over the quota, and all seconds."""
+    return seconds.groupBy(*keys).agg(
+        F.max("bytes").alias("worst_1s"),
+        F.max("bytes_10s").alias("worst_10s"),
+        F.count(F.when(F.col("bytes") > F.col("rate"), 1)).alias("seconds_over"),
+        F.count(F.lit(1)).alias("whole_seconds"),
     )
 
 

@@ -7,7 +7,9 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.rates import as_table
 from pipeline.read import SAMPLE_KEY, Lines, by_partition
+from pipeline.tables import BEHIND_MINUTES, WINDOW_SECONDS
 
 OUT_OF_SYNC_SECONDS: Final = 30.0
 """Kafka's default of `replica.lag.time.max.ms`. A replica behind for longer is out of sync; one that gets nothing is
@@ -16,6 +18,7 @@ stuck."""
 _LINE: Final = ("side", "broker_id", "start_id", "topic", "peer")
 _REPLICA: Final = (*_LINE, "partition")
 SPAN: Final = (*_REPLICA, "span")
+_MINUTE: Final = WINDOW_SECONDS["minute"]
 
 
 def replicas_behind(lines: Lines) -> DataFrame:
@@ -29,17 +32,12 @@ def replicas_behind(lines: Lines) -> DataFrame:
     return _with_lag(any_behind, "bytes_throttled").where(counts).select(*_REPLICA).distinct()
 
 
-def behind_spans(lines: Lines, replicas: DataFrame) -> DataFrame:
-    """Return a row for each span: from a replica's first sample behind to the first sample in which it has caught up.
+def behind_by_minute(lines: Lines, replicas: DataFrame) -> DataFrame:
+    """Return a row for each minute of each span, with what `behind_spans` needs of it.
 
-    - Only `replicas` count, as `replicas_behind` gives them. Only spans with throttled bytes count, or with more than
-      OUT_OF_SYNC_SECONDS of lag.
-    - A span belongs to one start of one sidecar, and ends with the day.
-    - `start` is when the replica was last caught up, which may be before the span's first sample.
-    - `end` is null where no sample shows the replica caught up.
+    - Only `replicas` count, as `replicas_behind` gives them.
     - A stall is a time without bytes within the span. Samples without a line count as such; samples that are missing do
-      not, as nothing is known of them.
-    - A sample that has bytes and does not know the lag leaves the replica behind if it was.
+      not, as nothing is known of them. It is told in the minute in which it ended.
     """
     in_order = Window.partitionBy(*SPAN).orderBy("sequence")
     rows = _rows(lines, replicas)
@@ -50,28 +48,74 @@ def behind_spans(lines: Lines, replicas: DataFrame) -> DataFrame:
     moved_before = F.last(moved, ignorenulls=True).over(in_order.rowsBetween(Window.unboundedPreceding, -1))
     began = F.first(since).over(in_order)
     reached = F.when(F.col("bytes") > 0, F.col("sampled_from")).otherwise(F.col("sampled_until"))
-    stalls = rows.withColumn("stall", reached - F.coalesce(moved_before, began)).withColumn("began", began)
+    is_over = (F.col("bytes") > 0) | F.lead("sequence").over(in_order).isNull()
+    stalls = (
+        rows.withColumn("reached", reached)
+        .withColumn("stall", F.when(is_over, F.col("reached") - F.coalesce(moved_before, began)))
+        .withColumn("began", began)
+    )
     since_micros = F.col("ended_micros") - F.round(F.col("lag_seconds") * 1e6).cast("long")
-    is_stuck = (F.col("stall") > OUT_OF_SYNC_SECONDS) & F.col("stall_over")
+    stall_end = F.col("ended_micros") - F.round((F.col("sampled_until") - F.col("reached")) * 1e6).cast("long")
+    is_stuck = F.col("stall") > OUT_OF_SYNC_SECONDS
+    second = F.floor((F.col("ended_micros") - 1) / 1_000_000)
+    return stalls.groupBy(*SPAN, (second - second % _MINUTE).alias("minute")).agg(
+        F.min("sequence").alias("sequence"),
+        F.min_by(since_micros, "sequence").alias("start"),
+        F.max(F.when(~F.col("behind"), F.col("ended_micros"))).alias("end"),
+        F.sum("bytes").alias("bytes"),
+        F.sum("bytes_throttled").alias("bytes_throttled"),
+        F.max("sampled_until").alias("sampled_until"),
+        F.min("began").alias("began"),
+        F.max_by("rate", F.when(F.col("rate").isNotNull(), F.col("sequence"))).alias("rate"),
+        F.max("stall").alias("longest_stall"),
+        F.max_by(stall_end, "stall").alias("stall_end"),
+        F.count(F.when(is_stuck, 1)).alias("stuck_spans"),
+        F.sum(F.when(is_stuck, F.col("stall")).otherwise(0.0)).alias("stuck_seconds"),
+        F.max("lag_messages").alias("max_lag_messages"),
+        F.max("lag_seconds").alias("max_lag_seconds"),
+    )
+
+
+def behind_spans(by_minute: DataFrame) -> DataFrame:
+    """Return a row for each span: from a replica's first sample behind to the first sample in which it has caught up.
+
+    - `by_minute` is as `behind_by_minute` gives it. Only spans with throttled bytes count, or with more than
+      OUT_OF_SYNC_SECONDS of lag.
+    - A span belongs to one start of one sidecar, and ends with the day.
+    - `start` is when the replica was last caught up, which may be before the span's first sample.
+    - `end` is null where no sample shows the replica caught up.
+    - A sample that has bytes and does not know the lag leaves the replica behind if it was.
+    """
     return (
-        stalls.withColumn("stall_over", (F.col("bytes") > 0) | F.lead("sequence").over(in_order).isNull())
-        .groupBy(*SPAN)
+        by_minute.groupBy(*SPAN)
         .agg(
-            F.min_by(since_micros, "sequence").alias("start"),
-            F.max(F.when(~F.col("behind"), F.col("ended_micros"))).alias("end"),
+            F.min_by("start", "sequence").alias("start"),
+            F.max("end").alias("end"),
             F.sum("bytes").alias("bytes"),
             F.sum("bytes_throttled").alias("bytes_throttled"),
             (F.max("sampled_until") - F.min("began")).alias("seconds"),
             F.max_by("rate", F.when(F.col("rate").isNotNull(), F.col("sequence"))).alias("quota"),
-            F.greatest(F.max("stall"), F.lit(0.0)).alias("longest_stall"),
-            F.count(F.when(is_stuck, 1)).alias("stuck_spans"),
-            F.sum(F.when(is_stuck, F.col("stall")).otherwise(0.0)).alias("stuck_seconds"),
-            F.max("lag_messages").alias("max_lag_messages"),
-            F.max("lag_seconds").alias("max_lag_seconds"),
+            F.greatest(F.max("longest_stall"), F.lit(0.0)).alias("longest_stall"),
+            F.sum("stuck_spans").alias("stuck_spans"),
+            F.sum("stuck_seconds").alias("stuck_seconds"),
+            F.max("max_lag_messages").alias("max_lag_messages"),
+            F.max("max_lag_seconds").alias("max_lag_seconds"),
         )
         .where((F.col("bytes_throttled") > 0) | (F.col("max_lag_seconds") > OUT_OF_SYNC_SECONDS))
         .withColumn("replica", F.when(F.col("side") == "leader", F.col("peer")).otherwise(F.col("broker_id")))
         .withColumns({name: F.timestamp_micros(name) for name in ("start", "end")})
+    )
+
+
+def behind_minutes(by_minute: DataFrame, spans: DataFrame) -> DataFrame:
+    """Return the table `behind_minutes`: the minutes of the `spans`."""
+    return as_table(
+        by_minute.drop("start")
+        .join(spans.select(*SPAN, "replica", "start"), [*SPAN])
+        .withColumn("window_start", F.timestamp_seconds("minute"))
+        .withColumn("stall_end", F.timestamp_micros("stall_end"))
+        .withColumn("longest_stall_seconds", F.greatest(F.col("longest_stall"), F.lit(0.0))),
+        BEHIND_MINUTES,
     )
 
 

@@ -19,8 +19,9 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.accuracy import throttle_accuracy
-from pipeline.behind import behind_spans, replicas_behind
+from pipeline.accuracy import throttle_accuracy, throttle_minutes
+from pipeline.behind import behind_by_minute, behind_minutes, behind_spans, replicas_behind
+from pipeline.broker_samples import broker_samples
 from pipeline.coverage import absences, coverage_by_minute
 from pipeline.damaged import damaged_files, may_be_damage
 from pipeline.errors import SPARK_ERRORS, BuildError, first_line
@@ -45,13 +46,16 @@ from pipeline.storage import Output
 from pipeline.tables import (
     ABSENCES,
     ALL_TABLES,
+    BEHIND_MINUTES,
     BROKER_RATES,
+    BROKER_SAMPLES,
     COVERAGE,
     LIMITS,
     MOVES,
     PARTITION_RATES,
     REPLICA_LAG,
     THROTTLE_ACCURACY,
+    THROTTLE_MINUTES,
 )
 from pipeline.whole import PARTIAL_SAMPLE, missing_samples, quarantine, samples, without_duplicates, without_partial
 from samples.schema import kind_of
@@ -219,15 +223,19 @@ def _write_day(job: _Job, day: date, parsed: DataFrame, damaged: Collection[str]
         replicas = kept(replicas_behind(lines_by_kind))
         # once Spark knows how few these are, it sends them to all tasks and does not shuffle the lines
         replicas.count()
-        spans = kept(behind_spans(lines_by_kind, replicas))
+        by_minute = kept(behind_by_minute(lines_by_kind, replicas))
+        spans = kept(behind_spans(by_minute))
         tables = {
             PARTITION_RATES.name: partition_rates(
                 lines_by_kind, places=max(job.spark.sparkContext.defaultParallelism, places)
             ),
             BROKER_RATES.name: broker_rates(lines_by_kind),
             THROTTLE_ACCURACY.name: throttle_accuracy(lines_by_kind),
+            THROTTLE_MINUTES.name: throttle_minutes(lines_by_kind),
             MOVES.name: moves(spans),
             REPLICA_LAG.name: replica_lag(spans),
+            BEHIND_MINUTES.name: behind_minutes(by_minute, spans),
+            BROKER_SAMPLES.name: broker_samples(lines_by_kind),
             LIMITS.name: limits(lines_by_kind),
             COVERAGE.name: coverage_by_minute(found),
             ABSENCES.name: absences(lines_by_kind),

@@ -62,6 +62,21 @@ BROKER_RATES: Final = Table(
 )
 """Replication of each broker, throttled replicas apart from the others."""
 
+BROKER_SAMPLES: Final = Table(
+    "broker_samples",
+    MappingProxyType(
+        {
+            "broker_id": "int",
+            "side": "string",
+            "start": "timestamp",
+            "end": "timestamp",
+            "bytes_throttled": "long",
+            "bytes_unthrottled": "long",
+        }
+    ),
+)
+"""Replication of each broker by sample, for ranges of less than an hour."""
+
 THROTTLE_ACCURACY: Final = Table(
     "throttle_accuracy",
     MappingProxyType(
@@ -84,6 +99,27 @@ THROTTLE_ACCURACY: Final = Table(
     ),
 )
 """What each quota did while it was in force, on each broker and side."""
+
+THROTTLE_MINUTES: Final = Table(
+    "throttle_minutes",
+    MappingProxyType(
+        {
+            "window_start": "timestamp",
+            "quota_id": "string",
+            "broker_id": "int",
+            "side": "string",
+            "start": "timestamp",  # of the row in throttle_accuracy
+            "seconds": "double",
+            "bytes": "long",
+            "worst_1s_over_quota": "double",
+            "worst_10s_over_quota": "double",  # of the 10 seconds that end in the minute
+            "seconds_over": "double",
+            "seconds_left_out": "double",
+            "bytes_left_out": "long",  # below 0 where more passed than the quota allows
+        }
+    ),
+)
+"""The minutes of each row of THROTTLE_ACCURACY, for ranges that have a part of it."""
 
 MOVES: Final = Table(
     "moves",
@@ -126,6 +162,29 @@ REPLICA_LAG: Final = Table(
     ),
 )
 """Spans in which a replica was out of sync, with how often and how long it received nothing."""
+
+BEHIND_MINUTES: Final = Table(
+    "behind_minutes",
+    MappingProxyType(
+        {
+            "window_start": "timestamp",
+            "topic": "string",
+            "partition": "int",
+            "replica": "int",
+            "broker_id": "int",
+            "side": "string",
+            "start": "timestamp",  # of the row in moves or replica_lag
+            "bytes": "long",
+            "bytes_throttled": "long",
+            "max_lag_messages": "long",
+            "longest_stall_seconds": "double",  # of those that ended in the minute
+            "stall_end": "timestamp",  # of the longest one; null where none ended
+            "stuck_spans": "long",
+            "stuck_seconds": "double",
+        }
+    ),
+)
+"""The minutes of each row of MOVES and REPLICA_LAG, for ranges that have a part of it."""
 
 LIMITS: Final = Table(
     "limits",
@@ -179,6 +238,6 @@ ABSENCES: Final = Table(
 """Spans in which a follower had no connection with a leader that it had fetched from."""
 
 ALL_TABLES: Final = (
-    *(PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG),
-    *(LIMITS, COVERAGE, ABSENCES),
+    *(PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, THROTTLE_MINUTES, MOVES, REPLICA_LAG, BEHIND_MINUTES),
+    *(BROKER_SAMPLES, LIMITS, COVERAGE, ABSENCES),
 )

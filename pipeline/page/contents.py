@@ -59,7 +59,7 @@ class PartitionBytes:
 
 @dataclass(frozen=True, slots=True)
 class QuotaAccuracy:
-    """What one quota did on a broker and side, over the `spans` in which it stayed the same.
+    """What one quota did on a broker and side in the range, over the `spans` in which it stayed the same.
 
     Ratios are None at rate 0.
     """
@@ -152,21 +152,26 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The quotas with the worst seconds, of `count`."""
+    """The quotas with the worst seconds, of `count`. The figures of `reaching_out` are also of other times."""
 
     count: int = 0
     worst_1s: float | None = None
     shown: tuple[QuotaAccuracy, ...] = ()
+    reaching_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The moves of the replicas with the most bytes, ordered by their begin; of `replicas` and `count` moves."""
+    """The moves of the replicas with the most bytes, ordered by their begin; of `replicas` and `count` moves.
+
+    The figures of `reaching_out` are of whole days that the range touches.
+    """
 
     replicas: int = 0
     count: int = 0
     unfinished: int = 0
     shown: tuple[Move, ...] = ()
+    reaching_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +205,15 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class SlowReplicas:
-    """The longest of `count` spans, which were stuck for `stuck_seconds` together."""
+    """The longest of `count` spans, which were stuck for `stuck_seconds` together.
+
+    The figures of `reaching_out` are of whole days that the range touches.
+    """
 
     count: int = 0
     stuck_seconds: float = 0.0
     shown: tuple[SlowReplica, ...] = ()
+    reaching_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +243,8 @@ class LimitedClients:
 class Contents:
     """Everything on a page.
 
-    `columns` is None where neither the tables nor the caller give a range: the page is then empty.
+    `columns` is None where neither the tables nor the caller give a range: the page is then empty. Those of partitions
+    are a minute wide at least.
     """
 
     columns: Columns | None = None
@@ -246,6 +256,7 @@ class Contents:
     away: tuple[Away, ...] = ()
     coverage: Coverage = Coverage()
     limited: LimitedClients = LimitedClients()
+    partition_columns: Columns | None = None
 
     @property
     def is_empty(self) -> bool:

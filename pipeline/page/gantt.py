@@ -8,7 +8,7 @@ from typing import Final
 
 from pipeline.page.chart import axis_row, figure, legend, mark, row
 from pipeline.page.contents import Move, Moves
-from pipeline.page.markup import Child, Element, behind, left_out_note, table
+from pipeline.page.markup import Child, Element, behind, left_out_note, reaching_note, table
 from pipeline.page.texts import counted, show_seconds
 from pipeline.page.timeline import Timeline
 from planning.units import show_rate, show_size
@@ -36,6 +36,7 @@ def gantt(moves: Moves, timeline: Timeline) -> Iterator[Element]:
     yield figure(None, "Gantt chart of moves", summary, *rows, axis_row(timeline.axis()))
     for shown, count, noun in ((len(rows), moves.replicas, "replicas"), (len(moves.shown), moves.count, "moves")):
         yield from left_out_note(shown, count, noun, "with the most bytes")
+    yield from reaching_note(moves.reaching_out, "move")
     yield behind(f"{counted(len(moves.shown), 'move')} as a table", _table(moves, timeline))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 from xml.etree import ElementTree
 
-from pipeline.page.texts import left_out
+from pipeline.page.texts import counted, left_out
 
 Element: TypeAlias = ElementTree.Element
 Child: TypeAlias = Element | str | None
@@ -80,3 +80,10 @@ def left_out_note(shown: int, count: int, noun: str, order: str) -> Iterator[Ele
     """Yield a paragraph that says how many are not shown; nothing where all are."""
     if text := left_out(shown, count, noun, order):
         yield element("p", {"class": "note"}, text)
+
+
+def reaching_note(count: int, one: str, many: str | None = None) -> Iterator[Element]:
+    """Say how many rows have figures that are also of times outside the range, where there are some."""
+    if count:
+        text = f"The figures of {counted(count, one, many)} are also of times outside the range:"
+        yield element("p", {"class": "note"}, f"{text} these tables do not have them by minute. Build them again.")

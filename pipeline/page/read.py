@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -10,17 +10,21 @@ from pipeline.open_tables import OpenTables
 from pipeline.page.contents import Columns, Contents, Coverage, LimitedClients
 from pipeline.page.moments import micros, moment
 from pipeline.page.read_limits import limited_clients
+from pipeline.page.read_quotas import accuracy
 from pipeline.page.read_rates import RatesReader
 from pipeline.page.read_spans import SpansReader
 from pipeline.tables import (
     ABSENCES,
+    BEHIND_MINUTES,
     BROKER_RATES,
+    BROKER_SAMPLES,
     COVERAGE,
     LIMITS,
     MOVES,
     PARTITION_RATES,
     REPLICA_LAG,
     THROTTLE_ACCURACY,
+    THROTTLE_MINUTES,
     WINDOW_SECONDS,
 )
 
@@ -28,23 +32,38 @@ MOST_COLUMNS: Final = 96
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _WIDTHS: Final = (
+    *(1, 2, 5, 10, 15, 20, 30),
     *(minutes * _MINUTE for minutes in (1, 2, 5, 10, 15, 30)),
     *(hours * _HOUR for hours in (1, 2, 3, 6, 12)),
     *(days * _DAY for days in (1, 2, 7)),
 )
 
-_TABLES: Final = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, COVERAGE, ABSENCES)
+_NEW_TABLES: Final = (COVERAGE, THROTTLE_MINUTES, BEHIND_MINUTES, BROKER_SAMPLES)
+"""Tables that were built before they were thought of do not have them."""
+
+_TABLES: Final = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, *_NEW_TABLES)
 
 _WINDOWS: Final = """
     SELECT "window", min(epoch_us(window_start)), max(epoch_us(window_start)) FROM broker_rates GROUP BY "window"
 """
 
-_NEW_TABLES: Final = (COVERAGE, ABSENCES)
-"""Tables that were built before they were thought of do not have them."""
+LOOK_BACK: Final = timedelta(days=7)
+"""For so long the page tells of a broker that did not come back."""
+
+_OPEN_ABSENCES: Final = 'SELECT epoch_us(min(start)) FROM absences WHERE "end" IS NULL AND "date" < CAST($day AS DATE)'
 
 _MISSING: Final = """
     SELECT coalesce(sum(missing), 0), coalesce(sum(quarantined), 0) FROM coverage
     WHERE epoch_us(window_start) >= $since AND epoch_us(window_start) < $until
+"""
+
+# When the samples of a range begin and end, and how long they are; nothing where a day in it is without them.
+_SAMPLES: Final = """
+    SELECT min(epoch_us(start)), max(epoch_us("end")), median(epoch_us("end") - epoch_us(start)) / 1e6
+    FROM broker_samples WHERE epoch_us("end") > $since AND epoch_us(start) < $until
+    HAVING count(*) > 0 AND NOT EXISTS (
+        SELECT 1 FROM broker_rates WHERE "window" = 'minute' AND epoch_us(window_start) >= $since
+               AND epoch_us(window_start) < $until AND "date" NOT IN (SELECT DISTINCT "date" FROM broker_samples))
 """
 
 _QUOTAS: Final = 'SELECT epoch_us(min(start)), epoch_us(max("end")) FROM throttle_accuracy'
@@ -61,11 +80,17 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
     with OpenTables(path) as tables:
         first = None if since is None else since.astimezone(UTC).date()
         last = None if until is None else until.astimezone(UTC).date()
+        after = last and last + timedelta(days=1)
+        if tables.has(ABSENCES):
+            tables.open(ABSENCES, first and first - LOOK_BACK, after, by_day=True)
+        else:
+            tables.open_empty(ABSENCES)
         for table in _TABLES:
             if table in _NEW_TABLES and not tables.has(table):
                 tables.open_empty(table)
             else:
-                tables.open(table, first, last and last + timedelta(days=1), by_day=True)
+                begin = _first_absence(tables, first) if table == BROKER_RATES and first else first
+                tables.open(table, begin, after, by_day=True)
         # tables that were built before there were limits have none
         if has_limits := tables.has(LIMITS):
             tables.open(LIMITS, first, last and last + timedelta(days=1), by_day=True)
@@ -78,24 +103,43 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
         data = windows.get(finest)
         # without any replication the tables may still have quotas that were in force, and clients with limits
         others = _quotas_range(tables) or (_limits_range(tables, finest) if has_limits else None)
+        asked = since, until
         since, until = _range(data or others, since, until)
         if since is None or until is None:
             return Contents()
-        columns = columns_of(since, until, WINDOW_SECONDS[finest])
+        columns = by_window = columns_of(since, until, WINDOW_SECONDS[finest])
         window = "hour" if columns.seconds >= _HOUR and "hour" in windows else finest
-        rates = RatesReader(tables, columns, window, finest)
-        spans = SpansReader(tables, since, until, min(until, data[1]) if data else until)
+        if columns.seconds == _MINUTE and (sampled := _sampled(tables, since, until)):
+            since, until = asked[0] or sampled[0], asked[1] or sampled[1]
+            columns = columns_of(since, until, min(sampled[2], _MINUTE))
+        rates = RatesReader(tables, columns, by_window, window, finest)
+        spans = SpansReader(tables, since, until, data)
         return Contents(
             columns,
             rates.brokers(top),
             rates.partitions(top),
-            spans.accuracy(top),
+            accuracy(tables, since, until, top),
             spans.moves(top),
             spans.slow(top),
             away=spans.away(),
             coverage=_coverage(tables, since, until),
+            partition_columns=by_window,
             limited=limited_clients(tables, columns, finest, top) if has_limits else LimitedClients(),
         )
+
+
+def _first_absence(tables: OpenTables, first: date) -> date:
+    """Return the day before the first absence that was open before day `first`, to see who came back meanwhile."""
+    ((start,),) = tables.rows(_OPEN_ABSENCES, day=str(first))
+    return first if start is None else max(first - LOOK_BACK, moment(start).date() - timedelta(days=1))
+
+
+def _sampled(tables: OpenTables, since: datetime, until: datetime) -> tuple[datetime, datetime, float] | None:
+    """Return when the samples of a range begin and end, in whole seconds, and how long they are; None without them."""
+    second = 1_000_000
+    for start, end, seconds in tables.rows(_SAMPLES, since=micros(since), until=micros(until)):
+        return moment(start // second * second), moment(-(-end // second) * second), round(seconds, 1)
+    return None
 
 
 def _coverage(tables: OpenTables, since: datetime, until: datetime) -> Coverage:
@@ -111,7 +155,7 @@ def _coverage(tables: OpenTables, since: datetime, until: datetime) -> Coverage:
     )
 
 
-def columns_of(since: datetime, until: datetime, least: int = _MINUTE) -> Columns:
+def columns_of(since: datetime, until: datetime, least: float = _MINUTE) -> Columns:
     """Cut a range into at most MOST_COLUMNS columns of a round width, at least `least` seconds wide."""
     longest = _WIDTHS[-1]
     weeks = -(-(until - since) // timedelta(seconds=longest * (MOST_COLUMNS - 1)))

@@ -22,31 +22,55 @@ _WINDOWS: Final = """
           AND NOT (epoch_us(window_start) >= {whole_since} AND epoch_us(window_start) < {whole_until})
 """
 
+# Samples, cut at the begins of columns and at the ends of the range: a part has its part of the bytes. Of sides that
+# had no connection at any time nothing is told.
+_PIECES: Final = """
+    CREATE VIEW broker_pieces AS
+    WITH samples AS (
+        SELECT *, epoch_us(start) AS start_us, epoch_us("end") AS end_us, end_us - start_us AS length
+        FROM broker_samples SEMI JOIN broker_windows USING (broker_id, side)
+        WHERE epoch_us("end") > {since} AND epoch_us(start) < {until}
+    ), numbered AS (
+        SELECT *, unnest(range((greatest(start_us, {since}) - {first}) // {width},
+                               (least(end_us, {until}) - 1 - {first}) // {width} + 1)) AS number
+        FROM samples
+    ), sides AS (
+        SELECT *, true AS throttled, bytes_throttled AS moved FROM numbered
+        UNION ALL SELECT *, false, bytes_unthrottled FROM numbered
+    )
+    SELECT broker_id, side, throttled, CAST(number AS INTEGER) AS number,
+           least(end_us, {until}, {first} + (sides.number + 1) * {width})
+             - greatest(start_us, {since}, {first} + sides.number * {width}) AS seconds,
+           moved * (seconds / length) AS bytes, moved * 1e6 / length AS mean_bytes_per_second,
+           moved * 1e6 / greatest(length, 1000000) AS max_bytes_per_second
+    FROM sides
+"""
+
 _BROKER_TOTALS: Final = """
     WITH sides AS (
         SELECT side, sum(bytes) AS size, coalesce(sum(bytes) FILTER (throttled), 0) AS throttled_size
-        FROM broker_windows GROUP BY side
+        FROM {brokers} GROUP BY side
     )
-    SELECT (SELECT count(DISTINCT broker_id) FROM broker_windows), max(size), max(throttled_size)
+    SELECT (SELECT count(DISTINCT broker_id) FROM {brokers}), max(size), max(throttled_size)
     FROM sides
 """
 
 _TOP_BROKERS: Final = """
     CREATE TABLE top_brokers AS
-    SELECT broker_id FROM broker_windows GROUP BY broker_id ORDER BY sum(bytes) DESC, broker_id LIMIT {top}
+    SELECT broker_id FROM {brokers} GROUP BY broker_id ORDER BY sum(bytes) DESC, broker_id LIMIT {top}
 """
 
 _BROKERS: Final = """
     SELECT broker_id, side, throttled, sum(bytes), sum(mean_bytes_per_second * seconds) / sum(seconds),
            max(max_bytes_per_second)
-    FROM broker_windows SEMI JOIN top_brokers USING (broker_id)
+    FROM {brokers} SEMI JOIN top_brokers USING (broker_id)
     GROUP BY ALL ORDER BY ALL
 """
 
 _BROKER_COLUMNS: Final = """
     SELECT broker_id, side, throttled, number, sum(mean_bytes_per_second * seconds) / sum(seconds),
            max(max_bytes_per_second)
-    FROM broker_windows SEMI JOIN top_brokers USING (broker_id)
+    FROM {brokers} SEMI JOIN top_brokers USING (broker_id)
     GROUP BY ALL
 """
 
@@ -92,11 +116,16 @@ _SAMPLED_COLUMNS: Final = """
 
 
 class RatesReader:
-    """Queries the open tables in the range of the columns: by `window` (minutes or hours), its two ends by `finest`."""
+    """Queries the open tables in the range: by `window` (minutes or hours), its two ends by `finest`.
 
-    def __init__(self, tables: OpenTables, columns: Columns, window: str, finest: str) -> None:
-        self._rows = tables.rows
+    Brokers have `columns`, and partitions `by_window`. Where these are wider, brokers are read by sample.
+    """
+
+    def __init__(self, tables: OpenTables, columns: Columns, by_window: Columns, window: str, finest: str) -> None:
+        self._tables = tables
         self._columns = columns
+        self._by_window = by_window
+        self._brokers = "broker_windows" if columns.seconds >= by_window.seconds else "broker_pieces"
         since, until = micros(columns.since), micros(columns.until)
         width = WINDOW_SECONDS[window] * 1_000_000
         # in the finest windows everything is read that the range touches
@@ -111,22 +140,29 @@ class RatesReader:
                     finest=finest,
                     finest_seconds=WINDOW_SECONDS[finest],
                     finest_width=WINDOW_SECONDS[finest] * 1_000_000,
-                    first=micros(columns.first),
-                    width=columns.seconds * 1_000_000,
+                    first=micros(by_window.first),
+                    width=by_window.seconds * 1_000_000,
                     since=since,
                     until=until,
                     whole_since=whole[0],
                     whole_until=whole[1],
                 )
             )
+        if self._brokers == "broker_pieces":
+            cut = {"first": micros(columns.first), "width": columns.seconds * 1_000_000, "since": since, "until": until}
+            tables.rows(_PIECES.format(**cut))
+
+    def _rows(self, query: str, **values: object) -> list[Any]:
+        return self._tables.rows(query.replace("{brokers}", self._brokers), **values)
 
     def brokers(self, top: int) -> Brokers:
         """Return the `top` brokers with the most bytes, each with its sides, series and quotas."""
         ((count, size, throttled_size),) = self._rows(_BROKER_TOTALS)
         if not count:
             return Brokers()
-        self._rows(_TOP_BROKERS.format(top=int(top)))
-        idle = self._idle()
+        self._rows(_TOP_BROKERS.replace("{top}", str(int(top))))
+        # samples tell by themselves of a broker without a connection
+        idle = self._idle() if self._brokers == "broker_windows" else {}
         means: dict[tuple[int, str, bool], dict[int, float]] = {}
         peaks: dict[tuple[int, str, bool], dict[int, float]] = {}
         for broker_id, side, throttled, number, mean, peak in self._rows(_BROKER_COLUMNS):
@@ -134,7 +170,7 @@ class RatesReader:
             peaks.setdefault((broker_id, side, throttled), {})[number] = peak
         found = {
             (broker_id, side, throttled): Replication(
-                size,
+                round(size),
                 mean,
                 highest,
                 self._series(idle.get(broker_id, {}) | means[broker_id, side, throttled]),
@@ -154,7 +190,7 @@ class RatesReader:
             )
             for broker_id, side in sorted({(broker_id, side) for broker_id, side, _ in found}, key=_leader_first)
         )
-        return Brokers(count, size, throttled_size, shown)
+        return Brokers(count, round(size), round(throttled_size), shown)
 
     def partitions(self, top: int) -> Partitions:
         """Return the `top` partitions with the most bytes in, each with its series."""
@@ -166,7 +202,7 @@ class RatesReader:
         for topic, partition, number, moved in self._rows(_PARTITION_COLUMNS, top=top):
             rates.setdefault((topic, partition), dict.fromkeys(sampled, 0.0))[number] = moved / sampled.get(number, 1)
         shown = tuple(
-            PartitionBytes(topic, partition, side, of_it, highest, self._series(rates[topic, partition]))
+            PartitionBytes(topic, partition, side, of_it, highest, _series(rates[topic, partition], self._by_window))
             for topic, partition, side, of_it, highest in self._rows(_PARTITIONS, top=top)
         )
         return Partitions(count, size, shown)
@@ -193,7 +229,11 @@ class RatesReader:
         return quotas
 
     def _series(self, values: dict[int, Any]) -> tuple[Any, ...]:
-        return tuple(map(values.get, range(self._columns.count)))
+        return _series(values, self._columns)
+
+
+def _series(values: dict[int, Any], columns: Columns) -> tuple[Any, ...]:
+    return tuple(map(values.get, range(columns.count)))
 
 
 def _leader_first(key: tuple[int, str]) -> tuple[int, bool]:

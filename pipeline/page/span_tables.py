@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pipeline.page.contents import Accuracy, Away, QuotaAccuracy, SlowReplica, SlowReplicas
-from pipeline.page.markup import Child, Element, element, left_out_note, table
+from pipeline.page.markup import Child, Element, element, left_out_note, reaching_note, table
 from pipeline.page.texts import show_count, show_ratio, show_seconds
 from pipeline.page.timeline import Timeline
 from planning.units import show_rate, show_size
@@ -29,6 +29,7 @@ def accuracy_table(accuracy: Accuracy, timeline: Timeline) -> Iterator[Element]:
     )
     yield table(columns, (_quota(quota, timeline) for quota in accuracy.shown), "How exactly quotas were kept")
     yield from left_out_note(len(accuracy.shown), accuracy.count, "quotas", "with the worst second")
+    yield from reaching_note(accuracy.reaching_out, "quota")
 
 
 def _quota(of: QuotaAccuracy, timeline: Timeline) -> tuple[Child, ...]:
@@ -65,6 +66,7 @@ def slow_table(slow: SlowReplicas, timeline: Timeline) -> Iterator[Element]:
     )
     yield table(columns, (_replica(replica, timeline) for replica in slow.shown), "Slowest replicas")
     yield from left_out_note(len(slow.shown), slow.count, "spans out of sync", "longest")
+    yield from reaching_note(slow.reaching_out, "span out of sync", "spans out of sync")
 
 
 def away_table(away: Sequence[Away], timeline: Timeline) -> Iterator[Element]:

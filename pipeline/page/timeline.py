@@ -11,8 +11,9 @@ from pipeline.page.markup import Element, element
 
 MOST_TICKS: Final = 6
 
-_STEPS: Final = tuple(
-    timedelta(minutes=minutes) for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440)
+_STEPS: Final = (
+    *(timedelta(seconds=seconds) for seconds in (1, 2, 5, 10, 20, 30)),
+    *(timedelta(minutes=minutes) for minutes in (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1440)),
 )
 
 _AXIS_HEIGHT: Final = 20
@@ -31,8 +32,9 @@ class Timeline:
 
     def __init__(self, columns: Columns, zone: tzinfo) -> None:
         self.columns = columns
-        self._zone = zone
+        self.zone = zone
         self._seconds = columns.seconds * columns.count
+        self._ticks = self._find_ticks()
 
     def part(self, moment: datetime) -> float:
         """Return the position of a time, from 0 to 1; a time outside gets the nearer end."""
@@ -44,7 +46,7 @@ class Timeline:
 
     def show(self, moment: datetime) -> str:
         """Show a time in the page's zone."""
-        return show_moment(moment, self._zone)
+        return show_moment(moment, self.zone)
 
     def show_column(self, number: int) -> str:
         """Show when a column begins."""
@@ -56,6 +58,9 @@ class Timeline:
 
     def ticks(self) -> list[Tick]:
         """Return at most MOST_TICKS marks, at round times of day in the zone or at begins of days."""
+        return self._ticks
+
+    def _find_ticks(self) -> list[Tick]:
         # one mark more or less comes where clocks change, or where the line does not begin at a mark
         likely = (step for step in self._steps() if self._seconds <= step.total_seconds() * (MOST_TICKS + 1))
         return next(found for found in map(self._ticks_of, likely) if len(found) <= MOST_TICKS)
@@ -92,11 +97,11 @@ class Timeline:
     def _round_times(self, step: timedelta) -> Iterator[datetime]:
         """Yield the multiples of a step since midnight in the zone; those of whole days since the first day."""
         first, end = self.start_of(0), self.start_of(self.columns.count)
-        day = first.astimezone(self._zone).replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+        day = first.astimezone(self.zone).replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
         # Added to the time of day: after a change of the clocks the marks stay at round times.
         times_a_day = max(1, timedelta(days=1) // step)
         before = None
-        while day <= end.astimezone(self._zone):
+        while day <= end.astimezone(self.zone):
             for number in range(times_a_day):
                 moment = (day + number * step).astimezone(UTC)
                 if first <= moment < end and (before is None or moment > before):
@@ -105,9 +110,10 @@ class Timeline:
             day += max(step, timedelta(days=1))
 
     def _tick(self, moment: datetime) -> Tick:
-        local = moment.astimezone(self._zone)
-        is_day = (local.hour, local.minute) == (0, 0)
-        return Tick(self.part(moment), f"{local.day} {local:%b}" if is_day else f"{local:%H:%M}", is_day)
+        local = moment.astimezone(self.zone)
+        is_day = (local.hour, local.minute, local.second) == (0, 0, 0)
+        time = f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"
+        return Tick(self.part(moment), f"{local.day} {local:%b}" if is_day else time, is_day)
 
 
 def show_moment(moment: datetime, zone: tzinfo) -> str:

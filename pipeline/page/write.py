@@ -110,12 +110,16 @@ def _full(contents: Contents, timeline: Timeline) -> list[Element]:
         "header",
         None,
         element("h1", None, TITLE),
-        element("p", None, since, " to ", until, f", in columns of {show_seconds(columns.seconds)}"),
+        element("p", None, since, " to ", until, f", in columns of {_width(columns.seconds)}"),
         *_about(contents.coverage),
         element("nav", {"aria-label": "Sections"}, element("ul", None, *links)),
     )
     main = element("main", {"id": "main", "tabindex": -1}, _overview(contents), *(part for _, part in sections))
     return [header, main]
+
+
+def _width(seconds: int) -> str:
+    return f"{seconds} s" if seconds < 60 else show_seconds(seconds)
 
 
 def _about(coverage: Coverage) -> Iterator[Element]:
@@ -138,6 +142,10 @@ def _stamp(utc: str) -> str:
 
 def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Element]]:
     """Yield each section with its heading."""
+    of_partitions, by_minute = timeline, ""
+    if contents.partition_columns is not None and contents.partition_columns.seconds > timeline.columns.seconds:
+        of_partitions = Timeline(contents.partition_columns, timeline.zone)
+        by_minute = f" In columns of {show_seconds(of_partitions.columns.seconds)}."
     yield _section(
         "rates",
         "Rates against quotas",
@@ -148,8 +156,8 @@ def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Ele
     yield _section(
         "partitions",
         "Partitions",
-        "Bytes in by time, once for each follower, on the side that saw more of them.",
-        heat_map(contents.partitions, timeline) if contents.partitions.count else None,
+        f"Bytes in by time, once for each follower, on the side that saw more of them.{by_minute}",
+        heat_map(contents.partitions, of_partitions) if contents.partitions.count else None,
         "No partition was sampled in this range.",
     )
     yield _section(
@@ -163,8 +171,7 @@ def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Ele
         "accuracy",
         "How exactly quotas were kept",
         "The worst windows are the most bytes in whole seconds, over what the quota allows in them. Bytes left out are"
-        " what could still have passed while partitions were left out. Each figure is of the whole time in which a"
-        " quota stayed the same, also of what lies outside the range of this page.",
+        " what could still have passed while partitions were left out.",
         accuracy_table(contents.accuracy, timeline) if contents.accuracy.count else None,
         "No quota was in force in this range.",
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pipeline.accuracy import throttle_accuracy
-from pipeline.tables import THROTTLE_ACCURACY
+from datetime import timedelta
+
+from pipeline.accuracy import throttle_accuracy, throttle_minutes
+from pipeline.tables import THROTTLE_ACCURACY, THROTTLE_MINUTES
 from tests.pipeline.conftest import Frames
-from tests.pipeline.exported import Sidecar, link, quota, rows, types
+from tests.pipeline.exported import NOON, Sidecar, link, quota, rows, types
 
 FIGURES = (
     "rate_bytes_per_second",
@@ -79,3 +81,26 @@ def test_quota_of_zero_has_no_ratio(frames: Frames) -> None:
     assert rows(throttle_accuracy(lines), "mean_over_quota", "worst_1s_over_quota", "seconds_over") == [
         (None, None, 1.0)
     ]
+
+
+def test_minutes_of_a_quota_add_up_to_its_span(frames: Frames) -> None:
+    """Quota 100 from 12:00:50 on. The second that both samples tell of, 60 + 60 bytes, is one of the later minute.
+
+    So is the worst 10 s, which ends with it. In the first minute 1000 bytes passed in 10 whole seconds and 60 in a
+    half one.
+    """
+    sidecar = Sidecar(now=NOON + timedelta(seconds=49.5))
+    lines = frames.lines(
+        sidecar.sample(quota(100, 1000, [100] * 10 + [60], 1000.0, 1010.5), link(0, left_out=3), seconds=10.5),
+        sidecar.sample(quota(100, 1010, [60] + [50] * 9, 1010.5, 1020.0), link(0, left_out=3), seconds=9.5),
+        sidecar.sample(quota(100, 1020, [50] * 10, 1020.0, 1030.0), link(0)),
+    )
+    table = throttle_minutes(lines)
+    assert table.dtypes == types(THROTTLE_MINUTES)
+    of = ("leader.replication.throttled.rate", 1, "leader", "2026-11-02 12:00:49.5")
+    assert rows(table, *THROTTLE_MINUTES.columns) == [
+        ("2026-11-02 12:00:00", *of, 10.5, 1060, 1.0, 1.0, 0.0, 10.5, -10),
+        ("2026-11-02 12:01:00", *of, 19.5, 1010, 1.2, 1.02, 1.0, 9.5, 440),
+    ]
+    figures = ("start", "seconds", "worst_1s_over_quota", "worst_10s_over_quota", "seconds_over", "bytes_left_out")
+    assert rows(throttle_accuracy(lines), *figures) == [("2026-11-02 12:00:49.5", 30.0, 1.2, 1.02, 1.0, 430)]

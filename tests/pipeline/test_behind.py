@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import DataFrame
 
-from pipeline.behind import behind_spans, replicas_behind
+from pipeline.behind import behind_by_minute, behind_minutes, behind_spans, replicas_behind
 from pipeline.lag import replica_lag
 from pipeline.moves import moves
 from pipeline.read import Lines, by_kind, good_lines, of_day
-from pipeline.tables import MOVES, REPLICA_LAG
+from pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types
 
@@ -27,7 +27,7 @@ MOVE = (
 
 
 def _spans(lines: Lines) -> DataFrame:
-    return behind_spans(lines, replicas_behind(lines))
+    return behind_spans(behind_by_minute(lines, replicas_behind(lines)))
 
 
 def test_move_from_behind_to_caught_up(frames: Frames) -> None:
@@ -185,3 +185,28 @@ def test_move_whose_last_sample_ends_at_midnight_ends_then(frames: Frames) -> No
     )
     lines = by_kind(good_lines(of_day(parsed, DAY)))
     assert rows(moves(_spans(lines)), "end", "bytes") == [("2026-11-03 00:00:00", 300)]
+
+
+def test_minutes_of_a_move_add_up_to_it(frames: Frames) -> None:
+    """Behind since 12:00:40. Bytes until 12:00:50, a stall until 12:01:40, and bytes until it has caught up.
+
+    A replica that was behind for a moment, unthrottled, has no row: it did not move.
+    """
+    sidecar = Sidecar(now=NOON + timedelta(seconds=40))
+    other = partition("t", 2, 1, lag=(1, 0.5))
+    texts = [sidecar.sample(partition("t", 0, 0, throttled=600, lag=(9, 10.0)), other)]
+    texts += [sidecar.sample(partition("t", 0, 0, left_out=5, lag=(20, 10.0 * n))) for n in range(2, 7)]
+    texts += [sidecar.sample(partition("t", 0, 100, throttled=250, lag=(8, 70.0)))]
+    texts += [sidecar.sample(partition("t", 0, 0, throttled=50, lag=(0, 0.0)))]
+    lines = frames.lines(*texts)
+    by_minute = behind_by_minute(lines, replicas_behind(lines))
+    spans = behind_spans(by_minute)
+    table = behind_minutes(by_minute, spans)
+    assert table.dtypes == types(BEHIND_MINUTES)
+    place = ("t", 0, 2, 1, "leader", "2026-11-02 12:00:40")
+    assert rows(table, *BEHIND_MINUTES.columns) == [
+        ("2026-11-02 12:00:00", *place, 600, 600, 20, 0.0, "2026-11-02 12:00:40", 0, 0.0),
+        ("2026-11-02 12:01:00", *place, 400, 300, 20, 50.0, "2026-11-02 12:01:40", 1, 50.0),
+    ]
+    assert rows(moves(spans), "start", "bytes", "bytes_throttled") == [("2026-11-02 12:00:40", 1000, 900)]
+    assert rows(replica_lag(spans), "stuck_spans", "stuck_seconds") == [(1, 50.0)]

@@ -83,10 +83,19 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
 
     monkeypatch.setattr("pipeline.build.BY_WINDOW", frozenset({"partition_rates"}))
 
-    for made in ("broker_rates", "throttle_accuracy", "limits", "absences", "replicas_behind", "behind_spans"):
+    for made in (
+        "broker_rates",
+        "throttle_accuracy",
+        "throttle_minutes",
+        "broker_samples",
+        "limits",
+        "absences",
+        "replicas_behind",
+        "behind_by_minute",
+    ):
         monkeypatch.setattr(f"pipeline.build.{made}", counted)
-    for made in ("moves", "replica_lag"):
-        monkeypatch.setattr(f"pipeline.build.{made}", lambda spans: spans)
+    for made in ("behind_spans", "behind_minutes", "moves", "replica_lag"):
+        monkeypatch.setattr(f"pipeline.build.{made}", lambda spans, *_: spans)
     return job
 
 
@@ -104,8 +113,8 @@ def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
         False,
         1,
         False,
-        {"partition_rates": 2, "broker_rates": 4, "throttle_accuracy": 1, "moves": 0, "replica_lag": 0}
-        | {"limits": 0, "coverage": 1, "absences": 0},
+        {"partition_rates": 2, "broker_rates": 4, "throttle_accuracy": 1, "throttle_minutes": 1, "moves": 0}
+        | {"replica_lag": 0, "behind_minutes": 0, "broker_samples": 2, "limits": 0, "coverage": 1, "absences": 0},
         {"not_json": 1},
     )
     assert second.samples == 1

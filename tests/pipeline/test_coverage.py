@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pipeline.broker_samples import broker_samples
 from pipeline.coverage import absences, coverage_by_minute
 from pipeline.read import by_kind, good_lines
-from pipeline.tables import ABSENCES, COVERAGE
+from pipeline.tables import ABSENCES, BROKER_SAMPLES, COVERAGE
 from pipeline.whole import samples
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import Sidecar, link, rows, types
@@ -44,4 +45,19 @@ def test_follower_without_a_connection_is_away_until_it_fetches_again(frames: Fr
     assert rows(table, *ABSENCES.columns) == [
         (2, 1, "2026-11-02 12:00:05", "2026-11-02 12:00:30", "2026-11-02 12:00:30"),
         (3, 1, "2026-11-02 12:00:20", None, "2026-11-02 12:00:40"),
+    ]
+
+
+def test_each_sample_has_what_a_broker_moved_on_both_sides(frames: Frames) -> None:
+    """Two peers of the leader's side, and then no connection at all."""
+    sidecar = Sidecar()
+    first = sidecar.sample(link(1, throttled=20), link(2, throttled=30, peer=3), link(5, side="follower"))
+    table = broker_samples(frames.lines(first, sidecar.sample(seconds=0.5)))
+    assert table.dtypes == types(BROKER_SAMPLES)
+    times = ("2026-11-02 12:00:00", "2026-11-02 12:00:10"), ("2026-11-02 12:00:10", "2026-11-02 12:00:10.5")
+    assert rows(table, *BROKER_SAMPLES.columns) == [
+        (1, "follower", *times[0], 0, 5),
+        (1, "follower", *times[1], 0, 0),
+        (1, "leader", *times[0], 50, 3),
+        (1, "leader", *times[1], 0, 0),
     ]

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.history import Accuracy, Busiest, History, read_history
 from pipeline.open_tables import TablesError
-from pipeline.tables import BROKER_RATES
+from pipeline.tables import BROKER_RATES, COVERAGE
 from planning.arithmetic import DAY, Growth
 from tests.pipeline.parquet import (
     HOUR,
@@ -140,6 +140,19 @@ def test_brokers_that_were_sampled_for_a_part_of_the_retention_do_not_make_logs_
     assert read(tmp_path, retention_seconds=2 * DAY).log_size == about(30 * 2 * DAY)
     with pytest.raises(TablesError, match=r"knows 4 of the 48 h of the retention$"):
         read(tmp_path, retention_seconds=2 * DAY, broker=2)
+
+
+def test_hours_that_were_sampled_in_part_count_for_as_long_as_they_were(tmp_path: Path) -> None:
+    """Broker 2 has a row in each of two hours, of which a sample of 0.2 s ended in the second one."""
+    write_rates(tmp_path, [*hours(1, 30, 30), *hours(2, 90, 90)])
+    figures = {"samples": 1, "missing": 0, "quarantined": 0}
+    seconds = ((1, START, 3600.0), (1, START + HOUR, 3600.0), (2, START, 3600.0), (2, START + HOUR, 0.2))
+    covered = [
+        {"broker_id": broker_id, "window_start": start.isoformat(), "seconds": sampled, **figures}
+        for broker_id, start, sampled in seconds
+    ]
+    write(tmp_path, COVERAGE, covered)
+    assert read(tmp_path, retention_seconds=7200).log_size == about(30 * 7200)
 
 
 def test_log_size_of_a_longer_retention_than_was_seen_is_not_known(tmp_path: Path) -> None:

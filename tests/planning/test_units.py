@@ -17,3 +17,4 @@ def test_rate_shown_is_short(rate: float | None, text: str) -> None:
 
 def test_size_shown_is_no_rate() -> None:
     assert show_size(2e12) == "2 TB"
+    assert show_size(8.107e16) == "81.07 PB"

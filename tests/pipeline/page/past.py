@@ -9,7 +9,9 @@ from pathlib import Path
 
 from pipeline.tables import (
     ABSENCES,
+    BEHIND_MINUTES,
     BROKER_RATES,
+    BROKER_SAMPLES,
     COVERAGE,
     LIMITS,
     MOVES,
@@ -17,12 +19,16 @@ from pipeline.tables import (
     POINTER,
     REPLICA_LAG,
     THROTTLE_ACCURACY,
+    THROTTLE_MINUTES,
     WINDOW_SECONDS,
     Table,
 )
 from tests.pipeline.parquet import START, Row, broker_rate, write
 
-TABLES = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, COVERAGE, ABSENCES)
+TABLES = (
+    *(BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG),
+    *(COVERAGE, ABSENCES, THROTTLE_MINUTES, BEHIND_MINUTES, BROKER_SAMPLES),
+)
 
 
 class Past:
@@ -137,6 +143,38 @@ def quota(start: datetime, end: datetime, rate: int = 1000, *, mean: float | Non
     return {**row, **other}
 
 
+def quota_minute(of: Row, start: datetime, size: int = 30_000, **other: object) -> Row:
+    """A minute of a row of quotas, of which `other` are figures."""
+    row: Mapping[str, object] = {
+        **{name: of[name] for name in ("quota_id", "broker_id", "side", "start")},
+        "window_start": start.isoformat(),
+        "seconds": 60.0,
+        "bytes": size,
+        "worst_1s_over_quota": 0.5,
+        "worst_10s_over_quota": 0.5,
+        "seconds_over": 0.0,
+        "seconds_left_out": 60.0,
+        "bytes_left_out": 100,
+    }
+    return {**row, **other}
+
+
+def behind_minute(of: Row, start: datetime, size: int = 6000, *, stall: tuple[float, datetime] | None = None) -> Row:
+    """A minute of a move or a lag; `stall` is how many seconds nothing came, and until when: stuck above 30 s."""
+    seconds = 0.0 if stall is None else stall[0]
+    return {
+        **{name: of[name] for name in ("topic", "partition", "replica", "broker_id", "side", "start")},
+        "window_start": start.isoformat(),
+        "bytes": size,
+        "bytes_throttled": size,
+        "max_lag_messages": size // 100,
+        "longest_stall_seconds": seconds,
+        "stall_end": None if stall is None else stall[1].isoformat(),
+        "stuck_spans": int(seconds > 30),
+        "stuck_seconds": seconds if seconds > 30 else 0.0,
+    }
+
+
 def minutes(count: float) -> timedelta:
     return timedelta(minutes=count)
 
@@ -149,6 +187,12 @@ def broker_minutes(broker_id: int, side: str, *rates: tuple[float, float] | None
         if both is not None
         for throttled, rate in zip((True, False), both, strict=True)
     ]
+
+
+def broker_sample(start: datetime, seconds: float, *moved: int, broker_id: int = 1, side: str = "leader") -> Row:
+    """A sample of `moved` bytes: throttled, and others."""
+    times = {"start": start.isoformat(), "end": (start + timedelta(seconds=seconds)).isoformat()}
+    return {"broker_id": broker_id, "side": side, **times, "bytes_throttled": moved[0], "bytes_unthrottled": moved[1]}
 
 
 def coverage(start: datetime, *, broker_id: int = 1, missing: int = 0, quarantined: int = 0) -> Row:

@@ -129,5 +129,5 @@ def test_table_that_is_half_written_is_said_in_one_line(past: Past) -> None:
 def test_folder_without_days_is_said(tmp_path: Path) -> None:
     for table in TABLES:
         write(tmp_path, table, [])
-    with pytest.raises(TablesError, match=r"broker_rates lacks date$"):
+    with pytest.raises(TablesError, match=r"absences lacks date$"):
         read_page(tmp_path, START, None, 9)

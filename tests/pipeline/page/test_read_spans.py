@@ -207,3 +207,22 @@ def test_broker_that_its_leader_forgot_is_away_until_it_is_seen_again(past: Past
     assert [(of.broker_id, of.end) for of in away] == [(2, None)]
     away = read_page(folder, START + minutes(70), START + minutes(80), 9).away
     assert [of.broker_id for of in away] == [4, 2, 3]
+
+
+def test_broker_that_stays_away_is_told_of_on_the_days_after(past: Past) -> None:
+    """Broker 2 stays away. Broker 3 came back on the second day, 4 on the third, and 5 has no sidecar."""
+    past.put(BROKER_RATES, *(broker_rate(replica, "follower", 1) for replica in (2, 3, 4)))
+    for replica in (2, 3, 4, 5):
+        past.put(ABSENCES, absence(replica, START + minutes(1), None, 60))
+    past.put(BROKER_RATES, broker_rate(3, "follower", 1, START + DAY), day=START + DAY)
+    back = START + 2 * DAY
+    past.put(ABSENCES, absence(4, START + minutes(1), back, 2880, broker_id=6), day=back)
+    for number in range(2, 10):
+        past.put(BROKER_RATES, broker_rate(1, "leader", 1, START + number * DAY), day=START + number * DAY)
+    folder = past.write()
+
+    def away(number: int) -> list[int]:
+        since = START + number * DAY + minutes(1)
+        return [of.broker_id for of in read_page(folder, since, since + minutes(60), 9).away]
+
+    assert [away(number) for number in (0, 1, 2, 3, 7, 8)] == [[2, 3, 4, 5], [2, 4], [2], [2], [2], []]

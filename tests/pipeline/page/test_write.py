@@ -265,3 +265,13 @@ def test_times_of_the_page_are_in_the_zone(past: Past) -> None:
     contents = read_page(past.write(), None, None, 9)
     page = page_of(contents, ZoneInfo("America/New_York"))
     assert '<time datetime="2026-11-02T00:00:00Z">2026-11-01 19:00 EST</time>' in page
+
+
+def test_page_says_whom_no_quota_holds_and_what_may_hold_a_stuck_replica(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (1, 9)))
+    past.put(REPLICA_LAG, lag(0, START, START + minutes(1), stuck=(40,)))
+    page = page_of(read_page(past.write(), None, None, 9), UTC)
+    assert "other replicas, on top of them: no quota holds them" in page
+    assert "quota in force, of throttled replicas alone" in page
+    assert "Where nothing came for more than 30 s, one was stuck, or a throttle held it." in page
+    assert "times without bytes" in page
