@@ -82,6 +82,9 @@ _SETTINGS: Final = MappingProxyType(
         # Rows sorted by their groups are grouped in one pass. Spark's default is two hash tables of all groups in
         # memory, one before a shuffle and one after it, even where there is no shuffle.
         "spark.sql.execution.replaceHashWithSortAgg": "true",
+        # Java never compiles a method of more than 8,000 bytes of code. Spark would make one of all that is done to a
+        # line, and Java would interpret it. Above this size Spark makes one of each step, which takes half as long.
+        "spark.sql.codegen.hugeMethodLimit": "8000",
     }
 )
 

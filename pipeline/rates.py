@@ -12,6 +12,9 @@ second run gives the same digits.
 
 from __future__ import annotations
 
+import secrets
+from typing import Final
+
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
@@ -19,6 +22,10 @@ from pipeline.read import Lines, by_partition
 from pipeline.tables import BROKER_RATES, PARTITION_RATES, WINDOW_SECONDS, Table
 
 _MINUTE, _HOUR = WINDOW_SECONDS["minute"], WINDOW_SECONDS["hour"]
+_HOUR_BITS: Final = 32
+"""A broker and an hour are one number: the broker's id, and below it the hours since 1970 in so many bits."""
+_SALT: Final = secrets.randbits(62)
+"""Begins what is hashed, so that nobody can choose topics whose hashes are equal."""
 
 
 def partition_rates(lines: Lines, *, places: int = 2) -> DataFrame:
@@ -28,29 +35,37 @@ def partition_rates(lines: Lines, *, places: int = 2) -> DataFrame:
     and its bytes are divided by the seconds in which any of them took samples. Followers fetch at the same time, so
     their rates are summed.
     """
-    place = ["side", "topic", "block"]
-    keys = [*place, "partition"]
-    moved = ("bytes_throttled", "bytes_unthrottled")
+    # Rows of numbers alone are moved, sorted and compared in half the time of rows with texts. So a block of a topic's
+    # partitions on one side is known by a hash, and gets its names at the end. Of a million blocks two have the same
+    # hash in one of 40 million runs.
+    names = F.xxhash64(F.lit(_SALT), "side", "topic", "block").alias("place")
     # Whole lines are brought to one place, and become rows there. The number of places is named: lines are small, and
     # Spark would put places together until there is one for each core, with a part of the day's rows too large to sort.
-    placed = (
-        _with_windows(lines.partitions)
-        .select(*place, "broker_id", "hour", "minute", "sample", "micros", "columns")
-        .repartition(places, *place)
+    placed = lines.partitions.select(names, *_times(), "micros", "columns").repartition(places, "place")
+    seen = by_partition(
+        placed.withColumn("line", F.xxhash64("place", "broker_hour")), "bytes_throttled", "bytes_unthrottled"
     )
-    seen = by_partition(placed.withColumn("place", F.xxhash64(*place, "broker_id", "hour")), *moved)
-    rows = seen.withColumn("bytes", _bytes()).withColumn("hash", F.xxhash64("place", "partition"))
-    of_brokers = _broker_windows(rows, keys, coverage(lines.ends))
-    is_leader = F.col("side") == "leader"
+    # All rows of a line begin alike, and the partition's last bits follow: rows come nearly sorted.
+    in_line = F.col("line").bitwiseAND(-1024).bitwiseOR(F.col("partition").bitwiseAND(1023))
+    rows = seen.withColumn("bytes", F.col("bytes_throttled") + F.col("bytes_unthrottled")).withColumn("hash", in_line)
+    of_brokers = _broker_windows(rows, ["place", "partition"], coverage(lines.ends))
     together = F.least(F.sum("micros"), F.max("last_micros") - F.min("first_micros"))
-    whole = of_brokers.groupBy(*keys, "window", "window_start").agg(
+    whole = of_brokers.groupBy("place", "partition", "window").agg(
         F.sum("bytes").alias("bytes"),
         F.sum("mean").alias("of_all"),
         F.greatest(F.max("micros"), together).alias("micros"),
-        *(F.when(is_leader, F.max(name)).otherwise(F.sum(name)).alias(name) for name in ("max", "p95")),
+        *(F.struct(F.max(name).alias("leader"), F.sum(name).alias("follower")).alias(name) for name in ("max", "p95")),
     )
+    named = whole.join(F.broadcast(lines.partitions.select(names, "side", "topic").distinct()), "place")
+    is_leader = F.col("side") == "leader"
     of_leaders = _thousandths(F.col("bytes"), F.col("micros"))
-    return _table(whole.withColumn("mean", F.when(is_leader, of_leaders).otherwise(F.col("of_all"))), PARTITION_RATES)
+    of_side = {
+        name: F.when(is_leader, F.col(f"{name}.leader")).otherwise(F.col(f"{name}.follower")) for name in ("max", "p95")
+    }
+    return _table(
+        named.withColumns({"mean": F.when(is_leader, of_leaders).otherwise(F.col("of_all")), **of_side}),
+        PARTITION_RATES,
+    )
 
 
 def broker_rates(lines: Lines) -> DataFrame:
@@ -62,11 +77,10 @@ def broker_rates(lines: Lines) -> DataFrame:
         )
     )
     keys = ["side", "throttled"]
-    links = _with_windows(lines.links.drop("bytes")).withColumn("apart", apart)
-    seen = links.select("broker_id", "side", "hour", "minute", "sample", "micros", "apart.*")
-    placed = seen.repartition("side", "throttled", "broker_id")
-    rows = placed.withColumn("hash", F.xxhash64("side", "throttled", "broker_id", "hour"))
-    return _table(_broker_windows(rows, keys, coverage(lines.ends)), BROKER_RATES)
+    links = lines.links.select("side", "broker_id", *_times(), "micros", apart.alias("apart"))
+    placed = links.select("*", "apart.*").repartition(*keys, "broker_id")
+    windows = _broker_windows(placed.withColumn("hash", F.xxhash64(*keys, "broker_hour")), keys, coverage(lines.ends))
+    return _table(windows.withColumn("broker_id", _broker(F.col("broker_hour"))), BROKER_RATES)
 
 
 def coverage(ends: DataFrame) -> DataFrame:
@@ -88,21 +102,46 @@ def coverage(ends: DataFrame) -> DataFrame:
     return of_minutes.union(of_hours)
 
 
-def _with_windows(lines: DataFrame) -> DataFrame:
-    windows = {"hour": _start(_HOUR), "minute": _start(_MINUTE), "sample": _sample()}
-    return lines.withColumns(windows)
+def _times() -> tuple[Column, ...]:
+    """The `broker_hour`, `minute` and `sample` of a line: whose it is, and when it ended."""
+    broker = F.shiftleft(F.col("broker_id"), _HOUR_BITS)
+    return (
+        broker.bitwiseOR(_number(_HOUR)).alias("broker_hour"),
+        _number(_MINUTE).alias("minute"),
+        # a 64-bit hash, so that the start's name is not carried along as text
+        F.xxhash64("start_id", "sequence").alias("sample"),
+    )
 
 
-def _broker_windows(placed: DataFrame, keys: list[str], covered: DataFrame) -> DataFrame:
-    """Return each broker's `bytes`, and `mean`, `max` and `p95` in thousandths of bytes/s, by key and window.
+def _number(seconds: int, name: str = "ended") -> Column:
+    """How many windows of so many seconds there were since 1970."""
+    return F.expr(f"{name} div {seconds}")
 
-    `placed` has a row with `bytes` for each key, sample and peer. Rows of the same keys and broker are in one place,
-    and rows of the same keys, broker and hour have the same `hash`.
+
+def _broker(broker_hour: Column) -> Column:
+    return F.shiftright(broker_hour, _HOUR_BITS)
+
+
+def _window(minute: Column, is_hour: Column) -> Column:
+    """A window as a number: twice the minute at which it starts, and one more where it is an hour (1, else 0)."""
+    return minute * 2 + is_hour
+
+
+def _of_broker(broker: Column, window: Column) -> Column:
+    """A broker's window as a number. No two of a day are equal: its windows lie within 2,880 of each other."""
+    return F.shiftleft(broker, 30) + window
+
+
+def _broker_windows(rows: DataFrame, keys: list[str], covered: DataFrame) -> DataFrame:
+    """Return each broker's `bytes`, and `mean`, `max` and `p95` in thousandths of bytes/s, by key and `window`.
+
+    `rows` has one with `bytes` for each key, sample and peer, with `_times` and a `hash` that is equal in rows of the
+    same keys, broker and hour. These are in one task.
     """
     # Rows are sorted once, and every grouping is by a beginning of that order. It begins with a number, which decides
     # most comparisons.
-    group = ["hash", *keys, "broker_id", "hour"]
-    by_sample = _in_order(placed.select(*group, "minute", "sample", "bytes", "micros"), *group, "minute", "sample").agg(
+    group = ["hash", *keys, "broker_hour"]
+    by_sample = _in_order(rows.select(*group, "minute", "sample", "bytes", "micros"), *group, "minute", "sample").agg(
         F.sum("bytes").alias("bytes"),
         F.first("micros").alias("micros"),  # equal in all rows; with `max`, Spark would drop the sort order
     )
@@ -110,20 +149,22 @@ def _broker_windows(placed: DataFrame, keys: list[str], covered: DataFrame) -> D
     by_minute = _in_order(by_sample, *group, "minute").agg(
         F.sum("bytes").alias("bytes"), F.collect_list(rate).alias("rates")
     )
-    minute = F.struct(F.lit("minute").alias("window"), F.col("minute").alias("window_start"), "bytes", "rates")
+    minute = F.struct(_window(F.col("minute"), F.lit(0)).alias("window"), "bytes", "rates")
     by_hour = _in_order(by_minute, *group).agg(F.sum("bytes").alias("bytes"), F.collect_list(minute).alias("minutes"))
+    first_minute = F.col("broker_hour").bitwiseAND((1 << _HOUR_BITS) - 1) * (_HOUR // _MINUTE)
     hour = F.struct(
-        F.lit("hour").alias("window"),
-        F.col("hour").alias("window_start"),
-        "bytes",
-        F.flatten(F.col("minutes.rates")).alias("rates"),
+        _window(first_minute, F.lit(1)).alias("window"), "bytes", F.flatten(F.col("minutes.rates")).alias("rates")
     )
-    windows = by_hour.select(*keys, "broker_id", F.inline(F.concat("minutes", F.array(hour))))
-    return windows.join(F.broadcast(covered), ["broker_id", "window", "window_start"]).select(
+    windows = by_hour.select(*keys, "broker_hour", F.inline(F.concat("minutes", F.array(hour))))
+    start = _number(_MINUTE, "window_start")
+    is_hour = (F.col("window") == "hour").cast("int")
+    of_broker = _of_broker(F.col("broker_id"), _window(start, is_hour)).alias("of_broker")
+    seen = covered.select(of_broker, "samples", "micros", "first_micros", "last_micros")
+    found = windows.withColumn("of_broker", _of_broker(_broker(F.col("broker_hour")), F.col("window")))
+    return found.join(F.broadcast(seen), "of_broker").select(
         *keys,
-        "broker_id",
+        "broker_hour",
         "window",
-        "window_start",
         "bytes",
         "micros",
         "first_micros",
@@ -153,8 +194,12 @@ def _p95() -> Column:
 
 def _table(rates: DataFrame, table: Table) -> DataFrame:
     shown = {name: F.col(name) / 1000 for name in ("mean", "max", "p95")}
-    named = rates.withColumns({f"{name}_bytes_per_second": value for name, value in shown.items()}).withColumn(
-        "window_start", F.timestamp_seconds("window_start")
+    is_hour = F.col("window").bitwiseAND(1) == 1
+    named = rates.withColumns({f"{name}_bytes_per_second": value for name, value in shown.items()}).withColumns(
+        {
+            "window_start": F.timestamp_seconds(F.shiftright("window", 1) * _MINUTE),
+            "window": F.when(is_hour, "hour").otherwise("minute"),
+        }
     )
     return as_table(named, table)
 
@@ -162,15 +207,6 @@ def _table(rates: DataFrame, table: Table) -> DataFrame:
 def as_table(frame: DataFrame, table: Table) -> DataFrame:
     """Return a frame with a table's columns, in its order and types."""
     return frame.select(*(F.col(name).cast(kind).alias(name) for name, kind in table.columns.items()))
-
-
-def _bytes() -> Column:
-    return F.col("bytes_throttled") + F.col("bytes_unthrottled")
-
-
-def _sample() -> Column:
-    """A number for each sample of a broker: a 64-bit hash, so that the start's name is not carried along as text."""
-    return F.xxhash64("start_id", "sequence")
 
 
 def _start(seconds: int) -> Column:

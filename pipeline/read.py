@@ -332,10 +332,13 @@ def by_kind(lines: DataFrame) -> Lines:
 
 def by_partition(partitions: DataFrame, *names: str) -> DataFrame:
     """Return a row for each partition, with `partition` and the figures `names` beside the columns of its line."""
-    figures = F.arrays_zip(*(F.col(f"columns.{name}").alias(name) for name in ("partition", *names)))
-    rows = partitions.drop("partition", *names).select("*", F.inline(figures))
-    zeros = {name: F.when(F.size(f"columns.{name}") > 0, F.col(name)).otherwise(F.lit(0)) for name in names}
-    return rows.withColumns(zeros).drop("columns") if names else rows.drop("columns")
+    # Twice as fast as to zip the columns and to make rows of that, which makes an object of each row.
+    rows = partitions.drop("partition", *names).select("*", F.posexplode("columns.partition").alias("row", "partition"))
+    figures = {
+        name: F.when(F.size(f"columns.{name}") > 0, F.get(f"columns.{name}", F.col("row"))).otherwise(F.lit(0))
+        for name in names
+    }
+    return rows.withColumns(figures).drop("columns", "row")
 
 
 def _seconds(day: date) -> int:

@@ -134,8 +134,9 @@ def _contents(tables: Path) -> dict[str, list[tuple[object, ...]]]:
             columns = "* EXCLUDE (file)" if table == "quarantine" else "*"
             runs = [folder / facts["run"] / table for folder, facts in published(tables).items()]
             files = [str(file) for run in runs for file in run.rglob("*.parquet")]
-            rows = connection.read_parquet(files, hive_partitioning=True).select(columns)
-            found[table] = sorted(rows.fetchall(), key=repr)
+            # Spark writes no file of a table without rows whose windows have folders of their own
+            rows = connection.read_parquet(files, hive_partitioning=True).select(columns).fetchall() if files else []
+            found[table] = sorted(rows, key=repr)
     return found
 
 
@@ -161,7 +162,8 @@ def test_tables_on_hdfs_are_those_of_a_local_folder(hdfs: Hdfs, samples: Path, t
 def test_file_on_hdfs_that_was_cut_short_is_named(hdfs: Hdfs, samples: Path, tmp_path: Path) -> None:
     folder = samples / f"date={DAY}" / "hour=12"
     file = next(folder.glob("broker-1-*"))
-    (tmp_path / file.name).write_bytes(file.read_bytes()[:15_000])
+    whole = file.read_bytes()
+    (tmp_path / file.name).write_bytes(whole[: len(whole) // 2])
     hdfs.put(tmp_path / file.name, f"cut/date={DAY}/hour=12/{file.name}")
     status, (said,), errors = _run(tmp_path, f"{hdfs.address}/cut", f"{hdfs.address}/of-cut")
     assert status == 0, errors
