@@ -148,7 +148,9 @@ def _notes(config: Config) -> list[str]:
 
 def _notes_on_tls(config: Config) -> list[str]:
     notes = capture_notes(config)
-    secured = "ingress" if any(ingress.upstream_tls is not None for ingress in config.ingress) else None
+    routes: list[Ingress | Egress] = [*config.ingress, *config.egress]
+    begins_tls = next((route for route in routes if route.upstream_tls is not None), None)
+    secured = None if begins_tls is None else "ingress" if isinstance(begins_tls, Ingress) else "egress"
     if config.capture is not None and config.capture.upstream_tls is not None:
         secured = "capture"
     if secured is not None and (config.cluster is None or config.cluster.properties is None):
@@ -156,7 +158,7 @@ def _notes_on_tls(config: Config) -> list[str]:
             f"{secured}.upstream_tls is for what brokers send: the sidecar's own questions to the cluster, such as for"
             " the names of topic ids, need [cluster] with properties."
         )
-    ends_tls = any(ingress.tls is not None for ingress in config.ingress)
+    ends_tls = any(route.tls is not None for route in routes)
     opaque = [str(egress.peer) for egress in config.egress if egress.tls is None]
     captured = config.capture is not None and config.capture.tls is not None and "follower" in config.capture.sides
     if not (ends_tls and opaque) and not captured:
