@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from lab.received import ReceivedBytes
+from lab.sasl import PASSWORD
 from lab.secured import SecuredCluster
-from lab.security import PASSWORD, BrokerKeys, Protocol, principal
+from lab.security import BrokerKeys, Protocol, principal
 from lab.sidecar import Sidecar
 from tests.fakes.pki import Authority, Issued
 from tests.integration.moves import MB, assert_rate, now, wait_for_bytes

@@ -13,8 +13,9 @@ from confluent_kafka import Consumer, Producer
 
 from lab.network import LOOPBACK
 from lab.produce import LiveProducer
+from lab.sasl import PASSWORD, SCRAM
 from lab.secured import SecuredCluster
-from lab.security import CLIENT, PASSWORD, SCRAM, principal
+from lab.security import CLIENT, principal
 from lab.settings import toml_text
 from lab.sidecar import Sidecar
 from tests.fakes.pki import Authority, Issued
@@ -47,21 +48,6 @@ RECORDS = 1300  # 13 s at that, which is longer than a SASL session
 AT_THE_LEADERS = {
     "quotas": [{"name": "in", "side": "follower", "rate": RATE, "peers": [FOLLOWER], "kept_at": "leaders"}]
 }
-
-
-def test_move_keeps_its_rate_while_sasl_sessions_end_again_and_again(tmp_path: Path) -> None:
-    """A session ends after 10 s, in the midst of fetches that are held; the follower renews it on its connection."""
-    with secured("SASL_PLAINTEXT", tmp_path) as (cluster, _):
-        moved = filled(cluster, "moved", [LEADER], 26 * MB)
-        cluster.sidecars[LEADER].put_throttle(throttle(moved, leader=RATE))
-        with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
-            wait_for_bytes(cluster, received, MB)
-            before = accepted(cluster.sidecars[LEADER])
-            assert_keeps_rate(cluster, received, 22 * MB)
-            assert accepted(cluster.sidecars[LEADER]) == before
-            cluster.sidecars[LEADER].delete_throttle()
-        assert_identical(cluster, [moved], *BROKERS)
-        assert cluster.fetchers(LEADER) == {(principal(FOLLOWER), LOOPBACK)}
 
 
 def test_followers_quota_is_kept_at_a_leader_with_tls_while_keys_are_replaced_and_strangers_knock(
