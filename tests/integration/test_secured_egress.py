@@ -36,7 +36,7 @@ from tests.integration.secured import (
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module", params=["SSL"])
+@pytest.fixture(scope="module", params=["SSL", "SASL_SSL"])
 def running(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[SecuredCluster, Pki]]:
@@ -51,6 +51,7 @@ def cluster(running: tuple[SecuredCluster, Pki]) -> Iterator[SecuredCluster]:
     clear(running[0])
 
 
+@pytest.mark.parametrize("running", ["SSL"], indirect=True)
 def test_followers_quota_is_kept_at_its_own_side_while_the_key_is_replaced(
     running: tuple[SecuredCluster, Pki], cluster: SecuredCluster
 ) -> None:
@@ -105,7 +106,8 @@ def logged(sidecar: Sidecar, event: str) -> str:
     return [line for line in sidecar.log.read_text().splitlines() if event in line][-1]
 
 
-def test_leader_without_a_sidecar_sees_the_followers_own_certificate(cluster: SecuredCluster) -> None:
+def test_leader_without_a_sidecar_sees_the_follower_itself(cluster: SecuredCluster) -> None:
+    """By its certificate with SSL, and by its user with SASL_SSL."""
     place, sidecar = cluster.places[LEADER], cluster.sidecars[FOLLOWER]
     text = sidecar.config.read_text()
     restart(cluster, FOLLOWER, text.replace(f'"{place.advertised_address}"', f'"{place.listener_address}"'))
@@ -122,6 +124,7 @@ def test_leader_without_a_sidecar_sees_the_followers_own_certificate(cluster: Se
         restart(cluster, FOLLOWER, text)
 
 
+@pytest.mark.parametrize("running", ["SSL"], indirect=True)
 def test_check_says_which_side_has_a_certificate(cluster: SecuredCluster, capsys: pytest.CaptureFixture[str]) -> None:
     notes, said = checked(cluster, FOLLOWER, capsys)
     assert notes == []
