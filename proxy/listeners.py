@@ -39,7 +39,7 @@ def new_listeners(
         yield f"ingress[{index}]", Listener(relays["leader"], ingress.listen, upstream, sources, server)
     for index, (egress, (server, client)) in enumerate(zip(config.egress, keys.egress, strict=True)):
         upstream = Upstream(egress.upstream, egress.peer, tls=client)
-        yield f"egress[{index}]", Listener(relays["follower"], egress.listen, upstream, None, server)
+        yield f"egress[{index}]", Listener(relays["follower"], egress.listen, upstream, None, server, stands_in=True)
 
 
 def fixed_upstream(listener: Listener) -> Upstream | None:

@@ -17,6 +17,7 @@ from proxy.relay.connect import connect, set_options
 from proxy.relay.link import Link
 from proxy.relay.replica_sources import ReplicaSources
 from proxy.relay.side import Side
+from proxy.relay.stand_in import StandIn
 from proxy.relay.tls_transport import TlsTransport
 from proxy.relay.transport import TcpTransport, Transport
 from proxy.tls.ends import TlsClient, TlsServer
@@ -55,6 +56,7 @@ class Listener:
     - `upstream` is the same for all, or is asked for each connection; where it has none, the connection is closed.
     - `sources` judges whether a client is a replica. None: every client that claims to be one is believed.
     - `tls` is used with clients; None: none. TLS that is not ended here passes as it is.
+    - With `stands_in`, so does TLS that is ended here, while clients or the upstream do not take it (StandIn).
     - With port 0 a free one is chosen; `address` then has it.
     """
 
@@ -65,12 +67,17 @@ class Listener:
         upstream: Upstream | Callable[[socket.socket], Upstream | None],
         sources: ReplicaSources | None = None,
         tls: TlsServer | None = None,
+        *,
+        stands_in: bool = False,
     ) -> None:
         self.relay = relay
         self.address = listen
         self.upstream = upstream
         self.sources = sources
         self.tls = tls
+        self._stand_in: StandIn | None = None
+        if stands_in and tls is not None and isinstance(upstream, Upstream) and upstream.tls is not None:
+            self._stand_in = StandIn(tls, upstream.tls, str(listen), relay.log, relay.clock)
         self.links: set[Link] = set()
         """The links that move bytes now."""
         self._socket: socket.socket | None = None
@@ -210,6 +217,9 @@ class Listener:
     async def _meet(self, client: socket.socket, host: str, upstream: Upstream) -> tuple[Transport, TlsClient | None]:
         """Return a client's connection, and how TLS is used with the upstream."""
         tls, handshakes = self.tls, self.relay.handshakes
+        if self._stand_in is not None and self._stand_in.is_out and await handshakes.speaks_tls(client):
+            set_options(client)
+            return TcpTransport(client), None
         if tls is not None and not tls.takes_plaintext:
             return await handshakes.accept(client, tls, host), upstream.tls
         speaks_tls = (tls is not None or upstream.tls is not None) and await handshakes.speaks_tls(client)
@@ -233,8 +243,10 @@ class Listener:
         if error is not None:
             if _left_silently(client):
                 self.relay.stats.connections_silent += 1
-            elif not isinstance(error, HandshakeFailed):  # which is reported
+            elif not isinstance(error, HandshakeFailed):
                 self._report_failure(error, client_host, upstream)
+            elif self._stand_in is not None and not self._has_tls():  # the failure itself is reported
+                self._stand_in.handshake_failed(error.result)
             client.close()
             self._count_closed(client_host)
             return
@@ -270,10 +282,19 @@ class Listener:
 
     def _closed(self, link: Link) -> None:
         self.links.discard(link)
+        if self._stand_in is not None and link.opaque_reason is None:
+            if link.relayed.answers:
+                self._stand_in.worked()
+            elif link.tls_broken and not self._has_tls():
+                self._stand_in.failed()
         self.relay.stats.closed(link)
         self.relay.stats.connections_silent += not link.relayed.requests
         self.relay.first_requests.drop(link)
         self._count_closed(link.client_host)
+
+    def _has_tls(self) -> bool:
+        """Whether a connection stands on which TLS is ended here, and works."""
+        return any(link.relayed.answers and link.opaque_reason is None for link in self.links)
 
     def _count_closed(self, host: str) -> None:
         self.relay.stats.connections -= 1

@@ -341,6 +341,7 @@ async def relaying(
     connect_seconds: float = 5.0,
     tls: TlsServer | None = None,
     upstream_tls: TlsClient | None = None,
+    stands_in: bool = False,
 ) -> AsyncIterator[Relaying]:
     """Run a relay; at the end all it borrowed is back, all it counted is closed, and the relay itself had no bug."""
     broker = socket.create_server(("127.0.0.1", 0))
@@ -358,7 +359,7 @@ async def relaying(
         )
         running = Relaying(relay, pool, throttle, broker, lines)
         upstream = Upstream(running.upstream, peer, tls=upstream_tls)
-        running.listener = Listener(relay, Address("127.0.0.1", 0), upstream, tls=tls)
+        running.listener = Listener(relay, Address("127.0.0.1", 0), upstream, tls=tls, stands_in=stands_in)
         await running.listener.start()
         try:
             yield running

@@ -27,6 +27,8 @@ class Pki:
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder)
         self.brokers = {one: self.issue(one) for one in BROKERS}
+        self.denied: list[str] = []
+        """What brokers have refused, and had to."""
 
     def issue(self, broker: int) -> Issued:
         """Sign a key of a broker; the files of its last one are replaced."""
@@ -54,9 +56,9 @@ class Pki:
             for one, issued in self.brokers.items()
         }
 
-    def stand_in(self) -> Issued:
+    def stand_in(self, days: float = 30) -> Issued:
         """Sign a locked key of the follower's egress, with the leader's name; its last one's files are replaced."""
-        return self.authority.issue("stand-in", names=[principal(LEADER)], password=PASSWORD)
+        return self.authority.issue("stand-in", names=[principal(LEADER)], days=days, password=PASSWORD)
 
     def egress(self, protocol: Protocol) -> dict[int, dict[int, dict[str, Any]]]:
         """How the follower's egress ends TLS in the leader's name, and begins it again in the follower's own."""
@@ -95,9 +97,9 @@ def secured(
         throttle=throttle,
         **options,
     ) as cluster:
-        at_start = cluster.denials()
+        pki.denied = cluster.denials()
         yield cluster, pki
-        assert cluster.denials() == at_start
+        assert cluster.denials() == pki.denied
         cluster.check_logs()
 
 

@@ -17,10 +17,20 @@ import pytest
 
 from cli.main import main
 from lab.network import LOOPBACK, egress_address
+from lab.produce import LiveProducer
 from lab.secured import SecuredCluster
 from lab.security import principal
 from lab.sidecar import Sidecar
-from tests.integration.moves import MB, assert_identical, clear, filled, moving, throttle, wait_for_bytes
+from tests.integration.moves import (
+    MB,
+    assert_identical,
+    assert_read_once,
+    clear,
+    filled,
+    moving,
+    throttle,
+    wait_for_bytes,
+)
 from tests.integration.secured import (
     BROKERS,
     FOLLOWER,
@@ -122,6 +132,41 @@ def test_leader_without_a_sidecar_sees_the_follower_itself(cluster: SecuredClust
         assert (principal(FOLLOWER), LOOPBACK) in cluster.fetchers(LEADER)
     finally:
         restart(cluster, FOLLOWER, text)
+
+
+@pytest.mark.parametrize("running", ["SSL"], indirect=True)
+def test_follower_that_refuses_the_certificate_goes_on_without_a_quota(
+    running: tuple[SecuredCluster, Pki], cluster: SecuredCluster
+) -> None:
+    """As it does when the certificate has expired. TLS passes as it is then, until there is a new one."""
+    _, pki = running
+    sidecar = cluster.sidecars[FOLLOWER]
+    text = sidecar.config.read_text()
+    cluster.create_topic("live", {0: [LEADER, FOLLOWER]})
+    shrunk = shrinks(cluster)
+    with LiveProducer(cluster.bootstrap_servers, "live", [0], rate=100) as producer:
+        pki.stand_in(days=-1)
+        restart(cluster, FOLLOWER, text)
+        cluster.wait_for("TLS that passes", lambda: passed_as_it_is(sidecar) > 0, 20)
+        cluster.wait_for("an answer", lambda: cluster.is_in_sync("live"), 20)
+        pki.stand_in()
+        cluster.wait_for("the new key in use", lambda: reloads(sidecar, "ok") == 1, 15)
+        assert shown_serial(cluster, pki)
+    assert producer.failed == 0
+    assert_read_once(cluster, "live", producer)
+    assert shrinks(cluster) == shrunk
+    assert "TLS passes as it is" in logged(sidecar, "tls_not_ended")
+    pki.denied = cluster.denials()
+    restart(cluster, FOLLOWER, text)
+    cluster.wait_for("TLS that is ended", lambda: handshakes(sidecar, "client") > 0, 20)
+
+
+def shrinks(cluster: SecuredCluster) -> int:
+    return sum(broker.log.read_text().count("Shrinking ISR") for broker in cluster.brokers.values())
+
+
+def handshakes(sidecar: Sidecar, end: str) -> float:
+    return sidecar.metrics().value("weir_tls_handshakes_total", side="follower", end=end, result="ok")
 
 
 @pytest.mark.parametrize("running", ["SSL"], indirect=True)
