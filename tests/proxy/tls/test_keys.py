@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import ssl
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -82,6 +84,22 @@ def test_java_keystore_is_refused_with_the_line_that_converts_it(
     assert error.field == field
     assert ("keytool -exportcert" if field == "ca" else "keytool -importkeystore") in error.reason
     assert str(store) in error.reason
+
+
+@pytest.mark.skipif(shutil.which("keytool") is None, reason="no keytool here: install Java")
+def test_line_that_converts_a_java_keystore_makes_a_file_that_can_be_used(tmp_path: Path) -> None:
+    store, password = tmp_path / "broker.jks", tmp_path / "server.properties"
+    password.write_text("ssl.keystore.password=changeit\n")
+    key = "-alias broker -keyalg EC -dname CN=broker-1 -ext SAN=dns:broker-1.test -keypass changeit"
+    keytool(f"keytool -genkeypair {key} -storetype JKS -keystore {store} -storepass changeit")
+    line = refusal(KeyFiles(keystore=str(store))).reason.partition("convert it: ")[2]
+    keytool(f"{line} -srcstorepass changeit -deststorepass changeit")
+    keys = load_server_keys(KeyFiles(keystore=str(tmp_path / "broker.p12"), password_file=str(password)), "none")
+    assert keys.names == ("broker-1.test",)
+
+
+def keytool(line: str) -> None:
+    subprocess.run(line.split(), check=True, capture_output=True, timeout=60)
 
 
 def test_files_that_are_missing_or_empty_are_named(authority: Authority, tmp_path: Path) -> None:
