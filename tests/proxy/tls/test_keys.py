@@ -118,7 +118,11 @@ async def test_changed_files_are_in_use_and_broken_ones_are_not(authority: Autho
     live = LiveKeys("ingress[0].tls", files, partial(load_server_keys, files, "required"))
     stats = TlsStats()
     with logged() as (log, lines):
-        watch = KeyWatch([live], stats, log, now=lambda: (live.keys.expires_at or 0) - 60)
+        told: list[float | None] = []
+        watch = KeyWatch(
+            *([live], stats, log, lambda: told.append(live.keys.expires_at)),
+            now=lambda: (live.keys.expires_at or 0) - 60,
+        )
         first = live.keys
         await watch.look()
         assert live.keys is first
@@ -130,6 +134,7 @@ async def test_changed_files_are_in_use_and_broken_ones_are_not(authority: Autho
         await watch.look()
         await watch.look()
         assert stats.reloads == {"refused": 1, "ok": 1}
+        assert told == [live.keys.expires_at]
         assert (live.keys.expires_at or 0) - (first.expires_at or 0) > 29 * DAY.total_seconds()
         assert watch.seconds_left() == {"ingress[0].tls": 60}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -83,11 +84,21 @@ async def test_tls_is_tried_again_after_a_while_and_passes_at_once_if_it_still_f
 
 
 async def test_new_keys_are_tried_at_once(keys: Keys) -> None:
+    """What passes as it is has to come back for that."""
     async with refused(keys) as relay:
-        assert relay.listener.tls is not None
+        assert relay.listener.tls is not None and relay.listener.stand_ins is not None
+        follower, leader = await through(relay, keys)
+        await round_trip(follower, leader, 1)
+        relay.listener.stand_ins.try_again()
+        await round_trip(follower, leader, 2)  # the keys are the old ones
         relay.listener.tls.keys.keys = standing_in(keys, keys.broker).keys.keys
-        await ended_here(relay, keys)
-        assert relay.stats.passthrough == {}
+        relay.listener.stand_ins.try_again()
+        with contextlib.suppress(OSError):
+            assert await follower.receive(1) == b""
+        follower, leader = await ended_here(relay, keys)
+        relay.listener.stand_ins.try_again()
+        await round_trip(follower, leader, 2)
+        assert relay.stats.passthrough == {"tls": 1}
 
 
 async def test_who_speaks_no_tls_is_refused_all_the_same(keys: Keys) -> None:
