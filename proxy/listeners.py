@@ -13,7 +13,7 @@ from proxy.log import os_error_reason
 from proxy.relay.listener import Listener, Upstream
 from proxy.relay.replica_sources import ReplicaSources
 from proxy.relay.side import Side
-from proxy.relay.stand_in import StandIns
+from proxy.relay.stand_in import stand_ins
 from quota.settings import SideName
 
 
@@ -41,8 +41,8 @@ def new_listeners(
     for index, (egress, (server, client)) in enumerate(zip(config.egress, keys.egress, strict=True)):
         upstream = Upstream(egress.upstream, egress.peer, tls=client)
         relay = relays["follower"]
-        stand_ins = None if server is None or client is None else StandIns(server, client, relay.log, relay.clock)
-        yield f"egress[{index}]", Listener(relay, egress.listen, upstream, None, server, stand_ins=stand_ins)
+        trials = stand_ins(server, client, relay)
+        yield f"egress[{index}]", Listener(relay, egress.listen, upstream, None, server, stand_ins=trials)
 
 
 def fixed_upstream(listener: Listener) -> Upstream | None:

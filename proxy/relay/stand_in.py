@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from proxy.config.address import Address
 from proxy.log import EventLog
+from proxy.relay.side import Side
 from proxy.relay.stats import OpenLink
 from proxy.tls.ends import TlsClient, TlsServer
 from proxy.tls.keys import Keys
@@ -55,6 +56,11 @@ class StandIns:
         """Have all try TLS again that failed with other keys."""
         for stand_in in self._by_upstream.values():
             stand_in.try_again()
+
+
+def stand_ins(server: TlsServer | None, client: TlsClient | None, relay: Side) -> StandIns | None:
+    """Return those of a follower's listener; None where it does not end TLS and begin it again."""
+    return None if server is None or client is None else StandIns(server, client, relay.log, relay.clock)
 
 
 class StandIn:

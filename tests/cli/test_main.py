@@ -240,6 +240,11 @@ def test_check_capture_with_tls_is_shown_and_what_may_not_be_meant_is_noted(
     assert "capture.upstream_tls is for what brokers send" in shown.err
     assert 'kept_at = "leaders"' in shown.err
     assert "all others on port 9091 are refused" in shown.err
+    peers = f"[capture.peer_tls]\n{pem}[capture.peer_upstream_tls]\n"
+    assert main(["check", "--config", config(tmp_path, text + peers)]) == 0
+    shown = capsys.readouterr()
+    assert "TLS on both ends of the leader's and the follower's side\n" in shown.out
+    assert 'kept_at = "leaders"' not in shown.err
     text = f'{head}[capture]\nport = 9091\n[tls]\n{pem}allowed_names = ["broker-*"]\nmode = "require"\n'
     assert main(["check", "--config", config(tmp_path, text)]) == 0
     shown = capsys.readouterr()

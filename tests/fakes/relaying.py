@@ -23,7 +23,7 @@ from proxy.log import EventLog
 from proxy.relay.buffers import BufferPool
 from proxy.relay.listener import Listener, Upstream
 from proxy.relay.side import Side
-from proxy.relay.stand_in import StandIns
+from proxy.relay.stand_in import stand_ins
 from proxy.relay.stats import RelayStats
 from proxy.tls.ends import TlsClient, TlsServer
 from quota.fetch.decisions import Decision, Forward, Hold
@@ -360,9 +360,8 @@ async def relaying(
         )
         running = Relaying(relay, pool, throttle, broker, lines)
         upstream = Upstream(running.upstream, peer, tls=upstream_tls)
-        both = stands_in and tls is not None and upstream_tls is not None
-        stand_ins = StandIns(tls, upstream_tls, log, relay.clock) if both else None  # type: ignore[arg-type]
-        running.listener = Listener(relay, Address("127.0.0.1", 0), upstream, tls=tls, stand_ins=stand_ins)
+        trials = stand_ins(tls, upstream_tls, relay) if stands_in else None
+        running.listener = Listener(relay, Address("127.0.0.1", 0), upstream, tls=tls, stand_ins=trials)
         await running.listener.start()
         try:
             yield running
