@@ -109,8 +109,10 @@ def _between_sidecars(mode: str) -> str:
 def _captured(config: Config, capture: CaptureTable) -> str:
     """Return what is captured, and how TLS is used with it."""
     shown = f"port {capture.port}, {' and '.join(capture.sides)}, from {capture.from_}, {capture.when}"
-    if capture.tls is not None:
-        return f"{shown}, TLS on both ends of the leader's side"
+    if capture.tls is not None or capture.peer_tls is not None:
+        ended = {"leader's": capture.tls, "follower's": capture.peer_tls}
+        sides = [side for side, table in ended.items() if table is not None]
+        return f"{shown}, TLS on both ends of the {' and the '.join(sides)} side"
     return f"{shown}{_between_sidecars('off' if config.tls is None else config.tls.mode)}"
 
 
@@ -148,17 +150,22 @@ def _notes(config: Config) -> list[str]:
 
 def _notes_on_tls(config: Config) -> list[str]:
     notes = capture_notes(config)
-    secured = "ingress" if any(ingress.upstream_tls is not None for ingress in config.ingress) else None
-    if config.capture is not None and config.capture.upstream_tls is not None:
-        secured = "capture"
+    routes: list[Ingress | Egress] = [*config.ingress, *config.egress]
+    begins_tls = next((route for route in routes if route.upstream_tls is not None), None)
+    kind = "ingress" if isinstance(begins_tls, Ingress) else "egress"
+    secured = None if begins_tls is None else f"{kind}.upstream_tls"
+    capture = config.capture
+    if capture is not None and (capture.upstream_tls or capture.peer_upstream_tls) is not None:
+        secured = "capture.upstream_tls" if capture.upstream_tls is not None else "capture.peer_upstream_tls"
     if secured is not None and (config.cluster is None or config.cluster.properties is None):
         notes.append(
-            f"{secured}.upstream_tls is for what brokers send: the sidecar's own questions to the cluster, such as for"
+            f"{secured} is for what brokers send: the sidecar's own questions to the cluster, such as for"
             " the names of topic ids, need [cluster] with properties."
         )
-    ends_tls = any(ingress.tls is not None for ingress in config.ingress)
+    ends_tls = any(route.tls is not None for route in routes)
     opaque = [str(egress.peer) for egress in config.egress if egress.tls is None]
-    captured = config.capture is not None and config.capture.tls is not None and "follower" in config.capture.sides
+    captured = capture is not None and capture.tls is not None and "follower" in capture.sides
+    captured = captured and capture is not None and capture.peer_tls is None
     if not (ends_tls and opaque) and not captured:
         return notes
     where = f"of peer {', '.join(opaque)}" if opaque else "that are captured"

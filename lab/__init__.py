@@ -26,7 +26,8 @@
 What to know:
 - `lab.modes.MODES` names every level that the jars can run, with the Fetch version its replicas use:
   `MODES["zookeeper-2.8"].cluster(sidecars=True)` fetches with v12. CORNERS are the three modes that differ most.
-- `lab.secured.SecuredCluster` has brokers that speak TLS or SASL with each other, and an authorizer.
+- `lab.secured.SecuredCluster` has brokers that speak TLS or SASL with each other, and an authorizer; Kerberos needs
+  Debian's packages krb5-kdc and krb5-admin-server (`lab.kerberos.missing`).
 - `lab.hosted.HostedCluster` has each broker on a host of its own (a network namespace), and sidecars that capture; with
   `security` (lab.security) its brokers are secured, too.
 - A cluster starts in 2 s (ZooKeeper) or 3 s (KRaft) on two idle cores. It ends at once, on exceptions and Ctrl-C too;

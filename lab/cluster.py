@@ -382,7 +382,7 @@ class Cluster(ABC):
         properties = home / "server.properties"
         properties.write_text(properties_text({**self._properties_of(place, data), **self._properties, **own}))
         hosts = home / "hosts"
-        hosts.write_text(hosts_file(place, socket.gethostname()))
+        hosts.write_text(hosts_file(place, socket.gethostname(), self.places.values()))
         command = self._java(
             "kafka.Kafka",
             [str(properties)],

@@ -7,17 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lab.kerberos import Realm
 from lab.modes import KraftCluster
-from lab.network import LOOPBACK
-from lab.security import AUTHORIZER_LOG, BrokerKeys, Protocol, Security, denials, fetchers
+from lab.network import LOOPBACK, Ports
+from lab.sasl import SERVICE, Mechanism
+from lab.security import AUTHORIZER_LOG, BrokerKeys, Protocol, Security, denials, fetchers, principal
 from lab.settings import Place
 
 
 class SecuredCluster(KraftCluster):
-    """Brokers with StandardAuthorizer on one machine: see lab.security.Security. Brokers reach each other as localhost.
+    """Brokers with StandardAuthorizer on one machine: see lab.security.Security. They reach each other as localhost.
 
     - With SASL, the user CLIENT may read and write every topic through the brokers' own listener too.
-    - `ingress` has further keys of a sidecar's [[ingress]] by broker id.
+    - `ingress` and `egress` have further keys of sidecars' routes, as in lab.settings.SidecarOptions.
+    - `mechanisms` has those by which brokers ask others, where that is not SCRAM-SHA-512. With GSSAPI, the cluster has
+      a Kerberos realm (lab.kerberos), and needs `own_names`: they are in the brokers' principals.
+    - With `own_names`, brokers reach broker N as `broker-N`, a name that no other program here resolves.
 
     Other options: see Cluster.
     """
@@ -28,12 +33,18 @@ class SecuredCluster(KraftCluster):
         keys: Mapping[int, BrokerKeys] | None = None,
         *,
         ingress: Mapping[int, Mapping[str, Any]] | None = None,
+        egress: Mapping[int, Mapping[int, Mapping[str, Any]]] | None = None,
+        own_names: bool = False,
         session_seconds: int = 10,
+        mechanisms: Mapping[int, Mechanism] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(jvm_flags=[AUTHORIZER_LOG], **options)
-        self._security = Security(protocol, keys or {}, session_seconds, clients_host=LOOPBACK)
-        self._sidecar_options = replace(self._sidecar_options, ingress=ingress or {})
+        self._security = Security(protocol, keys or {}, session_seconds, mechanisms or {}, clients_host=LOOPBACK)
+        self._sidecar_options = replace(self._sidecar_options, ingress=ingress or {}, egress=egress or {})
+        self._own_names = own_names
+        self.realm: Realm | None = None
+        """That of Kerberos, where a broker uses it."""
 
     def fetchers(self, broker_id: int) -> set[tuple[str, str]]:
         """Return whose fetches a broker allowed as another broker's so far: (principal, host)."""
@@ -46,6 +57,19 @@ class SecuredCluster(KraftCluster):
     def _start_once(self) -> None:
         super()._start_once()
         self._security.allow_clients(self.bootstrap_servers)
+
+    def _prepare(self, ports: Ports) -> None:
+        super()._prepare(ports)
+        if "GSSAPI" not in self._security.mechanisms.values():
+            return
+        self.realm = Realm(self._lab, ports.take())
+        self.realm.start(f"{SERVICE}/{principal(broker)}" for broker in self.broker_ids)
+        self._security = replace(self._security, keytab=str(self.realm.keytab))
+        self._jvm_flags = (AUTHORIZER_LOG, f"-Djava.security.krb5.conf={self.realm.config}")
+
+    def _place(self, broker_id: int, ports: Ports) -> Place:
+        place = super()._place(broker_id, ports)
+        return replace(place, name=principal(broker_id)) if self._own_names else place
 
     def _format_options(self) -> list[str]:
         return self._security.format_options(self.broker_ids)

@@ -8,18 +8,16 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from lab.broker import Broker
+from lab.sasl import PASSWORD, SCRAM, Mechanism, plain_login, sasl_properties, scram_login
 
 Protocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
 
-SCRAM: Final = "SCRAM-SHA-512"
-PASSWORD: Final = "of-these-brokers-alone"  # noqa: S105
 CLIENT: Final = "a-client"
 """A SASL user that is no broker."""
 
 AUTHORIZER_LOG: Final = "-Dorg.slf4j.simpleLogger.log.kafka.authorizer.logger=debug"
 """A flag of a broker's JVM: it logs what it allows, too. `fetchers` needs it."""
 
-_LOGINS: Final = "org.apache.kafka.common.security"
 _ALLOWED: Final = re.compile(
     r"Principal = User:(\S+) is Allowed operation = CLUSTER_ACTION from host = (\S+) .* for request = Fetch\b"
 )
@@ -58,7 +56,8 @@ def denials(brokers: Collection[Broker]) -> list[str]:
 class Security:
     """How brokers speak with each other, on a listener named REPL. Their own principals are the only super users.
 
-    - SASL is SCRAM-SHA-512, with a session of `session_seconds`.
+    - SASL is SCRAM-SHA-512 with a session of `session_seconds`, or what `mechanisms` has for a broker that asks others.
+      A broker's password is only known to its own mechanism. GSSAPI is Kerberos, with keys in the file `keytab`.
     - TLS is with the certificate of each in `keys`; with SSL brokers ask each other for it.
     - Clients have a plaintext listener of their own, named CLIENT. They may all but ClusterAction there, from
       `clients_host`. With PLAINTEXT brokers have no principal: an ACL allows ClusterAction to User:ANONYMOUS, too.
@@ -67,6 +66,8 @@ class Security:
     protocol: Protocol
     keys: Mapping[int, BrokerKeys] = field(default_factory=dict)
     session_seconds: int = 10
+    mechanisms: Mapping[int, Mechanism] = field(default_factory=dict)
+    keytab: str | None = None
     clients_host: str = "*"
 
     @property
@@ -76,9 +77,7 @@ class Security:
 
     def properties(self, broker_id: int, broker_ids: Sequence[int]) -> dict[str, object]:
         """Return the properties of a broker, but for its listeners."""
-        own = principal(broker_id)
-        login = f'required username="{own}" password="{PASSWORD}"'
-        users = " ".join(f'user_{principal(one)}="{PASSWORD}"' for one in broker_ids)
+        own, users = principal(broker_id), [principal(one) for one in broker_ids]
         return {
             "listener.security.protocol.map": f"CLIENT:PLAINTEXT,REPL:{self.protocol},CONTROLLER:SASL_PLAINTEXT",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -86,8 +85,8 @@ class Security:
             "allow.everyone.if.no.acl.found": True,  # of topics and groups, and of the cluster before `allow_clients`
             "sasl.mechanism.controller.protocol": "PLAIN",
             "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.controller.plain.sasl.jaas.config": f"{_LOGINS}.plain.PlainLoginModule {login} {users};",
-            **(self._sasl(login) if self.has_sasl else {}),
+            "listener.name.controller.plain.sasl.jaas.config": plain_login(own, users),
+            **(self._sasl(broker_id, broker_ids) if self.has_sasl else {}),
             **(self._tls(self.keys[broker_id]) if self.protocol.endswith("SSL") else {}),
         }
 
@@ -100,15 +99,14 @@ class Security:
         if self.protocol == "SSL":
             found |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": self.keys[broker_id].keystore}
         if self.has_sasl:
-            login = f'required username="{principal(broker_id)}" password="{PASSWORD}"'
-            found |= {"sasl.mechanism": SCRAM, "sasl.jaas.config": f"{_LOGINS}.scram.ScramLoginModule {login};"}
+            found |= {"sasl.mechanism": SCRAM, "sasl.jaas.config": scram_login(principal(broker_id))}
         return found
 
     def format_options(self, broker_ids: Sequence[int]) -> list[str]:
         """Return options of the tool that formats the controller's folder: the SASL users."""
         if not self.has_sasl:
             return []
-        names = [*map(principal, broker_ids), CLIENT]
+        names = [*self._users_of(SCRAM, broker_ids), CLIENT]
         users = (f"{SCRAM}=[name={name},password={PASSWORD}]" for name in names)
         return [word for user in users for word in ("--add-scram", user)]
 
@@ -138,13 +136,15 @@ class Security:
         finally:
             admin.close()
 
-    def _sasl(self, login: str) -> dict[str, object]:
-        return {
-            "sasl.mechanism.inter.broker.protocol": SCRAM,
-            "listener.name.repl.sasl.enabled.mechanisms": SCRAM,
-            "listener.name.repl.scram-sha-512.sasl.jaas.config": f"{_LOGINS}.scram.ScramLoginModule {login};",
-            "connections.max.reauth.ms": self.session_seconds * 1000,
-        }
+    def _sasl(self, broker_id: int, broker_ids: Sequence[int]) -> dict[str, object]:
+        own = self.mechanisms.get(broker_id, SCRAM)
+        enabled = sorted({SCRAM, *self.mechanisms.values()})
+        users = self._users_of("PLAIN", broker_ids)
+        mechanisms = sasl_properties(own, enabled, principal(broker_id), users, self.keytab)
+        return {**mechanisms, "connections.max.reauth.ms": self.session_seconds * 1000}
+
+    def _users_of(self, mechanism: Mechanism, broker_ids: Sequence[int]) -> list[str]:
+        return [principal(one) for one in broker_ids if self.mechanisms.get(one, SCRAM) == mechanism]
 
     def _tls(self, keys: BrokerKeys) -> dict[str, object]:
         tls = {

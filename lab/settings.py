@@ -6,7 +6,7 @@ Only text is made here; nothing is written.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Flag
 from typing import Any
@@ -36,11 +36,12 @@ class Place:
 
     broker_id: int
     route: Route
-    advertised: int  # what the inter-broker listener advertises, as localhost:<port>
+    advertised: int  # the port that the inter-broker listener advertises
     listener: int  # where that listener really is: `advertised`, unless an ingress stands in front
     client: int  # KRaft's listener for clients; in ZooKeeper mode `advertised`
     admin: int  # the sidecar's HTTP
     controller: int = 0  # KRaft's controller; 0 in ZooKeeper mode
+    name: str = "localhost"  # the host that KRaft's inter-broker listener advertises
 
     @property
     def resolves_localhost_to(self) -> str:
@@ -80,6 +81,7 @@ class SidecarOptions:
     - `throttle`: one table for all, or one for each broker id; None is no throttle.
     - `tables`: further tables of the configuration, such as {"fetch": {"response_max_bytes": 1_000_000}}.
     - `ingress`: further keys of each [[ingress]] by broker id, such as {1: {"tls": {...}}}.
+    - `egress`: further keys of each [[egress]] by broker id and peer.
     - `poll_isr`: adds [cluster], with the sidecar's own broker.
     """
 
@@ -88,6 +90,7 @@ class SidecarOptions:
     poll_isr: bool = False
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     ingress: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    egress: Mapping[int, Mapping[int, Mapping[str, Any]]] = field(default_factory=dict)
 
     def throttle_of(self, broker_id: int) -> Throttle | None:
         """Return the table for one broker."""
@@ -96,10 +99,12 @@ class SidecarOptions:
         return self.throttle.get(broker_id)  # type: ignore[call-overload] # int keys: one a broker
 
 
-def hosts_file(place: Place, machine: str) -> str:
+def hosts_file(place: Place, machine: str, places: Iterable[Place] = ()) -> str:
     """Return the hosts file of a broker: with `-Djdk.net.hosts.file` it resolves names from this file alone."""
     controller = egress_address(place.broker_id) if Route.CONTROLLER in place.route else LOOPBACK
-    return f"{place.resolves_localhost_to} localhost\n{LOOPBACK} {machine}\n{controller} {_CONTROLLER}\n"
+    names = sorted({"localhost", *(peer.name for peer in places)})
+    brokers = "".join(f"{place.resolves_localhost_to} {name}\n" for name in names)
+    return f"{brokers}{LOOPBACK} {machine}\n{controller} {_CONTROLLER}\n"
 
 
 def sidecar_toml(place: Place, places: list[Place], options: SidecarOptions) -> str:
@@ -116,7 +121,8 @@ def sidecar_toml(place: Place, places: list[Place], options: SidecarOptions) -> 
         for peer in places:
             if peer.broker_id != place.broker_id:
                 route = {"listen": f"{here}:{peer.advertised}", "upstream": peer.advertised_address}
-                entries.append(("[egress]", {"peer": peer.broker_id, **route}))
+                more = options.egress.get(place.broker_id, {}).get(peer.broker_id, {})
+                entries.append(("[egress]", {"peer": peer.broker_id, **route, **more}))
     if Route.CONTROLLER in place.route and place.controller:
         route = {"listen": f"{egress_address(place.broker_id)}:{place.controller}"}
         entries.append(("[ingress]", {**route, "upstream": f"{LOOPBACK}:{place.controller}"}))
@@ -193,7 +199,7 @@ def kraft_properties(place: Place, controller: int, data: str) -> dict[str, obje
     """Return the properties of a KRaft broker; `controller` is the id of the one that is the only controller too."""
     is_controller = place.broker_id == controller
     listeners = [f"CLIENT://{LOOPBACK}:{place.client}", f"REPL://{LOOPBACK}:{place.listener}"]
-    advertised = [f"CLIENT://localhost:{place.client}", f"REPL://localhost:{place.advertised}"]
+    advertised = [f"CLIENT://localhost:{place.client}", f"REPL://{place.name}:{place.advertised}"]
     if is_controller:
         listeners.append(f"CONTROLLER://{LOOPBACK}:{place.controller}")
         # By a name, as brokers take over what the controller says of itself (KIP-853): it may lead through a sidecar.

@@ -13,6 +13,7 @@ from proxy.log import os_error_reason
 from proxy.relay.listener import Listener, Upstream
 from proxy.relay.replica_sources import ReplicaSources
 from proxy.relay.side import Side
+from proxy.relay.stand_in import stand_ins
 from quota.settings import SideName
 
 
@@ -39,7 +40,9 @@ def new_listeners(
         yield f"ingress[{index}]", Listener(relays["leader"], ingress.listen, upstream, sources, server)
     for index, (egress, (server, client)) in enumerate(zip(config.egress, keys.egress, strict=True)):
         upstream = Upstream(egress.upstream, egress.peer, tls=client)
-        yield f"egress[{index}]", Listener(relays["follower"], egress.listen, upstream, None, server)
+        relay = relays["follower"]
+        trials = stand_ins(server, client, relay)
+        yield f"egress[{index}]", Listener(relay, egress.listen, upstream, None, server, stand_ins=trials)
 
 
 def fixed_upstream(listener: Listener) -> Upstream | None:

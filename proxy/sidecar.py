@@ -92,7 +92,7 @@ class Sidecar:
         self._route_keys, self._tls = RouteKeys(config), TlsStats()
         self._admin_keys = None if config.admin.tls is None else AdminKeys(config.admin.tls)
         admin_keys = () if self._admin_keys is None else self._admin_keys.all_keys
-        self._key_watch = KeyWatch([*self._route_keys.all_keys, *admin_keys], self._tls, self.log)
+        self._key_watch = KeyWatch([*self._route_keys.all_keys, *admin_keys], self._tls, self.log, self._keys_changed)
         for side in SIDES:
             settings = throttle_settings(config, config.throttle, side)
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
@@ -248,6 +248,11 @@ class Sidecar:
     async def look_at_keys(self) -> None:
         """Load keys whose files have changed, without waiting for the next look."""
         await self._key_watch.look()
+
+    def _keys_changed(self) -> None:
+        for listener in self.listeners:
+            if listener.stand_ins is not None:
+                listener.stand_ins.try_again()
 
     async def look_at_upstreams(self) -> None:
         """Look whether the upstreams are there, without waiting for the next look."""

@@ -20,6 +20,7 @@ from proxy.log import EventLog
 from proxy.relay.listener import Listener, Upstream
 from proxy.relay.replica_sources import Addresses, ReplicaSources
 from proxy.relay.side import Side
+from proxy.relay.stand_in import stand_ins
 from quota.broker_ids import NO_BROKER
 from quota.settings import SideName
 
@@ -97,6 +98,7 @@ class Capture:
                     self._ingress_upstream if is_ingress else self._egress_upstream,
                     sources=self._sources if is_ingress else None,
                     tls=(self._ingress_tls if is_ingress else self._egress_tls)[0],
+                    stand_ins=None if is_ingress else stand_ins(*self._egress_tls, self._relays[side]),
                 )
                 await listener.start()
                 self.listeners.append(listener)

@@ -18,7 +18,7 @@ _SOON_DAYS: Final = 30
 
 def certificate_findings(config: Config, all_keys: list[LiveKeys], world: World, now: float) -> Iterator[Finding]:
     """Yield what is found of each certificate; `now` is in seconds since 1970."""
-    names = dict(_names_wanted(config, world))
+    names = list(_names_wanted(config, world))
     for keys in all_keys:
         if keys.keys.expires_at is None:
             continue
@@ -31,11 +31,12 @@ def certificate_findings(config: Config, all_keys: list[LiveKeys], world: World,
             yield Finding.warn(keys.name, sentence)
         else:
             yield Finding.ok(keys.name, f"the certificate (for {own}) is valid for {days:.0f} days")
-        host = names.get(keys.name)
-        if host is not None and not any(fnmatchcase(host, name.casefold()) for name in keys.keys.names):
+        hosts = [host for field, host in names if field == keys.name]
+        missing = [host for host in hosts if not any(fnmatchcase(host, one.casefold()) for one in keys.keys.names)]
+        if missing:
             sentence = (
-                f"the certificate is for {own}, and who connects here looks for {host}: with host names checked"
-                " (ssl.endpoint.identification.algorithm) it is refused; issue one with that name"
+                f"the certificate is for {own}, and who connects here looks for {listed(missing)}: with host names"
+                " checked (ssl.endpoint.identification.algorithm) it is refused; issue one with that name"
             )
             yield Finding.warn(keys.name, sentence)
 
@@ -49,3 +50,8 @@ def _names_wanted(config: Config, world: World) -> Iterator[tuple[str, str]]:
         told = world.seen[upstream].brokers.get(broker_id)
         if told is not None and numeric_address(told.host) is None:
             yield field, told.host.casefold()
+    if config.capture is None or config.capture.peer_tls is None or world.teller is None:
+        return
+    for broker_id, broker in sorted(world.teller.brokers.items()):
+        if broker_id != config.broker_id and numeric_address(broker.host) is None:
+            yield "capture.peer_tls", broker.host.casefold()

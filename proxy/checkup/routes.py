@@ -98,11 +98,7 @@ def _upstream(
         sentence = f"{upstream} is a controller's listener: give the port of the listener between brokers"
         yield Finding.fail(about, sentence)
     elif seen.speaks_tls and route.tls is None and route.upstream_tls is None and not seen.apis:
-        sentence = (
-            f"{upstream} speaks TLS, which passes as it is: no quota counts what it carries; set {path}.tls and"
-            f" {path}.upstream_tls, or give a listener without TLS"
-        )
-        yield Finding.warn(about, sentence)
+        yield Finding.warn(about, f"{upstream} speaks TLS, which passes as it is: {_opaque(path, route)}")
     elif seen.broker_id is None:
         sentence = (
             f"{upstream} answers, but whether it is broker {expected} is not known: {seen.not_told}; [cluster]"
@@ -113,6 +109,18 @@ def _upstream(
         yield Finding.ok(about, f"{upstream} is broker {expected}")
     else:
         yield Finding.fail(about, _wrong_broker(config, world, route, seen.broker_id, expected))
+
+
+def _opaque(path: str, route: Ingress | Egress) -> str:
+    """Say what TLS that passes as it is means for a route, and what to do about it."""
+    if isinstance(route, Ingress):
+        return (
+            f"no quota counts what it carries; set {path}.tls and {path}.upstream_tls, or give a listener without TLS"
+        )
+    return (
+        f"no quota of this side counts what it carries; give {path}.tls a certificate with the name of broker"
+        f' {route.peer}, and set {path}.upstream_tls, or let the leaders keep the quota (kept_at = "leaders")'
+    )
 
 
 def _trouble(path: str, route: Ingress | Egress, seen: Seen) -> str | None:

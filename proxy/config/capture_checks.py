@@ -32,6 +32,11 @@ def _check_tls(config: Config, capture: CaptureTable) -> None:
         # Whoever is not captured, and everybody when the sidecar ends, has TLS with the broker itself on that port.
         reason = "is missing: behind the captured port is the broker's own TLS; it may be an empty table"
         raise ConfigError("capture.upstream_tls", reason)
+    if capture.peer_tls is not None and "follower" not in capture.sides:
+        raise ConfigError("capture.peer_tls", 'is for the follower\'s side, and capture.sides has no "follower"')
+    if (capture.peer_tls is None) != (capture.peer_upstream_tls is None):
+        here, other = ("peer_upstream_tls", "peer_tls") if capture.peer_tls else ("peer_tls", "peer_upstream_tls")
+        raise ConfigError(f"capture.{here}", f"is missing: capture.{other} is set, and peers' own TLS is on both ends")
     if config.tls is not None and config.tls.mode == "require" and capture.when == "throttled":
         reason = (
             'is "require", and sidecars that capture when = "throttled" come and go one by one: brokers without one'

@@ -10,6 +10,7 @@ from proxy.config.reader import ConfigError, join
 from proxy.config.tables import CaptureTable, Config, Egress, Ingress
 from proxy.config.tls import (
     ClientTlsTable,
+    PeersTlsTable,
     ServerTlsTable,
     SidecarTlsTable,
     check_server_tls,
@@ -42,7 +43,10 @@ class RouteKeys:
         self.captured_ingress, self.captured_egress = _NO_TLS, _NO_TLS
         if config.capture is not None:
             self.captured_ingress = self._route(config.capture, "capture")
-            if self._sidecar is not None:
+            if config.capture.peer_tls is not None:
+                tables = config.capture.peer_tls, config.capture.peer_upstream_tls
+                self.captured_egress = self._ended(*tables, "capture.peer_tls", is_ingress=False)
+            elif self._sidecar is not None:
                 self.captured_egress = (None, self._sidecar[1])
 
     def with_brokers(self, upstreams: Sequence[Address]) -> dict[Address, TlsClient]:
@@ -55,7 +59,8 @@ class RouteKeys:
         if mode is not None and self._sidecar is None:
             raise ConfigError(join(path, "sidecar_tls"), "needs [tls]: the keys between sidecars")
         if route.tls is not None:
-            return self._ended(route.tls, route.upstream_tls, path, is_ingress=not isinstance(route, Egress))
+            is_ingress = not isinstance(route, Egress)
+            return self._ended(route.tls, route.upstream_tls, join(path, "tls"), is_ingress=is_ingress)
         if route.upstream_tls is not None:
             reason = f"needs {path}.tls: else whoever connects without TLS would be a broker for the upstream"
             raise ConfigError(join(path, "upstream_tls"), reason)
@@ -68,23 +73,24 @@ class RouteKeys:
         return TlsServer(server.keys, server.allowed_names, takes_plaintext=not requires), None
 
     def _ended(
-        self, table: ServerTlsTable, upstream: ClientTlsTable | None, path: str, *, is_ingress: bool
+        self, table: ServerTlsTable, upstream: ClientTlsTable | None, field: str, *, is_ingress: bool
     ) -> RouteTls:
         """Return what a route uses that ends TLS itself: with the broker's own key, or with one of its peer's name."""
-        field = join(path, "tls")
         check_server_tls(table, upstream, field)
         keys = self._load(field, table.files, partial(load_server_keys, table.files, table.client_auth))
         server = TlsServer(keys, table.allowed_names)
         if upstream is None:
             return server, None
-        field = join(path, "upstream_tls")
+        field = field.removesuffix("tls") + "upstream_tls"
         files = upstream_files(table, upstream)
         name = upstream.server_name
-        client_keys = self._load(field, files, partial(load_client_keys, files, checks_name=name != ""))
+        names = upstream.allowed_names if isinstance(upstream, PeersTlsTable) else None
+        checks_name = name != "" and names is None
+        client_keys = self._load(field, files, partial(load_client_keys, files, checks_name=checks_name))
         if name is None and is_ingress:
             # the listener has the broker's own certificate, with the name that the broker has
             name = next((own for own in keys.keys.names if "*" not in own), None)
-        return server, TlsClient(client_keys, name or None)
+        return server, TlsClient(client_keys, name or None, names)
 
     def _between_sidecars(self, table: SidecarTlsTable) -> tuple[TlsServer, TlsClient]:
         files, names = table.files, table.allowed_names

@@ -11,7 +11,14 @@ from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
 from proxy.config.address import Address, Network
 from proxy.config.client_limits import ClientLimitTable
 from proxy.config.reader import ConfigError
-from proxy.config.tls import AdminTlsTable, ClientTlsTable, ServerTlsTable, SidecarTlsMode, SidecarTlsTable
+from proxy.config.tls import (
+    AdminTlsTable,
+    ClientTlsTable,
+    PeersTlsTable,
+    ServerTlsTable,
+    SidecarTlsMode,
+    SidecarTlsTable,
+)
 from quota.setting_names import (
     FOLLOWER_RATE,
     FOLLOWER_REASSIGNMENT_RATE,
@@ -172,7 +179,9 @@ class CaptureTable(msgspec.Struct, frozen=True, kw_only=True):
     - `from_`: whose connections to this broker pass: those of the cluster's brokers, or all.
     - `when`: always, or only while a throttle is in force.
     - `user`: whose connections to other brokers pass; None: everybody's on this machine.
-    - `tls`, `upstream_tls`: as an ingress has them, for the leader's side. The follower's side passes TLS as it is.
+    - `tls`, `upstream_tls`: as an ingress has them, for the leader's side.
+    - `peer_tls`, `peer_upstream_tls`: as an egress has them, for the follower's side. The certificate has the names of
+      all peers. Without them TLS passes as it is.
     """
 
     port: Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
@@ -184,6 +193,8 @@ class CaptureTable(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
     tls: ServerTlsTable | None = None
     upstream_tls: ClientTlsTable | None = None
+    peer_tls: ServerTlsTable | None = None
+    peer_upstream_tls: PeersTlsTable | None = None
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,6 +66,12 @@ class ClientTlsTable(KeyTable, frozen=True, kw_only=True):
     server_name: str | None = None
 
 
+class PeersTlsTable(ClientTlsTable, frozen=True, kw_only=True):
+    """TLS with several upstreams. With `allowed_names`, one of these counts instead of the address connected to."""
+
+    allowed_names: tuple[NamePattern, ...] | None = None
+
+
 class SidecarTlsTable(KeyTable, frozen=True, kw_only=True):
     """TLS between sidecars, around what their brokers speak. `allowed_names` are those in sidecars' certificates."""
 

@@ -179,6 +179,11 @@ class Link:
         return self._reports.opaque_reason
 
     @property
+    def tls_broken(self) -> bool:
+        """Whether it ended as TLS failed on one of its ends."""
+        return self._reports.tls_broken
+
+    @property
     def relayed(self) -> Relayed:
         """The bytes that both peers have sent so far."""
         return Relayed(self._to_upstream.moved, self._to_client.moved)

@@ -14,7 +14,7 @@ from proxy.relay.stats import RelayStats
 class LinkReports:
     """Reports about one link; `client` and `upstream` are the names of its ends in the log."""
 
-    __slots__ = ("_client", "_log", "_stats", "_upstream", "opaque_reason")
+    __slots__ = ("_client", "_log", "_stats", "_upstream", "opaque_reason", "tls_broken")
 
     def __init__(self, stats: RelayStats, log: EventLog, client: str, upstream: str) -> None:
         self._stats = stats
@@ -23,6 +23,8 @@ class LinkReports:
         self._upstream = upstream
         self.opaque_reason: str | None = None
         """Why the connection's bytes are not understood any more; None while they are."""
+        self.tls_broken = False
+        """Whether TLS failed on one of its ends, after the handshake."""
 
     def evicted(self, why: Why, kept_bytes: int) -> None:
         """Report that the link is closed because of what it keeps."""
@@ -46,6 +48,7 @@ class LinkReports:
             stats.protocol_errors[error.kind] += 1
             log.fault("protocol_error", name, side=stats.side, kind=error.kind, sent_by=sent_by, reason=str(error))
         elif isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+            self.tls_broken = True
             stats.protocol_errors["tls"] += 1
             ends = f"{self._client} and {self._upstream}"
             log.fault("tls_broken", ends, side=stats.side, reason=os_error_reason(error))

@@ -17,6 +17,7 @@ from proxy.relay.connect import connect, set_options
 from proxy.relay.link import Link
 from proxy.relay.replica_sources import ReplicaSources
 from proxy.relay.side import Side
+from proxy.relay.stand_in import StandIn, StandIns
 from proxy.relay.tls_transport import TlsTransport
 from proxy.relay.transport import TcpTransport, Transport
 from proxy.tls.ends import TlsClient, TlsServer
@@ -55,6 +56,7 @@ class Listener:
     - `upstream` is the same for all, or is asked for each connection; where it has none, the connection is closed.
     - `sources` judges whether a client is a replica. None: every client that claims to be one is believed.
     - `tls` is used with clients; None: none. TLS that is not ended here passes as it is.
+    - With `stand_ins`, so does TLS that is ended here, while clients or the upstream do not take it.
     - With port 0 a free one is chosen; `address` then has it.
     """
 
@@ -65,12 +67,15 @@ class Listener:
         upstream: Upstream | Callable[[socket.socket], Upstream | None],
         sources: ReplicaSources | None = None,
         tls: TlsServer | None = None,
+        *,
+        stand_ins: StandIns | None = None,
     ) -> None:
         self.relay = relay
         self.address = listen
         self.upstream = upstream
         self.sources = sources
         self.tls = tls
+        self.stand_ins = stand_ins
         self.links: set[Link] = set()
         """The links that move bytes now."""
         self._socket: socket.socket | None = None
@@ -210,6 +215,10 @@ class Listener:
     async def _meet(self, client: socket.socket, host: str, upstream: Upstream) -> tuple[Transport, TlsClient | None]:
         """Return a client's connection, and how TLS is used with the upstream."""
         tls, handshakes = self.tls, self.relay.handshakes
+        stand_in = self._stand_in(upstream)
+        if stand_in is not None and stand_in.is_out and await handshakes.speaks_tls(client):
+            set_options(client)
+            return TcpTransport(client), None
         if tls is not None and not tls.takes_plaintext:
             return await handshakes.accept(client, tls, host), upstream.tls
         speaks_tls = (tls is not None or upstream.tls is not None) and await handshakes.speaks_tls(client)
@@ -233,8 +242,10 @@ class Listener:
         if error is not None:
             if _left_silently(client):
                 self.relay.stats.connections_silent += 1
-            elif not isinstance(error, HandshakeFailed):  # which is reported
+            elif not isinstance(error, HandshakeFailed):
                 self._report_failure(error, client_host, upstream)
+            elif (stand_in := self._stand_in(upstream)) is not None:  # the failure itself is reported
+                stand_in.handshake_failed(error.result)
             client.close()
             self._count_closed(client_host)
             return
@@ -247,9 +258,11 @@ class Listener:
             sources=self.sources,
             client_host=client_host,
             upstream_name=str(upstream),
-            on_close=self._closed,
+            on_close=partial(self._closed, upstream),
         )
         self.links.add(link)
+        if (stand_in := self._stand_in(upstream)) is not None:
+            stand_in.opened(link)
         self.relay.stats.links.add(link)
         self.relay.first_requests.expect(link)
         link.start()
@@ -268,8 +281,13 @@ class Listener:
             "upstream_failed", str(upstream), side=stats.side, kind=kind, reason=reason, client=client_host
         )
 
-    def _closed(self, link: Link) -> None:
+    def _stand_in(self, upstream: Upstream) -> StandIn | None:
+        return None if self.stand_ins is None else self.stand_ins.of(upstream.address)
+
+    def _closed(self, upstream: Upstream, link: Link) -> None:
         self.links.discard(link)
+        if (stand_in := self._stand_in(upstream)) is not None:
+            stand_in.closed(link)
         self.relay.stats.closed(link)
         self.relay.stats.connections_silent += not link.relayed.requests
         self.relay.first_requests.drop(link)

@@ -48,14 +48,23 @@ class LiveKeys:
 
 
 class KeyWatch:
-    """Looks at the files of all keys, in a thread, from `start` to `close`. `now` gives seconds since 1970."""
+    """Looks at the files of all keys, in a thread, from `start` to `close`.
+
+    `changed` is called when there are new ones. `now` gives seconds since 1970.
+    """
 
     def __init__(
-        self, all_keys: Sequence[LiveKeys], stats: TlsStats, log: EventLog, now: Callable[[], float] = time.time
+        self,
+        all_keys: Sequence[LiveKeys],
+        stats: TlsStats,
+        log: EventLog,
+        changed: Callable[[], None] = lambda: None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.all_keys = tuple(all_keys)
         self._stats = stats
         self._log = log
+        self._changed = changed
         self._now = now
         self._running: asyncio.Task[None] | None = None
 
@@ -77,14 +86,18 @@ class KeyWatch:
 
     async def look(self) -> None:
         """Load again what has changed."""
+        has_changed = False
         for keys in self.all_keys:
             try:
                 if await asyncio.to_thread(keys.reload):
+                    has_changed = True
                     self._stats.reloads["ok"] += 1
                     self._log.info("tls_keys_reloaded", keys=keys.name, effect="new connections use them")
             except KeysError as error:
                 self._stats.reloads["refused"] += 1
                 self._log.fault("tls_keys_refused", keys.name, reason=str(error), effect="the old keys stay in use")
+        if has_changed:
+            self._changed()
 
     async def _run(self) -> None:
         while True:

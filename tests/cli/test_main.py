@@ -212,6 +212,19 @@ def test_check_tls_that_hides_the_followers_side_is_noted(capsys: pytest.Capture
     assert "need [cluster] with properties" in capsys.readouterr().err
 
 
+def test_check_peer_without_a_certificate_beside_one_that_has_it_is_noted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    issued = Authority(tmp_path / "keys").issue("broker-2.test")
+    other = '\n[[egress]]\npeer = 3\nlisten = "127.0.1.3:9092"\nupstream = "127.0.0.1:9503"\n'
+    tls = f'[egress.tls]\ncertificate = "{issued.together}"\n[egress.upstream_tls]\nca = "{tmp_path}/keys/ca.pem"\n'
+    whole = GOOD.replace('upstream = "127.0.0.1:9502"\n', f'upstream = "127.0.0.1:9502"\n{tls}{other}')
+    assert main(["check", "--config", config(tmp_path, whole)]) == 0
+    shown = capsys.readouterr().err
+    assert "the follower's side has no certificate for connections of peer 3: they pass as they are" in shown
+    assert "egress.upstream_tls is for what brokers send" in shown
+
+
 def test_check_capture_with_tls_is_shown_and_what_may_not_be_meant_is_noted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -227,6 +240,11 @@ def test_check_capture_with_tls_is_shown_and_what_may_not_be_meant_is_noted(
     assert "capture.upstream_tls is for what brokers send" in shown.err
     assert 'kept_at = "leaders"' in shown.err
     assert "all others on port 9091 are refused" in shown.err
+    peers = f"[capture.peer_tls]\n{pem}[capture.peer_upstream_tls]\n"
+    assert main(["check", "--config", config(tmp_path, text + peers)]) == 0
+    shown = capsys.readouterr()
+    assert "TLS on both ends of the leader's and the follower's side\n" in shown.out
+    assert 'kept_at = "leaders"' not in shown.err
     text = f'{head}[capture]\nport = 9091\n[tls]\n{pem}allowed_names = ["broker-*"]\nmode = "require"\n'
     assert main(["check", "--config", config(tmp_path, text)]) == 0
     shown = capsys.readouterr()

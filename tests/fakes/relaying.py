@@ -23,6 +23,7 @@ from proxy.log import EventLog
 from proxy.relay.buffers import BufferPool
 from proxy.relay.listener import Listener, Upstream
 from proxy.relay.side import Side
+from proxy.relay.stand_in import stand_ins
 from proxy.relay.stats import RelayStats
 from proxy.tls.ends import TlsClient, TlsServer
 from quota.fetch.decisions import Decision, Forward, Hold
@@ -341,6 +342,7 @@ async def relaying(
     connect_seconds: float = 5.0,
     tls: TlsServer | None = None,
     upstream_tls: TlsClient | None = None,
+    stands_in: bool = False,
 ) -> AsyncIterator[Relaying]:
     """Run a relay; at the end all it borrowed is back, all it counted is closed, and the relay itself had no bug."""
     broker = socket.create_server(("127.0.0.1", 0))
@@ -358,7 +360,8 @@ async def relaying(
         )
         running = Relaying(relay, pool, throttle, broker, lines)
         upstream = Upstream(running.upstream, peer, tls=upstream_tls)
-        running.listener = Listener(relay, Address("127.0.0.1", 0), upstream, tls=tls)
+        trials = stand_ins(tls, upstream_tls, relay) if stands_in else None
+        running.listener = Listener(relay, Address("127.0.0.1", 0), upstream, tls=tls, stand_ins=trials)
         await running.listener.start()
         try:
             yield running

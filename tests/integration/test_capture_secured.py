@@ -11,7 +11,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -90,6 +90,15 @@ class Secured:
         if self.protocol == "SSL":
             tls |= {"ca": self._authority.ca, "client_auth": "required", "allowed_names": ["broker-*"]}
         return {"tls": tls, "upstream_tls": {"ca": self._authority.ca}}
+
+    def as_peers(self, broker: int) -> dict[str, Any]:
+        """Return how a broker's sidecar ends TLS in the names of all its peers, and begins it again in its own."""
+        addresses = [self.cluster.hosts.address(peer) for peer in BROKERS if peer != broker]
+        both = {"ca": self._authority.ca}
+        peers = {"certificate": self._authority.issue("peers", names=addresses).together, **both}
+        upstream = {"certificate": self.issued[broker].together, "allowed_names": ["broker-*"], **both}
+        mutual = {"client_auth": "required", "allowed_names": [principal(broker)]}
+        return {"peer_tls": {**peers, **mutual}, "peer_upstream_tls": upstream}
 
     def who_fetches(self, whom: int) -> set[tuple[str, str]]:
         """Return whose fetches the leader has allowed when brokers are captured: (principal, host)."""
@@ -181,6 +190,33 @@ def test_followers_quota_is_kept_at_captured_leaders_while_their_keys_are_replac
     assert all(passes_directly(cluster, broker) for broker in BROKERS)
 
 
+@pytest.mark.parametrize("secured", ["SSL"], indirect=True)
+def test_followers_quota_is_kept_at_its_own_side_with_a_certificate_of_its_peers(
+    secured: Secured, topics: tuple[list[str], str]
+) -> None:
+    """No leader has a sidecar: each sees the follower's own certificate, from the follower's address."""
+    moved, live = topics
+    cluster, follower = secured.cluster, secured.cluster.hosts.address(FOLLOWER)
+    before = {leader: fetchers(cluster.brokers[leader]) for leader in LEADERS}
+    with unharmed(cluster, live):
+        sidecar = cluster.put_in(FOLLOWER, {"sides": ["follower"], **secured.as_peers(FOLLOWER)})
+        sidecar.wait_until("/readyz", 20)
+        sidecar.put_throttle(throttle(*moved, follower=RATE))
+        with moving_in(cluster, moved) as received:
+            wait_for_bytes(cluster, received, MB)
+            begun = now(received)
+            wait_for_bytes(cluster, received, 12 * MB)
+            assert_rate(received.series(), begun, now(received), RATE)
+            metrics = sidecar.metrics()
+            assert metrics.value("weir_tls_handshakes_total", side="follower", end="client", result="ok") >= len(
+                LEADERS
+            )
+            assert passed_as_it_is(sidecar, "follower") == 0
+            taken_out(cluster, [FOLLOWER])
+    for leader in LEADERS:
+        assert fetchers(cluster.brokers[leader]) - before[leader] <= {(principal(FOLLOWER), follower)}
+
+
 def checked(cluster: HostedCluster, broker: int) -> dict[str, str]:
     """Return what `weir check --live` says of a sidecar's file, by what it is about; the worst of each."""
     command = [sys.executable, "-m", "cli.main", "check", "--live", "--json", str(cluster.sidecars[broker].config)]
@@ -198,10 +234,11 @@ def has_reloaded(sidecar: Sidecar) -> bool:
     return sidecar.metrics().value("weir_tls_reloads_total", result="ok") > 0
 
 
-def taken_out(cluster: HostedCluster) -> None:
-    for sidecar in cluster.sidecars.values():
+def taken_out(cluster: HostedCluster, brokers: Sequence[int] = BROKERS) -> None:
+    sidecars = [cluster.sidecars[broker] for broker in brokers]
+    for sidecar in sidecars:
         sidecar.send(signal.SIGTERM)
-    for sidecar in cluster.sidecars.values():
+    for sidecar in sidecars:
         assert sidecar.wait(20) == 0
 
 

@@ -2,135 +2,52 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from lab.network import LOOPBACK
 from lab.produce import LiveProducer
-from lab.received import ReceivedBytes
+from lab.sasl import PASSWORD, SCRAM
 from lab.secured import SecuredCluster
-from lab.security import CLIENT, PASSWORD, SCRAM, BrokerKeys, Protocol, principal
+from lab.security import CLIENT, principal
 from lab.settings import toml_text
 from lab.sidecar import Sidecar
 from tests.fakes.pki import Authority, Issued
 from tests.integration.moves import (
     MB,
     assert_identical,
-    assert_rate,
     assert_read_once,
     clear,
     filled,
     moving,
-    now,
     throttle,
     wait_for_bytes,
+)
+from tests.integration.secured import (
+    BROKERS,
+    FOLLOWER,
+    LEADER,
+    RATE,
+    Pki,
+    accepted,
+    assert_keeps_rate,
+    restart,
+    secured,
 )
 
 pytestmark = pytest.mark.integration
 
-FOLLOWER, LEADER = 1, 2  # broker 1 is the controller, from which the other one fetches too
-BROKERS = (FOLLOWER, LEADER)
-RATE = MB
 LIMIT = 100  # records/s
 RECORDS = 1300  # 13 s at that, which is longer than a SASL session
 AT_THE_LEADERS = {
     "quotas": [{"name": "in", "side": "follower", "rate": RATE, "peers": [FOLLOWER], "kept_at": "leaders"}]
 }
-
-
-class Pki:
-    """An authority, and the certificate of each broker. Brokers are reached as `localhost`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.authority = Authority(folder)
-        self.brokers = {one: self.issue(one) for one in BROKERS}
-
-    def issue(self, broker: int) -> Issued:
-        """Sign a key of a broker; the files of its last one are replaced."""
-        name = principal(broker)
-        return self.authority.issue(name, names=[name, "localhost"])
-
-    @property
-    def keys(self) -> dict[int, BrokerKeys]:
-        """Copies of the brokers' keys, which stay when the sidecars' are replaced."""
-        copies = {one: Path(issued.together).with_suffix(".broker") for one, issued in self.brokers.items()}
-        for one, copy in copies.items():
-            copy.write_text(Path(self.brokers[one].together).read_text())
-        return {one: BrokerKeys(str(copy), self.authority.ca) for one, copy in copies.items()}
-
-    def ingress(self, protocol: Protocol) -> dict[int, dict[str, Any]]:
-        """How each broker's ingress ends TLS, and begins it again, with the broker's own key."""
-        if not protocol.endswith("SSL"):
-            return {}
-        mutual = {"ca": self.authority.ca, "client_auth": "required", "allowed_names": ["broker-*"]}
-        return {
-            one: {
-                "tls": {"certificate": issued.together, **(mutual if protocol == "SSL" else {})},
-                "upstream_tls": {"ca": self.authority.ca},
-            }
-            for one, issued in self.brokers.items()
-        }
-
-    def between_sidecars(self, broker: int) -> dict[str, Any]:
-        """A sidecar's table [tls]."""
-        certificate = self.brokers[broker].together
-        return {"certificate": certificate, "ca": self.authority.ca, "allowed_names": ["broker-*"]}
-
-
-@contextmanager
-def secured(
-    protocol: Protocol, folder: Path, throttle: dict[str, Any] | None = None
-) -> Iterator[tuple[SecuredCluster, Pki]]:
-    """Run two brokers with sidecars; at the end nobody was denied, and no log has a bad sign."""
-    pki = Pki(folder)
-    with SecuredCluster(
-        protocol,
-        pki.keys,
-        ingress=pki.ingress(protocol),
-        brokers=2,
-        sidecars=True,
-        poll_isr=True,
-        throttle=throttle,
-    ) as cluster:
-        at_start = cluster.denials()
-        yield cluster, pki
-        assert cluster.denials() == at_start
-        cluster.check_logs()
-
-
-def assert_keeps_rate(cluster: SecuredCluster, received: ReceivedBytes, size: int) -> None:
-    """Prove that the next `size` bytes come at RATE."""
-    begin, total = now(received), received.total
-    wait_for_bytes(cluster, received, total + size)
-    assert_rate(received.series(), begin, now(received), RATE)
-
-
-def test_move_keeps_its_rate_while_sasl_sessions_end_again_and_again(tmp_path: Path) -> None:
-    """A session ends after 10 s, in the midst of fetches that are held; the follower renews it on its connection."""
-    with secured("SASL_PLAINTEXT", tmp_path) as (cluster, _):
-        moved = filled(cluster, "moved", [LEADER], 26 * MB)
-        cluster.sidecars[LEADER].put_throttle(throttle(moved, leader=RATE))
-        with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
-            wait_for_bytes(cluster, received, MB)
-            accepted = _accepted(cluster.sidecars[LEADER])
-            assert_keeps_rate(cluster, received, 22 * MB)
-            assert _accepted(cluster.sidecars[LEADER]) == accepted
-            cluster.sidecars[LEADER].delete_throttle()
-        assert_identical(cluster, [moved], *BROKERS)
-        assert cluster.fetchers(LEADER) == {(principal(FOLLOWER), LOOPBACK)}
-
-
-def _accepted(sidecar: Sidecar) -> float:
-    return sidecar.metrics().value("weir_connections_accepted_total", side="leader")
 
 
 def test_followers_quota_is_kept_at_a_leader_with_tls_while_keys_are_replaced_and_strangers_knock(
@@ -146,7 +63,7 @@ def test_followers_quota_is_kept_at_a_leader_with_tls_while_keys_are_replaced_an
         with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
             wait_for_bytes(cluster, received, 2 * MB)
             assert_keeps_rate(cluster, received, 3 * MB)
-            accepted = _accepted(sidecar)
+            before = accepted(sidecar)
             pki.issue(LEADER)
             strangers = {
                 "unknown_ca": Authority(tmp_path / "other").issue(principal(FOLLOWER)),
@@ -161,7 +78,7 @@ def test_followers_quota_is_kept_at_a_leader_with_tls_while_keys_are_replaced_an
             for result in strangers:
                 assert metrics.value("weir_tls_handshakes_total", side="leader", end="client", result=result) == 1
             cluster.wait_for("the new key in use", lambda: _reloads(sidecar) >= 1, 15)
-            assert _accepted(sidecar) == accepted + len(strangers)  # the follower's connection goes on
+            assert accepted(sidecar) == before + len(strangers)  # the follower's connection goes on
             sidecar.delete_throttle()
         assert_identical(cluster, [moved], *BROKERS)
         assert cluster.sidecars[FOLLOWER].metrics().value("weir_passthrough_total", reason="tls") > 0
@@ -283,7 +200,7 @@ def test_tls_between_sidecars_is_switched_on_one_broker_at_a_time_in_either_orde
                 if broker == last:
                     cluster.wait_for("a connection without TLS", lambda: _plaintext(cluster, first) > 0, 20)
                 text = toml_text({"tls": pki.between_sidecars(broker)})
-                _restart(cluster, broker, f"{files[broker]}\n{text}")
+                restart(cluster, broker, f"{files[broker]}\n{text}")
                 cluster.wait_for(f"{live} in sync", lambda: cluster.is_in_sync(live), 20)
             cluster.wait_for("TLS from the last to the first", lambda: _handshakes(cluster, last) > 0, 20)
             moved = filled(cluster, f"moved-{first}", [LEADER], 6 * MB)
@@ -298,7 +215,7 @@ def test_tls_between_sidecars_is_switched_on_one_broker_at_a_time_in_either_orde
         assert cluster.fetchers(LEADER) == {("ANONYMOUS", LOOPBACK)}
     finally:
         for broker, text in files.items():
-            _restart(cluster, broker, text)
+            restart(cluster, broker, text)
         clear(cluster)
 
 
@@ -311,11 +228,3 @@ def _handshakes(cluster: SecuredCluster, broker: int) -> float:
 def _plaintext(cluster: SecuredCluster, broker: int) -> float:
     """How many connections a broker's sidecar has opened to the other one without TLS, although it prefers it."""
     return cluster.sidecars[broker].metrics().value("weir_tls_plaintext_total", side="follower")
-
-
-def _restart(cluster: SecuredCluster, broker: int, text: str) -> None:
-    sidecar = cluster.sidecars[broker]
-    sidecar.config.write_text(text)
-    sidecar.send(signal.SIGTERM)
-    sidecar.wait(20)
-    cluster.start_sidecar(broker)

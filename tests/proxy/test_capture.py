@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
@@ -19,6 +20,7 @@ from proxy.config.load import parse_config
 from proxy.config.route_keys import RouteKeys
 from proxy.config.tables import CaptureTable
 from proxy.relay.side import Side
+from proxy.relay.stand_in import FAILURES
 from proxy.relay.stats import RelayStats
 from proxy.tls.ends import TlsClient
 from proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
@@ -215,6 +217,46 @@ async def broker_with_tls(
             )
         )
         yield port, keys, load_client_keys(files, checks_name=True).context
+
+
+async def test_captured_connection_to_a_peer_with_tls_is_ended_or_passes_where_its_certificate_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path / "peers")
+    peers = f'[capture.peer_tls]\ncertificate = "{authority.issue("localhost").together}"\nca = "{tmp_path}/ca.pem"\n'
+    peers += 'client_auth = "required"\nallowed_names = ["localhost"]\n[capture.peer_upstream_tls]\n'
+    peers += f'certificate = "{tmp_path}/localhost-both.pem"\nallowed_names = ["localhost"]\n'
+    async with (
+        broker_with_tls(tmp_path, monkeypatch, upstream=peers) as (port, keys, refusing),
+        capturing(keys, port=port, sides=("follower",)) as (capture, _, _),
+        asyncio.timeout(10),
+    ):
+        own = KeyFiles(certificate=str(tmp_path / "localhost-both.pem"), ca=authority.ca)
+        trusting = load_client_keys(own, checks_name=True)
+        (listener, *_) = capture.listeners
+        there = ("127.0.0.1", listener.address.port)
+
+        def ask(context: ssl.SSLContext) -> None:
+            with (
+                socket.create_connection(there, timeout=5) as plain,  # which tells why it refuses, unlike asyncio's
+                context.wrap_socket(plain, server_hostname="localhost") as connection,
+            ):
+                connection.sendall(request(3, 0, 1))
+                assert connection.recv(len(response(1))) == response(1)
+
+        async def asked(context: ssl.SSLContext) -> None:
+            await asyncio.to_thread(ask, context)
+
+        await asked(trusting.context)
+        tls = listener.relay.tls.handshakes
+        assert tls == {("follower", "client", "ok"): 1, ("follower", "upstream", "ok"): 1}
+        for number in range(FAILURES):
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await asked(refusing)
+            while tls["follower", "client", "refused_by_peer"] <= number:
+                await settle()
+        await asked(refusing)
+        assert listener.relay.stats.passthrough == {"tls": 1}
 
 
 async def test_captured_connection_with_tls_is_ended_where_there_are_keys(

@@ -39,6 +39,30 @@ def found(tmp_path: Path, host: str = "kafka2", days: float = 90, later_days: fl
     return list(certificate_findings(config, RouteKeys(config).all_keys, world, time.time() + later_days * 86_400))
 
 
+def test_certificate_for_captured_connections_has_the_names_of_all_peers(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("peers", names=["kafka2"], days=90)
+    config = parse_config(
+        f"""
+        broker_id = 1
+        [cluster]
+        bootstrap_servers = "10.0.0.1:9092"
+        [capture]
+        port = 9092
+        [capture.peer_tls]
+        certificate = "{issued.together}"
+        [capture.peer_upstream_tls]
+        ca = "{authority.ca}"
+        """
+    )
+    (server,) = config.cluster.bootstrap_servers if config.cluster else ()
+    brokers = {number: Broker(f"kafka{number}", 9092) for number in (1, 2, 3)}
+    world = World({server: Seen(address=server, brokers=brokers)}, lambda _: set(), lambda _: set())
+    _, warning = certificate_findings(config, RouteKeys(config).all_keys, world, time.time())
+    assert (warning.level, warning.about) == ("warn", "capture.peer_tls")
+    assert "is for kafka2, and who connects here looks for kafka3:" in warning.sentence
+
+
 @pytest.mark.parametrize(
     ("later", "level", "said"),
     [

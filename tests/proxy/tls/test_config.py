@@ -107,6 +107,53 @@ def test_capture_wraps_both_sides_where_sidecars_have_keys(pem: str) -> None:
     assert server.takes_plaintext and client.falls_back
 
 
+CAPTURED = 'broker_id = 1\n[cluster]\nbootstrap_servers = "127.0.0.1:9092"\n[capture]\nport = 9093\n'
+MUTUAL = 'client_auth = "required"\nallowed_names = ["broker-1.test"]\n'
+
+
+def test_capture_with_a_certificate_of_all_peers_ends_tls_on_the_followers_side(pem: str) -> None:
+    """Even beside [tls], which is for brokers without TLS."""
+    peers = f'[capture.peer_tls]\n{pem}{MUTUAL}[capture.peer_upstream_tls]\n{pem}allowed_names = ["broker-*"]\n'
+    keys = keys_of(f'{CAPTURED}{peers}[tls]\n{pem}allowed_names = ["*"]\n')
+    server, client = keys.captured_egress
+    assert server is not None and client is not None
+    assert (server.allowed_names, server.takes_plaintext) == (("broker-1.test",), False)
+    assert (client.server_name, client.allowed_names, client.falls_back) == (None, ("broker-*",), False)
+    assert not client.keys.keys.context.check_hostname, "one of the names is enough, by whichever address"
+    without = keys_of(CAPTURED + peers.replace('allowed_names = ["broker-*"]\n', ""))
+    client = without.captured_egress[1]
+    assert client is not None and client.keys.keys.context.check_hostname
+    assert [one.name for one in without.all_keys] == ["capture.peer_tls", "capture.peer_upstream_tls"]
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "sentence"),
+    [
+        ("[capture.peer_tls]\n{pem}", "capture.peer_upstream_tls", "is missing: capture.peer_tls is set"),
+        ("[capture.peer_upstream_tls]\n", "capture.peer_tls", "is missing: capture.peer_upstream_tls is set"),
+        (
+            'sides = ["leader"]\n[capture.peer_tls]\n{pem}[capture.peer_upstream_tls]\n',
+            "capture.peer_tls",
+            "is for the follower's side",
+        ),
+        (
+            '[capture.peer_tls]\n{pem}client_auth = "required"\n[capture.peer_upstream_tls]\n',
+            "capture.peer_tls.allowed_names",
+            "is missing: for the upstream all who pass are this broker",
+        ),
+        (
+            "[capture.peer_tls]\n{pem}[capture.peer_upstream_tls]\n{pem}",
+            "capture.peer_upstream_tls",
+            'needs capture.peer_tls client_auth = "required"',
+        ),
+    ],
+)
+def test_captured_peers_tls_that_cannot_be_used_is_refused(pem: str, text: str, field: str, sentence: str) -> None:
+    error = refusal(CAPTURED + text.replace("{pem}", pem))
+    assert error.field == field
+    assert sentence in error.reason
+
+
 REFUSED = [
     ("[ingress.tls]\n", "ingress[0].tls.certificate", "is missing, and so is keystore: TLS needs a key"),
     ('[ingress.tls]\nkey = "/k.pem"', "ingress[0].tls.key", "needs certificate beside it"),

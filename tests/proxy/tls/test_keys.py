@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import ssl
+import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -84,6 +86,22 @@ def test_java_keystore_is_refused_with_the_line_that_converts_it(
     assert str(store) in error.reason
 
 
+@pytest.mark.skipif(shutil.which("keytool") is None, reason="no keytool here: install Java")
+def test_line_that_converts_a_java_keystore_makes_a_file_that_can_be_used(tmp_path: Path) -> None:
+    store, password = tmp_path / "broker.jks", tmp_path / "server.properties"
+    password.write_text("ssl.keystore.password=changeit\n")
+    key = "-alias broker -keyalg EC -dname CN=broker-1 -ext SAN=dns:broker-1.test -keypass changeit"
+    keytool(f"keytool -genkeypair {key} -storetype JKS -keystore {store} -storepass changeit")
+    line = refusal(KeyFiles(keystore=str(store))).reason.partition("convert it: ")[2]
+    keytool(f"{line} -srcstorepass changeit -deststorepass changeit")
+    keys = load_server_keys(KeyFiles(keystore=str(tmp_path / "broker.p12"), password_file=str(password)), "none")
+    assert keys.names == ("broker-1.test",)
+
+
+def keytool(line: str) -> None:
+    subprocess.run(line.split(), check=True, capture_output=True, timeout=60)
+
+
 def test_files_that_are_missing_or_empty_are_named(authority: Authority, tmp_path: Path) -> None:
     empty = tmp_path / "empty.pem"
     empty.touch()
@@ -100,7 +118,11 @@ async def test_changed_files_are_in_use_and_broken_ones_are_not(authority: Autho
     live = LiveKeys("ingress[0].tls", files, partial(load_server_keys, files, "required"))
     stats = TlsStats()
     with logged() as (log, lines):
-        watch = KeyWatch([live], stats, log, now=lambda: (live.keys.expires_at or 0) - 60)
+        told: list[float | None] = []
+        watch = KeyWatch(
+            *([live], stats, log, lambda: told.append(live.keys.expires_at)),
+            now=lambda: (live.keys.expires_at or 0) - 60,
+        )
         first = live.keys
         await watch.look()
         assert live.keys is first
@@ -112,6 +134,7 @@ async def test_changed_files_are_in_use_and_broken_ones_are_not(authority: Autho
         await watch.look()
         await watch.look()
         assert stats.reloads == {"refused": 1, "ok": 1}
+        assert told == [live.keys.expires_at]
         assert (live.keys.expires_at or 0) - (first.expires_at or 0) > 29 * DAY.total_seconds()
         assert watch.seconds_left() == {"ingress[0].tls": 60}
 
