@@ -147,6 +147,19 @@ class ResponseBody:
         if self._row.is_flexible and self.behind_topics <= 0:
             raise MalformedFrame("the frame ends without the response's tags", self._frame_size)
 
+    def is_within(self, size: int) -> bool:
+        """Whether the next `size` bytes all lie in the middle of what is skipped, such as one partition's records."""
+        return size < self._skip
+
+    def step_over(self) -> int:
+        """Take the next bytes that need not be seen for read, without the last one skipped; returns how many."""
+        if self._walker is not None or self._skip < 2:
+            return 0
+        size = self._skip - 1  # with the last one the unit ends, and perhaps the frame
+        self._skip = 1
+        self.left -= size
+        return size
+
     # Runs, for subclasses to read. Each takes what it can of `view[at:end]`, and returns where it stopped.
 
     def _read_topics(self, view: memoryview, at: int, end: int) -> int:

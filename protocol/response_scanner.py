@@ -28,6 +28,7 @@ Buffer: TypeAlias = bytes | memoryview
 
 _LONGEST_HEAD: Final = 4096  # bytes with the header's tags, of which brokers send none
 _SPARSE_TOPIC: Final = 1024  # bytes of a topic, below which reading its entries costs more than moving its bytes
+_SPARSE_RUN: Final = 2**14  # bytes of one partition's records that are worth a large read
 
 
 class ResponseHead(NamedTuple):
@@ -94,7 +95,10 @@ class FetchResponseScanner:
         self.head = ResponseHead()
         self.frame_size = 0
         self.is_dense = False
-        """Whether the bytes received last had so many topics that a large read of them would take long."""
+        """Whether the bytes received last had so many topics that a large read of the like would take long.
+
+        It is not where many bytes of records follow.
+        """
 
         self._row = fetch_version(version)
         self._correlation_id = correlation_id
@@ -135,7 +139,8 @@ class FetchResponseScanner:
         end = min(len(view), walked + body.left)
         topics = len(body.topics)
         body.walk(view, walked, end)
-        self.is_dense = (len(body.topics) - topics) * _SPARSE_TOPIC > end - walked
+        is_dense = (len(body.topics) - topics) * _SPARSE_TOPIC > end - walked
+        self.is_dense = is_dense and not body.is_within(_SPARSE_RUN)
         if self._appended and body.behind_topics >= 0:
             topics_end = end + body.left - body.behind_topics
             if topics_end > start:
@@ -150,6 +155,18 @@ class FetchResponseScanner:
             self.topics = body.topics
             self.done = True
         return buffers, end
+
+    def step_over(self) -> int:
+        """Take bytes of records that are not walked for received; see ResponseObserver."""
+        return 0 if self._body is None else self._body.step_over()
+
+    def look(self, view: memoryview) -> int:
+        """Take bytes that all lie in the middle of one partition's records; see ResponseObserver."""
+        body = self._body
+        if body is None or not body.is_within(len(view)):
+            return -1
+        body.walk(view, 0, len(view))
+        return body.step_over()
 
     def _read_head(self, view: memoryview) -> tuple[bytes, bytes] | None:
         """Read the frame's start up to the count of topics. Returns it as received and as to be sent.

@@ -57,6 +57,7 @@ class Pump:
         "_paused",
         "_pool",
         "_reading",
+        "_reads_again",
         "_source",
         "_target",
         "_turns",
@@ -86,6 +87,7 @@ class Pump:
         self._borrowed: memoryview | None = None  # slices of it may be in `unsent`
         self._paused = STOPPED
         self._reading = False
+        self._reads_again = False  # in the loop's next turn, whatever the source tells
         self._writing = False
         self.unsent: list[Buffer] = []
         """Bytes to send, the oldest first. Add to it, then call `flush`."""
@@ -199,8 +201,15 @@ class Pump:
                 return
             if time.perf_counter() >= end:
                 break
-        if not self._source.tells_again:
-            self._loop.call_soon(self._readable)
+        # The source may tell of the same bytes, too. If each call asked for one more, a peer that sends fast would soon
+        # have dozens of reads in one turn.
+        if not self._source.tells_again and not self._reads_again:
+            self._reads_again = True
+            self._loop.call_soon(self._read_again)
+
+    def _read_again(self) -> None:
+        self._reads_again = False
+        self._readable()
 
     def _end(self) -> None:
         self._give_back()

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from protocol.response_scanner import Buffer
 
@@ -35,6 +35,7 @@ class TlsTransport:
         "_loop_tells_again",
         "_on_read",
         "_on_send",
+        "_read",
         "_read_waits_for_send",
         "_reread",
         "_send_waits_for_read",
@@ -44,6 +45,8 @@ class TlsTransport:
     def __init__(self, connection: ssl.SSLSocket) -> None:
         self._loop = asyncio.get_running_loop()
         self.connection = connection
+        # recv_into does the same by one call of Python more, which each record of 16 KB would pay for.
+        self._read = cast(Callable[[int, memoryview], int], connection.read)
         self._descriptor = connection.fileno()
         self._loop_tells_again = isinstance(self._loop, asyncio.SelectorEventLoop)
         self._is_drained = False  # whether nothing was left to be read, when last seen
@@ -73,7 +76,7 @@ class TlsTransport:
         self._is_drained = False
         while received < wanted:
             try:
-                count = self.connection.recv_into(buffer[received:wanted])
+                count = self._read(wanted - received, buffer[received:])
             except ssl.SSLWantReadError:
                 self._is_drained = True
                 break

@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import CorrelationMismatch, InvalidFrameSize, MalformedFrame, ProtocolError, UnexpectedResponse
+from protocol.fetch import ResponseTopic, encode_response_topics, made_up_entries
 from protocol.framing import Pending, ResponseStream
 from protocol.response_scanner import Buffer, FetchResponseScanner
+from tests.protocol import fetch_data
+from tests.protocol.fetch_data import VERSIONS, Partition, batch, scanned, with_ids
 from tests.protocol.request_events import cut
 from tests.protocol.wire import fetch_response, frame, response
 
@@ -225,3 +228,57 @@ def test_inside_a_large_response_a_chunk_costs_the_same_whatever_its_size() -> N
     (only,) = out
     assert isinstance(only, memoryview)
     assert only.obj is chunk.obj
+
+
+def passed(stream: ResponseStream, *chunks: bytes) -> bytes:
+    """What goes out for `chunks` where those that need no change pass at once, as on a link."""
+    result = b""
+    for chunk in chunks:
+        with memoryview(chunk) as view:
+            result += chunk if stream.skip(len(view)) or stream.looks(view) else sent(stream, chunk)
+    return result
+
+
+@pytest.mark.parametrize("is_walked", [False, True])
+@pytest.mark.parametrize("version", [3, 12])
+def test_a_scanned_response_passes_at_once_in_the_middle_of_records(version: int, is_walked: bool) -> None:
+    topics = with_ids(version, [(b"t", [Partition(0, 0, 9, batch(40_000) + batch(60_000))])])
+    scanner = FetchResponseScanner(version, 1, walk={b"t"} if is_walked else ())
+    stream = waiting(Pending(1, scanner))
+    data = memoryview(fetch_data.response(version, 1, topics))
+    sent(stream, bytes(data[:200]))
+    for start in range(200, 99_200, 1000):
+        view = data[start : start + 1000]
+        assert stream.looks(view) if is_walked else stream.skip(len(view))
+    assert not stream.skip(len(data) - 99_200)
+    assert not stream.looks(data[99_200:]), "the response's end has to be seen"
+    sent(stream, bytes(data[99_200:]))
+    assert stream.completed == [scanner]
+    assert scanner.topics == scanned(topics, {b"t"} if is_walked else (), version)
+
+
+@given(
+    st.sampled_from(VERSIONS),
+    st.lists(st.tuples(fetch_data.topics, st.booleans(), st.booleans()), min_size=1, max_size=4),
+    st.lists(st.integers(0, 5000), max_size=30),
+)
+def test_scanned_responses_of_which_parts_pass_at_once_are_seen_and_sent_as_others(
+    version: int, answers: list[tuple[fetch_data.Topics, bool, bool]], cuts: list[int]
+) -> None:
+    """Whether a topic is appended, whether records are walked, and wherever the broker's bytes are cut."""
+    at_once, step_by_step = ResponseStream(), ResponseStream()
+    received, expected = b"", []
+    for correlation_id, (unnamed, is_walked, is_grown) in enumerate(answers):
+        topics = with_ids(version, unnamed)
+        walk = {name for name, _ in topics} if is_walked else set[bytes]()
+        appended = encode_response_topics(version, [ResponseTopic(b"i" * 16, made_up_entries(version, [(4, 5)]))])
+        for stream in (at_once, step_by_step):
+            scanner = FetchResponseScanner(version, correlation_id, appended * is_grown, int(is_grown), walk)
+            stream.expect(Pending(correlation_id, scanner))
+        expected.append(scanned(topics, walk, version))
+        received += fetch_data.response(version, correlation_id, topics)
+    assert passed(at_once, *cut(received, cuts)) == sent(step_by_step, received)
+    assert not at_once.pending
+    for observer, topics_seen in zip(at_once.completed, expected, strict=True):
+        assert isinstance(observer, FetchResponseScanner)
+        assert observer.topics == topics_seen

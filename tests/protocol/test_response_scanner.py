@@ -290,3 +290,6 @@ def test_an_answer_is_dense_where_many_topics_have_few_bytes(version: int) -> No
         seen.append(scanner.is_dense)
     assert seen[0]
     assert not any(seen[5:-1])  # the last one ends a topic
+    whole = FetchResponseScanner(version, 7)
+    whole.receive(frame[:10_000])
+    assert not whole.is_dense, "many records follow"

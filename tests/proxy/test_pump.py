@@ -1,6 +1,7 @@
 """One direction of a connection pair, with an owner that the test writes."""
 
 import asyncio
+import contextlib
 import random
 import socket
 from collections.abc import Callable, Iterator
@@ -172,6 +173,29 @@ async def test_large_reads_are_as_large_as_a_large_buffer(piped: Piped) -> None:
         await piped.receiver.expect(data)
         assert max(piped.owner.sizes) == min(size, len(data))
     pump.close()
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+async def test_a_source_that_never_runs_dry_is_read_once_or_twice_in_a_turn(piped: Piped, is_told: bool) -> None:
+    """Other connections wait for the rest of the turn. With TLS the loop may tell of what is left, or may not."""
+    source, target = TcpTransport(piped.source), TcpTransport(piped.target)
+
+    def receive_into(buffer: memoryview, size: int) -> int:
+        if not is_told:
+            with contextlib.suppress(BlockingIOError):
+                piped.source.recv(1)
+        return len(buffer)
+
+    source.receive_into, source.tells_again, target.send = receive_into, False, len
+    pump = Pump(piped.owner, asyncio.get_running_loop(), piped.pool, source, target, TurnBudget())
+    pump.large_reads = True
+    await piped.sender.send(b"x")
+    pump.resume(STOPPED)
+    turns = 40
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    pump.close()
+    assert turns / 2 < len(piped.owner.sizes) <= (2 if is_told else 1) * turns + 2
 
 
 async def test_a_closed_pump_sends_nothing_and_owns_no_buffer(piped: Piped) -> None:
