@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -12,11 +11,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.build import QUARANTINE, TABLES, DayReport, build, parse_day
+from pipeline.build import DayReport, build
+from pipeline.day_tables import QUARANTINE, TABLES, Parts
 from pipeline.errors import BuildError
+from pipeline.hours import Hours, parse_hour
 from pipeline.open_tables import published
-from pipeline.read import Days, Lines, read_lines
+from pipeline.rates import partition_rates
+from pipeline.read import Lines, read_lines
 from pipeline.storage import Output
+from pipeline.tables import BY_HOUR, PARTITION_RATES
+from pipeline.whole import QUARANTINE_COLUMNS
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
 
 NEXT_DAY = DAY + timedelta(days=1)
@@ -44,9 +48,13 @@ class Job:
         until = first + timedelta(days=days)
         return list(build(self.spark, str(self.samples), str(self.tables), first, until, allow_empty=allow_empty))
 
+    def facts(self, day: date = DAY) -> dict[str, Any]:
+        """What the pointer of a day says."""
+        return published(self.tables)[self.tables / f"date={day}"]
+
     def current(self, day: date = DAY) -> str:
         """The run whose tables of a day are to be read."""
-        return str(published(self.tables)[self.tables / f"date={day}"]["run"])
+        return str(self.facts(day)["run"])
 
     def runs(self, day: date = DAY) -> list[Path]:
         return [path for path in (self.tables / f"date={day}").iterdir() if path.is_dir()]
@@ -78,24 +86,25 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     For tests of how tables are written, whatever is in them: Spark plans the real ones for seconds.
     """
 
-    def counted(lines: Lines, *_: object) -> DataFrame:
+    def counted(lines: Lines) -> DataFrame:
         return lines.partitions.agg(F.count("*").alias("lines"))
 
-    monkeypatch.setattr("pipeline.build.BY_WINDOW", frozenset({"partition_rates"}))
+    def of_hours(lines: Lines, places: int) -> dict[str, DataFrame]:
+        others = {name: counted(lines) for name in BY_HOUR if name != PARTITION_RATES.name}
+        return {PARTITION_RATES.name: partition_rates(lines, places=places), **others}
 
-    for made in (
-        "broker_rates",
-        "throttle_accuracy",
-        "throttle_minutes",
-        "broker_samples",
-        "limits",
-        "absences",
-        "replicas_behind",
-        "behind_by_minute",
-    ):
-        monkeypatch.setattr(f"pipeline.build.{made}", counted)
-    for made in ("behind_spans", "behind_minutes", "moves", "replica_lag"):
-        monkeypatch.setattr(f"pipeline.build.{made}", lambda spans, *_: spans)
+    def of_day(parts: Parts, _: object) -> dict[str, DataFrame]:
+        others = {name: parts.links for name in TABLES if name not in BY_HOUR}
+        return {**others, QUARANTINE: parts.quarantine.select(*QUARANTINE_COLUMNS)}
+
+    monkeypatch.setattr("pipeline.build.BY_WINDOW", frozenset({PARTITION_RATES.name}))
+    monkeypatch.setattr("pipeline.build.hour_tables", of_hours)
+    monkeypatch.setattr(
+        "pipeline.build.parts_of_hours",
+        lambda lines, found, bad, _: Parts(found, counted(lines), counted(lines), counted(lines), bad),
+    )
+    monkeypatch.setattr("pipeline.build.parts_of_day", lambda parts, *_: parts)
+    monkeypatch.setattr("pipeline.build.day_tables", of_day)
     return job
 
 
@@ -201,14 +210,14 @@ def test_input_that_cannot_be_read_is_named(job: Job, tmp_path: Path, source: st
 
 
 def test_range_without_a_day_is_refused(job: Job) -> None:
-    with pytest.raises(BuildError, match="there is no day from 2026-11-02 to before 2026-11-02"):
+    with pytest.raises(BuildError, match="there is nothing from 2026-11-02 to before 2026-11-02"):
         job.run(days=0)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-11-31", "2026-11-02T05"])
-def test_day_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(BuildError, match="is not a day"):
-        parse_day(text)
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-11-31", "2026-11-2", "2026-11-02T24", "2026-11-02T05:30"])
+def test_time_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(BuildError, match="is not a day or an hour"):
+        parse_hour(text)
 
 
 def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job: Job) -> None:
@@ -220,7 +229,7 @@ def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job:
     light_job.export(_sample(sidecar, 200), "late")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Output, "publish", _killed)
-        patched.setattr(Output, "day", lambda *_: contextlib.nullcontext())
+        patched.setattr(Output, "_delete_unseen", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             light_job.run()
     assert light_job.contents() == before
@@ -229,8 +238,10 @@ def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job:
     assert [row[-1] for row in light_job.contents()["partition_rates"]] == [300, 300]
     later = Output(light_job.spark, str(light_job.tables), lambda: datetime.now(UTC) + timedelta(days=2))
     with later.writing(), later.day(DAY):
-        later.publish(DAY, {})
-    assert len(light_job.runs()) == 1
+        for _ in range(2):  # what the pointer before named stays
+            later.commit(DAY, dict.fromkeys(range(24), 1), {"clusters": []})
+            later.publish(DAY, later.run, later.held(DAY), {})
+    assert [path.name for path in light_job.runs()] == [later.run]
 
 
 def test_tables_of_the_run_before_stay_for_those_who_read_them(light_job: Job) -> None:
@@ -288,7 +299,7 @@ def test_days_in_no_folders_are_read_once(light_job: Job, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("pipeline.build.read_lines", counted)
     assert [report.samples for report in light_job.run(days=2)] == [1, 1]
-    assert asked == [Days(DAY, DAY + timedelta(days=2))]
+    assert asked == [Hours.between(DAY, DAY + timedelta(days=2))]
 
 
 def _killed(*_: object) -> None:
