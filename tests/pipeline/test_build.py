@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 from datetime import UTC, date, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,11 @@ from pipeline.build import DayReport, build
 from pipeline.day_tables import QUARANTINE, TABLES, Parts
 from pipeline.errors import BuildError
 from pipeline.hours import Hours, parse_hour
-from pipeline.open_tables import published
+from pipeline.open_tables import published, run_folders
 from pipeline.rates import partition_rates
 from pipeline.read import Lines, read_lines
 from pipeline.storage import Output
-from pipeline.tables import BY_HOUR, PARTITION_RATES
+from pipeline.tables import BY_HOUR, PARTITION_RATES, POINTER
 from pipeline.whole import QUARANTINE_COLUMNS
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
 
@@ -48,6 +50,11 @@ class Job:
         until = first + timedelta(days=days)
         return list(build(self.spark, str(self.samples), str(self.tables), first, until, allow_empty=allow_empty))
 
+    def run_hours(self, first: int, until: int, *, allow_empty: bool = False) -> list[DayReport]:
+        """Build some hours of the day."""
+        since, end = (NOON.replace(hour=hour) for hour in (first, until))
+        return list(build(self.spark, str(self.samples), str(self.tables), since, end, allow_empty=allow_empty))
+
     def facts(self, day: date = DAY) -> dict[str, Any]:
         """What the pointer of a day says."""
         return published(self.tables)[self.tables / f"date={day}"]
@@ -60,13 +67,16 @@ class Job:
         return [path for path in (self.tables / f"date={day}").iterdir() if path.is_dir()]
 
     def table(self, name: str, day: date = DAY) -> DataFrame:
-        return self.spark.read.parquet(str(self.tables / f"date={day}" / self.current(day) / name))
+        """A table, of which every run that the pointer names holds all hours that it has written."""
+        folders = run_folders(self.tables / f"date={day}", self.facts(day), name)
+        return reduce(DataFrame.union, (self.spark.read.parquet(str(folder)) for folder in folders))
 
     def contents(self, day: date = DAY) -> dict[str, list[Any]]:
         """All rows of a day's tables, sorted; quarantined files without their folder. Empty tables may have no file."""
         found = {}
         for name in TABLES:
-            if list((self.tables / f"date={day}" / self.current(day) / name).rglob("*.parquet")):
+            folders = run_folders(self.tables / f"date={day}", self.facts(day), name)
+            if any(file for folder in folders for file in folder.rglob("*.parquet")):
                 frame = self.table(name, day)
                 found[name] = rows(frame, *(column for column in frame.columns if column not in ("file", "window")))
             else:
@@ -87,7 +97,7 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     """
 
     def counted(lines: Lines) -> DataFrame:
-        return lines.partitions.agg(F.count("*").alias("lines"))
+        return lines.partitions.agg(F.count("*").alias("lines"), F.max("ended").alias("ended"))
 
     def of_hours(lines: Lines, places: int) -> dict[str, DataFrame]:
         others = {name: counted(lines) for name in BY_HOUR if name != PARTITION_RATES.name}
@@ -105,6 +115,7 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     )
     monkeypatch.setattr("pipeline.build.parts_of_day", lambda parts, *_: parts)
     monkeypatch.setattr("pipeline.build.day_tables", of_day)
+    monkeypatch.setattr("pipeline.day_tables.rows_that_count", lambda rows: rows)
     return job
 
 
@@ -274,6 +285,61 @@ def test_tables_of_samples_are_not_replaced_by_empty_ones(light_job: Job) -> Non
         assert light_job.contents() == before
     (report,) = light_job.run(allow_empty=True)
     assert (report.is_refused, light_job.contents()["partition_rates"]) == (False, [])
+
+
+def test_hours_that_are_built_at_the_same_time_are_both_seen(light_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run publishes its hour after this one has looked at which hours there are, and before it publishes."""
+    for hour in (12, 13):
+        light_job.export(_sample(Sidecar(now=NOON.replace(hour=hour)), hour), hour=hour)
+    publish, others = Output.publish, []
+
+    def late(*arguments: Any) -> None:
+        if not others:
+            others.append(0)
+            light_job.run_hours(13, 14)
+        publish(*arguments)
+
+    monkeypatch.setattr(Output, "publish", late)
+    light_job.run_hours(12, 13)
+    assert [row[-1] for row in light_job.contents()["partition_rates"]] == [12, 12, 13, 13]
+    assert light_job.facts()["samples"] == 2
+
+
+def test_hour_of_samples_is_not_replaced_by_an_empty_one(light_job: Job) -> None:
+    """The others that were asked for are."""
+    files = [light_job.export(_sample(Sidecar(now=NOON.replace(hour=hour)), hour), hour=hour) for hour in (12, 13)]
+    light_job.run()
+    write_lines(files[0], _sample(Sidecar(now=NOON), 50))
+    files[1].unlink()
+    (report,) = light_job.run_hours(12, 14)
+    assert (report.is_refused, report.refused_hours) == (True, [13])
+    assert "no whole sample from 13:00 on for an hour, whose tables stay" in report.sentence()
+    assert light_job.facts()["samples"] == 2
+    assert (
+        light_job.run_hours(13, 14)[0].sentence().startswith("2026-11-02 13:00 to 14:00: no whole sample; its tables")
+    )
+    assert light_job.facts()["samples"] == 2
+    (report,) = light_job.run_hours(13, 14, allow_empty=True)
+    assert (report.is_refused, light_job.facts()["samples"]) == (False, 1)
+
+
+def test_bad_line_in_no_folder_of_an_hour_is_told_once(light_job: Job) -> None:
+    """Each run reads it, whichever hour it builds."""
+    write_lines(light_job.samples / "all.jsonl.gz", _sample(Sidecar(), 1) + b"no sample\n")
+    for hour in (12, 13):
+        light_job.run_hours(hour, hour + 1)
+    assert rows(light_job.table(QUARANTINE), "reason", "line") == [("not_json", "no sample")]
+    assert light_job.facts()["samples"] == 1
+
+
+def test_hours_are_not_joined_to_a_day_that_has_kept_nothing_for_them(light_job: Job) -> None:
+    light_job.export(_sample(Sidecar(), 1))
+    light_job.run()
+    pointer = light_job.tables / f"date={DAY}" / POINTER
+    (pointer.parent / f".{POINTER}.crc").unlink()
+    pointer.write_text(json.dumps({"run": light_job.current(), "samples": 1}))
+    with pytest.raises(BuildError, match="2026-11-02 was built by an earlier version, without hours: build the whole"):
+        light_job.run_hours(13, 14)
 
 
 def test_folders_of_other_days_are_not_read(light_job: Job) -> None:

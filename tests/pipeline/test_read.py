@@ -58,6 +58,22 @@ def test_folders_of_other_days_are_not_listed(monkeypatch: pytest.MonkeyPatch, i
     assert listed == around + ([] if is_there else ["date=*"])
 
 
+def test_only_the_folders_of_an_hour_and_those_beside_it_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = []
+
+    def matching(_session: object, source: str, pattern: str) -> list[str]:
+        listed.append(pattern)
+        return [f"{source}/{pattern}"]
+
+    monkeypatch.setattr("pipeline.read._matching", matching)
+    evening = NOON.replace(hour=22)
+    assert is_by_day(MagicMock(), "/samples", Hours(evening, evening + timedelta(hours=3)))
+    assert listed == [
+        *(f"date={DAY}/hour={hour}" for hour in (21, 22, 23)),
+        *(f"date={DAY + timedelta(days=1)}/hour={hour}" for hour in ("00", "01")),
+    ]
+
+
 NOT_KEPT = {*UNUSED, "schema", "min_reader", "end_utc"}
 
 
