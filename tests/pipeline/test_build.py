@@ -291,7 +291,8 @@ def test_hours_that_are_built_at_the_same_time_are_both_seen(light_job: Job, mon
     """Another run publishes its hour after this one has looked at which hours there are, and before it publishes."""
     for hour in (12, 13):
         light_job.export(_sample(Sidecar(now=NOON.replace(hour=hour)), hour), hour=hour)
-    publish, others = Output.publish, []
+    publish = Output.publish
+    others: list[int] = []
 
     def late(*arguments: Any) -> None:
         if not others:
