@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 from bench.table import Report, parser
 from cli.report import LAUNCH_SETTINGS
 from pipeline.build import DayReport, build
-from pipeline.open_tables import published
+from pipeline.open_tables import published, run_folders
 from pipeline.session import open_session
 from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
 from samples.schema import (
@@ -204,7 +204,7 @@ def table_sums(spark: SparkSession, tables: Path) -> dict[str, Sums]:
     """Return the same of the tables that the job wrote."""
 
     def table(name: str) -> DataFrame:
-        runs = [folder / facts["run"] / name for folder, facts in published(tables).items()]
+        runs = [run for folder, facts in published(tables).items() for run in run_folders(folder, facts, name)]
         return spark.read.parquet(*map(str, runs))
 
     start = F.unix_seconds("window_start")

@@ -42,17 +42,18 @@ def _report() -> None:
 def build(
     source: Annotated[str, typer.Option("--input", help="Hadoop path of the samples, or kafka://host:port/topic.")],
     output: Annotated[str, typer.Option("--output", help="Hadoop path of the tables.")],
-    first: Annotated[str, typer.Option("--from", help="First day (UTC), as 2026-11-02.")],
-    until: Annotated[str, typer.Option("--to", help="The day after the last one.")],
+    first: Annotated[str, typer.Option("--from", help="First day or hour (UTC), as 2026-11-02 or 2026-11-02T13.")],
+    until: Annotated[str, typer.Option("--to", help="The day or hour after the last one.")],
     master: Annotated[str, typer.Option("--master", help="Spark's master.")] = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Replace tables also where no sample of the day is left.")
+        bool, typer.Option("--allow-empty", help="Replace tables also where no sample of the day or hour is left.")
     ] = False,
 ) -> None:
-    """Replace the tables of the days from --from to before --to, as Parquet. Needs Java (17 is tested)."""
+    """Replace the tables of the days or hours from --from to before --to, as Parquet. Needs Java (17 is tested)."""
     try:
         job = importlib.import_module("pipeline.build")
+        hours = importlib.import_module("pipeline.hours")
     except ModuleNotFoundError as error:
         raise CommandError(
             f"building tables needs PySpark ({error.name} is not installed): pip install 'kafka-weir[pipeline]'."
@@ -60,7 +61,7 @@ def build(
     from pipeline.errors import BuildError
 
     try:
-        days = job.parse_day(first), job.parse_day(until)
+        days = hours.parse_hour(first), hours.parse_hour(until)
     except BuildError as error:
         raise CommandError(f"{error}.", WRONG_USAGE) from error
     _check_order(first, until, is_empty=days[1] <= days[0])
@@ -76,7 +77,8 @@ def build(
         job.stop(spark)
     if refused:
         raise CommandError(
-            f"{refused} of the days have no whole sample; their tables stay as they were (--allow-empty replaces them)."
+            f"{refused} of the days have hours without a whole sample, whose tables stay as they were "
+            "(--allow-empty replaces them)."
         )
 
 

@@ -16,19 +16,31 @@ WINDOW: Final = 10
 
 _QUOTA: Final = ("broker_id", "side", "quota", "start_id")
 _SPAN: Final = (*_QUOTA, "span")
+_OF_LINES: Final = (
+    *("side", "quota", "rate", "policy", "ended", "ended_micros", "end_seconds"),
+    *("in_force_from_seconds", "in_force_until_seconds", "bytes", "first_second", "bytes_by_second"),
+)
 _MINUTE: Final = WINDOW_SECONDS["minute"]
 
 
-def throttle_accuracy(lines: Lines) -> DataFrame:
+def quotas_in_force(lines: Lines) -> DataFrame:
+    """Return the quota lines that the tables are made of, each with its sample's `left_out` on its side."""
+    left_out = lines.links.groupBy(*SAMPLE_KEY, "side").agg(F.sum("left_out").alias("left_out"))
+    kept = lines.quotas.where(F.col("mode").isNull())  # of the others, `rate` is no bound of the bytes
+    return kept.select(*SAMPLE_KEY, *_OF_LINES).join(left_out, [*SAMPLE_KEY, "side"], "left")
+
+
+def throttle_accuracy(quotas: DataFrame) -> DataFrame:
     """Return a row for each span in which a quota stayed the same and no sample is missing.
 
+    - `quotas` is as `quotas_in_force` gives it.
     - The worst windows are those with the most bytes in 1 and in 10 whole seconds of the monotonic clock. Both are
       divided by what the quota allows in that time. A span shorter than 10 seconds is compared as a whole.
     - `seconds_left_out` is the length of the samples in which partitions were left out.
     - `bytes_left_out` is how many bytes fewer than the quota allows passed in these samples; 0 where nothing was left
       out.
     """
-    spans = _spans(lines)
+    spans = _spans(quotas)
     joined = _sums(spans, *_SPAN).join(_worst(_seconds(spans), *_SPAN), [*_SPAN])
     left_out = F.greatest(F.col("unused"), F.lit(0))
     return as_table(
@@ -36,13 +48,13 @@ def throttle_accuracy(lines: Lines) -> DataFrame:
     )
 
 
-def throttle_minutes(lines: Lines) -> DataFrame:
+def throttle_minutes(quotas: DataFrame) -> DataFrame:
     """Return a row for each row of `throttle_accuracy` and minute in which samples of it ended.
 
     A second that two samples tell of belongs to the later one's minute, and 10 seconds belong to that of their last
     one. So the worst of a span's minutes is the worst of the span, and all other figures add up to the span's.
     """
-    spans = _spans(lines)
+    spans = _spans(quotas)
     seconds = _seconds(spans)
     of_span = spans.groupBy(*_SPAN).agg(F.min(_utc("in_force_from_seconds")).alias("start"))
     lengths = seconds.groupBy(*_SPAN).agg(F.count(F.lit(1)).alias("length"))
@@ -90,11 +102,8 @@ def _ratios(whole_seconds: Column) -> dict[str, Column]:
     }
 
 
-def _spans(lines: Lines) -> DataFrame:
-    """Return the quota lines, each with the number of its `span`, its seconds in force, and its sample's `left_out`."""
-    left_out = lines.links.groupBy(*SAMPLE_KEY, "side").agg(F.sum("left_out").alias("left_out"))
-    kept = lines.quotas.where(F.col("mode").isNull())  # of the others, `rate` is no bound of the bytes
-    quotas = kept.drop("left_out").join(left_out, [*SAMPLE_KEY, "side"], "left")
+def _spans(quotas: DataFrame) -> DataFrame:
+    """Return the quota lines, each with the number of its `span` and its seconds in force."""
     in_order = Window.partitionBy(*_QUOTA).orderBy("in_force_from_seconds", "in_force_until_seconds")
     before = {name: F.lag(name).over(in_order) for name in ("rate", "policy", "in_force_until_seconds")}
     goes_on = (

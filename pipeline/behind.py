@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.rates import as_table
@@ -15,8 +15,8 @@ OUT_OF_SYNC_SECONDS: Final = 30.0
 """Kafka's default of `replica.lag.time.max.ms`. A replica behind for longer is out of sync; one that gets nothing is
 stuck."""
 
-_LINE: Final = ("side", "broker_id", "start_id", "topic", "peer")
-_REPLICA: Final = (*_LINE, "partition")
+LINE: Final = ("side", "broker_id", "start_id", "topic", "peer")
+_REPLICA: Final = (*LINE, "partition")
 SPAN: Final = (*_REPLICA, "span")
 _MINUTE: Final = WINDOW_SECONDS["minute"]
 
@@ -26,21 +26,31 @@ def replicas_behind(lines: Lines) -> DataFrame:
 
     Most are never behind for long, and their lines are not looked at again.
     """
-    behind = F.col("lag_seconds") > 0
-    counts = behind & ((F.col("bytes_throttled") > 0) | (F.col("lag_seconds") > OUT_OF_SYNC_SECONDS))
     any_behind = lines.partitions.where(F.array_max("columns.lag_ms") > 0)
-    return _with_lag(any_behind, "bytes_throttled").where(counts).select(*_REPLICA).distinct()
+    return with_lag(any_behind, "bytes_throttled").where(_counts()).select(*_REPLICA).distinct()
 
 
-def behind_by_minute(lines: Lines, replicas: DataFrame) -> DataFrame:
+def rows_behind(lines: Lines, replicas: DataFrame) -> DataFrame:
+    """Return all that is told of some `replicas`, as rows for `behind_by_minute`."""
+    # Joined to whole lines, of which there are few. Their other partitions are left out while lines become rows.
+    wanted = replicas.groupBy(*LINE).agg(F.collect_set("partition").alias("wanted"))
+    return known(lines.partitions.join(wanted, [*LINE]), lines)
+
+
+def rows_that_count(rows: DataFrame) -> DataFrame:
+    """Return, of the rows of all hours, those of the replicas that `replicas_behind` would have returned."""
+    return rows.join(F.broadcast(rows.where(_counts()).select(*_REPLICA).distinct()), [*_REPLICA], "left_semi")
+
+
+def behind_by_minute(rows: DataFrame, ends: DataFrame) -> DataFrame:
     """Return a row for each minute of each span, with what `behind_spans` needs of it.
 
-    - Only `replicas` count, as `replicas_behind` gives them.
+    - `rows` are as `rows_behind` gives them; `ends` has a row for each whole sample.
     - A stall is a time without bytes within the span. Samples without a line count as such; samples that are missing do
       not, as nothing is known of them. It is told in the minute in which it ended.
     """
     in_order = Window.partitionBy(*SPAN).orderBy("sequence")
-    rows = _rows(lines, replicas)
+    placed = _in_spans(rows, ends)
     # A replica that is away has no lines, and the first line afterwards tells since when it lags. Bytes before the
     # sidecar's first sample are unknown, so stalls begin there at the earliest.
     since = F.greatest(F.lit(0.0), F.col("sampled_until") - F.col("lag_seconds"))
@@ -50,7 +60,7 @@ def behind_by_minute(lines: Lines, replicas: DataFrame) -> DataFrame:
     reached = F.when(F.col("bytes") > 0, F.col("sampled_from")).otherwise(F.col("sampled_until"))
     is_over = (F.col("bytes") > 0) | F.lead("sequence").over(in_order).isNull()
     stalls = (
-        rows.withColumn("reached", reached)
+        placed.withColumn("reached", reached)
         .withColumn("stall", F.when(is_over, F.col("reached") - F.coalesce(moved_before, began)))
         .withColumn("began", began)
     )
@@ -119,51 +129,64 @@ def behind_minutes(by_minute: DataFrame, spans: DataFrame) -> DataFrame:
     )
 
 
-def _with_lag(partitions: DataFrame, *names: str) -> DataFrame:
+def with_lag(partitions: DataFrame, *names: str) -> DataFrame:
+    """Return a row for each partition, with the figures `names` and `lag_seconds`."""
     rows = by_partition(partitions.drop("lag_seconds"), *names, "lag_ms")
     return rows.withColumn("lag_seconds", F.col("lag_ms") / 1000)
 
 
-def _rows(lines: Lines, replicas: DataFrame) -> DataFrame:
-    """Return the lines of replicas that are behind or have just caught up, with `span`, `bytes` and `rate`.
+def _counts() -> Column:
+    """Whether a row makes its replica one that may have a span."""
+    behind = F.col("lag_seconds") > 0
+    return behind & ((F.col("bytes_throttled") > 0) | (F.col("lag_seconds") > OUT_OF_SYNC_SECONDS))
 
-    `sampled_from` and `sampled_until` are the sample's begin and end on a clock that begins with the process's first
-    sample of the day, and stands still while samples are missing.
+
+def known(found: DataFrame, lines: Lines) -> DataFrame:
+    """Return a row for each partition that is `wanted` of a line, where it tells of bytes or of the lag.
+
+    `rate` is that of the quota that was in force last.
     """
-    figures = ("bytes_throttled", "bytes_unthrottled", "lag_messages")
     size = F.col("bytes_throttled") + F.col("bytes_unthrottled")
-    # Joined to whole lines, of which there are few. Their other partitions are left out while lines become rows.
-    wanted = replicas.groupBy(*_LINE).agg(F.collect_set("partition").alias("wanted"))
-    told = _with_lag(lines.partitions.join(wanted, [*_LINE]), *figures).where(
+    told = with_lag(found, "bytes_throttled", "bytes_unthrottled", "lag_messages").where(
         F.array_contains("wanted", F.col("partition")) & (F.col("lag_seconds").isNotNull() | (size > 0))
     )
     known = told.select(
         *_REPLICA,
         "sequence",
+        "ended",
         "ended_micros",
         "lag_seconds",
         "lag_messages",
         "bytes_throttled",
         size.alias("bytes"),
-        (F.col("lag_seconds") > 0).alias("told_behind"),
     )
+    listed = F.col("quota") == F.concat("side", F.lit(".replication.throttled.rate"))
+    in_force = lines.quotas.where(listed & F.col("mode").isNull())
+    quotas = in_force.groupBy(*SAMPLE_KEY, "side").agg(F.max_by("rate", "in_force_from_seconds").alias("rate"))
+    return known.join(quotas, [*SAMPLE_KEY, "side"], "left")
+
+
+def _in_spans(rows: DataFrame, ends: DataFrame) -> DataFrame:
+    """Return the rows of replicas that are behind or have just caught up, with `span`.
+
+    `sampled_from` and `sampled_until` are the sample's begin and end on a clock that begins with the process's first
+    sample of the day, and stands still while samples are missing.
+    """
     in_order = Window.partitionBy(*_REPLICA).orderBy("sequence")
-    behind = F.coalesce(F.last("told_behind", ignorenulls=True).over(in_order), F.lit(False))
+    told_behind = F.col("lag_seconds") > 0
+    behind = F.coalesce(F.last(told_behind, ignorenulls=True).over(in_order), F.lit(False))
     was_behind = F.coalesce(F.lag("behind").over(in_order), F.lit(False))
     spans = (
-        known.withColumn("behind", behind)
+        rows.withColumn("behind", behind)
         .withColumn("was_behind", was_behind)
         .withColumn("begins", F.when(F.col("behind") & ~F.col("was_behind"), 1).otherwise(0))
         .withColumn("span", F.sum("begins").over(in_order))
         .where(F.col("behind") | F.col("was_behind"))
     )
-    listed = F.col("quota") == F.concat("side", F.lit(".replication.throttled.rate"))
-    in_force = lines.quotas.where(listed & F.col("mode").isNull())
-    quotas = in_force.groupBy(*SAMPLE_KEY, "side").agg(F.max_by("rate", "in_force_from_seconds").alias("rate"))
     sampled = F.sum("micros").over(Window.partitionBy("broker_id", "start_id").orderBy("sequence"))
-    clock = lines.ends.select(
+    clock = ends.select(
         *SAMPLE_KEY,
         ((sampled - F.col("micros")) / 1e6).alias("sampled_from"),
         (sampled / 1e6).alias("sampled_until"),
     )
-    return spans.join(quotas, [*SAMPLE_KEY, "side"], "left").join(clock, [*SAMPLE_KEY])
+    return spans.join(clock, [*SAMPLE_KEY])

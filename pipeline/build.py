@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from types import MappingProxyType
@@ -19,52 +20,26 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.accuracy import throttle_accuracy, throttle_minutes
-from pipeline.behind import behind_by_minute, behind_minutes, behind_spans, replicas_behind
-from pipeline.broker_samples import broker_samples
-from pipeline.coverage import absences, coverage_by_minute
 from pipeline.damaged import damaged_files, may_be_damage
+from pipeline.day_tables import QUARANTINE, Keep, Parts, day_tables, hour_tables, joined, parts_of_day, parts_of_hours
 from pipeline.errors import SPARK_ERRORS, BuildError, first_line
-from pipeline.lag import replica_lag
-from pipeline.limits import limits
-from pipeline.moves import moves
-from pipeline.rates import broker_rates, partition_rates
+from pipeline.hours import ALL_HOURS, Hours, hour_of, parse_hour
 from pipeline.read import (
     PARTITION_KINDS,
-    Days,
     Lines,
     by_kind,
     good_lines,
     input_files,
     is_by_day,
-    of_day,
+    of_hours,
     parse,
     read_lines,
 )
 from pipeline.session import open_session
 from pipeline.storage import Output
-from pipeline.tables import (
-    ABSENCES,
-    ALL_TABLES,
-    BEHIND_MINUTES,
-    BROKER_RATES,
-    BROKER_SAMPLES,
-    COVERAGE,
-    LIMITS,
-    MOVES,
-    PARTITION_RATES,
-    REPLICA_LAG,
-    THROTTLE_ACCURACY,
-    THROTTLE_MINUTES,
-)
+from pipeline.tables import BROKER_RATES, LIMITS, PARTITION_RATES
 from pipeline.whole import PARTIAL_SAMPLE, missing_samples, quarantine, samples, without_duplicates, without_partial
 from samples.schema import kind_of
-
-QUARANTINE: Final = "quarantine"
-TABLES: Final = (
-    *(table.name for table in ALL_TABLES),
-    QUARANTINE,
-)
 
 BY_WINDOW: Final = frozenset({PARTITION_RATES.name, BROKER_RATES.name, LIMITS.name})
 """The tables in which each kind of window has a folder of its own."""
@@ -91,11 +66,11 @@ _SETTINGS: Final = MappingProxyType(
 
 @dataclass(slots=True)
 class DayReport:
-    """What became of one day: `rows` by table, `quarantined` lines by reason.
+    """What became of one day, or of some `hours` of it: `rows` by table, `quarantined` lines by reason.
 
     `missing` counts samples that are missing between others, `partitions` how many partitions all samples tell of.
-    `damaged` names files that were read only up to their damage. The day `is_refused` where its tables would have been
-    replaced by empty ones: they stay.
+    `damaged` names files that were read only up to their damage. The day, or an hour, `is_refused` where tables of
+    samples would have been replaced by empty ones: they stay. Of tables that are made of the whole day, `rows` are all.
     """
 
     day: date
@@ -107,13 +82,23 @@ class DayReport:
     rows: dict[str, int] = field(default_factory=dict)
     quarantined: dict[str, int] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
+    hours: list[int] = field(default_factory=lambda: sorted(ALL_HOURS))
+    refused_hours: list[int] = field(default_factory=list)
 
     def sentence(self) -> str:
         """Return the day as one line for people."""
+        name = f"{self.day}"
+        if len(self.hours) < len(ALL_HOURS):
+            name += f" {self.hours[0]:02}:00 to {self.hours[-1] + 1:02}:00"
         if not (self.samples or self.quarantined or self.damaged or self.is_refused):
-            return f"{self.day}: no samples; the tables of this day are empty"
-        kept = "its tables stay as they were (--allow-empty replaces them)"
-        parts = [f"no whole sample; {kept}"] if self.is_refused else [f"{self.samples} samples"]
+            return f"{name}: no samples; the tables of this {'day are empty' if ' ' not in name else 'time are empty'}"
+        kept = "tables stay as they were (--allow-empty replaces them)"
+        parts = [f"{self.samples} samples"]
+        if self.is_refused and not self.samples:
+            parts = [f"no whole sample; its {kept}"]
+        elif self.is_refused:
+            times = ", ".join(f"{hour:02}:00" for hour in self.refused_hours)
+            parts.append(f"no whole sample from {times} on for an hour, whose {kept}")
         parts += [f"{rows} rows of {table}" for table, rows in self.rows.items()]
         if self.missing:
             parts.append(f"{self.missing} samples missing")
@@ -121,37 +106,30 @@ class DayReport:
             parts.append("duplicates left out")
         parts += [f"{lines} lines quarantined ({reason})" for reason, lines in sorted(self.quarantined.items())]
         parts += [f"{path} is damaged and was read in part" for path in self.damaged]
-        return f"{self.day}: {', '.join(parts)}"
-
-
-def parse_day(text: str) -> date:
-    """Return the day that a text like 2026-11-02 names; BuildError for any other text."""
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise BuildError(f"{text!r} is not a day: give it in UTC, as 2026-11-02") from error
+        return f"{name}: {', '.join(parts)}"
 
 
 def build(
     spark: SparkSession, source: str, output: str, first: date, until: date, *, allow_empty: bool = False
 ) -> Iterator[DayReport]:
-    """Replace the tables of each UTC day from `first` up to but without `until`, and yield a report for each day.
+    """Replace the tables from `first` up to but without `until`, and yield a report for each UTC day.
 
-    A day's tables depend only on its samples, so every run that includes the day writes the same. Tables of samples are
-    not replaced by empty ones, of a day whose samples have expired say, unless with `allow_empty`. Raises BuildError.
+    Both are days, or the starts of hours (`datetime`, UTC). What hours hold depends only on their samples, so every run
+    that includes them writes the same. Tables of samples are not replaced by empty ones, of a day or hour whose samples
+    have expired say, unless with `allow_empty`. Raises BuildError.
     """
-    if until <= first:
-        raise BuildError(f"there is no day from {first} to before {until}")
+    hours = Hours.between(first, until)
+    if hours.until <= hours.first:
+        raise BuildError(f"there is nothing from {first} to before {until}")
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
     least_places = int(spark.conf.get(_PLACES) or 1)
     try:
-        days = Days(first, until)
         job = _Job(spark, source, Output(spark, output), allow_empty, least_places)
         with job.output.writing():
             # What lies in folders of days is read day by day. Of all else each day would read the whole.
-            for together in map(Days.of, days.all()) if is_by_day(spark, source, days) else [days]:
-                yield from _build_days(job, together)
+            for together in hours.by_day() if is_by_day(spark, source, hours) else [hours]:
+                yield from _build_together(job, together)
     except SPARK_ERRORS as error:
         raise BuildError(f"the tables cannot be built: {first_line(error)}") from error
     finally:
@@ -170,46 +148,47 @@ class _Job:
     least_places: int
 
 
-def _build_days(job: _Job, days: Days) -> Iterator[DayReport]:
+def _build_together(job: _Job, hours: Hours) -> Iterator[DayReport]:
     with contextlib.ExitStack() as stack:
         damaged: list[str] = []
         try:
-            parsed = stack.enter_context(_parsed(job, days))
+            parsed = stack.enter_context(_parsed(job, hours))
         except SPARK_ERRORS as error:
             if not may_be_damage(error):
                 raise
-            damaged = damaged_files(job.spark, sorted(input_files(job.spark, job.source, days)))
+            damaged = damaged_files(job.spark, sorted(input_files(job.spark, job.source, hours)))
             if not damaged:
                 raise
-            parsed = stack.enter_context(_parsed(job, days, damaged))
-        for day in days.all():
-            yield _write_day(job, day, of_day(parsed, day), damaged)
+            parsed = stack.enter_context(_parsed(job, hours, damaged))
+        for of_day in hours.by_day():
+            yield _write(job, of_day, of_hours(parsed, of_day), damaged)
 
 
-def _parsed(job: _Job, days: Days, damaged: Collection[str] = ()) -> contextlib.AbstractContextManager[DataFrame]:
+def _parsed(job: _Job, hours: Hours, damaged: Collection[str] = ()) -> contextlib.AbstractContextManager[DataFrame]:
     """Keep the parsed lines.
 
     Kept before any condition: Spark would move a condition in front of the parsing, and parse twice. Kept in files, of
     which each query reads only its columns; in memory there is no room for all lines.
     """
-    return job.output.kept("lines", parse(read_lines(job.spark, job.source, days, damaged)))
+    return job.output.kept("lines", parse(read_lines(job.spark, job.source, hours, damaged)))
 
 
-def _write_day(job: _Job, day: date, parsed: DataFrame, damaged: Collection[str]) -> DayReport:
-    output = job.output
+def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str]) -> DayReport:
+    """Write a day, or some hours of one, from their lines."""
+    output, day = job.output, hours.day
     with contextlib.ExitStack() as stack:
         stack.enter_context(output.day(day))
 
-        def kept(frame: DataFrame) -> DataFrame:
+        def keep(frame: DataFrame) -> DataFrame:
             stack.callback(frame.persist(StorageLevel.MEMORY_AND_DISK_DESER).unpersist, blocking=True)
             return frame
 
-        found = kept(samples(good_lines(parsed)))
-        bad = kept(quarantine(parsed, found, damaged))
-        report = _report(day, found, bad)
+        found = keep(samples(good_lines(parsed)))
+        bad = keep(quarantine(parsed, found, damaged))
+        report, by_hour = _report(hours, found, bad)
         report.damaged = list(damaged)
-        if not (report.samples or job.allow_empty) and output.current(day).get("samples"):
-            report.is_refused = True
+        _refuse(job, hours, report, by_hour)
+        if not by_hour:
             return report
         places = -(-report.partitions // ROWS_OF_A_PLACE)
         job.spark.conf.set(_PLACES, str(max(job.least_places, places)))
@@ -221,54 +200,102 @@ def _write_day(job: _Job, day: date, parsed: DataFrame, damaged: Collection[str]
             lines = stack.enter_context(output.kept("lines-once", without_duplicates(lines)))
         # Most lines are of partitions. The others are kept apart from them, and so are those of replicas that were
         # behind.
-        few = by_kind(kept(lines.where(~F.col("kind").isin([kind_of(kind) for kind in PARTITION_KINDS]))))
+        few = by_kind(keep(lines.where(~F.col("kind").isin([kind_of(kind) for kind in PARTITION_KINDS]))))
         lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
-        replicas = kept(replicas_behind(lines_by_kind))
-        # once Spark knows how few these are, it sends them to all tasks and does not shuffle the lines
-        replicas.count()
-        by_minute = kept(behind_by_minute(lines_by_kind, replicas))
-        spans = kept(behind_spans(by_minute))
-        tables = {
-            PARTITION_RATES.name: partition_rates(
-                lines_by_kind, places=max(job.spark.sparkContext.defaultParallelism, places)
-            ),
-            BROKER_RATES.name: broker_rates(lines_by_kind),
-            THROTTLE_ACCURACY.name: throttle_accuracy(lines_by_kind),
-            THROTTLE_MINUTES.name: throttle_minutes(lines_by_kind),
-            MOVES.name: moves(spans),
-            REPLICA_LAG.name: replica_lag(spans),
-            BEHIND_MINUTES.name: behind_minutes(by_minute, spans),
-            BROKER_SAMPLES.name: broker_samples(lines_by_kind),
-            LIMITS.name: limits(lines_by_kind),
-            COVERAGE.name: coverage_by_minute(found),
-            ABSENCES.name: absences(lines_by_kind),
-        }
-        for name, table in tables.items():
-            report.rows[name] = output.write(name, day, table, apart="window" if name in BY_WINDOW else None)
-        output.write(QUARANTINE, day, bad)
-        output.publish(day, {"samples": report.samples, "missing": report.missing, **_newest(lines_by_kind)})
+        places = max(job.spark.sparkContext.defaultParallelism, places)
+        report.rows = _write_all(output, hours, hour_tables(lines_by_kind, places))
+        parts = parts_of_hours(lines_by_kind, found, bad, keep)
+        _write_all(output, hours, parts.all())
+        if hours.is_day:
+            report.rows |= _write_all(output, hours, day_tables(parts_of_day(parts, lines_by_kind, keep), keep))
+        output.commit(day, by_hour, {"clusters": _clusters(lines_by_kind)})
+        report.rows |= _publish(output, hours, parts, keep)
     return report
 
 
-def _report(day: date, found: DataFrame, bad: DataFrame) -> DayReport:
-    """Return what is known of a day before its tables are made."""
-    ((whole, has_duplicates, partitions),) = found.agg(
-        F.count(F.when(F.col("whole"), 1)),
-        F.coalesce(F.bool_or("twice"), F.lit(False)),
-        F.coalesce(F.sum("partitions"), F.lit(0)),
-    ).collect()
+def _refuse(job: _Job, hours: Hours, report: DayReport, by_hour: dict[int, int]) -> None:
+    """Take those hours out of `by_hour` (samples of each hour) that have none, but had some before."""
+    if hours.is_day:
+        report.is_refused = (
+            not job.allow_empty and not report.samples and bool(job.output.current(hours.day).get("samples"))
+        )
+        if report.is_refused:
+            by_hour.clear()
+        return
+    if (current := job.output.current(hours.day)) and "runs" not in current:
+        raise BuildError(f"{hours.day} was built by an earlier version, without hours: build the whole day once")
+    before = job.output.held(hours.day).samples()
+    report.refused_hours = [
+        hour for hour, count in by_hour.items() if not (count or job.allow_empty) and before.get(hour)
+    ]
+    report.is_refused = bool(report.refused_hours)
+    for hour in report.refused_hours:
+        del by_hour[hour]
+
+
+def _write_all(output: Output, hours: Hours, frames: Mapping[str, DataFrame], folder: str = "") -> dict[str, int]:
+    """Write tables or parts of a day. Returns how many rows each has; quarantined lines are counted elsewhere."""
+    rows = {
+        name: output.write(name, hours.day, frame, apart="window" if name in BY_WINDOW else None, folder=folder)
+        for name, frame in frames.items()
+    }
+    return {name: count for name, count in rows.items() if name != QUARANTINE}
+
+
+def _publish(output: Output, hours: Hours, parts: Parts, keep: Keep) -> dict[str, int]:
+    """Have readers see a day that has all hours which runs have committed. Returns the rows of the day's own tables."""
+    schemas = {name: frame.schema for name, frame in parts.all().items()}
+    rows: dict[str, int] = {}
+    for number in itertools.count(1):
+        held = output.held(hours.day)
+        if output.current(hours.day).get("runs") == held.runs():
+            return rows
+        folder, of_day = output.run, parts
+        if not (hours.is_day and [*held.hours] == [output.run]):
+            folder = f"{output.run}.{number}"
+            of_day = joined(output, hours.day, held, schemas, keep)
+            rows = _write_all(output, hours, day_tables(of_day, keep), folder)
+        clusters = {cluster for run in held.hours for cluster in held.records[run]["clusters"]}
+        output.publish(hours.day, folder, held, {**_facts(of_day.samples), "clusters": sorted(clusters)})
+    raise AssertionError
+
+
+def _report(hours: Hours, found: DataFrame, bad: DataFrame) -> tuple[DayReport, dict[int, int]]:
+    """Return what is known before any table is made, and how many whole samples each hour has."""
+    counts = found.groupBy(hour_of(F.col("ended")).alias("hour")).agg(
+        F.count(F.when(F.col("whole"), 1)).alias("whole"),
+        F.coalesce(F.bool_or("twice"), F.lit(False)).alias("twice"),
+        F.coalesce(F.sum("partitions"), F.lit(0)).alias("partitions"),
+    )
+    rows = {row["hour"]: row for row in counts.collect()}
     ((missing,),) = missing_samples(found).collect()
     reasons = bad.where(F.col("lines") > 0).groupBy("reason").agg(F.sum("lines").alias("n")).collect()
-    return DayReport(
-        day, whole, missing, has_duplicates, partitions, quarantined={row["reason"]: row["n"] for row in reasons}
+    by_hour = {start.hour: 0 for start in hours.starts()}
+    by_hour |= {datetime.fromtimestamp(hour, UTC).hour: row["whole"] for hour, row in rows.items()}
+    report = DayReport(
+        hours.day,
+        sum(by_hour.values()),
+        missing,
+        any(row["twice"] for row in rows.values()),
+        sum(row["partitions"] for row in rows.values()),
+        quarantined={row["reason"]: row["n"] for row in reasons},
+        hours=[*by_hour],
     )
+    return report, by_hour
 
 
-def _newest(lines: Lines) -> dict[str, object]:
-    """Return when the last sample ended, and of which clusters there are samples."""
-    ((until, clusters),) = lines.ends.agg(F.max("ended_micros"), F.collect_set("cluster_id")).collect()
+def _facts(found: DataFrame) -> dict[str, object]:
+    """Return how many samples a day has, how many are missing, and when the last one ended."""
+    whole = found.where("whole")
+    ((count, until),) = whole.agg(F.count(F.lit(1)), F.max("ended_micros")).collect()
+    ((missing,),) = missing_samples(found).collect()
     ended = None if until is None else f"{datetime.fromtimestamp(until / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return {"until": ended, "clusters": sorted(clusters)}
+    return {"samples": count, "missing": missing, "until": ended}
+
+
+def _clusters(lines: Lines) -> list[str]:
+    ((clusters,),) = lines.ends.agg(F.collect_set("cluster_id")).collect()
+    return sorted(clusters)
 
 
 def stop(spark: SparkSession) -> None:
@@ -282,12 +309,12 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="build.py", description="Build tables from exported samples.")
     parser.add_argument("--input", required=True, help="Hadoop path, or kafka://host:port/topic")
     parser.add_argument("--output", required=True, help="Hadoop path of the tables")
-    parser.add_argument("--from", required=True, dest="first", help="first day, UTC")
-    parser.add_argument("--to", required=True, dest="until", help="day after the last, UTC")
+    parser.add_argument("--from", required=True, dest="first", help="first day or hour, UTC")
+    parser.add_argument("--to", required=True, dest="until", help="day or hour after the last, UTC")
     parser.add_argument("--allow-empty", action="store_true", help="replace tables also where no sample is left")
     asked = parser.parse_args(words)
     try:
-        days = parse_day(asked.first), parse_day(asked.until)
+        days = parse_hour(asked.first), parse_hour(asked.until)
         is_refused = False
         spark = open_session()
         try:

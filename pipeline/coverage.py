@@ -7,8 +7,9 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.hours import hour_of
 from pipeline.rates import as_table
-from pipeline.read import Lines
+from pipeline.read import SAMPLE_KEY, Lines
 from pipeline.tables import ABSENCES, COVERAGE
 
 _PROCESS: Final = ("broker_id", "start_id")
@@ -34,11 +35,33 @@ def coverage_by_minute(found: DataFrame) -> DataFrame:
     return as_table(table, COVERAGE)
 
 
-def absences(lines: Lines) -> DataFrame:
-    """Return a row for each span in which a follower had no connection with a leader that it fetched from before."""
+def links_of_leaders(lines: Lines) -> DataFrame:
+    """Return the links that leaders told of; `away_seconds` is null where the follower had a connection."""
+    links = lines.links.where(F.col("side") == "leader")
+    return links.select(*SAMPLE_KEY, "peer", "ended", "ended_micros", "away_seconds")
+
+
+def links_to_join(links: DataFrame) -> DataFrame:
+    """Return those of an hour's `links_of_leaders` that tell as much of absences beside links of other hours.
+
+    These are the links of followers that were away, the first one after each, and those beside which other hours may
+    have links: where the samples' numbers begin, end, or have a gap.
+    """
+    in_order = Window.partitionBy(*_PROCESS, "peer", hour_of(F.col("ended"))).orderBy("sequence")
+    before, after = F.lag("sequence").over(in_order), F.lead("sequence").over(in_order)
+    was_away = F.lag("away_seconds").over(in_order).isNotNull()
+    is_inside = F.coalesce((before == F.col("sequence") - 1) & (after == F.col("sequence") + 1), F.lit(False))
+    wanted = F.col("away_seconds").isNotNull() | was_away | ~is_inside
+    return links.withColumn("wanted", wanted).where("wanted").drop("wanted")
+
+
+def absences(links: DataFrame) -> DataFrame:
+    """Return a row for each span in which a follower had no connection with a leader that it fetched from before.
+
+    `links` is as `links_of_leaders` gives it.
+    """
     in_order = Window.partitionBy(*_PROCESS, "peer").orderBy("sequence")
-    is_away = F.col("away_seconds").isNotNull()
-    links = lines.links.where(F.col("side") == "leader").withColumn("away", is_away)
+    links = links.withColumn("away", F.col("away_seconds").isNotNull())
     was_away = F.coalesce(F.lag("away").over(in_order), F.lit(False))
     spans = (
         links.withColumn("was_away", was_away)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pipeline.tables import POINTER, Table
+from pipeline.tables import BY_HOUR, POINTER, Table
 
 
 class TablesError(Exception):
@@ -18,7 +19,7 @@ class TablesError(Exception):
 class OpenTables:
     """The tables in a folder. Each is a view once it was opened; TablesError where one cannot be read.
 
-    What is read is what was there at the begin: of each day, the tables of the run that its pointer named then. Where
+    What is read is what was there at the begin: of each day, the tables of the runs that its pointer named then. Where
     no day has a pointer, it is every Parquet file in a table's folder.
     """
 
@@ -62,7 +63,13 @@ class OpenTables:
         # where no file is of these days, one is opened for its columns
         wanted = [file for file in files if _is_of_days(file, first, until)] or files[:1]
         try:
-            found = self._connection.read_parquet(list(map(str, wanted)), hive_partitioning=True, union_by_name=True)
+            names = list(map(str, wanted))
+            left_out = self._left_out(table.name)
+            found = self._connection.read_parquet(
+                names, hive_partitioning=True, union_by_name=True, filename=bool(left_out)
+            )
+            if left_out:
+                found = found.filter(f"NOT ({left_out})")
             wanted_columns = [*table.columns, *(["date"] if by_day else [])]
             missing = [column for column in wanted_columns if column not in found.columns]
             if missing:
@@ -89,7 +96,7 @@ class OpenTables:
 
     def _files(self, name: str) -> list[Path]:
         if self.facts:
-            runs = (folder / str(facts["run"]) / name for folder, facts in self.facts.items())
+            runs = (run for folder, facts in self.facts.items() for run in run_folders(folder, facts, name))
             return sorted(file for run in runs for file in run.rglob("*.parquet"))
         # a job's unfinished files are below _temporary
         return sorted(
@@ -98,9 +105,32 @@ class OpenTables:
             if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(self.path).parts)
         )
 
+    def _left_out(self, name: str) -> str:
+        """Return a condition for the rows of a table whose hours another run holds; nothing where there are none."""
+        if name not in BY_HOUR:
+            return ""
+        # the hour of what is before the end, where the column tells when something ended
+        hour = f'(epoch_us("{BY_HOUR[name]}") - {int(BY_HOUR[name] == "end")}) // 3600000000 % 24'
+        held = (
+            (folder / run / name, hours)
+            for folder, facts in self.facts.items()
+            for run, hours in facts.get("runs", {}).items()
+            if hours is not None
+        )
+        return " OR ".join(
+            f"starts_with(filename, {_quoted(f'{folder}/')}) AND {hour} NOT IN ({', '.join(map(str, hours))})"
+            for folder, hours in held
+        )
+
+
+def run_folders(folder: Path, facts: Mapping[str, Any], table: str) -> list[Path]:
+    """Return the folders in which a table of a day is; `facts` are what its pointer says."""
+    runs = facts["runs"] if table in BY_HOUR and "runs" in facts else [facts["run"]]
+    return [folder / str(run) / table for run in runs]
+
 
 def published(path: Path) -> dict[Path, dict[str, Any]]:
-    """Return what runs have published of each day, by the folder of the day. `run` is the folder of its tables."""
+    """Return what runs have published of each day, by the folder of the day: see POINTER."""
     found = {}
     for pointer in sorted(path.glob(f"date=*/{POINTER}")):
         try:
@@ -120,6 +150,10 @@ def _is_of_days(file: Path, first: date | None, until: date | None) -> bool:
                 return True
             return (first is None or day >= first) and (until is None or day < until)
     return True
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _first_line(error: Exception) -> str:

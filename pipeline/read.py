@@ -11,12 +11,12 @@ stretches them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import datetime, timedelta
 from functools import reduce
 from operator import or_
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from pyspark.errors import AnalysisException
@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from pipeline.errors import SPARK_ERRORS, BuildError, first_line
+from pipeline.hours import HOUR_SECONDS, Hours
 from samples.schema import (
     BLOCK,
     KINDS,
@@ -84,24 +85,8 @@ _SCHEMA: Final = T.StructType(
 )
 PARTITION_KINDS: Final = (PartitionsLine, PartitionLine)
 """The kinds that tell of partitions: that of this version, and that of version 1."""
-_OF_BAD_LINES: Final = ("reason", "text", "file", "folder_day", "schema", "min_reader", "end_utc")
+_OF_BAD_LINES: Final = ("reason", "text", "file", "folder_hour", "schema", "min_reader", "end_utc")
 _JSON: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-
-
-class Days(NamedTuple):
-    """The UTC days from `first` up to but without `until`."""
-
-    first: date
-    until: date
-
-    @classmethod
-    def of(cls, day: date) -> Days:
-        """Return one day."""
-        return cls(day, day + timedelta(days=1))
-
-    def all(self) -> list[date]:
-        """Return each day, in order."""
-        return [self.first + timedelta(days=number) for number in range((self.until - self.first).days)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,33 +100,34 @@ class Lines:
     ends: DataFrame
 
 
-def is_by_day(spark: SparkSession, source: str, days: Days) -> bool:
+def is_by_day(spark: SparkSession, source: str, hours: Hours) -> bool:
     """Whether the source has its files in folders of days, so that each day can be read alone. Raises BuildError."""
     try:
-        return not source.startswith(_KAFKA) and _folders(spark, source, days) is not None
+        return not source.startswith(_KAFKA) and _folders(spark, source, hours) is not None
     except SPARK_ERRORS as error:
         raise BuildError(f"{source} cannot be read: {first_line(error)}") from error
 
 
-def read_lines(spark: SparkSession, source: str, days: Days, damaged: Collection[str] = ()) -> DataFrame:
-    """Return the fields of every line that may belong to `days`, with `_corrupt`, `file` and `folder_day`.
+def read_lines(spark: SparkSession, source: str, hours: Hours, damaged: Collection[str] = ()) -> DataFrame:
+    """Return the fields of every line that may belong to `hours`, with `_corrupt`, `file` and `folder_hour`.
 
     - `source` is a Hadoop path, or `kafka://host:port[,host:port]/topic`.
-    - Files in `date=/hour=` folders are read from an hour before the UTC days to an hour after them, as a file may have
-      samples of the next hour. Other folders are not even listed. `folder_day` is null where folders name no day.
+    - Files in `date=/hour=` folders are read from an hour before the hours to an hour after them, as a file may have
+      samples of the next hour. Other folders are not even listed. `folder_hour`, in seconds since 1970, is null where
+      folders name no hour.
     - `damaged` files are read up to their damage.
 
     Raises BuildError.
     """
     try:
         if source.startswith(_KAFKA):
-            return _read_kafka(spark, source, days)
+            return _read_kafka(spark, source, hours)
         if not damaged:
-            return _read_files(spark, source, days)
+            return _read_source(spark, source, hours)
         # Spark skips errors in the damaged files only. Their good lines are read; samples that are not whole go later.
-        whole = [path for path in input_files(spark, source, days) if path not in damaged]
-        cut = _read_files(spark, source, days, *damaged, ignoreCorruptFiles="true")
-        return _read_files(spark, source, days, *whole).union(cut) if whole else cut
+        whole = [path for path in input_files(spark, source, hours) if path not in damaged]
+        cut = _read_files(spark, source, *damaged, ignoreCorruptFiles="true")
+        return _read_files(spark, source, *whole).union(cut) if whole else cut
     except SPARK_ERRORS as error:
         if isinstance(error, AnalysisException) and error.getErrorClass() == "PATH_NOT_FOUND":
             # Hadoop's configuration may put a path without a scheme on another file system than this machine's
@@ -150,23 +136,44 @@ def read_lines(spark: SparkSession, source: str, days: Days, damaged: Collection
         raise BuildError(f"{source} cannot be read: {first_line(error)}") from error
 
 
-def input_files(spark: SparkSession, source: str, days: Days) -> list[str]:
-    """Return the addresses of the files that may have lines of `days`; none where the source is a topic."""
+def input_files(spark: SparkSession, source: str, hours: Hours) -> list[str]:
+    """Return the addresses of the files that may have lines of `hours`; none where the source is a topic."""
     if source.startswith(_KAFKA):
         return []
-    folders = _folders(spark, source, days)
-    return spark.read.schema(_SCHEMA).json(folders or source).inputFiles() if folders != [] else []
+    folders = _folders(spark, source, hours)
+    paths = [source] if folders is None else [*folders.own, *folders.beside]
+    return spark.read.schema(_SCHEMA).json(paths).inputFiles() if paths else []
 
 
-def _folders(spark: SparkSession, source: str, days: Days) -> list[str] | None:
-    """Return the folders of hours in which lines of `days` may be; None where folders name no hours.
+@dataclass(frozen=True, slots=True)
+class _Folders:
+    """Addresses of folders: the hours' `own`, and those of the hours `beside` them, which may have a few samples."""
 
-    The days are named, and only their own folders are listed: what other days there are does not slow a run down.
+    own: list[str]
+    beside: list[str]
+
+
+def _folders(spark: SparkSession, source: str, hours: Hours) -> _Folders | None:
+    """Return the folders in which lines of `hours` may be; None where folders name no hours.
+
+    The hours are named, and only their own folders are listed: what others there are does not slow a run down.
     """
-    before, after = days.first - timedelta(days=1), days.until
-    names = [f"date={before}/hour=23", *(f"date={day}/hour=*" for day in days.all()), f"date={after}/hour=00"]
-    found = [folder for name in names for folder in _matching(spark, source, name)]
-    return found if found or _matching(spark, source, "date=*") else None
+
+    def matching(names: Iterable[str]) -> list[str]:
+        return [folder for name in names for folder in _matching(spark, source, name)]
+
+    before = matching([_folder(hours.first - timedelta(hours=1))])
+    own = matching(
+        name
+        for part in hours.by_day()
+        for name in ([f"date={part.day}/hour=*"] if part.is_day else map(_folder, part.starts()))
+    )
+    found = _Folders(own, before + matching([_folder(hours.until)]))
+    return found if found.own or found.beside or _matching(spark, source, "date=*") else None
+
+
+def _folder(hour: datetime) -> str:
+    return f"date={hour:%Y-%m-%d}/hour={hour:%H}"
 
 
 def _matching(spark: SparkSession, source: str, pattern: str) -> list[str]:
@@ -176,21 +183,40 @@ def _matching(spark: SparkSession, source: str, pattern: str) -> list[str]:
     return [status.getPath().toString() for status in found or ()]
 
 
-def _read_files(spark: SparkSession, folder: str, days: Days, *files: str, **options: str) -> DataFrame:
-    """Read the folders of some days, or some files."""
-    # Spark's own reader of JSON lines: `from_json` takes a fifth longer.
-    reader = spark.read.schema(_SCHEMA).options(**_JSON, **options)
-    folders = _folders(spark, folder, days)
+def _read_source(spark: SparkSession, source: str, hours: Hours) -> DataFrame:
+    folders = _folders(spark, source, hours)
     if folders is None:
-        lines = reader.option("basePath", folder).json(list(files)) if files else reader.json(folder)
-    else:
-        paths = list(files) or folders
-        lines = reader.option("basePath", folder).json(paths) if paths else spark.createDataFrame([], _SCHEMA)
-    folder_day = F.col("date").cast("date") if "date" in lines.columns else F.lit(None).cast("date")
-    return lines.select(*FIELDS, _CORRUPT, F.input_file_name().alias("file"), folder_day.alias("folder_day"))
+        return _read_files(spark, source)
+    own = _read_files(spark, source, *folders.own) if folders.own else _with_file(spark.createDataFrame([], _SCHEMA))
+    return own.union(_read_beside(spark, source, hours, folders.beside)) if folders.beside else own
 
 
-def _read_kafka(spark: SparkSession, source: str, days: Days) -> DataFrame:
+def _read_beside(spark: SparkSession, source: str, hours: Hours, folders: Sequence[str]) -> DataFrame:
+    """Read, in folders of other hours, the lines that have a time of these. Only these few are parsed."""
+    texts = spark.read.option("basePath", source).text(list(folders))
+    times = [f"{hour:%Y-%m-%dT%H:}" for hour in hours.starts()]
+    times.append(f"{hours.until:%Y-%m-%dT%H:%M:%S}")  # a sample that ends at midnight is one of the day before
+    theirs = texts.where(reduce(or_, (F.col("value").contains(time) for time in times)))
+    parsed = theirs.withColumn("parsed", F.from_json("value", _SCHEMA, _JSON))
+    return _with_file(parsed.select("parsed.*", *(name for name in ("date", "hour") if name in texts.columns)))
+
+
+def _read_files(spark: SparkSession, source: str, *paths: str, **options: str) -> DataFrame:
+    """Read a source, or some paths in it."""
+    # Spark's own reader of JSON lines: `from_json` takes a fifth longer.
+    reader = spark.read.schema(_SCHEMA).options(**_JSON, **options).option("basePath", source)
+    return _with_file(reader.json(list(paths) or source))
+
+
+def _with_file(lines: DataFrame) -> DataFrame:
+    """Return the fields, with `file` and `folder_hour`."""
+    folder_hour = F.lit(None).cast("long")
+    if "date" in lines.columns and "hour" in lines.columns:
+        folder_hour = F.unix_seconds(F.col("date").cast("timestamp")) + F.col("hour").cast("long") * HOUR_SECONDS
+    return lines.select(*FIELDS, _CORRUPT, F.input_file_name().alias("file"), folder_hour.alias("folder_hour"))
+
+
+def _read_kafka(spark: SparkSession, source: str, hours: Hours) -> DataFrame:
     servers, _, topic = source.removeprefix(_KAFKA).partition("/")
     if not servers or not topic:
         raise BuildError(f"{source} is not of the form kafka://host:port/topic")
@@ -198,17 +224,18 @@ def _read_kafka(spark: SparkSession, source: str, days: Days) -> DataFrame:
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", servers)
         .option("subscribe", topic)
-        .option("startingTimestamp", str((_seconds(days.first) - 3600) * 1000))
+        .option("startingTimestamp", str((hours.seconds()[0] - HOUR_SECONDS) * 1000))
         .option("startingOffsetsByTimestampStrategy", "latest")
         .load()
     )
     # Up to the topic's end: a record that waited for hours has the time at which it was sent. It may hold several
     # lines.
     lines = found.select(F.explode(F.split(F.col("value").cast("string"), "\n")).alias("line"), "timestamp")
+    sent_hour = F.unix_seconds(F.date_trunc("hour", F.col("timestamp")))
     return (
         lines.where(F.trim("line") != "")
-        .select(F.from_json("line", _SCHEMA, _JSON).alias("parsed"), "timestamp")
-        .select("parsed.*", F.lit(source).alias("file"), F.col("timestamp").cast("date").alias("folder_day"))
+        .select(F.from_json("line", _SCHEMA, _JSON).alias("parsed"), sent_hour.alias("folder_hour"))
+        .select("parsed.*", F.lit(source).alias("file"), "folder_hour")
     )
 
 
@@ -234,7 +261,7 @@ def parse(lines: DataFrame) -> DataFrame:
             "reason",
             F.when(is_bad, F.substring(_CORRUPT, 1, MAX_CHARACTERS)).alias("text"),
             of_bad["file"],
-            "folder_day",
+            "folder_hour",
             *(of_bad.get(name, F.col(name)) for name in FIELDS),
             "ended_micros",
             "ended",
@@ -307,13 +334,12 @@ def _lacks(kind: type[Line]) -> Column:
     return (F.col("kind") == kind_of(kind)) & reduce(or_, nulls)
 
 
-def of_day(parsed: DataFrame, day: date) -> DataFrame:
-    """Return the good lines of samples that ended on a UTC day, and the bad lines in that day's folder."""
+def of_hours(parsed: DataFrame, hours: Hours) -> DataFrame:
+    """Return the good lines of samples that ended in some hours, and the bad lines in these hours' folders."""
     good = F.col("reason").isNull()
-    ended = F.col("ended").between(_seconds(day), _seconds(day + timedelta(days=1)) - 1)
-    # Bad lines in folders that name no day are reported for every day.
-    lay = F.col("folder_day").isNull() | (F.col("folder_day") == F.lit(day))
-    return parsed.where((good & ended) | (~good & lay))
+    # Bad lines in folders that name no hour are reported for every day.
+    lay = F.col("folder_hour").isNull() | F.col("folder_hour").between(*hours.seconds())
+    return parsed.where((good & F.col("ended").between(*hours.seconds())) | (~good & lay))
 
 
 def good_lines(parsed: DataFrame) -> DataFrame:
@@ -339,7 +365,3 @@ def by_partition(partitions: DataFrame, *names: str) -> DataFrame:
         for name in names
     }
     return rows.withColumns(figures).drop("columns", "row")
-
-
-def _seconds(day: date) -> int:
-    return (day - date(1970, 1, 1)).days * 86_400

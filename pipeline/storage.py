@@ -1,12 +1,17 @@
 """Writes tables into a folder on any Hadoop file system.
 
-Each run writes a day into a folder of its own, `date=2026-11-02/<run>/<table>/`, and never changes it afterwards. When
-all tables are there, `date=2026-11-02/current.json` is replaced, which names the run: from then on readers see the new
-day, all of it. A run that is killed has changed nothing, and two that write the same day do not disturb each other: the
-later one's is seen.
+Each run writes the hours that it builds of a day into a folder of its own, `date=2026-11-02/<run>/<table>/`, and never
+changes them afterwards. When all is there it adds a record, `hours.json`. Of each hour, the run that began last holds
+it. Then the tables that are made of the whole day are written, and `date=2026-11-02/current.json` is replaced, which
+names all runs that hold hours: from then on readers see the new day, all of it. A run that is killed has changed
+nothing.
 
-The run that was seen before stays, for those who are reading it. Older ones are deleted, and so is what killed runs
-left, a day after they began.
+Runs of the same day do not disturb each other, and need no lock: whoever has replaced the pointer looks at the records
+again, and where there are more by now than the pointer names, the day is made of these anew. A run's record is there
+before its pointer. So whichever pointer is the last, its run has seen all records.
+
+What the pointer before names stays, for those who are reading it. What the one before that names is deleted, and so is
+what killed runs left, a day after they began.
 """
 
 from __future__ import annotations
@@ -14,26 +19,58 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from pipeline.errors import SPARK_ERRORS
 from pipeline.tables import POINTER
 
 ABANDONED_AFTER: Final = timedelta(days=1)
 """No run takes that long: what is older and not in use was left by a killed one."""
 
 _WORK: Final = "_weir"
+_RECORD: Final = "hours.json"
 _RUN_BEGAN: Final = "%Y%m%dT%H%M%SZ"
 _RENAMES_AT_ONCE: Final = frozenset({"file", "hdfs", "viewfs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The `hours` of a day that each run holds, and what each has committed (`records`). The `newest` began last."""
+
+    hours: Mapping[str, list[int]]
+    records: Mapping[str, Mapping[str, Any]]
+    newest: str
+
+    def is_whole(self, run: str) -> bool:
+        """Whether the run holds all that it has written."""
+        return len(self.hours[run]) == len(self.records[run]["samples"])
+
+    def runs(self) -> dict[str, list[int] | None]:
+        """Return what the pointer tells of runs."""
+        return {run: None if self.is_whole(run) else hours for run, hours in self.hours.items()}
+
+    def samples(self) -> dict[int, int]:
+        """Return how many samples each hour has."""
+        return {hour: self.records[run]["samples"][str(hour)] for run, hours in self.hours.items() for hour in hours}
+
+
+def in_use(published: Mapping[str, Any]) -> set[str]:
+    """Return the folders of runs that readers of a pointer look into."""
+    return {*published.get("runs", ()), *([published["run"]] if "run" in published else [])}
 
 
 class Output:
     """The folder `path`, as one run writes it. Others may read and write it at any time."""
 
     def __init__(self, spark: SparkSession, path: str, utc: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._spark = spark
+        self._number = 0
         self._jvm: Any = spark.sparkContext._jvm
         self._gateway: Any = spark.sparkContext._gateway
         self._path = path.rstrip("/") or "/"
@@ -50,7 +87,7 @@ class Output:
             yield
         finally:
             self._files.delete(self._hadoop_path(_WORK, self.run), True)
-        self._delete_abandoned(_WORK, set())
+        self._delete_abandoned(_WORK, ())
         with contextlib.suppress(Exception):  # another run has begun to use it
             self._files.delete(self._hadoop_path(_WORK), False)
 
@@ -66,36 +103,89 @@ class Output:
 
     @contextlib.contextmanager
     def day(self, day: date) -> Iterator[None]:
-        """Delete what the run has written of a day unless it is published within the block."""
+        """Delete what the run has written of a day unless readers see it when the block ends."""
+        self._number = 1 + max((record["number"] for record in self._records(day).values()), default=0)
         try:
             yield
         finally:
-            if self.current(day).get("run") != self.run:
-                self._files.delete(self._hadoop_path(_folder(day), self.run), True)
+            self._delete_unseen(day)
 
-    def write(self, table: str, day: date, frame: DataFrame, *, apart: str | None = None) -> int:
-        """Write a day's table where readers do not look yet. Returns its number of rows.
+    def write(self, table: str, day: date, frame: DataFrame, *, apart: str | None = None, folder: str = "") -> int:
+        """Write a table of a day, or a part of one, where readers do not look yet. Returns its number of rows.
 
-        Rows that differ in the column `apart` are in folders of their own.
+        - Rows that differ in the column `apart` are in folders of their own.
+        - `folder` is the run's own, unless it is another of this run.
         """
-        path = self._name(_folder(day), self.run, table)
+        path = self._name(_folder(day), folder or self.run, table)
         writer = frame.write.mode("overwrite")
         (writer.partitionBy(apart) if apart else writer).parquet(path)
         return frame.sparkSession.read.schema(frame.schema).parquet(path).count()
 
-    def publish(self, day: date, facts: Mapping[str, Any]) -> None:
-        """Have readers see what was written of a day. They find `facts` beside the name of the run."""
-        before = self.current(day).get("run")
-        contents = {"run": self.run, "made_at": f"{self._utc():%Y-%m-%dT%H:%M:%SZ}", **facts}
-        self._replace(self._hadoop_path(_folder(day), POINTER), json.dumps(contents).encode())
-        self._delete_abandoned(_folder(day), {self.run, before}, finished=before)
+    def read(self, table: str, day: date, folders: Iterable[str], schema: StructType) -> DataFrame:
+        """Return what runs have written of a day."""
+        paths = [self._name(_folder(day), folder, table) for folder in folders]
+        return self._spark.read.schema(schema).parquet(*paths)
+
+    def commit(self, day: date, samples: Mapping[int, int], facts: Mapping[str, Any]) -> None:
+        """Tell that the run has written all of some hours, with how many `samples` each has.
+
+        From then on any run of this day counts them in: see `held`.
+        """
+        record = {"number": self._number, "samples": samples, **facts}
+        self._replace(self._hadoop_path(_folder(day), self.run, _RECORD), json.dumps(record).encode())
+
+    def held(self, day: date) -> Held:
+        """Return which runs' hours make up a day: of each hour, that of the run that began last."""
+        records = self._records(day)
+        newest: dict[int, str] = {}
+        for run, record in sorted(records.items(), key=lambda item: (item[1]["number"], item[0])):
+            newest |= dict.fromkeys(map(int, record["samples"]), run)
+        runs: dict[str, list[int]] = {run: [] for run in records}
+        for hour, run in sorted(newest.items()):
+            runs[run].append(hour)
+        held = {run: hours for run, hours in runs.items() if hours}
+        return Held(held, records, max(held, key=lambda run: (records[run]["number"], run), default=""))
+
+    def publish(self, day: date, folder: str, held: Held, facts: Mapping[str, Any]) -> None:
+        """Have readers see the hours that are `held`, and the tables in `folder`, with `facts` about them."""
+        before = self.current(day)
+        contents = {
+            "run": folder,
+            "runs": held.runs(),
+            "made_at": f"{self._utc():%Y-%m-%dT%H:%M:%SZ}",
+            **facts,
+        }
+        kept = in_use(contents) | in_use(before)
+        self._replace(
+            self._hadoop_path(_folder(day), POINTER), json.dumps(contents | {"before": sorted(in_use(before))}).encode()
+        )
+        for old in {*before.get("before", ())} - kept:
+            self._files.delete(self._hadoop_path(_folder(day), old), True)
+        self._delete_abandoned(_folder(day), kept)
 
     def current(self, day: date) -> dict[str, Any]:
         """Return what was published of a day last; nothing where nothing was."""
-        path = self._hadoop_path(_folder(day), POINTER)
-        if not self._files.exists(path):
+        return self._read_json(self._hadoop_path(_folder(day), POINTER))
+
+    def _records(self, day: date) -> dict[str, dict[str, Any]]:
+        """Return what each run has committed."""
+        found = {
+            folder: self._read_json(self._hadoop_path(_folder(day), folder, _RECORD)) for folder in self._folders(day)
+        }
+        return {folder: record for folder, record in found.items() if record}
+
+    def _folders(self, day: date) -> list[str]:
+        path = self._hadoop_path(_folder(day))
+        statuses = self._files.listStatus(path) if self._files.exists(path) else ()
+        return sorted(status.getPath().getName() for status in statuses if status.isDirectory())
+
+    def _read_json(self, path: Any) -> dict[str, Any]:
+        try:
+            stream = self._files.open(path)
+        except SPARK_ERRORS:
+            if self._files.exists(path):
+                raise
             return {}
-        stream = self._files.open(path)
         try:
             found = json.loads(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
@@ -118,16 +208,22 @@ class Output:
             )
             context.rename(self._files.makeQualified(written), self._files.makeQualified(path), options)
 
-    def _delete_abandoned(self, folder: str, in_use: set[str | None], finished: str | None = None) -> None:
-        """Delete the folders of runs that are not `in_use` and began long ago, or before the `finished` one."""
+    def _delete_unseen(self, day: date) -> None:
+        """Delete what this run has written of a day, but for what readers see."""
+        seen = in_use(self.current(day))
+        for folder in self._folders(day):
+            if folder.partition(".")[0] == self.run and folder not in seen:
+                self._files.delete(self._hadoop_path(_folder(day), folder), True)
+
+    def _delete_abandoned(self, folder: str, kept: Collection[str]) -> None:
+        """Delete the folders of runs that are not to be `kept` and began long ago."""
         oldest = f"{self._utc() - ABANDONED_AFTER:{_RUN_BEGAN}}"
         path = self._hadoop_path(folder)
         if not self._files.exists(path):
             return
         for status in self._files.listStatus(path):
             name = status.getPath().getName()
-            is_old = name < oldest or (finished is not None and name < finished)
-            if status.isDirectory() and name not in in_use and is_old:
+            if status.isDirectory() and name not in kept and name < oldest:
                 self._files.delete(status.getPath(), True)
 
     def _name(self, *parts: str) -> str:

@@ -1,6 +1,6 @@
 """The tables that the batch jobs write as Parquet, one folder each: their names, and their columns as Spark SQL types.
 
-A day's tables are in `date=2026-11-02/<run>/<table>/`; which run's are to be read is in POINTER, in the day's folder.
+A day's tables are in `date=2026-11-02/<run>/<table>/`; which runs' are to be read is in POINTER, in the day's folder.
 Times are UTC. Rates are bytes/s where nothing else is said, within windows of a minute or an hour (`window`).
 """
 
@@ -14,6 +14,9 @@ from typing import Final, Literal
 ColumnType = Literal["boolean", "double", "int", "long", "string", "timestamp"]
 
 POINTER: Final = "current.json"
+"""Names in `run` the folder of the tables that are made of the whole day, and in `runs` those of the tables BY_HOUR.
+With each of these are the hours of which its rows count, or null where all do.
+"""
 
 WINDOW_SECONDS: Final[Mapping[str, int]] = MappingProxyType({"minute": 60, "hour": 3600})
 
@@ -241,3 +244,13 @@ ALL_TABLES: Final = (
     *(PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, THROTTLE_MINUTES, MOVES, REPLICA_LAG, BEHIND_MINUTES),
     *(BROKER_SAMPLES, LIMITS, COVERAGE, ABSENCES),
 )
+
+BY_HOUR: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        PARTITION_RATES.name: "window_start",
+        BROKER_RATES.name: "window_start",
+        LIMITS.name: "window_start",
+        BROKER_SAMPLES.name: "end",  # a sample that ends at a whole hour is one of the hour before
+    }
+)
+"""The tables whose rows are of one hour each, and the column that tells which."""

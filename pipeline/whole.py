@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.damaged import DAMAGED_FILE
+from pipeline.hours import hour_of
 from pipeline.read import FIELDS, MAX_CHARACTERS, PARTITION_KINDS, SAMPLE_KEY
 from samples.schema import IntervalLine, LimitLine, Line, LinkLine, QuotaLine, kind_of
 
@@ -24,14 +25,16 @@ LINE_KEY: Final = (
 PARTIAL_SAMPLE: Final = "partial_sample"
 """The reason that samples which are not whole are quarantined for."""
 
-_TIMES: Final = ("ended", "micros")
+QUARANTINE_COLUMNS: Final = ("reason", "file", "line", "lines")
+
+_TIMES: Final = ("ended", "ended_micros", "micros")
 _COUNTED: Final[tuple[tuple[type[Line], ...], ...]] = (PARTITION_KINDS, (LinkLine,), (QuotaLine,), (LimitLine,))
 
 
 def samples(lines: DataFrame) -> DataFrame:
     """Return a row for each sample: its key, whether it is `whole`, and whether lines are there `twice`.
 
-    `lines` and `partitions` are how many of these it has; `ended` and `micros` are those of its lines.
+    `lines` and `partitions` are how many of these it has; `ended`, `ended_micros` and `micros` are those of its lines.
 
     A sample is whole when it has its end, and as many partitions, links, quotas and limits as the end says. A line that
     is there twice counts once.
@@ -87,18 +90,23 @@ def without_duplicates(lines: DataFrame) -> DataFrame:
 def quarantine(parsed: DataFrame, found: DataFrame, damaged: Collection[str] = ()) -> DataFrame:
     """Return bad lines, partial samples and damaged files, a row each.
 
-    The columns are `reason`, `file`, `line` and `lines`: for how many lines the row stands (0 for a file).
+    The columns are `reason`, `file`, `line`, `lines` (for how many the row stands; 0 for a file), and the start of the
+    `hour` that it belongs to, in seconds since 1970: null where its folder names none, and for files.
     """
     line = F.substring(F.coalesce("text", F.to_json(F.struct(*FIELDS))), 1, MAX_CHARACTERS)
-    bad = parsed.where(F.col("reason").isNotNull()).select("reason", "file", line, F.lit(1).cast("long"))
+    bad = parsed.where(F.col("reason").isNotNull()).select("reason", "file", line, F.lit(1).cast("long"), "folder_hour")
     partial = found.where(~F.col("whole")).select(
-        F.lit(PARTIAL_SAMPLE), F.lit(None).cast("string"), F.to_json(F.struct(*SAMPLE_KEY)), "lines"
+        F.lit(PARTIAL_SAMPLE),
+        F.lit(None).cast("string"),
+        F.to_json(F.struct(*SAMPLE_KEY)),
+        "lines",
+        hour_of(F.col("ended")),
     )
     table = bad.union(partial)
     if damaged:
         path = F.explode(F.array(*(F.lit(path) for path in damaged)))
         files = found.sparkSession.range(1).select(
-            F.lit(DAMAGED_FILE), path, F.lit(None).cast("string"), F.lit(0).cast("long")
+            F.lit(DAMAGED_FILE), path, F.lit(None).cast("string"), F.lit(0).cast("long"), F.lit(None).cast("long")
         )
         table = table.union(files)
-    return table.toDF("reason", "file", "line", "lines")
+    return table.toDF(*QUARANTINE_COLUMNS, "hour")

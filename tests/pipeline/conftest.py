@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.spark_job import generate
-from pipeline.read import Days, Lines, by_kind, good_lines, parse, read_lines
+from pipeline.hours import Hours
+from pipeline.read import Lines, by_kind, good_lines, parse, read_lines
 from tests.pipeline.exported import DAY, write_lines
 
 ELSEWHERE = "Europe/Berlin"
@@ -102,7 +103,7 @@ class Frames:
         """What becomes of files with these lines, that lie in no folder of a day."""
         for number, text in enumerate(texts):
             write_lines(self.folder / f"{number}.jsonl.gz", text)
-        return parse(read_lines(self.spark, str(self.folder), Days.of(DAY)))
+        return parse(read_lines(self.spark, str(self.folder), Hours.of_day(DAY)))
 
     def good(self, *texts: bytes) -> DataFrame:
         return good_lines(self.parsed(*texts))

@@ -7,10 +7,11 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import DataFrame
 
-from pipeline.behind import behind_by_minute, behind_minutes, behind_spans, replicas_behind
+from pipeline.behind import behind_by_minute, behind_minutes, behind_spans, replicas_behind, rows_behind
+from pipeline.hours import Hours
 from pipeline.lag import replica_lag
 from pipeline.moves import moves
-from pipeline.read import Lines, by_kind, good_lines, of_day
+from pipeline.read import Lines, by_kind, good_lines, of_hours
 from pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types
@@ -27,7 +28,7 @@ MOVE = (
 
 
 def _spans(lines: Lines) -> DataFrame:
-    return behind_spans(behind_by_minute(lines, replicas_behind(lines)))
+    return behind_spans(behind_by_minute(rows_behind(lines, replicas_behind(lines)), lines.ends))
 
 
 def test_move_from_behind_to_caught_up(frames: Frames) -> None:
@@ -152,7 +153,7 @@ def test_move_over_midnight_is_two_spans_that_add_up(frames: Frames) -> None:
         sidecar.sample(partition("t", 0, 0, throttled=200, lag=(3, 20.0))),
         sidecar.sample(partition("t", 0, 0, throttled=300, lag=(0, 0.0))),
     )
-    first, second = (by_kind(good_lines(of_day(parsed, DAY + timedelta(days=days)))) for days in (0, 1))
+    first, second = (by_kind(good_lines(of_hours(parsed, Hours.of_day(DAY + timedelta(days=days))))) for days in (0, 1))
     assert rows(moves(_spans(first)), "start", "end", "bytes") == [("2026-11-02 23:59:45", None, 100)]
     assert rows(moves(_spans(second)), "start", "end", "bytes") == [("2026-11-02 23:59:45", "2026-11-03 00:00:15", 500)]
 
@@ -183,7 +184,7 @@ def test_move_whose_last_sample_ends_at_midnight_ends_then(frames: Frames) -> No
         sidecar.sample(partition("t", 0, 0, throttled=100, lag=(5, 10.0)))
         + sidecar.sample(partition("t", 0, 0, throttled=200, lag=(0, 0.0)))
     )
-    lines = by_kind(good_lines(of_day(parsed, DAY)))
+    lines = by_kind(good_lines(of_hours(parsed, Hours.of_day(DAY))))
     assert rows(moves(_spans(lines)), "end", "bytes") == [("2026-11-03 00:00:00", 300)]
 
 
@@ -199,7 +200,7 @@ def test_minutes_of_a_move_add_up_to_it(frames: Frames) -> None:
     texts += [sidecar.sample(partition("t", 0, 100, throttled=250, lag=(8, 70.0)))]
     texts += [sidecar.sample(partition("t", 0, 0, throttled=50, lag=(0, 0.0)))]
     lines = frames.lines(*texts)
-    by_minute = behind_by_minute(lines, replicas_behind(lines))
+    by_minute = behind_by_minute(rows_behind(lines, replicas_behind(lines)), lines.ends)
     spans = behind_spans(by_minute)
     table = behind_minutes(by_minute, spans)
     assert table.dtypes == types(BEHIND_MINUTES)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
+import json
 from datetime import UTC, date, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.build import QUARANTINE, TABLES, DayReport, build, parse_day
+from pipeline.build import DayReport, build
+from pipeline.day_tables import QUARANTINE, TABLES, Parts
 from pipeline.errors import BuildError
-from pipeline.open_tables import published
-from pipeline.read import Days, Lines, read_lines
+from pipeline.hours import Hours, parse_hour
+from pipeline.open_tables import published, run_folders
+from pipeline.rates import partition_rates
+from pipeline.read import Lines, read_lines
 from pipeline.storage import Output
+from pipeline.tables import BY_HOUR, PARTITION_RATES, POINTER
+from pipeline.whole import QUARANTINE_COLUMNS
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
 
 NEXT_DAY = DAY + timedelta(days=1)
@@ -44,21 +50,33 @@ class Job:
         until = first + timedelta(days=days)
         return list(build(self.spark, str(self.samples), str(self.tables), first, until, allow_empty=allow_empty))
 
+    def run_hours(self, first: int, until: int, *, allow_empty: bool = False) -> list[DayReport]:
+        """Build some hours of the day."""
+        since, end = (NOON.replace(hour=hour) for hour in (first, until))
+        return list(build(self.spark, str(self.samples), str(self.tables), since, end, allow_empty=allow_empty))
+
+    def facts(self, day: date = DAY) -> dict[str, Any]:
+        """What the pointer of a day says."""
+        return published(self.tables)[self.tables / f"date={day}"]
+
     def current(self, day: date = DAY) -> str:
         """The run whose tables of a day are to be read."""
-        return str(published(self.tables)[self.tables / f"date={day}"]["run"])
+        return str(self.facts(day)["run"])
 
     def runs(self, day: date = DAY) -> list[Path]:
         return [path for path in (self.tables / f"date={day}").iterdir() if path.is_dir()]
 
     def table(self, name: str, day: date = DAY) -> DataFrame:
-        return self.spark.read.parquet(str(self.tables / f"date={day}" / self.current(day) / name))
+        """A table, of which every run that the pointer names holds all hours that it has written."""
+        folders = run_folders(self.tables / f"date={day}", self.facts(day), name)
+        return reduce(DataFrame.union, (self.spark.read.parquet(str(folder)) for folder in folders))
 
     def contents(self, day: date = DAY) -> dict[str, list[Any]]:
         """All rows of a day's tables, sorted; quarantined files without their folder. Empty tables may have no file."""
         found = {}
         for name in TABLES:
-            if list((self.tables / f"date={day}" / self.current(day) / name).rglob("*.parquet")):
+            folders = run_folders(self.tables / f"date={day}", self.facts(day), name)
+            if any(file for folder in folders for file in folder.rglob("*.parquet")):
                 frame = self.table(name, day)
                 found[name] = rows(frame, *(column for column in frame.columns if column not in ("file", "window")))
             else:
@@ -78,24 +96,26 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     For tests of how tables are written, whatever is in them: Spark plans the real ones for seconds.
     """
 
-    def counted(lines: Lines, *_: object) -> DataFrame:
-        return lines.partitions.agg(F.count("*").alias("lines"))
+    def counted(lines: Lines) -> DataFrame:
+        return lines.partitions.agg(F.count("*").alias("lines"), F.max("ended").alias("ended"))
 
-    monkeypatch.setattr("pipeline.build.BY_WINDOW", frozenset({"partition_rates"}))
+    def of_hours(lines: Lines, places: int) -> dict[str, DataFrame]:
+        others = {name: counted(lines) for name in BY_HOUR if name != PARTITION_RATES.name}
+        return {PARTITION_RATES.name: partition_rates(lines, places=places), **others}
 
-    for made in (
-        "broker_rates",
-        "throttle_accuracy",
-        "throttle_minutes",
-        "broker_samples",
-        "limits",
-        "absences",
-        "replicas_behind",
-        "behind_by_minute",
-    ):
-        monkeypatch.setattr(f"pipeline.build.{made}", counted)
-    for made in ("behind_spans", "behind_minutes", "moves", "replica_lag"):
-        monkeypatch.setattr(f"pipeline.build.{made}", lambda spans, *_: spans)
+    def of_day(parts: Parts, _: object) -> dict[str, DataFrame]:
+        others = {name: parts.links for name in TABLES if name not in BY_HOUR}
+        return {**others, QUARANTINE: parts.quarantine.select(*QUARANTINE_COLUMNS)}
+
+    monkeypatch.setattr("pipeline.build.BY_WINDOW", frozenset({PARTITION_RATES.name}))
+    monkeypatch.setattr("pipeline.build.hour_tables", of_hours)
+    monkeypatch.setattr(
+        "pipeline.build.parts_of_hours",
+        lambda lines, found, bad, _: Parts(found, counted(lines), counted(lines), counted(lines), bad),
+    )
+    monkeypatch.setattr("pipeline.build.parts_of_day", lambda parts, *_: parts)
+    monkeypatch.setattr("pipeline.build.day_tables", of_day)
+    monkeypatch.setattr("pipeline.day_tables.rows_that_count", lambda rows: rows)
     return job
 
 
@@ -201,14 +221,14 @@ def test_input_that_cannot_be_read_is_named(job: Job, tmp_path: Path, source: st
 
 
 def test_range_without_a_day_is_refused(job: Job) -> None:
-    with pytest.raises(BuildError, match="there is no day from 2026-11-02 to before 2026-11-02"):
+    with pytest.raises(BuildError, match="there is nothing from 2026-11-02 to before 2026-11-02"):
         job.run(days=0)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-11-31", "2026-11-02T05"])
-def test_day_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(BuildError, match="is not a day"):
-        parse_day(text)
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-11-31", "2026-11-2", "2026-11-02T24", "2026-11-02T05:30"])
+def test_time_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(BuildError, match="is not a day or an hour"):
+        parse_hour(text)
 
 
 def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job: Job) -> None:
@@ -220,7 +240,7 @@ def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job:
     light_job.export(_sample(sidecar, 200), "late")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Output, "publish", _killed)
-        patched.setattr(Output, "day", lambda *_: contextlib.nullcontext())
+        patched.setattr(Output, "_delete_unseen", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             light_job.run()
     assert light_job.contents() == before
@@ -229,8 +249,10 @@ def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job:
     assert [row[-1] for row in light_job.contents()["partition_rates"]] == [300, 300]
     later = Output(light_job.spark, str(light_job.tables), lambda: datetime.now(UTC) + timedelta(days=2))
     with later.writing(), later.day(DAY):
-        later.publish(DAY, {})
-    assert len(light_job.runs()) == 1
+        for _ in range(2):  # what the pointer before named stays
+            later.commit(DAY, dict.fromkeys(range(24), 1), {"clusters": []})
+            later.publish(DAY, later.run, later.held(DAY), {})
+    assert [path.name for path in light_job.runs()] == [later.run]
 
 
 def test_tables_of_the_run_before_stay_for_those_who_read_them(light_job: Job) -> None:
@@ -265,6 +287,62 @@ def test_tables_of_samples_are_not_replaced_by_empty_ones(light_job: Job) -> Non
     assert (report.is_refused, light_job.contents()["partition_rates"]) == (False, [])
 
 
+def test_hours_that_are_built_at_the_same_time_are_both_seen(light_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run publishes its hour after this one has looked at which hours there are, and before it publishes."""
+    for hour in (12, 13):
+        light_job.export(_sample(Sidecar(now=NOON.replace(hour=hour)), hour), hour=hour)
+    publish = Output.publish
+    others: list[int] = []
+
+    def late(*arguments: Any) -> None:
+        if not others:
+            others.append(0)
+            light_job.run_hours(13, 14)
+        publish(*arguments)
+
+    monkeypatch.setattr(Output, "publish", late)
+    light_job.run_hours(12, 13)
+    assert [row[-1] for row in light_job.contents()["partition_rates"]] == [12, 12, 13, 13]
+    assert light_job.facts()["samples"] == 2
+
+
+def test_hour_of_samples_is_not_replaced_by_an_empty_one(light_job: Job) -> None:
+    """The others that were asked for are."""
+    files = [light_job.export(_sample(Sidecar(now=NOON.replace(hour=hour)), hour), hour=hour) for hour in (12, 13)]
+    light_job.run()
+    write_lines(files[0], _sample(Sidecar(now=NOON), 50))
+    files[1].unlink()
+    (report,) = light_job.run_hours(12, 14)
+    assert (report.is_refused, report.refused_hours) == (True, [13])
+    assert "no whole sample from 13:00 on for an hour, whose tables stay" in report.sentence()
+    assert light_job.facts()["samples"] == 2
+    assert (
+        light_job.run_hours(13, 14)[0].sentence().startswith("2026-11-02 13:00 to 14:00: no whole sample; its tables")
+    )
+    assert light_job.facts()["samples"] == 2
+    (report,) = light_job.run_hours(13, 14, allow_empty=True)
+    assert (report.is_refused, light_job.facts()["samples"]) == (False, 1)
+
+
+def test_bad_line_in_no_folder_of_an_hour_is_told_once(light_job: Job) -> None:
+    """Each run reads it, whichever hour it builds."""
+    write_lines(light_job.samples / "all.jsonl.gz", _sample(Sidecar(), 1) + b"no sample\n")
+    for hour in (12, 13):
+        light_job.run_hours(hour, hour + 1)
+    assert rows(light_job.table(QUARANTINE), "reason", "line") == [("not_json", "no sample")]
+    assert light_job.facts()["samples"] == 1
+
+
+def test_hours_are_not_joined_to_a_day_that_has_kept_nothing_for_them(light_job: Job) -> None:
+    light_job.export(_sample(Sidecar(), 1))
+    light_job.run()
+    pointer = light_job.tables / f"date={DAY}" / POINTER
+    (pointer.parent / f".{POINTER}.crc").unlink()
+    pointer.write_text(json.dumps({"run": light_job.current(), "samples": 1}))
+    with pytest.raises(BuildError, match="2026-11-02 was built by an earlier version, without hours: build the whole"):
+        light_job.run_hours(13, 14)
+
+
 def test_folders_of_other_days_are_not_read(light_job: Job) -> None:
     """A file of another day that cannot be read fails that day alone."""
     light_job.export(_sample(Sidecar(), 100))
@@ -288,7 +366,7 @@ def test_days_in_no_folders_are_read_once(light_job: Job, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("pipeline.build.read_lines", counted)
     assert [report.samples for report in light_job.run(days=2)] == [1, 1]
-    assert asked == [Days(DAY, DAY + timedelta(days=2))]
+    assert asked == [Hours.between(DAY, DAY + timedelta(days=2))]
 
 
 def _killed(*_: object) -> None:

@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from bench.spark_job import independent_sums
-from pipeline.build import TABLES
+from pipeline.day_tables import TABLES
 from pipeline.open_tables import published
 from pipeline.tables import BROKER_RATES, PARTITION_RATES
 from tests.pipeline.conftest import FOR_FEW_LINES

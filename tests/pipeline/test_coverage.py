@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.broker_samples import broker_samples
-from pipeline.coverage import absences, coverage_by_minute
+from pipeline.coverage import absences, coverage_by_minute, links_of_leaders
 from pipeline.read import by_kind, good_lines
 from pipeline.tables import ABSENCES, BROKER_SAMPLES, COVERAGE
 from pipeline.whole import samples
@@ -40,7 +40,7 @@ def test_follower_without_a_connection_is_away_until_it_fetches_again(frames: Fr
             )
         )
     )
-    table = absences(lines)
+    table = absences(links_of_leaders(lines))
     assert table.dtypes == types(ABSENCES)
     assert rows(table, *ABSENCES.columns) == [
         (2, 1, "2026-11-02 12:00:05", "2026-11-02 12:00:30", "2026-11-02 12:00:30"),

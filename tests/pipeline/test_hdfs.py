@@ -21,8 +21,8 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from lab.errors import LabError
 from lab.jars import ensure
 from lab.java import find_java
-from pipeline.build import TABLES
-from pipeline.open_tables import published
+from pipeline.day_tables import TABLES
+from pipeline.open_tables import published, run_folders
 from tests.pipeline.conftest import FOR_FEW_LINES
 from tests.pipeline.exported import DAY
 
@@ -132,7 +132,7 @@ def _contents(tables: Path) -> dict[str, list[tuple[object, ...]]]:
         connection.execute("SET TimeZone = 'UTC'")
         for table in TABLES:
             columns = "* EXCLUDE (file)" if table == "quarantine" else "*"
-            runs = [folder / facts["run"] / table for folder, facts in published(tables).items()]
+            runs = [run for folder, facts in published(tables).items() for run in run_folders(folder, facts, table)]
             files = [str(file) for run in runs for file in run.rglob("*.parquet")]
             # Spark writes no file of a table without rows whose windows have folders of their own
             rows = connection.read_parquet(files, hive_partitioning=True).select(columns).fetchall() if files else []

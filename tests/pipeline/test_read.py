@@ -10,11 +10,11 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.hours import Hours
 from pipeline.read import (
     MAX_CHARACTERS,
     MAX_SECONDS,
     UNUSED,
-    Days,
     by_kind,
     by_partition,
     good_lines,
@@ -33,7 +33,7 @@ def test_topic_is_read_to_its_end(spark: SparkSession) -> None:
     reader.option.return_value = reader
     session = MagicMock()
     session.read.format.return_value = reader
-    read_lines(session, "kafka://localhost:1/samples", Days.of(DAY))
+    read_lines(session, "kafka://localhost:1/samples", Hours.of_day(DAY))
     options = dict(call.args for call in reader.option.call_args_list)
     assert options["startingTimestamp"] == str(int((NOON - timedelta(hours=13)).timestamp()) * 1000)
     assert not [name for name in options if name.startswith("ending")]
@@ -49,13 +49,29 @@ def test_folders_of_other_days_are_not_listed(monkeypatch: pytest.MonkeyPatch, i
         return [f"{source}/{pattern}"] if is_there or pattern == "date=*" else []
 
     monkeypatch.setattr("pipeline.read._matching", matching)
-    assert is_by_day(MagicMock(), "/samples", Days.of(DAY))
+    assert is_by_day(MagicMock(), "/samples", Hours.of_day(DAY))
     around = [
         f"date={DAY - timedelta(days=1)}/hour=23",
         f"date={DAY}/hour=*",
         f"date={DAY + timedelta(days=1)}/hour=00",
     ]
     assert listed == around + ([] if is_there else ["date=*"])
+
+
+def test_only_the_folders_of_an_hour_and_those_beside_it_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = []
+
+    def matching(_session: object, source: str, pattern: str) -> list[str]:
+        listed.append(pattern)
+        return [f"{source}/{pattern}"]
+
+    monkeypatch.setattr("pipeline.read._matching", matching)
+    evening = NOON.replace(hour=22)
+    assert is_by_day(MagicMock(), "/samples", Hours(evening, evening + timedelta(hours=3)))
+    assert listed == [
+        *(f"date={DAY}/hour={hour}" for hour in (21, 22, 23)),
+        *(f"date={DAY + timedelta(days=1)}/hour={hour}" for hour in ("00", "01")),
+    ]
 
 
 NOT_KEPT = {*UNUSED, "schema", "min_reader", "end_utc"}
