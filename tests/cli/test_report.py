@@ -45,5 +45,5 @@ def test_range_without_a_day_is_wrong_usage_before_spark_starts(
 def test_report_of_no_day_is_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert failing(capsys, *_build(tmp_path, "--from", "yesterday", "--to", "2026-11-03")) == (
         2,
-        "'yesterday' is not a day: give it in UTC, as 2026-11-02.",
+        "'yesterday' is not a day or an hour: give it in UTC, as 2026-11-02 or 2026-11-02T13.",
     )
