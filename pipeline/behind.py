@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.rates import as_table
-from pipeline.read import SAMPLE_KEY, Lines, by_partition
+from pipeline.read import SAMPLE_KEY, by_partition
 from pipeline.tables import BEHIND_MINUTES, WINDOW_SECONDS
 
 OUT_OF_SYNC_SECONDS: Final = 30.0
@@ -16,41 +16,23 @@ OUT_OF_SYNC_SECONDS: Final = 30.0
 stuck."""
 
 LINE: Final = ("side", "broker_id", "start_id", "topic", "peer")
-_REPLICA: Final = (*LINE, "partition")
-SPAN: Final = (*_REPLICA, "span")
+REPLICA: Final = (*LINE, "partition")
+ROW: Final = (*REPLICA, "sequence", "ended", "lag_seconds", "lag_messages", "bytes_throttled", "bytes")
+"""What is told of a replica in a sample."""
+
+SPAN: Final = (*REPLICA, "span")
 _MINUTE: Final = WINDOW_SECONDS["minute"]
 
 
-def replicas_behind(lines: Lines) -> DataFrame:
-    """Return the replicas that may have a span.
-
-    Most are never behind for long, and their lines are not looked at again.
-    """
-    any_behind = lines.partitions.where(F.array_max("columns.lag_ms") > 0)
-    return with_lag(any_behind, "bytes_throttled").where(_counts()).select(*_REPLICA).distinct()
-
-
-def rows_behind(lines: Lines, replicas: DataFrame) -> DataFrame:
-    """Return all that is told of some `replicas`, as rows for `behind_by_minute`."""
-    # Joined to whole lines, of which there are few. Their other partitions are left out while lines become rows.
-    wanted = replicas.groupBy(*LINE).agg(F.collect_set("partition").alias("wanted"))
-    return known(lines.partitions.join(wanted, [*LINE]), lines)
-
-
-def rows_that_count(rows: DataFrame) -> DataFrame:
-    """Return, of the rows of all hours, those of the replicas that `replicas_behind` would have returned."""
-    return rows.join(F.broadcast(rows.where(_counts()).select(*_REPLICA).distinct()), [*_REPLICA], "left_semi")
-
-
-def behind_by_minute(rows: DataFrame, ends: DataFrame) -> DataFrame:
+def behind_by_minute(rows: DataFrame, ends: DataFrame, rates: DataFrame) -> DataFrame:
     """Return a row for each minute of each span, with what `behind_spans` needs of it.
 
-    - `rows` are as `rows_behind` gives them; `ends` has a row for each whole sample.
+    - `rows` have the columns ROW; `ends` has a row for each whole sample; `rates` is as `rates_in_force` gives it.
     - A stall is a time without bytes within the span. Samples without a line count as such; samples that are missing do
       not, as nothing is known of them. It is told in the minute in which it ended.
     """
     in_order = Window.partitionBy(*SPAN).orderBy("sequence")
-    placed = _in_spans(rows, ends)
+    placed = _in_spans(rows, ends).join(rates, [*SAMPLE_KEY, "side"], "left")
     # A replica that is away has no lines, and the first line afterwards tells since when it lags. Bytes before the
     # sidecar's first sample are unknown, so stalls begin there at the earliest.
     since = F.greatest(F.lit(0.0), F.col("sampled_until") - F.col("lag_seconds"))
@@ -135,35 +117,19 @@ def with_lag(partitions: DataFrame, *names: str) -> DataFrame:
     return rows.withColumn("lag_seconds", F.col("lag_ms") / 1000)
 
 
-def _counts() -> Column:
-    """Whether a row makes its replica one that may have a span."""
+def may_count() -> Column:
+    """Whether a row makes its replica one of which a span may count."""
     behind = F.col("lag_seconds") > 0
     return behind & ((F.col("bytes_throttled") > 0) | (F.col("lag_seconds") > OUT_OF_SYNC_SECONDS))
 
 
-def known(found: DataFrame, lines: Lines) -> DataFrame:
-    """Return a row for each partition that is `wanted` of a line, where it tells of bytes or of the lag.
+def rates_in_force(quotas: DataFrame) -> DataFrame:
+    """Return the `rate` of the broker's own quota that was in force last, by sample and side.
 
-    `rate` is that of the quota that was in force last.
+    `quotas` is as `quotas_in_force` gives it.
     """
-    size = F.col("bytes_throttled") + F.col("bytes_unthrottled")
-    told = with_lag(found, "bytes_throttled", "bytes_unthrottled", "lag_messages").where(
-        F.array_contains("wanted", F.col("partition")) & (F.col("lag_seconds").isNotNull() | (size > 0))
-    )
-    known = told.select(
-        *_REPLICA,
-        "sequence",
-        "ended",
-        "ended_micros",
-        "lag_seconds",
-        "lag_messages",
-        "bytes_throttled",
-        size.alias("bytes"),
-    )
-    listed = F.col("quota") == F.concat("side", F.lit(".replication.throttled.rate"))
-    in_force = lines.quotas.where(listed & F.col("mode").isNull())
-    quotas = in_force.groupBy(*SAMPLE_KEY, "side").agg(F.max_by("rate", "in_force_from_seconds").alias("rate"))
-    return known.join(quotas, [*SAMPLE_KEY, "side"], "left")
+    listed = quotas.where(F.col("quota") == F.concat("side", F.lit(".replication.throttled.rate")))
+    return listed.groupBy(*SAMPLE_KEY, "side").agg(F.max_by("rate", "in_force_from_seconds").alias("rate"))
 
 
 def _in_spans(rows: DataFrame, ends: DataFrame) -> DataFrame:
@@ -172,7 +138,7 @@ def _in_spans(rows: DataFrame, ends: DataFrame) -> DataFrame:
     `sampled_from` and `sampled_until` are the sample's begin and end on a clock that begins with the process's first
     sample of the day, and stands still while samples are missing.
     """
-    in_order = Window.partitionBy(*_REPLICA).orderBy("sequence")
+    in_order = Window.partitionBy(*REPLICA).orderBy("sequence")
     told_behind = F.col("lag_seconds") > 0
     behind = F.coalesce(F.last(told_behind, ignorenulls=True).over(in_order), F.lit(False))
     was_behind = F.coalesce(F.lag("behind").over(in_order), F.lit(False))
@@ -186,6 +152,7 @@ def _in_spans(rows: DataFrame, ends: DataFrame) -> DataFrame:
     sampled = F.sum("micros").over(Window.partitionBy("broker_id", "start_id").orderBy("sequence"))
     clock = ends.select(
         *SAMPLE_KEY,
+        "ended_micros",
         ((sampled - F.col("micros")) / 1e6).alias("sampled_from"),
         (sampled / 1e6).alias("sampled_until"),
     )

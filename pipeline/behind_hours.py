@@ -1,4 +1,8 @@
-"""What an hour keeps of replicas, so that spans across its edges are found when it is joined to other hours."""
+"""What an hour keeps of replicas, so that spans across its edges are found when it is joined to other hours.
+
+Most replicas are in sync for the whole hour. Of each of these one row is kept, the first one: a span that goes on from
+the hour before ends there.
+"""
 
 from __future__ import annotations
 
@@ -7,65 +11,96 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.behind import LINE, OUT_OF_SYNC_SECONDS, known, with_lag
+from pipeline.behind import LINE, OUT_OF_SYNC_SECONDS, REPLICA, ROW, may_count, with_lag
 from pipeline.hours import hour_of
-from pipeline.read import Lines
+from pipeline.read import Lines, by_partition
 
-_SIZES: Final = ("bytes_throttled", "bytes_unthrottled")
-_REPLICA: Final = ("place", "partition")
+_HOUR: Final = ("line", "hour")
+"""A number that stands for LINE, and the start of an hour."""
+
+_FIGURES: Final = ("bytes_throttled", "bytes_unthrottled", "lag_messages")
 
 
 def replicas_of_hours(lines: Lines) -> DataFrame:
-    """Return a row for each replica and hour: its `first` and `last` sample in sync, and whether it `counts`.
+    """Return a row for each replica and hour, with the columns _HOUR, `partition` and these.
 
-    It counts where it may have a span in that hour alone.
+    - `is_wanted`: whether a span may lie in this hour, or go on beyond one of its ends.
+    - `until` and `since`: of a wanted one, the rows up to the one sequence and behind the other are wanted. Null: all.
+    - `sequence` and, as ROW has them, the figures of the first row in sync. Null where there is none.
     """
-    throttled = F.max("bytes_throttled") > 0
-    rows = with_lag(_placed(lines).select("place", "sequence", "columns", F.lit(0).alias("lag_seconds")), *_SIZES)
-    in_sync = F.when(F.col("lag_seconds") <= 0, F.col("sequence"))
-    return rows.groupBy(*_REPLICA).agg(
+    lag = F.col("lag_ms")
+    in_sync = F.when(lag <= 0, F.col("sequence"))
+    is_open = F.when((lag > 0) | (lag.isNull() & (_size() > 0)), F.col("sequence"))
+    rows = by_partition(_placed(lines).select(*_HOUR, "sequence", "columns"), *_FIGURES, "lag_ms")
+    found = rows.groupBy(*_HOUR, "partition").agg(
         F.min(in_sync).alias("first"),
         F.max(in_sync).alias("last"),
-        F.coalesce((F.max("lag_seconds") > OUT_OF_SYNC_SECONDS) | (throttled & F.max(_is_open())), F.lit(False)).alias(
-            "counts"
-        ),
+        F.min(is_open).alias("first_open"),
+        F.max(is_open).alias("last_open"),
+        F.max("lag_ms").alias("lag_ms"),
+        F.max("bytes_throttled").alias("most_throttled"),
+        F.min_by(_size(), in_sync).alias("bytes"),
+        *(F.min_by(name, in_sync).alias(name) for name in ("bytes_throttled", "lag_messages")),
+    )
+    was_open = F.col("first_open").isNotNull()
+    is_late = F.coalesce(F.col("lag_ms") > OUT_OF_SYNC_SECONDS * 1000, F.lit(False))
+    has_span = is_late | (was_open & (F.col("most_throttled") > 0))
+    goes_on = (F.col("first_open") < F.col("first")) | (F.col("last_open") > F.col("last"))
+    return found.select(
+        *_HOUR,
+        "partition",
+        (has_span | F.coalesce(goes_on, was_open)).alias("is_wanted"),
+        F.when(~has_span, F.col("first")).alias("until"),
+        F.when(~has_span, F.col("last")).alias("since"),
+        F.col("first").alias("sequence"),
+        "bytes",
+        "bytes_throttled",
+        "lag_messages",
     )
 
 
-def rows_to_join(lines: Lines, replicas: DataFrame) -> DataFrame:
-    """Return, of some hours' lines, rows that tell as much of spans beside those of other hours.
+def rows_of_wanted(lines: Lines, replicas: DataFrame) -> DataFrame:
+    """Return the wanted rows of the wanted replicas, with the columns ROW; `replicas` is as `replicas_of_hours` has it.
 
-    - `replicas` is as `replicas_of_hours` gives it.
-    - Of one that counts in an hour: all rows.
-    - Of others: the first row in sync, and what is not in sync before it and after the last one. A span from another
-      hour ends there, or one begins that counts in the next.
+    What is not known, neither the bytes nor the lag, has no row.
     """
-    # Joined to whole lines, or by numbers alone: to sort all rows would take as long as the rates of partitions.
-    lines_by_place = _placed(lines)
-    counting = replicas.where("counts").groupBy("place").agg(F.collect_set("partition").alias("wanted"))
-    others = replicas.where(~F.col("counts"))
-    lags = F.col("columns.lag_ms")
-    has_open = (F.array_max(lags) > 0) | F.array_contains(lags, F.lit(-1).cast("long")).isNull()
-    open_rows = with_lag(
-        lines_by_place.where(has_open).select("place", "sequence", "columns", F.lit(0).alias("lag_seconds")), *_SIZES
-    ).where(_is_open())
-    at_edges = open_rows.join(others, [*_REPLICA]).where(
-        F.col("first").isNull() | (F.col("sequence") < F.col("first")) | (F.col("sequence") > F.col("last"))
+    of_one = F.struct("partition", "until", "since")
+    wanted = replicas.where("is_wanted").groupBy(*_HOUR).agg(F.collect_list(of_one).alias("wanted"))
+    # Joined to whole lines, of which there are few. Their other partitions are left out while lines become rows.
+    found = with_lag(_placed(lines).join(wanted, [*_HOUR]), *_FIGURES)
+    place = F.expr("int(array_position(wanted.partition, partition)) - 1")
+    until, since = (F.get(f"wanted.{name}", place) for name in ("until", "since"))
+    is_wanted = until.isNull() | (F.col("sequence") <= until) | (F.col("sequence") > since)
+    return found.where((place >= 0) & is_wanted & (F.col("lag_seconds").isNotNull() | (_size() > 0))).select(
+        *(_size().alias(name) if name == "bytes" else F.col(name) for name in ROW)
     )
-    edges = at_edges.select("place", "sequence", "partition").union(
-        others.where(F.col("first").isNotNull()).select("place", F.col("first").alias("sequence"), "partition")
-    )
-    by_line = edges.groupBy("place", "sequence").agg(F.collect_set("partition").alias("wanted"))
-    return known(lines_by_place.join(counting, ["place"]), lines).union(
-        known(lines_by_place.join(by_line, ["place", "sequence"]), lines)
-    )
+
+
+def rows_in_sync(replicas: DataFrame) -> DataFrame:
+    """Return the first row in sync of the other replicas; `ended` is the start of its hour."""
+    others = replicas.where(~F.col("is_wanted") & F.col("sequence").isNotNull())
+    return others.withColumnRenamed("hour", "ended").drop("is_wanted", "until", "since")
+
+
+def rows_of_day(wanted: DataFrame, in_sync: DataFrame) -> DataFrame:
+    """Return all rows that make the spans of a day: of the replicas that have one that counts.
+
+    `wanted` and `in_sync` are the rows of all hours, as `rows_of_wanted` and `rows_in_sync` return them.
+    """
+    counted = F.broadcast(wanted.where(may_count()).select(*REPLICA).distinct())
+    rows = wanted.join(counted, [*REPLICA], "left_semi")
+    closing = in_sync.join(counted.withColumn("line", _line()), ["line", "partition"])
+    return rows.union(closing.withColumn("lag_seconds", F.lit(0.0)).select(*ROW))
 
 
 def _placed(lines: Lines) -> DataFrame:
-    return lines.partitions.withColumn("place", F.xxhash64(*LINE, hour_of(F.col("ended"))))
+    return lines.partitions.withColumn("line", _line()).withColumn("hour", hour_of(F.col("ended")))
 
 
-def _is_open() -> Column:
-    """Whether a row does not tell of a replica in sync."""
-    size = F.col("bytes_throttled") + F.col("bytes_unthrottled")
-    return (F.col("lag_seconds") > 0) | (F.col("lag_seconds").isNull() & (size > 0))
+def _line() -> Column:
+    # Rows are grouped by a number twice as fast as by the names of topics.
+    return F.xxhash64(*LINE)
+
+
+def _size() -> Column:
+    return F.col("bytes_throttled") + F.col("bytes_unthrottled")

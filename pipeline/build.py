@@ -19,9 +19,10 @@ from typing import Final
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from pipeline.damaged import damaged_files, may_be_damage
-from pipeline.day_tables import QUARANTINE, Keep, Parts, day_tables, hour_tables, joined, parts_of_day, parts_of_hours
+from pipeline.day_tables import QUARANTINE, Keep, day_tables, hour_tables, joined, parts_of_hours
 from pipeline.errors import SPARK_ERRORS, BuildError, first_line
 from pipeline.hours import ALL_HOURS, Hours, hour_of, parse_hour
 from pipeline.read import (
@@ -203,13 +204,12 @@ def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str])
         few = by_kind(keep(lines.where(~F.col("kind").isin([kind_of(kind) for kind in PARTITION_KINDS]))))
         lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
         places = max(job.spark.sparkContext.defaultParallelism, places)
-        report.rows = _write_all(output, hours, hour_tables(lines_by_kind, places))
+        report.rows = _write_all(output, day, hour_tables(lines_by_kind, places))
         parts = parts_of_hours(lines_by_kind, found, bad, keep)
-        _write_all(output, hours, parts.all())
-        if hours.is_day:
-            report.rows |= _write_all(output, hours, day_tables(parts_of_day(parts, lines_by_kind, keep), keep))
+        _write_all(output, day, parts.all())
         output.commit(day, by_hour, {"clusters": _clusters(lines_by_kind)})
-        report.rows |= _publish(output, hours, parts, keep)
+        schemas = {name: frame.schema for name, frame in parts.all().items()}
+        report.rows |= _publish(output, hours.day, schemas, keep)
     return report
 
 
@@ -233,30 +233,32 @@ def _refuse(job: _Job, hours: Hours, report: DayReport, by_hour: dict[int, int])
         del by_hour[hour]
 
 
-def _write_all(output: Output, hours: Hours, frames: Mapping[str, DataFrame], folder: str = "") -> dict[str, int]:
+def _write_all(output: Output, day: date, frames: Mapping[str, DataFrame], folder: str = "") -> dict[str, int]:
     """Write tables or parts of a day. Returns how many rows each has; quarantined lines are counted elsewhere."""
     rows = {
-        name: output.write(name, hours.day, frame, apart="window" if name in BY_WINDOW else None, folder=folder)
+        name: output.write(name, day, frame, apart="window" if name in BY_WINDOW else None, folder=folder)
         for name, frame in frames.items()
     }
     return {name: count for name, count in rows.items() if name != QUARANTINE}
 
 
-def _publish(output: Output, hours: Hours, parts: Parts, keep: Keep) -> dict[str, int]:
-    """Have readers see a day that has all hours which runs have committed. Returns the rows of the day's own tables."""
-    schemas = {name: frame.schema for name, frame in parts.all().items()}
+def _publish(output: Output, day: date, schemas: Mapping[str, StructType], keep: Keep) -> dict[str, int]:
+    """Have readers see a day that has all hours which runs have committed. Returns the rows of the day's own tables.
+
+    `schemas` are those of the frames of `Parts.all`.
+    """
     rows: dict[str, int] = {}
     for number in itertools.count(1):
-        held = output.held(hours.day)
-        if output.current(hours.day).get("runs") == held.runs():
+        held = output.held(day)
+        if output.current(day).get("runs") == held.runs():
             return rows
-        folder, of_day = output.run, parts
-        if not (hours.is_day and [*held.hours] == [output.run]):
-            folder = f"{output.run}.{number}"
-            of_day = joined(output, hours.day, held, schemas, keep)
-            rows = _write_all(output, hours, day_tables(of_day, keep), folder)
-        clusters = {cluster for run in held.hours for cluster in held.records[run]["clusters"]}
-        output.publish(hours.day, folder, held, {**_facts(of_day.samples), "clusters": sorted(clusters)})
+        folder = f"{output.run}.{number}"
+        parts = joined(output, day, held, schemas, keep)
+        rows = _write_all(output, day, day_tables(parts, keep), folder)
+        facts = _facts(parts.samples)
+        if output.held(day) == held:
+            clusters = {cluster for run in held.hours for cluster in held.records[run]["clusters"]}
+            output.publish(day, folder, held, {**facts, "clusters": sorted(clusters)})
     raise AssertionError
 
 

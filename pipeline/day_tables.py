@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import date
 from functools import reduce
 from typing import Final
@@ -13,15 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pipeline.accuracy import quotas_in_force, throttle_accuracy, throttle_minutes
-from pipeline.behind import (
-    behind_by_minute,
-    behind_minutes,
-    behind_spans,
-    replicas_behind,
-    rows_behind,
-    rows_that_count,
-)
-from pipeline.behind_hours import replicas_of_hours, rows_to_join
+from pipeline.behind import behind_by_minute, behind_minutes, behind_spans, rates_in_force
+from pipeline.behind_hours import replicas_of_hours, rows_in_sync, rows_of_day, rows_of_wanted
 from pipeline.broker_samples import broker_samples
 from pipeline.coverage import absences, coverage_by_minute, links_of_leaders, links_to_join
 from pipeline.damaged import DAMAGED_FILE
@@ -66,6 +59,7 @@ class Parts:
     links: DataFrame
     quotas: DataFrame
     replicas: DataFrame
+    in_sync: DataFrame
     quarantine: DataFrame
 
     def all(self) -> dict[str, DataFrame]:
@@ -86,16 +80,18 @@ def hour_tables(lines: Lines, places: int) -> dict[str, DataFrame]:
 def parts_of_hours(lines: Lines, found: DataFrame, bad: DataFrame, keep: Keep) -> Parts:
     """Return what is kept of some hours; `found` is the result of `samples`, `bad` that of `quarantine`."""
     replicas = keep(replicas_of_hours(lines))
+    # once Spark knows how few are wanted, it sends these to all tasks and does not shuffle the lines
+    wanted = keep(replicas.where("is_wanted"))
+    wanted.count()
     links = links_to_join(links_of_leaders(lines))
-    return Parts(found, links, keep(quotas_in_force(lines)), rows_to_join(lines, replicas), bad)
-
-
-def parts_of_day(parts: Parts, lines: Lines, keep: Keep) -> Parts:
-    """Return the parts of a whole day from its lines, and from what is kept of its hours."""
-    replicas = keep(replicas_behind(lines))
-    # once Spark knows how few these are, it sends them to all tasks and does not shuffle the lines
-    replicas.count()
-    return replace(parts, links=links_of_leaders(lines), replicas=rows_behind(lines, replicas))
+    return Parts(
+        samples=found,
+        links=links,
+        quotas=quotas_in_force(lines),
+        replicas=rows_of_wanted(lines, wanted),
+        in_sync=rows_in_sync(replicas),
+        quarantine=bad,
+    )
 
 
 def joined(output: Output, day: date, held: Held, schemas: Mapping[str, StructType], keep: Keep) -> Parts:
@@ -127,13 +123,20 @@ def joined(output: Output, day: date, held: Held, schemas: Mapping[str, StructTy
         ),
     )
     quarantine = bad.where(~is_file).union(bad.where(is_file).dropDuplicates(["file"]))
-    replicas = rows_that_count(keep(rows("replicas")))
-    return Parts(keep(rows("samples")), rows("links"), keep(rows("quotas")), replicas, quarantine)
+    return Parts(
+        samples=keep(rows("samples")),
+        links=rows("links"),
+        quotas=keep(rows("quotas")),
+        replicas=keep(rows("replicas")),
+        in_sync=rows("in_sync"),
+        quarantine=quarantine,
+    )
 
 
 def day_tables(parts: Parts, keep: Keep) -> dict[str, DataFrame]:
     """Return the tables that are made of a whole day."""
-    by_minute = keep(behind_by_minute(parts.replicas, parts.samples.where("whole")))
+    rows = rows_of_day(parts.replicas, parts.in_sync)
+    by_minute = keep(behind_by_minute(rows, parts.samples.where("whole"), rates_in_force(parts.quotas)))
     spans = keep(behind_spans(by_minute))
     return {
         THROTTLE_ACCURACY.name: throttle_accuracy(parts.quotas),
