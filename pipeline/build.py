@@ -201,9 +201,11 @@ def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str])
             lines = stack.enter_context(output.kept("lines-once", without_duplicates(lines)))
         # Most lines are of partitions. The others are kept apart from them, and so are those of replicas that were
         # behind.
-        few = by_kind(keep(lines.where(~F.col("kind").isin([kind_of(kind) for kind in PARTITION_KINDS]))))
+        cores = job.spark.sparkContext.defaultParallelism
+        others = lines.where(~F.col("kind").isin([kind_of(kind) for kind in PARTITION_KINDS]))
+        few = by_kind(keep(others.coalesce(cores)))
         lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
-        places = max(job.spark.sparkContext.defaultParallelism, places)
+        places = max(cores, places)
         report.rows = _write_all(output, day, hour_tables(lines_by_kind, places))
         parts = parts_of_hours(lines_by_kind, found, bad, keep)
         _write_all(output, day, parts.all())

@@ -7,7 +7,9 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import DataFrame
 
-from pipeline.behind import behind_by_minute, behind_minutes, behind_spans, replicas_behind, rows_behind
+from pipeline.accuracy import quotas_in_force
+from pipeline.behind import behind_by_minute, behind_minutes, behind_spans, rates_in_force
+from pipeline.behind_hours import replicas_of_hours, rows_in_sync, rows_of_day, rows_of_wanted
 from pipeline.hours import Hours
 from pipeline.lag import replica_lag
 from pipeline.moves import moves
@@ -27,8 +29,14 @@ MOVE = (
 )
 
 
+def _by_minute(lines: Lines) -> DataFrame:
+    replicas = replicas_of_hours(lines)
+    rows = rows_of_day(rows_of_wanted(lines, replicas), rows_in_sync(replicas))
+    return behind_by_minute(rows, lines.ends, rates_in_force(quotas_in_force(lines)))
+
+
 def _spans(lines: Lines) -> DataFrame:
-    return behind_spans(behind_by_minute(rows_behind(lines, replicas_behind(lines)), lines.ends))
+    return behind_spans(_by_minute(lines))
 
 
 def test_move_from_behind_to_caught_up(frames: Frames) -> None:
@@ -200,7 +208,7 @@ def test_minutes_of_a_move_add_up_to_it(frames: Frames) -> None:
     texts += [sidecar.sample(partition("t", 0, 100, throttled=250, lag=(8, 70.0)))]
     texts += [sidecar.sample(partition("t", 0, 0, throttled=50, lag=(0, 0.0)))]
     lines = frames.lines(*texts)
-    by_minute = behind_by_minute(rows_behind(lines, replicas_behind(lines)), lines.ends)
+    by_minute = _by_minute(lines)
     spans = behind_spans(by_minute)
     table = behind_minutes(by_minute, spans)
     assert table.dtypes == types(BEHIND_MINUTES)

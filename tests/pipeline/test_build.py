@@ -109,13 +109,13 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
 
     monkeypatch.setattr("pipeline.build.BY_WINDOW", frozenset({PARTITION_RATES.name}))
     monkeypatch.setattr("pipeline.build.hour_tables", of_hours)
-    monkeypatch.setattr(
-        "pipeline.build.parts_of_hours",
-        lambda lines, found, bad, _: Parts(found, counted(lines), counted(lines), counted(lines), bad),
-    )
-    monkeypatch.setattr("pipeline.build.parts_of_day", lambda parts, *_: parts)
+
+    def parts_of_hours(lines: Lines, found: DataFrame, bad: DataFrame, _: object) -> Parts:
+        of_all = counted(lines)
+        return Parts(found, links=of_all, quotas=of_all, replicas=of_all, in_sync=of_all, quarantine=bad)
+
+    monkeypatch.setattr("pipeline.build.parts_of_hours", parts_of_hours)
     monkeypatch.setattr("pipeline.build.day_tables", of_day)
-    monkeypatch.setattr("pipeline.day_tables.rows_that_count", lambda rows: rows)
     return job
 
 
