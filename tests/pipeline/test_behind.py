@@ -6,17 +6,29 @@ from datetime import timedelta
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from pipeline.accuracy import quotas_in_force
-from pipeline.behind import behind_by_minute, behind_minutes, behind_spans, rates_in_force
+from pipeline.behind import (
+    REPLICA,
+    ROW,
+    behind_by_minute,
+    behind_minutes,
+    behind_spans,
+    may_count,
+    rates_in_force,
+    with_lag,
+)
 from pipeline.behind_hours import replicas_of_hours, rows_in_sync, rows_of_day, rows_of_wanted
 from pipeline.hours import Hours
 from pipeline.lag import replica_lag
 from pipeline.moves import moves
 from pipeline.read import Lines, by_kind, good_lines, of_hours
 from pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
+from pipeline.whole import without_duplicates
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types
+from tests.pipeline.made_up import made_up
 
 MOVE = (
     "start",
@@ -37,6 +49,24 @@ def _by_minute(lines: Lines) -> DataFrame:
 
 def _spans(lines: Lines) -> DataFrame:
     return behind_spans(_by_minute(lines))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_rows_that_hours_leave_out_change_no_span(frames: Frames, seed: int) -> None:
+    """Four hours of two brokers, made up: of the replicas that may count, all rows make the same spans."""
+    made = made_up(seed, NOON + timedelta(hours=11, minutes=55), NOON)
+    lines = by_kind(without_duplicates(frames.good(*(text for texts in made.on_time.values() for text in texts))))
+    size = F.col("bytes_throttled") + F.col("bytes_unthrottled")
+    figures = with_lag(lines.partitions, "bytes_throttled", "bytes_unthrottled", "lag_messages")
+    told = figures.withColumn("bytes", size).where(F.col("lag_seconds").isNotNull() | (size > 0)).select(*ROW)
+    counted = told.where(may_count()).select(*REPLICA).distinct()
+    every = told.join(counted, [*REPLICA], "left_semi")
+    rates = rates_in_force(quotas_in_force(lines))
+    wanted = moves(behind_spans(behind_by_minute(every, lines.ends, rates)))
+    found = moves(_spans(lines))
+    kept = found.collect()
+    assert len(kept) > 20
+    assert sorted(map(repr, kept)) == sorted(map(repr, wanted.collect()))
 
 
 def test_move_from_behind_to_caught_up(frames: Frames) -> None:
