@@ -254,7 +254,7 @@ def _publish(output: Output, day: date, schemas: Mapping[str, StructType], keep:
         held = output.held(day)
         if output.current(day).get("runs") == held.runs():
             return rows
-        folder = f"{output.run}.{number}"
+        folder = output.run if number == 1 else f"{output.run}.{number}"
         parts = joined(output, day, held, schemas, keep)
         rows = _write_all(output, day, day_tables(parts, keep), folder)
         facts = _facts(parts.samples)
