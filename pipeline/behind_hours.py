@@ -25,7 +25,8 @@ def replicas_of_hours(lines: Lines) -> DataFrame:
     """Return a row for each replica and hour, with the columns _HOUR, `partition` and these.
 
     - `is_wanted`: whether a span may lie in this hour, or go on beyond one of its ends.
-    - `until` and `since`: of a wanted one, the rows up to the one sequence and behind the other are wanted. Null: all.
+    - `until` and `since`: where they are not null, only a part of its rows is wanted: those up to the sequence `until`,
+      and those behind the sequence `since`.
     - `sequence` and, as ROW has them, the figures of the first row in sync. Null where there is none.
     """
     lag = F.col("lag_ms")
@@ -77,7 +78,7 @@ def rows_of_wanted(lines: Lines, replicas: DataFrame) -> DataFrame:
 
 
 def rows_in_sync(replicas: DataFrame) -> DataFrame:
-    """Return the first row in sync of the other replicas; `ended` is the start of its hour."""
+    """Return, of each replica that is not wanted, its first row in sync; `ended` is the start of the hour."""
     others = replicas.where(~F.col("is_wanted") & F.col("sequence").isNotNull())
     return others.withColumnRenamed("hour", "ended").drop("is_wanted", "until", "since")
 

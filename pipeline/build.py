@@ -199,19 +199,18 @@ def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str])
             lines = without_partial(lines, found)
         if report.has_duplicates:
             lines = stack.enter_context(output.kept("lines-once", without_duplicates(lines)))
-        # Most lines are of partitions. The others are kept apart from them, and so are those of replicas that were
-        # behind.
+        # Most lines are of partitions. The others are few, and kept apart: many tables are made of these alone, and
+        # each task costs more than what it would read of them.
         cores = job.spark.sparkContext.defaultParallelism
         others = lines.where(~F.col("kind").isin([kind_of(kind) for kind in PARTITION_KINDS]))
         few = by_kind(keep(others.coalesce(cores)))
         lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
         places = max(cores, places)
         report.rows = _write_all(output, day, hour_tables(lines_by_kind, places))
-        parts = parts_of_hours(lines_by_kind, found, bad, keep)
-        _write_all(output, day, parts.all())
+        parts = parts_of_hours(lines_by_kind, found, bad, keep).all()
+        _write_all(output, day, parts)
         output.commit(day, by_hour, {"clusters": _clusters(lines_by_kind)})
-        schemas = {name: frame.schema for name, frame in parts.all().items()}
-        report.rows |= _publish(output, hours.day, schemas, keep)
+        report.rows |= _publish(output, day, {name: frame.schema for name, frame in parts.items()}, keep)
     return report
 
 
