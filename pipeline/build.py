@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import itertools
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from types import MappingProxyType
@@ -36,7 +36,7 @@ from pipeline.read import (
     parse,
     read_lines,
 )
-from pipeline.session import open_session
+from pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set, open_session
 from pipeline.storage import Output
 from pipeline.tables import BROKER_RATES, LIMITS, PARTITION_RATES
 from pipeline.whole import PARTIAL_SAMPLE, missing_samples, quarantine, samples, without_duplicates, without_partial
@@ -47,8 +47,6 @@ BY_WINDOW: Final = frozenset({PARTITION_RATES.name, BROKER_RATES.name, LIMITS.na
 
 ROWS_OF_A_PLACE: Final = 1_000_000
 """How many partition samples a task of a shuffle has, so that what it takes of memory does not grow with the day."""
-
-_PLACES: Final = "spark.sql.shuffle.partitions"
 
 _SETTINGS: Final = MappingProxyType(
     {
@@ -124,7 +122,7 @@ def build(
         raise BuildError(f"there is nothing from {first} to before {until}")
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
-    least_places = int(spark.conf.get(_PLACES) or 1)
+    least_places = int(spark.conf.get(SHUFFLE_TASKS) or 1)
     try:
         job = _Job(spark, source, Output(spark, output), allow_empty, least_places)
         with job.output.writing():
@@ -135,7 +133,7 @@ def build(
         raise BuildError(f"the tables cannot be built: {first_line(error)}") from error
     finally:
         with contextlib.suppress(*SPARK_ERRORS):
-            spark.conf.set(_PLACES, str(least_places))
+            spark.conf.set(SHUFFLE_TASKS, str(least_places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +189,8 @@ def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str])
         _refuse(job, hours, report, by_hour)
         if not by_hour:
             return report
-        places = -(-report.partitions // ROWS_OF_A_PLACE)
-        job.spark.conf.set(_PLACES, str(max(job.least_places, places)))
+        places = _places(report.partitions)
+        job.spark.conf.set(SHUFFLE_TASKS, max(job.least_places, places))
         lines = good_lines(parsed)
         # Each of these takes a pass over all lines, so they are done only where needed.
         if report.quarantined.get(PARTIAL_SAMPLE):
@@ -210,7 +208,7 @@ def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str])
         parts = parts_of_hours(lines_by_kind, found, bad, keep).all()
         _write_all(output, day, parts)
         output.commit(day, by_hour, {"clusters": _clusters(lines_by_kind)})
-        report.rows |= _publish(output, day, {name: frame.schema for name, frame in parts.items()}, keep)
+        report.rows |= _publish(job.spark, output, day, {name: frame.schema for name, frame in parts.items()}, keep)
     return report
 
 
@@ -243,7 +241,9 @@ def _write_all(output: Output, day: date, frames: Mapping[str, DataFrame], folde
     return {name: count for name, count in rows.items() if name != QUARANTINE}
 
 
-def _publish(output: Output, day: date, schemas: Mapping[str, StructType], keep: Keep) -> dict[str, int]:
+def _publish(
+    spark: SparkSession, output: Output, day: date, schemas: Mapping[str, StructType], keep: Keep
+) -> dict[str, int]:
     """Have readers see a day that has all hours which runs have committed. Returns the rows of the day's own tables.
 
     `schemas` are those of the frames of `Parts.all`.
@@ -255,12 +255,24 @@ def _publish(output: Output, day: date, schemas: Mapping[str, StructType], keep:
             return rows
         folder = output.run if number == 1 else f"{output.run}.{number}"
         parts = joined(output, day, held, schemas, keep)
-        rows = _write_all(output, day, day_tables(parts, keep), folder)
-        facts = _facts(parts.samples)
+        with _tasks_for(spark, (parts.samples, parts.quotas, parts.replicas)):
+            rows = _write_all(output, day, day_tables(parts, keep), folder)
+            facts = _facts(parts.samples)
         if output.held(day) == held:
             clusters = {cluster for run in held.hours for cluster in held.records[run]["clusters"]}
             output.publish(day, folder, held, {**facts, "clusters": sorted(clusters)})
     raise AssertionError
+
+
+def _tasks_for(spark: SparkSession, frames: Iterable[DataFrame]) -> contextlib.AbstractContextManager[None]:
+    """Have Spark run as many tasks as there are cores, or more where one of the `frames` has many rows.
+
+    A task takes longer to begin than it needs for a few rows.
+    """
+    cores = spark.sparkContext.defaultParallelism
+    with as_set(spark, {FILE_TASKS: cores}):
+        places = _places(max(frame.count() for frame in frames))
+    return as_set(spark, {FILE_TASKS: cores, SHUFFLE_TASKS: max(cores, places)})
 
 
 def _report(hours: Hours, found: DataFrame, bad: DataFrame) -> tuple[DayReport, dict[int, int]]:
@@ -285,6 +297,10 @@ def _report(hours: Hours, found: DataFrame, bad: DataFrame) -> tuple[DayReport, 
         hours=[*by_hour],
     )
     return report, by_hour
+
+
+def _places(rows: int) -> int:
+    return -(-rows // ROWS_OF_A_PLACE)
 
 
 def _facts(found: DataFrame) -> dict[str, object]:

@@ -146,11 +146,13 @@ def _broker_windows(rows: DataFrame, keys: list[str], covered: DataFrame) -> Dat
         F.first("micros").alias("micros"),  # equal in all rows; with `max`, Spark would drop the sort order
     )
     rate = _thousandths(F.col("bytes"), F.greatest(F.col("micros"), F.lit(1_000_000)))
-    by_minute = _in_order(by_sample, *group, "minute").agg(
-        F.sum("bytes").alias("bytes"), F.collect_list(rate).alias("rates")
+    by_minute = _in_order(by_sample.withColumn("rate", rate), *group, "minute").agg(
+        F.sum("bytes").alias("bytes"), F.collect_list("rate").alias("rates")
     )
     minute = F.struct(_window(F.col("minute"), F.lit(0)).alias("window"), "bytes", "rates")
-    by_hour = _in_order(by_minute, *group).agg(F.sum("bytes").alias("bytes"), F.collect_list(minute).alias("minutes"))
+    by_hour = _in_order(by_minute.withColumn("of_minute", minute), *group).agg(
+        F.sum("bytes").alias("bytes"), F.collect_list("of_minute").alias("minutes")
+    )
     first_minute = F.col("broker_hour").bitwiseAND((1 << _HOUR_BITS) - 1) * (_HOUR // _MINUTE)
     hour = F.struct(
         _window(first_minute, F.lit(1)).alias("window"), "bytes", F.flatten(F.col("minutes.rates")).alias("rates")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pyspark import SparkConf, SparkContext
@@ -12,6 +13,9 @@ from pipeline.errors import SPARK_ERRORS, BuildError, first_line
 
 Settings = dict[str, bool | float | int | str | None]
 
+SHUFFLE_TASKS: Final = "spark.sql.shuffle.partitions"
+FILE_TASKS: Final = "spark.sql.files.minPartitionNum"
+
 SPARK_SETTINGS: Final[Settings] = {
     # the job compiles more than Spark's default of 100 pieces of code, and uses them again for the next day
     "spark.sql.codegen.cache.maxEntries": "1000",
@@ -19,8 +23,8 @@ SPARK_SETTINGS: Final[Settings] = {
 # For one machine with few cores. Spark's default of 200 shuffle partitions would take many rounds of tasks. A few large
 # input files would give its cores shares of unequal size.
 ONE_MACHINE_SETTINGS: Final[Settings] = {
-    "spark.sql.shuffle.partitions": "16",
-    "spark.sql.files.minPartitionNum": "16",
+    SHUFFLE_TASKS: "16",
+    FILE_TASKS: "16",
     # Some tasks read rows kept on this machine, others a remote file system. By default Spark holds the latter back for
     # a while, in search of a machine that has their file. With a local master that wait never ends.
     "spark.locality.wait": "0s",
@@ -42,3 +46,19 @@ def open_session(master: str | None = None, launch: Mapping[str, str] | None = N
         return (builder.master(master) if master else builder).getOrCreate()
     except (*SPARK_ERRORS, OSError) as error:
         raise BuildError(f"Spark does not start: {first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def as_set(spark: SparkSession, settings: Mapping[str, int]) -> Iterator[None]:
+    """Have Spark's SQL run with these settings until the block ends."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)

@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from pipeline.errors import SPARK_ERRORS
+from pipeline.session import FILE_TASKS, as_set
 from pipeline.tables import POINTER
 
 ABANDONED_AFTER: Final = timedelta(days=1)
@@ -119,7 +120,8 @@ class Output:
         path = self._name(_folder(day), folder or self.run, table)
         writer = frame.write.mode("overwrite")
         (writer.partitionBy(apart) if apart else writer).parquet(path)
-        return frame.sparkSession.read.schema(frame.schema).parquet(path).count()
+        with as_set(self._spark, {FILE_TASKS: self._spark.sparkContext.defaultParallelism}):
+            return frame.sparkSession.read.schema(frame.schema).parquet(path).count()
 
     def read(self, table: str, day: date, folders: Iterable[str], schema: StructType) -> DataFrame:
         """Return what runs have written of a day."""
