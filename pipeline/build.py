@@ -206,7 +206,7 @@ def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str])
         places = max(cores, places)
         report.rows = _write_all(output, day, hour_tables(lines_by_kind, places))
         parts = parts_of_hours(lines_by_kind, found, bad, keep).all()
-        _write_all(output, day, parts)
+        _write_each(output, day, parts)
         output.commit(day, by_hour, {"clusters": _clusters(lines_by_kind)})
         report.rows |= _publish(job.spark, output, day, {name: frame.schema for name, frame in parts.items()}, keep)
     return report
@@ -233,12 +233,14 @@ def _refuse(job: _Job, hours: Hours, report: DayReport, by_hour: dict[int, int])
 
 
 def _write_all(output: Output, day: date, frames: Mapping[str, DataFrame], folder: str = "") -> dict[str, int]:
-    """Write tables or parts of a day. Returns how many rows each has; quarantined lines are counted elsewhere."""
-    rows = {
-        name: output.write(name, day, frame, apart="window" if name in BY_WINDOW else None, folder=folder)
-        for name, frame in frames.items()
-    }
-    return {name: count for name, count in rows.items() if name != QUARANTINE}
+    """Write tables of a day. Returns how many rows each has; quarantined lines are counted elsewhere."""
+    _write_each(output, day, frames, folder)
+    return output.rows(day, {name: frame.schema for name, frame in frames.items() if name != QUARANTINE}, folder)
+
+
+def _write_each(output: Output, day: date, frames: Mapping[str, DataFrame], folder: str = "") -> None:
+    for name, frame in frames.items():
+        output.write(name, day, frame, apart="window" if name in BY_WINDOW else None, folder=folder)
 
 
 def _publish(
