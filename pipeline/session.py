@@ -57,8 +57,9 @@ def as_set(spark: SparkSession, settings: Mapping[str, int]) -> Iterator[None]:
             spark.conf.set(name, value)
         yield
     finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
+        with contextlib.suppress(*SPARK_ERRORS):  # Spark may be gone, and what ended it says more
+            for name, old in before.items():
+                if old is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, old)
