@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline import build as build_module
 from pipeline.build import DayReport, build
 from pipeline.day_tables import QUARANTINE, TABLES, Parts
 from pipeline.errors import BuildError
@@ -23,7 +22,7 @@ from pipeline.rates import partition_rates
 from pipeline.read import Lines, read_lines
 from pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set
 from pipeline.storage import Output
-from pipeline.tables import BY_HOUR, PARTITION_RATES, POINTER
+from pipeline.tables import BY_HOUR, MOVES, PARTITION_RATES, POINTER
 from pipeline.whole import QUARANTINE_COLUMNS
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
 
@@ -128,14 +127,13 @@ def test_tables_of_a_day_have_as_many_tasks_as_their_rows_need(
     """As many as there are cores for few rows; and afterwards the session is as it was."""
     settings = light_job.spark.conf
     monkeypatch.setattr("pipeline.build.ROWS_OF_A_PLACE", rows_of_a_task)
-    of_day = build_module.day_tables
-    seen: list[list[str | None]] = []
+    write, seen = Output.write, {}
 
-    def day_tables(*arguments: Any) -> dict[str, DataFrame]:
-        seen.append([settings.get(name) for name in (SHUFFLE_TASKS, FILE_TASKS)])
-        return of_day(*arguments)
+    def written(self: Output, table: str, *of: Any, **more: Any) -> None:
+        seen[table] = [settings.get(name, None) for name in (SHUFFLE_TASKS, FILE_TASKS)]
+        write(self, table, *of, **more)
 
-    monkeypatch.setattr("pipeline.build.day_tables", day_tables)
+    monkeypatch.setattr(Output, "write", written)
     sidecar = Sidecar()
     light_job.export(b"".join(_sample(sidecar, 100) for _ in range(5)))
     with as_set(light_job.spark, {SHUFFLE_TASKS: 16}):
@@ -143,7 +141,7 @@ def test_tables_of_a_day_have_as_many_tasks_as_their_rows_need(
         assert light_job.run()[0].samples == 5
         assert (settings.get(SHUFFLE_TASKS), settings.get(FILE_TASKS, None)) == ("16", None)
     cores = light_job.spark.sparkContext.defaultParallelism
-    assert seen == [[str(tasks or cores), str(cores)]]
+    assert seen[MOVES.name] == [str(tasks or cores), str(cores)]
 
 
 def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
