@@ -257,6 +257,24 @@ def test_replica_silent_for_long_expires_at_the_next_scrape(lag_time_max: float,
     assert replica.tracker.sum_messages() == 0
 
 
+@pytest.mark.parametrize(("topics", "partitions"), [(1200, 1), (12, 100)])
+def test_many_replicas_that_expired_leave_over_some_scrapes(topics: int, partitions: int) -> None:
+    """A broker that led or followed 20,000 topics is gone: to forget all at once would take 30 ms."""
+    replica = Replica()
+    told = topics * partitions
+    for number in range(topics):
+        topic = replica.other(FOLLOWER, b"topic-%d" % number)
+        for partition in range(partitions):
+            topic.update(partition, 0, 1, replica.clock())
+        topic.asker.close()
+    replica.clock.move(3601.0)
+    while told:
+        left = sum(1 for _ in replica.tracker.rows())
+        assert told - 600 <= left < told
+        told = left
+    assert replica.tracker.sum_messages() == 0
+
+
 def test_replica_silent_for_long_on_an_open_connection_lags_on(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.clock.move(4000.0)
