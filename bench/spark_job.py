@@ -47,6 +47,7 @@ from samples.schema import (
 )
 
 DAY: Final = date(2026, 11, 2)
+NOON: Final = datetime(2026, 11, 2, 12, tzinfo=UTC)
 INTERVAL: Final = 10
 LEAST_ROWS_PER_SECOND: Final = 400_000
 TOPIC_PARTITIONS: Final = 100
@@ -54,34 +55,39 @@ CHECKED_TOPIC: Final = "topic-0"
 
 
 def generate(folder: Path, brokers: int, partitions: int, samples: int, seed: int) -> int:
-    """Write a file for each broker with `samples` samples of `partitions` partitions.
+    """Write a file for each broker with `samples` samples of `partitions` partitions, from noon on.
 
     Returns the number of partition samples.
     """
-    hour = _hour(folder)
-    return sum(_generate_broker(hour, brokers, partitions, samples, seed, broker_id) for broker_id in range(brokers))
+    _folder_of(folder, NOON).mkdir(parents=True)
+    return sum(
+        _generate_broker(folder, brokers, partitions, samples, seed, NOON, broker_id) for broker_id in range(brokers)
+    )
 
 
-def _generate_by_processes(folder: Path, brokers: int, partitions: int, samples: int, seed: int) -> int:
-    """Do the same on every core."""
-    write = functools.partial(_generate_broker, _hour(folder), brokers, partitions, samples, seed)
+def generate_by_processes(
+    folder: Path, brokers: int, partitions: int, samples: int, seed: int, start: datetime = NOON
+) -> int:
+    """Do the same on every core; the samples are from the hour on that begins at `start`."""
+    _folder_of(folder, start).mkdir(parents=True)
+    write = functools.partial(_generate_broker, folder, brokers, partitions, samples, seed, start)
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
         return sum(processes.map(write, range(brokers), chunksize=10))
 
 
-def _hour(folder: Path) -> Path:
-    hour = folder / f"date={DAY}" / "hour=12"
-    hour.mkdir(parents=True)
-    return hour
+def _folder_of(folder: Path, hour: datetime) -> Path:
+    return folder / f"date={hour:%Y-%m-%d}" / f"hour={hour:%H}"
 
 
-def _generate_broker(hour: Path, brokers: int, partitions: int, samples: int, seed: int, broker_id: int) -> int:
+def _generate_broker(
+    folder: Path, brokers: int, partitions: int, samples: int, seed: int, start: datetime, broker_id: int
+) -> int:
     rows = 0
-    numbers = random.Random(seed * 1_000_003 + broker_id)
-    path = hour / f"broker-{broker_id}-a-00000001-{samples}.jsonl.gz"
+    numbers = random.Random((seed * 24 + start.hour) * 1_000_003 + broker_id)
+    path = _folder_of(folder, start) / f"broker-{broker_id}-a-00000001-{samples}.jsonl.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
         for sequence in range(1, samples + 1):
-            file.write(encode_lines(_sample(broker_id, brokers, partitions, sequence, numbers)))
+            file.write(encode_lines(_sample(broker_id, brokers, partitions, sequence, start, numbers)))
             rows += partitions
     return rows
 
@@ -98,12 +104,14 @@ def _bytes(peer: int, unthrottled: int, throttled: int) -> dict[str, Any]:
     }
 
 
-def _sample(broker_id: int, brokers: int, partitions: int, sequence: int, numbers: random.Random) -> Iterator[Line]:
+def _sample(
+    broker_id: int, brokers: int, partitions: int, sequence: int, start: datetime, numbers: random.Random
+) -> Iterator[Line]:
     begin = 1000.0 + (sequence - 1) * INTERVAL + broker_id / 1000
-    ended = datetime(DAY.year, DAY.month, DAY.day, 12, tzinfo=UTC) + timedelta(seconds=sequence * INTERVAL)
+    ended = start + timedelta(seconds=sequence * INTERVAL)
     key: dict[str, Any] = {
         "broker_id": broker_id,
-        "start_id": "20261102T000000Z-0123abcd",
+        "start_id": f"{start:%Y%m%dT%H%M%SZ}-0123abcd",
         "sequence": sequence,
         "begin_seconds": begin,
         "end_seconds": begin + INTERVAL,
@@ -275,7 +283,7 @@ def main() -> int:
     for partitions in asked.partitions:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            lines = _generate_by_processes(folder / "samples", asked.brokers, partitions, asked.samples, asked.seed)
+            lines = generate_by_processes(folder / "samples", asked.brokers, partitions, asked.samples, asked.seed)
             seconds, day = _build(spark, folder)
             rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
             figures.append((lines, seconds, lines / seconds, _live_heap(spark), rss, sum(day.rows.values())))
