@@ -391,8 +391,10 @@ async def test_it_steps_out_where_no_follower_comes_through(tmp_path: Path, monk
             assert capture.is_in
             with contextlib.suppress(OSError):
                 reader, writer = await asyncio.open_connection(*there, ssl=client, server_hostname="localhost")
-                assert await reader.read() == b""
-                writer.close()
+                try:
+                    assert await reader.read() == b""
+                finally:
+                    writer.close()
         while capture.is_in:
             await settle()
         assert "no follower came through" in str(capture.not_ready())
