@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -34,8 +35,8 @@ class _Part:
         )
 
     @property
-    def bytes_left_out(self) -> float:
-        return self.line.rate * self.seconds - self.line.bytes if self.left_out else 0.0
+    def bytes_left_out(self) -> int:
+        return math.floor(self.line.rate * self.seconds) - self.line.bytes if self.left_out else 0
 
 
 @dataclass(slots=True)
@@ -46,7 +47,11 @@ class _Span:
 
     @property
     def start(self) -> datetime:
-        return self.parts[0].sample.at(self.parts[0].line.in_force_from_seconds)
+        return min(part.sample.at(part.line.in_force_from_seconds) for part in self.parts)
+
+    @property
+    def end(self) -> datetime:
+        return max(part.sample.at(part.line.in_force_until_seconds) for part in self.parts)
 
     def goes_on(self, part: _Part) -> bool:
         line, last = part.line, self.parts[-1].line
@@ -57,16 +62,12 @@ class _Span:
         )
 
     def by_second(self) -> dict[int, tuple[int, datetime]]:
-        """The bytes of each second, and the minute of the last line that tells of it."""
+        """The bytes of each second, and the latest minute of the lines that tell of it."""
         found: dict[int, tuple[int, datetime]] = {}
         for part in self.parts:
-            minute = part.sample.window(60)
-            first = int(part.line.in_force_from_seconds)
-            until = max(-int(-part.line.in_force_until_seconds // 1), first)
-            told = {part.line.first_second + n: size for n, size in enumerate(part.line.bytes_by_second)}
-            for second in range(first, until):
-                found[second] = (found.get(second, (0, minute))[0] + told.pop(second, 0), minute)
-            assert not any(told.values())
+            for second, size in enumerate(part.line.bytes_by_second, start=part.line.first_second):
+                before, minute = found.get(second, (0, part.sample.window(60)))
+                found[second] = (before + size, max(minute, part.sample.window(60)))
         return found
 
 
@@ -99,7 +100,7 @@ def _worst(values: Iterable[float | None]) -> float | None:
 def throttle_accuracy(day: Day) -> Iterator[Row]:
     """Yield each span of a quota that is a bound."""
     for span in _spans(day):
-        line, last = span.parts[0].line, span.parts[-1]
+        line = span.parts[0].line
         seconds = sum(part.seconds for part in span.parts)
         by_second = {second: size for second, (size, _) in span.by_second().items()}
         tens = _tens(by_second)
@@ -110,25 +111,21 @@ def throttle_accuracy(day: Day) -> Iterator[Row]:
             "rate_bytes_per_second": line.rate,
             "policy": line.policy,
             "start": span.start,
-            "end": last.sample.at(last.line.in_force_until_seconds),
+            "end": span.end,
             "seconds": seconds,
             "mean_over_quota": _over(sum(part.line.bytes for part in span.parts), line.rate * seconds),
             "worst_1s_over_quota": _worst(_over(size, line.rate) for size in by_second.values()),
             "worst_10s_over_quota": _worst(_over(size, line.rate * n) for _, size, n in tens),
             "seconds_over": float(sum(size > line.rate for size in by_second.values())),
-            "seconds_left_out": sum(part.seconds for part in span.parts if part.left_out),
-            "bytes_left_out": max(0, round(sum(part.bytes_left_out for part in span.parts))),
+            "seconds_left_out": sum((part.seconds for part in span.parts if part.left_out), 0.0),
+            "bytes_left_out": max(0, sum(part.bytes_left_out for part in span.parts)),
         }
 
 
 def _tens(by_second: dict[int, int]) -> list[tuple[int, int, int]]:
-    """The last second of each 10 seconds, their bytes, and how many there were: fewer in a shorter span alone."""
-    seconds = sorted(by_second)
-    first = min(seconds[0] + _TEN - 1, seconds[-1])
-    return [
-        (last, sum(by_second.get(last - n, 0) for n in range(_TEN)), min(_TEN, len(seconds)))
-        for last in range(first, seconds[-1] + 1)
-    ]
+    """The last second of each 10 seconds, their bytes, and how many count: fewer in a span that is shorter."""
+    count = min(_TEN, len(by_second))
+    return [(last, sum(by_second.get(last - n, 0) for n in range(_TEN)), count) for last in by_second]
 
 
 def throttle_minutes(day: Day) -> Iterator[Row]:
@@ -153,6 +150,6 @@ def throttle_minutes(day: Day) -> Iterator[Row]:
                     _over(size, line.rate * n) for last, size, n in tens if by_second[last][1] == minute
                 ),
                 "seconds_over": float(sum(size > line.rate for size in sizes)),
-                "seconds_left_out": sum(part.seconds for part in parts if part.left_out),
-                "bytes_left_out": round(sum(part.bytes_left_out for part in parts)),
+                "seconds_left_out": sum((part.seconds for part in parts if part.left_out), 0.0),
+                "bytes_left_out": sum(part.bytes_left_out for part in parts),
             }

@@ -16,6 +16,7 @@ from pipeline.tables import ALL_TABLES
 from tests.pipeline.oracle import accuracy, coverage, rates, spans
 from tests.pipeline.oracle.lines import SHOWN, Day, read_day
 from tests.pipeline.oracle.rates import Row
+from tests.pipeline.oracle.world import BROKERS
 
 TABLES: Mapping[str, Callable[[Day], Iterator[Row]]] = {
     function.__name__: function
@@ -33,6 +34,7 @@ _KEYS = (
 )
 _EACH = {"broker_samples": ("end",)}
 _SHOWN = 3
+_THOUSANDTHS = 0.000501
 
 
 def differences(samples: Path, tables: Path, days: Sequence[date]) -> list[str]:
@@ -110,15 +112,17 @@ def _compare(name: str, wanted: Iterable[Row], found: Iterable[Row]) -> Iterator
             unlike = {
                 column: (value, other.get(column))
                 for column, value in one.items()
-                if not _is_same(value, other.get(column))
+                if not _is_same(column, value, other.get(column))
             }
             if unlike:
                 yield f"  {[str(value) for value in key if value is not None]}: wanted, found {_text(unlike)}"
 
 
-def _is_same(one: object, other: object) -> bool:
+def _is_same(column: str, one: object, other: object) -> bool:
     if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+        # rates are sums of rounded ones: a thousandth at most for each broker
+        least = _THOUSANDTHS * len(BROKERS) if column.endswith("_per_second") else 1e-9
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=least)
     return one == other and (one is None or type(one) is type(other))
 
 

@@ -43,16 +43,20 @@ def absences(day: Day) -> Iterator[Row]:
                     continue
                 span = open_spans.get(line.peer)
                 if span is not None:
-                    span["seen_until"] = sample.ended
+                    span["seen_until"] = max(span["seen_until"], sample.ended)
                 if line.away_seconds is None:
                     if span is not None:
                         span["end"] = sample.ended
                         yield open_spans.pop(line.peer)
-                elif span is None:
+                    continue
+                start = sample.at(sample.end - line.away_seconds)
+                if span is not None:
+                    span["start"] = min(span["start"], start)
+                else:
                     open_spans[line.peer] = {
                         "replica": line.peer,
                         "broker_id": sample.broker_id,
-                        "start": sample.at(sample.end - line.away_seconds),
+                        "start": start,
                         "end": None,
                         "seen_until": sample.ended,
                     }

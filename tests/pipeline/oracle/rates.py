@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.pipeline.oracle.lines import Day, Sample
 
 Row = dict[str, Any]
 _LEAST_SECONDS = 1.0
-DECIMALS = 3
+_OF_CLIENT = ("role", "connector", "task", "entry", "limit_group", "record_rate_limit")
 
 
 def _windows(day: Day) -> Iterator[tuple[str, datetime, dict[int, list[Sample]]]]:
@@ -57,10 +57,7 @@ def partition_rates(day: Day) -> Iterator[Row]:
                 mean = sum(broker.mean for broker in of)
                 highest, p95 = sum(broker.highest for broker in of), sum(broker.p95 for broker in of)
             else:
-                seconds = of[0].seconds
-                if len(of) > 1:
-                    seconds = _union([sample for broker_id in sizes_by_broker for sample in by_broker[broker_id]])
-                mean = size / seconds
+                mean = size / _seconds_of_leaders([by_broker[broker_id] for broker_id in sizes_by_broker])
                 highest, p95 = max(broker.highest for broker in of), max(broker.p95 for broker in of)
             yield {
                 "window_start": start,
@@ -68,20 +65,20 @@ def partition_rates(day: Day) -> Iterator[Row]:
                 "side": side,
                 "topic": topic,
                 "partition": partition,
-                "mean_bytes_per_second": round(mean, DECIMALS),
-                "max_bytes_per_second": round(highest, DECIMALS),
-                "p95_bytes_per_second": round(p95, DECIMALS),
+                "mean_bytes_per_second": mean,
+                "max_bytes_per_second": highest,
+                "p95_bytes_per_second": p95,
                 "bytes": size,
             }
 
 
-def _union(samples: Sequence[Sample]) -> float:
-    """The seconds in which at least one of these samples was taken."""
-    total, until = 0.0, 0.0
-    for begin, end in sorted((sample.ended.timestamp() - sample.seconds, sample.ended.timestamp()) for sample in samples):
-        total += max(0.0, end - max(begin, until))
-        until = max(until, end)
-    return total
+def _seconds_of_leaders(by_leader: Sequence[Sequence[Sample]]) -> float:
+    """From the first to the last sample of all leaders, or all their seconds together where that is less."""
+    each = [sum(sample.seconds for sample in samples) for samples in by_leader]
+    samples = [sample for samples in by_leader for sample in samples]
+    first = min(sample.at(sample.begin) for sample in samples)
+    last = max(sample.ended for sample in samples)
+    return max(*each, 0.0, min(sum(each), (last - first).total_seconds()))
 
 
 def broker_rates(day: Day) -> Iterator[Row]:
@@ -108,9 +105,9 @@ def broker_rates(day: Day) -> Iterator[Row]:
                         "broker_id": broker_id,
                         "side": side,
                         "throttled": throttled,
-                        "mean_bytes_per_second": round(broker.mean, DECIMALS),
-                        "max_bytes_per_second": round(broker.highest, DECIMALS),
-                        "p95_bytes_per_second": round(broker.p95, DECIMALS),
+                        "mean_bytes_per_second": broker.mean,
+                        "max_bytes_per_second": broker.highest,
+                        "p95_bytes_per_second": broker.p95,
                         "bytes": broker.bytes,
                     }
 
@@ -130,8 +127,12 @@ def broker_samples(day: Day) -> Iterator[Row]:
             }
 
 
+def _greatest(values: Iterable[Any]) -> Any:
+    return max((value for value in values if value is not None), default=None)
+
+
 def limits(day: Day) -> Iterator[Row]:
-    """Yield a row for each client and window: what its newest line tells of it, and its figures over all brokers."""
+    """Yield a row for each client and window: what the greatest that lines tell of its limit, and what it did at all brokers."""
     for window, start, by_broker in _windows(day):
         told: defaultdict[str, defaultdict[int, list[tuple[Sample, LimitLine]]]]
         told = defaultdict(lambda: defaultdict(list))
@@ -143,21 +144,14 @@ def limits(day: Day) -> Iterator[Row]:
         for client_id, of in told.items():
             seconds = {broker_id: sum(sample.seconds for sample in by_broker[broker_id]) for broker_id in of}
             lines = [pair for pairs in of.values() for pair in pairs]
-            newest = max(lines, key=lambda pair: pair[0].ended)[1]
             yield {
                 "window_start": start,
                 "window": window,
                 "client_id": client_id,
-                "role": newest.role,
-                "connector": newest.connector,
-                "task": newest.task,
-                "entry": newest.entry,
-                "limit_group": newest.limit_group,
-                "record_rate_limit": newest.record_rate_limit,
+                **{name: _greatest(getattr(line, name) for _, line in lines) for name in _OF_CLIENT},
                 "records": sum(line.records for _, line in lines),
-                "mean_records_per_second": round(
-                    sum(sum(line.records for _, line in pairs) / seconds[number] for number, pairs in of.items()),
-                    DECIMALS,
+                "mean_records_per_second": sum(
+                    sum(line.records for _, line in pairs) / seconds[broker_id] for broker_id, pairs in of.items()
                 ),
                 "max_records_per_second": max(line.record_rate_max for _, line in lines),
                 "throttled_ratio": max(

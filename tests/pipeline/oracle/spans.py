@@ -36,7 +36,6 @@ class _Told:
 
 
 class _Stall(NamedTuple):
-    begin: float
     end: float
     seconds: float
     ends_with: _Told
@@ -46,7 +45,7 @@ class _Stall(NamedTuple):
 class _Span:
     replica: Replica
     process: list[Sample]
-    start: float
+    began: float
     told: list[_Told] = field(default_factory=list)
     is_over: bool = False
 
@@ -61,11 +60,16 @@ class _Span:
     @property
     def started(self) -> datetime:
         first = next(told for told in self.told if told.lag_seconds)
-        return first.sample.at(self.start)
+        return first.sample.at(self.began)
 
     @property
     def ended(self) -> datetime | None:
         return self.told[-1].sample.ended if self.is_over else None
+
+    @property
+    def seconds(self) -> float:
+        """How long it was, as far as was sampled."""
+        return self._sampled(self.began, self.told[-1].sample.end)
 
     def place(self) -> Row:
         return {
@@ -79,40 +83,36 @@ class _Span:
 
     def stalls(self) -> list[_Stall]:
         """The times in which nothing came, with how long each was as far as was sampled."""
-        found, since = [], self.start
+        found, since = [], self.began
         for told in self.told:
             if told.bytes:
-                found.append(self._stall(since, told.sample.begin, told))
+                found.append(_Stall(told.sample.begin, self._sampled(since, told.sample.begin), told))
                 since = told.sample.end
         last = self.told[-1]
         if not last.bytes:
-            found.append(self._stall(since, last.sample.end, last))
+            found.append(_Stall(last.sample.end, self._sampled(since, last.sample.end), last))
         return found
 
-    def _stall(self, begin: float, end: float, ends_with: _Told) -> _Stall:
+    def _sampled(self, begin: float, end: float) -> float:
+        """The seconds between two times that samples tell of."""
         first = bisect.bisect_right(self.process, begin, key=lambda sample: sample.end)
         last = bisect.bisect_left(self.process, end, key=lambda sample: sample.begin)
-        seconds = sum(
-            (min(end, sample.end) - max(begin, sample.begin) for sample in self.process[first:last]), start=0.0
+        micros = sum(
+            round((min(end, sample.end) - max(begin, sample.begin)) * 1e6) for sample in self.process[first:last]
         )
-        return _Stall(begin, end, seconds, ends_with)
+        return micros / 1e6
 
     def quota(self) -> int | None:
-        """The rate of the throttle's own quota that was the last one in force."""
+        """The rate of the throttle's own quota that was the last one in force in samples that tell of the replica."""
         name = f"{self.replica.side}.replication.throttled.rate"
-        last, until = self.told[-1].sample.end, None
-        rate = None
-        for sample in self.process:
-            for line in sample.lines:
-                if (
-                    isinstance(line, QuotaLine)
-                    and line.quota == name
-                    and line.mode is None
-                    and self.start < line.in_force_until_seconds <= last
-                    and (until is None or line.in_force_until_seconds > until)
-                ):
-                    rate, until = line.rate, line.in_force_until_seconds
-        return rate
+        found = [
+            line
+            for told in self.told
+            for line in told.sample.lines
+            if isinstance(line, QuotaLine)
+            and (line.quota, line.side, line.mode) == (name, self.replica.side, None)
+        ]
+        return max(found, key=lambda line: line.in_force_from_seconds).rate if found else None
 
 
 def _told(samples: list[Sample]) -> dict[Replica, list[_Told]]:
@@ -166,7 +166,7 @@ def moves(day: Day) -> Iterator[Row]:
             "end": span.ended,
             "bytes": size,
             "bytes_throttled": sum(told.bytes_throttled for told in span.told),
-            "mean_bytes_per_second": size / (span.told[-1].sample.end - span.start),
+            "mean_bytes_per_second": size / span.seconds,
             "quota_bytes_per_second": span.quota(),
             "longest_stall_seconds": max((stall.seconds for stall in span.stalls()), default=0.0),
         }
@@ -180,7 +180,7 @@ def replica_lag(day: Day) -> Iterator[Row]:
         yield {
             **span.place(),
             "end": span.ended,
-            "seconds_to_in_sync": span.told[-1].sample.end - span.start if span.is_over else None,
+            "seconds_to_in_sync": (span.ended - span.started).total_seconds() if span.ended else None,
             "max_lag_messages": _most_messages(span.told),
             "max_lag_seconds": span.max_lag,
             "stuck_spans": len(stuck),
@@ -197,7 +197,7 @@ def behind_minutes(day: Day) -> Iterator[Row]:
             of = [told for told in span.told if told.sample.window(60) == minute]
             ended = [stall for stall in stalls if stall.ends_with.sample.window(60) == minute]
             stuck = [stall.seconds for stall in ended if stall.seconds > STUCK]
-            longest = max(ended, key=lambda stall: stall.seconds, default=None)
+            longest = max(ended, key=lambda stall: (stall.seconds, stall.end), default=None)
             yield {
                 "window_start": minute,
                 **span.place(),

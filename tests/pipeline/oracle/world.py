@@ -53,18 +53,23 @@ class _Partition:
 
 @dataclass(slots=True)
 class _View:
-    """What one sidecar knows of a replica: behind since `lag` seconds ago, or in sync where that is 0."""
+    """What one sidecar knows of a replica: behind since `lag` seconds ago, or in sync where that is 0.
+
+    It was not told to be in sync for `most` seconds: more than these it cannot be behind.
+    """
 
     is_throttled: bool
     lag: float = 0.0
     frozen: int = 0
+    most: float = 0.0
 
-    def figures(self, numbers: random.Random, seconds: float) -> dict[str, Any] | None:
-        """Go on for some seconds, and return what a line tells; None where it was idle."""
+    def go_on(self, numbers: random.Random, seconds: float) -> None:
+        """Let some seconds pass."""
         chance = numbers.random()
+        self.most = round(self.most + seconds, 3)
         if self.lag == 0:
             if chance < 0.07:
-                self.lag = numbers.choice([0.5, 7.0, 25.0, 30.0, seconds, seconds + 12.5, 95.25])
+                self.lag = min(self.most, numbers.choice([0.5, 7.0, 25.0, 30.0, seconds, seconds + 12.5, 95.25]))
         elif chance < (0.06 if self.is_throttled else 0.25):
             self.lag = 0.0
         elif chance > 0.97:
@@ -75,12 +80,17 @@ class _View:
             self.frozen -= 1
         elif numbers.random() < 0.04:
             self.frozen = numbers.randrange(1, 6)
+
+    def figures(self, numbers: random.Random) -> dict[str, Any] | None:
+        """Return what a line tells; None where it was idle."""
         size = 0 if self.frozen else numbers.choice([0, numbers.randrange(1, 10**6)])
         throttled = numbers.randrange(10**6) if not self.frozen and self.is_throttled and numbers.random() < 0.5 else 0
         is_told = size or throttled or numbers.random() < 0.5
         if not is_told and (self.lag or numbers.random() < 0.5):
             return None
         lag = None if numbers.random() < 0.12 else (round(self.lag * 100), self.lag)
+        if lag == (0, 0.0):
+            self.most = 0.0
         return {"size": size, "throttled": throttled, "lag": lag, "left_out": int(not size and not throttled)}
 
 
@@ -272,8 +282,10 @@ class _Broker:
     def _of_partition(
         self, one: _Partition, begin: datetime, seconds: float, present: set[int], lines: list[Line]
     ) -> None:
+        """Tell of a partition with each peer. Those on the follower's side tell of one replica, and so of one lag."""
         if self.broker_id not in one.replicas:
             return
+        gone_on: list[_View] = []
         for leader in one.led_by(begin, self.time):
             if leader == self.broker_id:
                 followers = [replica for replica in one.replicas if replica != leader and replica in present]
@@ -283,7 +295,10 @@ class _Broker:
             for side, peer in of:
                 key = (one.topic, one.number, peer if side == "leader" else 0, side)
                 view = self.views.setdefault(key, _View(one.is_throttled))
-                figures = view.figures(self.numbers, seconds)
+                if not any(view is other for other in gone_on):
+                    view.go_on(self.numbers, seconds)
+                    gone_on.append(view)
+                figures = view.figures(self.numbers)
                 if figures is not None:
                     lines.append(partition(one.topic, one.number, peer=peer, side=side, **figures))
 
@@ -321,15 +336,7 @@ class _Broker:
 
 
 def _in_force(numbers: random.Random, side: SideName, name: str, of: _Quota, begin: float, end: float) -> Line:
-    """A quota's line; seconds without bytes at either end may be left away."""
     rate = of.rate or 5
     sizes = [numbers.choice([0, numbers.randrange(int(1.3 * rate)), rate]) for _ in range(int(begin), math.ceil(end))]
-    first = int(begin)
-    if numbers.random() < 0.3:
-        while sizes and not sizes[0]:
-            sizes.pop(0)
-            first += 1
-        while sizes and not sizes[-1]:
-            sizes.pop()
-    line = quota(of.rate, first, sizes, begin, end, side, name=name, mode=of.mode)
+    line = quota(of.rate, int(begin), sizes, begin, end, side, name=name, mode=of.mode)
     return replace(line, policy=of.policy)
