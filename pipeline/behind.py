@@ -15,7 +15,8 @@ OUT_OF_SYNC_SECONDS: Final = 30.0
 """Kafka's default of `replica.lag.time.max.ms`. A replica behind for longer is out of sync; one that gets nothing is
 stuck."""
 
-LINE: Final = ("side", "broker_id", "start_id", "topic", "peer")
+LINE: Final = ("side", "broker_id", "start_id", "topic", "replica")
+"""What the lines of a replica have in common. A follower stays the same replica where its leader changes."""
 REPLICA: Final = (*LINE, "partition")
 ROW: Final = (*REPLICA, "sequence", "ended", "lag_seconds", "lag_messages", "bytes_throttled", "bytes")
 """What is told of a replica in a sample."""
@@ -94,7 +95,6 @@ def behind_spans(by_minute: DataFrame) -> DataFrame:
             F.max("max_lag_seconds").alias("max_lag_seconds"),
         )
         .where((F.col("bytes_throttled") > 0) | (F.col("max_lag_seconds") > OUT_OF_SYNC_SECONDS))
-        .withColumn("replica", F.when(F.col("side") == "leader", F.col("peer")).otherwise(F.col("broker_id")))
         .withColumns({name: F.timestamp_micros(name) for name in ("start", "end")})
     )
 
@@ -103,7 +103,7 @@ def behind_minutes(by_minute: DataFrame, spans: DataFrame) -> DataFrame:
     """Return the table `behind_minutes`: the minutes of the `spans`."""
     return as_table(
         by_minute.drop("start")
-        .join(spans.select(*SPAN, "replica", "start"), [*SPAN])
+        .join(spans.select(*SPAN, "start"), [*SPAN])
         .withColumn("window_start", F.timestamp_seconds("minute"))
         .withColumn("stall_end", F.timestamp_micros("stall_end"))
         .withColumn("longest_stall_seconds", F.greatest(F.col("longest_stall"), F.lit(0.0))),
@@ -111,9 +111,14 @@ def behind_minutes(by_minute: DataFrame, spans: DataFrame) -> DataFrame:
     )
 
 
+def with_replica(partitions: DataFrame) -> DataFrame:
+    """Return the lines with `replica`, the id of the broker that they tell of."""
+    return partitions.withColumn("replica", F.when(F.col("side") == "leader", F.col("peer")).otherwise(F.col("broker_id")))
+
+
 def with_lag(partitions: DataFrame, *names: str) -> DataFrame:
-    """Return a row for each partition, with the figures `names` and `lag_seconds`."""
-    rows = by_partition(partitions.drop("lag_seconds"), *names, "lag_ms")
+    """Return a row for each partition, with `replica`, the figures `names` and `lag_seconds`."""
+    rows = by_partition(with_replica(partitions).drop("lag_seconds"), *names, "lag_ms")
     return rows.withColumn("lag_seconds", F.col("lag_ms") / 1000)
 
 
@@ -139,6 +144,12 @@ def _in_spans(rows: DataFrame, ends: DataFrame) -> DataFrame:
     sample of the day, and stands still while samples are missing.
     """
     in_order = Window.partitionBy(*REPLICA).orderBy("sequence")
+    # a follower whose leader changed within a sample has two lines in it
+    one = rows.repartition(*REPLICA).groupBy(*REPLICA, "sequence")
+    rows = one.agg(
+        *(F.max(name).alias(name) for name in ("lag_seconds", "lag_messages")),
+        *(F.sum(name).alias(name) for name in ("bytes_throttled", "bytes")),
+    )
     told_behind = F.col("lag_seconds") > 0
     behind = F.coalesce(F.last(told_behind, ignorenulls=True).over(in_order), F.lit(False))
     was_behind = F.coalesce(F.lag("behind").over(in_order), F.lit(False))

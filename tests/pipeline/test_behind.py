@@ -27,6 +27,7 @@ from pipeline.lag import replica_lag
 from pipeline.moves import moves
 from pipeline.read import Lines, by_kind, good_lines, of_hours
 from pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
+from samples.schema import Line
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types
 
@@ -188,6 +189,26 @@ def test_replica_that_was_away_was_stuck_meanwhile(frames: Frames) -> None:
         ("2026-11-02 12:00:15", "2026-11-02 12:01:40", 600, 0, pytest.approx(600 / 85), None, 65.0)
     ]
     assert rows(replica_lag(spans), "stuck_spans", "stuck_seconds") == [(1, 65.0)]
+
+
+def test_move_goes_on_where_the_leader_changes(frames: Frames) -> None:
+    """As the follower sees it: behind since 12:00:00. Broker 1 leads until 12:00:15, and then broker 2."""
+    sidecar = Sidecar(3)
+
+    def told(size: int, peer: int, lag: float) -> Line:
+        return partition("t", 0, 0, throttled=size, lag=(int(lag), lag), side="follower", peer=peer)
+
+    texts = [
+        sidecar.sample(told(100, 1, 10.0)),
+        sidecar.sample(told(200, 1, 20.0), told(400, 2, 20.0)),
+        sidecar.sample(told(800, 2, 30.0)),
+        sidecar.sample(told(1600, 2, 0.0), told(3200, 1, 0.0)),
+        sidecar.sample(told(5000, 1, 0.0)),
+    ]
+    spans = _spans(frames.lines(*texts))
+    assert rows(moves(spans), "replica", "start", "end", "bytes", "longest_stall_seconds") == [
+        (3, "2026-11-02 12:00:00", "2026-11-02 12:00:40", 6300, 0.0)
+    ]
 
 
 def test_restart_of_the_sidecar_ends_a_span(frames: Frames) -> None:
