@@ -243,7 +243,43 @@ def test_samples_that_are_missing_are_no_stall(frames: Frames) -> None:
         sidecar.sample()
     texts += [sidecar.sample(), sidecar.sample(partition("t", 0, 0, throttled=100, lag=(5, 330.0)))]
     spans = _spans(frames.lines(b"".join(texts)))
-    assert rows(spans, "longest_stall", "stuck_spans", "stuck_seconds", "bytes") == [(10.0, 0, 0.0, 200)]
+    assert rows(spans, "longest_stall_seconds", "stuck_spans", "stuck_seconds", "bytes") == [(10.0, 0, 0.0, 200)]
+
+
+def test_samples_that_are_missing_before_a_move_are_no_stall(frames: Frames) -> None:
+    """In sync at 12:00:10, and behind since 12:00:15. Samples are missing from 12:00:20 to 12:01:00.
+
+    Of the 55 s until the sample that brings bytes begins, 15 were sampled: 5 before the others, and 10 behind them.
+    """
+    sidecar = Sidecar()
+    texts = [sidecar.sample(partition("t", 0, 7, lag=(0, 0.0))), sidecar.sample()]
+    for _ in range(4):
+        sidecar.sample()
+    texts += [sidecar.sample(), sidecar.sample(partition("t", 0, 0, throttled=500, lag=(9, 65.0)))]
+    spans = _spans(frames.lines(b"".join(texts)))
+    assert rows(spans, "start", "seconds", "longest_stall_seconds", "stuck_spans", "stuck_seconds") == [
+        ("2026-11-02 12:00:15", 25.0, 15.0, 0, 0.0)
+    ]
+
+
+def test_stall_of_30_s_is_not_longer_than_that(frames: Frames) -> None:
+    """On a clock whose thousandths are no binary fractions: many of these sums are 30.000000000000004."""
+    sidecar = Sidecar(monotonic=0.1)
+    texts = []
+    for _ in range(50):
+        texts += [sidecar.sample(partition("t", 0, 5, lag=(9, sidecar.monotonic + 10.0)))]
+        texts += [sidecar.sample(seconds=0.1), sidecar.sample(seconds=29.9)]
+    assert rows(_spans(frames.lines(b"".join(texts))), "longest_stall_seconds", "stuck_spans") == [(30.0, 0)]
+
+
+def test_step_of_the_clock_stretches_no_time_to_in_sync(frames: Frames) -> None:
+    """The clock is put back by an hour in a move of 50 s."""
+    sidecar = Sidecar()
+    texts = [sidecar.sample(partition("t", 0, 5, lag=(9, 40.0)))]
+    sidecar.now -= timedelta(hours=1)
+    texts.append(sidecar.sample(partition("t", 0, 5, lag=(0, 0.0))))
+    table = replica_lag(_spans(frames.lines(b"".join(texts))))
+    assert rows(table, "start", "end", "seconds_to_in_sync") == [("2026-11-02 11:59:30", "2026-11-02 11:00:20", 50.0)]
 
 
 def test_bytes_of_samples_that_do_not_know_the_lag_count(frames: Frames) -> None:
@@ -252,7 +288,7 @@ def test_bytes_of_samples_that_do_not_know_the_lag_count(frames: Frames) -> None
     texts += [sidecar.sample(partition("t", 0, 0, throttled=1000)) for _ in range(4)]
     texts += [sidecar.sample(partition("t", 0, 0, throttled=1000, lag=(0, 0.0)))]
     spans = _spans(frames.lines(b"".join(texts)))
-    assert rows(spans, "longest_stall", "bytes", "end") == [(0.0, 6000, "2026-11-02 12:01:00")]
+    assert rows(spans, "longest_stall_seconds", "bytes", "end") == [(0.0, 6000, "2026-11-02 12:01:00")]
 
 
 def test_move_whose_last_sample_ends_at_midnight_ends_then(frames: Frames) -> None:

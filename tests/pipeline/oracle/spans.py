@@ -180,7 +180,7 @@ def replica_lag(day: Day) -> Iterator[Row]:
         yield {
             **span.place(),
             "end": span.ended,
-            "seconds_to_in_sync": (span.ended - span.started).total_seconds() if span.ended else None,
+            "seconds_to_in_sync": span.told[-1].sample.end - span.began if span.is_over else None,
             "max_lag_messages": _most_messages(span.told),
             "max_lag_seconds": span.max_lag,
             "stuck_spans": len(stuck),
