@@ -115,7 +115,9 @@ def behind_minutes(by_minute: DataFrame, spans: DataFrame) -> DataFrame:
 
 def with_replica(partitions: DataFrame) -> DataFrame:
     """Return the lines with `replica`, the id of the broker that they tell of."""
-    return partitions.withColumn("replica", F.when(F.col("side") == "leader", F.col("peer")).otherwise(F.col("broker_id")))
+    return partitions.withColumn(
+        "replica", F.when(F.col("side") == "leader", F.col("peer")).otherwise(F.col("broker_id"))
+    )
 
 
 def with_lag(partitions: DataFrame, *names: str) -> DataFrame:
@@ -125,7 +127,7 @@ def with_lag(partitions: DataFrame, *names: str) -> DataFrame:
 
 
 def may_count() -> Column:
-    """Whether a row makes its replica one of which a span may count."""
+    """Whether a replica is one of which a span may count, by the greatest figures of its rows."""
     behind = F.col("lag_seconds") > 0
     return behind & ((F.col("bytes_throttled") > 0) | (F.col("lag_seconds") > OUT_OF_SYNC_SECONDS))
 
@@ -164,7 +166,9 @@ def _in_spans(rows: DataFrame, ends: DataFrame) -> DataFrame:
         .where(F.col("behind") | F.col("was_behind"))
     )
     clocks = _clocks(ends)
-    missing = F.struct(F.col("clock_before").alias("since"), (F.col("clock_from") - F.col("clock_before")).alias("micros"))
+    missing = F.struct(
+        F.col("clock_before").alias("since"), (F.col("clock_from") - F.col("clock_before")).alias("micros")
+    )
     gaps = clocks.where("is_gap").groupBy(*_PROCESS).agg(F.collect_list(missing).alias("gaps"))
     # A replica that is away has no lines, and the first line afterwards tells since when it lags. Bytes before the
     # sidecar's first sample are unknown, so stalls begin there at the earliest.

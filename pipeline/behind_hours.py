@@ -90,10 +90,21 @@ def rows_of_day(wanted: DataFrame, in_sync: DataFrame) -> DataFrame:
 
     `wanted` and `in_sync` are the rows of all hours, as `rows_of_wanted` and `rows_in_sync` return them.
     """
-    counted = F.broadcast(wanted.where(may_count()).select(*REPLICA).distinct())
+    counted = F.broadcast(_that_may_count(wanted, in_sync).withColumn("line", _line()))
     rows = wanted.join(counted, [*REPLICA], "left_semi")
-    closing = in_sync.join(counted.withColumn("line", _line()), ["line", "partition"])
+    closing = in_sync.join(counted, ["line", "partition"])
     return rows.union(closing.withColumn("lag_seconds", F.lit(0.0)).select(*ROW))
+
+
+def _that_may_count(wanted: DataFrame, in_sync: DataFrame) -> DataFrame:
+    """Return the replicas that were long behind, or behind and throttled, not always in one and the same sample."""
+    throttled = F.col("bytes_throttled") > 0
+    lag, most = F.max("lag_seconds").alias("lag_seconds"), F.max("bytes_throttled").alias("bytes_throttled")
+    behind = wanted.where((F.col("lag_seconds") > 0) | throttled).groupBy(*REPLICA).agg(lag, most)
+    throttled_in_sync = in_sync.where(throttled).select("line", "partition")
+    others = behind.where((F.col("lag_seconds") > 0) & ~may_count()).withColumn("line", _line())
+    ended_throttled = others.join(throttled_in_sync, ["line", "partition"], "left_semi")
+    return behind.where(may_count()).select(*REPLICA).union(ended_throttled.select(*REPLICA))
 
 
 def _placed(lines: Lines) -> DataFrame:

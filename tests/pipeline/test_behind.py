@@ -12,12 +12,10 @@ from pyspark.sql import functions as F
 
 from pipeline.accuracy import quotas_in_force
 from pipeline.behind import (
-    REPLICA,
     ROW,
     behind_by_minute,
     behind_minutes,
     behind_spans,
-    may_count,
     rates_in_force,
     with_lag,
 )
@@ -73,13 +71,11 @@ def _four_hours(numbers: random.Random) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rows_that_hours_leave_out_change_no_span(frames: Frames, seed: int) -> None:
-    """Of the replicas that may count, all rows make the same spans."""
+    """All rows make the same spans."""
     lines = frames.lines(b"".join(_four_hours(random.Random(seed))))
     size = F.col("bytes_throttled") + F.col("bytes_unthrottled")
     figures = with_lag(lines.partitions, "bytes_throttled", "bytes_unthrottled", "lag_messages")
-    told = figures.withColumn("bytes", size).where(F.col("lag_seconds").isNotNull() | (size > 0)).select(*ROW)
-    counted = told.where(may_count()).select(*REPLICA).distinct()
-    every = told.join(counted, [*REPLICA], "left_semi")
+    every = figures.withColumn("bytes", size).where(F.col("lag_seconds").isNotNull() | (size > 0)).select(*ROW)
     rates = rates_in_force(quotas_in_force(lines))
     wanted = moves(behind_spans(behind_by_minute(every, lines.ends, rates)))
     found = moves(_spans(lines))
@@ -121,6 +117,21 @@ def test_move_from_behind_to_caught_up(frames: Frames) -> None:
             *("2026-11-02 12:00:04", "2026-11-02 12:00:40", 1000, 900, pytest.approx(1000 / 36), 80, 20.0),
         )
     ]
+
+
+def test_move_whose_bytes_came_when_it_caught_up(frames: Frames) -> None:
+    """Behind for 10 s without a byte; what was throttled came in the sample in which it caught up, of the next hour.
+
+    The second partition is never behind: what is listed as throttled is no move by that.
+    """
+    sidecar = Sidecar(now=NOON + timedelta(minutes=59, seconds=50))
+    other = partition("t", 1, 0, throttled=7, lag=(0, 0.0))
+    texts = [
+        sidecar.sample(partition("t", 0, 0, left_out=1, lag=(5, 10.0)), other),
+        sidecar.sample(partition("t", 0, 0, throttled=300, lag=(0, 0.0)), other),
+    ]
+    spans = _spans(frames.lines(*texts))
+    assert rows(moves(spans), *MOVE) == [("2026-11-02 12:59:50", "2026-11-02 13:00:10", 300, 300, 15.0, None, 10.0)]
 
 
 def test_move_that_did_not_end_and_second_one(frames: Frames) -> None:
