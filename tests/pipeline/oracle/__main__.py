@@ -35,8 +35,8 @@ def main() -> None:
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             found = run(session, (given.keep or Path(folder)) / str(seed), seed)
-        print(f"seed {seed}: {len(found)} differences, {time.monotonic() - begun:.1f} s", flush=True)  # noqa: T201
-        print("\n".join(found), flush=True)  # noqa: T201
+        print(f"seed {seed}: {len(found)} differences, {time.monotonic() - begun:.1f} s", flush=True)
+        print("\n".join(found), flush=True)
         failed += bool(found)
     session.stop()
     sys.exit(bool(failed))

@@ -106,7 +106,8 @@ def _compare(name: str, wanted: Iterable[Row], found: Iterable[Row]) -> Iterator
     for key, (ours, theirs) in sorted(by_key.items(), key=repr):
         if len(ours) != len(theirs):
             place = [value for value in key if value is not None]
-            yield f"  {list(map(str, place))}: {len(ours)} rows wanted, {len(theirs)} found {_text((ours or theirs)[0])}"
+            counts = f"{len(ours)} rows wanted, {len(theirs)} found"
+            yield f"  {list(map(str, place))}: {counts} {_text((ours or theirs)[0])}"
             continue
         for one, other in zip(sorted(ours, key=repr), sorted(theirs, key=repr), strict=True):
             unlike = {
@@ -127,6 +128,6 @@ def _is_same(column: str, one: object, other: object) -> bool:
 
 
 def _text(row: Row) -> str:
-    return str({name: str(value) if not isinstance(value, tuple) else tuple(map(str, value)) for name, value in row.items()})
-
-
+    return str(
+        {name: str(value) if not isinstance(value, tuple) else tuple(map(str, value)) for name, value in row.items()}
+    )

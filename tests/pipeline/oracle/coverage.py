@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime
@@ -27,7 +28,7 @@ def coverage(day: Day) -> Iterator[Row]:
             row["quarantined"] += 1
     for samples in known.values():
         samples.sort(key=lambda sample: sample.sequence)
-        for before, sample in zip(samples, samples[1:], strict=False):
+        for before, sample in itertools.pairwise(samples):
             found[sample.broker_id, sample.window(60)]["missing"] += sample.sequence - before.sequence - 1
     for (broker_id, minute), row in found.items():
         yield {"broker_id": broker_id, "window_start": minute, **row}
@@ -76,5 +77,3 @@ def quarantine(day: Day) -> Iterator[Row]:
 def until(day: Day) -> datetime | None:
     """When the last sample ended."""
     return max((sample.ended for sample in day.whole), default=None)
-
-

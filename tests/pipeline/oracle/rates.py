@@ -132,7 +132,7 @@ def _greatest(values: Iterable[Any]) -> Any:
 
 
 def limits(day: Day) -> Iterator[Row]:
-    """Yield a row for each client and window: what the greatest that lines tell of its limit, and what it did at all brokers."""
+    """Yield a row for each client and window: what it did at all brokers, and the greatest limit that is told."""
     for window, start, by_broker in _windows(day):
         told: defaultdict[str, defaultdict[int, list[tuple[Sample, LimitLine]]]]
         told = defaultdict(lambda: defaultdict(list))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from samples.schema import PartitionLine, QuotaLine
 from tests.pipeline.oracle.lines import Day, Sample
@@ -15,6 +15,8 @@ from tests.pipeline.oracle.rates import Row
 
 OUT_OF_SYNC = 30.0
 STUCK = 30.0
+
+_Number = TypeVar("_Number", int, float)
 
 
 class Replica(NamedTuple):
@@ -109,8 +111,7 @@ class _Span:
             line
             for told in self.told
             for line in told.sample.lines
-            if isinstance(line, QuotaLine)
-            and (line.quota, line.side, line.mode) == (name, self.replica.side, None)
+            if isinstance(line, QuotaLine) and (line.quota, line.side, line.mode) == (name, self.replica.side, None)
         ]
         return max(found, key=lambda line: line.in_force_from_seconds).rate if found else None
 
@@ -131,7 +132,7 @@ def _told(samples: list[Sample]) -> dict[Replica, list[_Told]]:
     return {replica: list(by_sample.values()) for replica, by_sample in found.items()}
 
 
-def _greater(one: float | None, other: float | None) -> float | None:
+def _greater(one: _Number | None, other: _Number | None) -> _Number | None:
     return max((value for value in (one, other) if value is not None), default=None)
 
 
@@ -157,6 +158,7 @@ def _spans(day: Day) -> Iterator[_Span]:
 
 
 def moves(day: Day) -> Iterator[Row]:
+    """Yield each span that is a move."""
     for span in _spans(day):
         if not span.counts:
             continue
@@ -173,6 +175,7 @@ def moves(day: Day) -> Iterator[Row]:
 
 
 def replica_lag(day: Day) -> Iterator[Row]:
+    """Yield each span in which the replica was out of sync."""
     for span in _spans(day):
         if span.max_lag <= OUT_OF_SYNC:
             continue
@@ -189,6 +192,7 @@ def replica_lag(day: Day) -> Iterator[Row]:
 
 
 def behind_minutes(day: Day) -> Iterator[Row]:
+    """Yield the minutes of all these spans in which samples tell of the replica."""
     for span in _spans(day):
         if not span.counts:
             continue

@@ -34,14 +34,15 @@ def spoil(text: bytes, numbers: random.Random) -> bytes:
     elif how == "too_long":
         line["start_id"] = "x" * 3000
     else:
-        line |= {
+        changed: dict[str, dict[str, Any]] = {
             "wrong_type": {"broker_id": 1.5},
             "newer_schema": {"schema": 3, "min_reader": 3},
             "unknown_kind": {"kind": "comet"},
             "missing_field": {"start_id": None},
             "bad_time": {"end_utc": "yesterday"},
             "no_time": {"end_seconds": line["begin_seconds"]},
-        }[how]
+        }
+        line |= changed[how]
     return json.dumps(line).encode() + b"\n"
 
 

@@ -163,9 +163,7 @@ def _partitions(numbers: random.Random) -> Iterator[_Partition]:
 
 
 class _Broker:
-    def __init__(
-        self, broker_id: int, partitions: list[_Partition], numbers: random.Random, has_steps: bool
-    ) -> None:
+    def __init__(self, broker_id: int, partitions: list[_Partition], numbers: random.Random, has_steps: bool) -> None:
         self.broker_id = broker_id
         self.partitions = partitions
         self.numbers = numbers
