@@ -274,11 +274,11 @@ def test_samples_that_are_missing_before_a_move_are_no_stall(frames: Frames) -> 
 
 
 def test_stall_of_30_s_is_not_longer_than_that(frames: Frames) -> None:
-    """On a clock whose thousandths are no binary fractions: many of these sums are 30.000000000000004."""
+    """Samples of 7.7 s, 0.1 s and 29.9 s: as binary fractions, three of these sums are more than 30."""
     sidecar = Sidecar(monotonic=0.1)
     texts = []
     for _ in range(50):
-        texts += [sidecar.sample(partition("t", 0, 5, lag=(9, sidecar.monotonic + 10.0)))]
+        texts += [sidecar.sample(partition("t", 0, 5, lag=(9, sidecar.monotonic + 7.7)), seconds=7.7)]
         texts += [sidecar.sample(seconds=0.1), sidecar.sample(seconds=29.9)]
     assert rows(_spans(frames.lines(b"".join(texts))), "longest_stall_seconds", "stuck_spans") == [(30.0, 0)]
 
