@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.behind import LINE, OUT_OF_SYNC_SECONDS, REPLICA, ROW, may_count, with_lag
+from pipeline.behind import LINE, OUT_OF_SYNC_SECONDS, REPLICA, ROW, may_count, with_lag, with_replica
 from pipeline.hours import hour_of
 from pipeline.read import Lines, by_partition
 
@@ -24,7 +24,8 @@ _FIGURES: Final = ("bytes_throttled", "bytes_unthrottled", "lag_messages")
 def replicas_of_hours(lines: Lines) -> DataFrame:
     """Return a row for each replica and hour, with the columns _HOUR, `partition` and these.
 
-    - `is_wanted`: whether a span may lie in this hour, or go on beyond one of its ends.
+    - `is_wanted`: whether a span may lie in this hour, or go on beyond one of its ends. So it is where the leader
+      changed, as two lines of one sample may then tell of the replica.
     - `until` and `since`: where they are not null, only a part of its rows is wanted: those up to the sequence `until`,
       and those behind the sequence `since`.
     - `sequence` and, as ROW has them, the figures of the first row in sync. Null where there is none.
@@ -32,7 +33,7 @@ def replicas_of_hours(lines: Lines) -> DataFrame:
     lag = F.col("lag_ms")
     in_sync = F.when(lag <= 0, F.col("sequence"))
     is_open = F.when((lag > 0) | (lag.isNull() & (_size() > 0)), F.col("sequence"))
-    rows = by_partition(_placed(lines).select(*_HOUR, "sequence", "columns"), *_FIGURES, "lag_ms")
+    rows = by_partition(_placed(lines).select(*_HOUR, "peer", "sequence", "columns"), *_FIGURES, "lag_ms")
     found = rows.groupBy(*_HOUR, "partition").agg(
         F.min(in_sync).alias("first"),
         F.max(in_sync).alias("last"),
@@ -42,6 +43,7 @@ def replicas_of_hours(lines: Lines) -> DataFrame:
         F.max("bytes_throttled").alias("most_throttled"),
         F.min_by(_size(), in_sync).alias("bytes"),
         *(F.min_by(name, in_sync).alias(name) for name in ("bytes_throttled", "lag_messages")),
+        (F.min("peer") != F.max("peer")).alias("is_led_anew"),
     )
     was_open = F.col("first_open").isNotNull()
     is_late = F.coalesce(F.col("lag_ms") > OUT_OF_SYNC_SECONDS * 1000, F.lit(False))
@@ -50,7 +52,7 @@ def replicas_of_hours(lines: Lines) -> DataFrame:
     return found.select(
         *_HOUR,
         "partition",
-        (has_span | F.coalesce(goes_on, was_open)).alias("is_wanted"),
+        (has_span | F.coalesce(goes_on, was_open) | F.col("is_led_anew")).alias("is_wanted"),
         F.when(~has_span, F.col("first")).alias("until"),
         F.when(~has_span, F.col("last")).alias("since"),
         F.col("first").alias("sequence"),
@@ -88,14 +90,25 @@ def rows_of_day(wanted: DataFrame, in_sync: DataFrame) -> DataFrame:
 
     `wanted` and `in_sync` are the rows of all hours, as `rows_of_wanted` and `rows_in_sync` return them.
     """
-    counted = F.broadcast(wanted.where(may_count()).select(*REPLICA).distinct())
+    counted = F.broadcast(_that_may_count(wanted, in_sync).withColumn("line", _line()))
     rows = wanted.join(counted, [*REPLICA], "left_semi")
-    closing = in_sync.join(counted.withColumn("line", _line()), ["line", "partition"])
+    closing = in_sync.join(counted, ["line", "partition"])
     return rows.union(closing.withColumn("lag_seconds", F.lit(0.0)).select(*ROW))
 
 
+def _that_may_count(wanted: DataFrame, in_sync: DataFrame) -> DataFrame:
+    """Return the replicas that were long behind, or behind and throttled, not always in one and the same sample."""
+    throttled = F.col("bytes_throttled") > 0
+    lag, most = F.max("lag_seconds").alias("lag_seconds"), F.max("bytes_throttled").alias("bytes_throttled")
+    behind = wanted.where((F.col("lag_seconds") > 0) | throttled).groupBy(*REPLICA).agg(lag, most)
+    throttled_in_sync = in_sync.where(throttled).select("line", "partition")
+    others = behind.where((F.col("lag_seconds") > 0) & ~may_count()).withColumn("line", _line())
+    ended_throttled = others.join(throttled_in_sync, ["line", "partition"], "left_semi")
+    return behind.where(may_count()).select(*REPLICA).union(ended_throttled.select(*REPLICA))
+
+
 def _placed(lines: Lines) -> DataFrame:
-    return lines.partitions.withColumn("line", _line()).withColumn("hour", hour_of(F.col("ended")))
+    return with_replica(lines.partitions).withColumn("line", _line()).withColumn("hour", hour_of(F.col("ended")))
 
 
 def _line() -> Column:

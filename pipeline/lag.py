@@ -12,6 +12,4 @@ from pipeline.tables import REPLICA_LAG
 
 def replica_lag(spans: DataFrame) -> DataFrame:
     """Return a row for each of `behind_spans` in which the replica was out of sync."""
-    seconds = (F.unix_micros("end") - F.unix_micros("start")) / 1e6
-    out_of_sync = spans.where(F.col("max_lag_seconds") > OUT_OF_SYNC_SECONDS)
-    return as_table(out_of_sync.withColumn("seconds_to_in_sync", seconds), REPLICA_LAG)
+    return as_table(spans.where(F.col("max_lag_seconds") > OUT_OF_SYNC_SECONDS), REPLICA_LAG)

@@ -297,7 +297,8 @@ def _reason() -> Column:
     missing = reduce(or_, (_lacks(kind) for kind in KINDS))
     negative = (F.col("bytes_throttled") < 0) | (F.col("bytes_unthrottled") < 0)
     too_long = reduce(or_, (F.octet_length(name) > MAX_CHARACTERS for name in _TEXTS))
-    is_partial = F.coalesce("kind", "start_id", "end_utc").isNotNull()
+    # of a line that breaks off Spark tells what it has read until then
+    is_partial = F.coalesce("kind", "start_id", "end_utc").isNotNull() & F.rtrim(_CORRUPT).endswith("}")
     is_known = F.coalesce(F.col("kind").isin([kind_of(kind) for kind in KINDS]), F.lit(False))
     return (
         F.when(F.coalesce("min_reader", F.lit(1)) > SCHEMA_VERSION, "newer_schema")

@@ -27,14 +27,14 @@ PARTIAL_SAMPLE: Final = "partial_sample"
 
 QUARANTINE_COLUMNS: Final = ("reason", "file", "line", "lines")
 
-_TIMES: Final = ("ended", "ended_micros", "micros")
+_TIMES: Final = ("ended", "ended_micros", "end_seconds", "micros")
 _COUNTED: Final[tuple[tuple[type[Line], ...], ...]] = (PARTITION_KINDS, (LinkLine,), (QuotaLine,), (LimitLine,))
 
 
 def samples(lines: DataFrame) -> DataFrame:
     """Return a row for each sample: its key, whether it is `whole`, and whether lines are there `twice`.
 
-    `lines` and `partitions` are how many of these it has; `ended`, `ended_micros` and `micros` are those of its lines.
+    `lines` and `partitions` are how many of these it has; the times are those of its lines.
 
     A sample is whole when it has its end, and as many partitions, links, quotas and limits as the end says. A line that
     is there twice counts once.

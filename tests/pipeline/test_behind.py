@@ -12,12 +12,10 @@ from pyspark.sql import functions as F
 
 from pipeline.accuracy import quotas_in_force
 from pipeline.behind import (
-    REPLICA,
     ROW,
     behind_by_minute,
     behind_minutes,
     behind_spans,
-    may_count,
     rates_in_force,
     with_lag,
 )
@@ -27,6 +25,7 @@ from pipeline.lag import replica_lag
 from pipeline.moves import moves
 from pipeline.read import Lines, by_kind, good_lines, of_hours
 from pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
+from samples.schema import Line
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types
 
@@ -72,13 +71,11 @@ def _four_hours(numbers: random.Random) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rows_that_hours_leave_out_change_no_span(frames: Frames, seed: int) -> None:
-    """Of the replicas that may count, all rows make the same spans."""
+    """All rows make the same spans."""
     lines = frames.lines(b"".join(_four_hours(random.Random(seed))))
     size = F.col("bytes_throttled") + F.col("bytes_unthrottled")
     figures = with_lag(lines.partitions, "bytes_throttled", "bytes_unthrottled", "lag_messages")
-    told = figures.withColumn("bytes", size).where(F.col("lag_seconds").isNotNull() | (size > 0)).select(*ROW)
-    counted = told.where(may_count()).select(*REPLICA).distinct()
-    every = told.join(counted, [*REPLICA], "left_semi")
+    every = figures.withColumn("bytes", size).where(F.col("lag_seconds").isNotNull() | (size > 0)).select(*ROW)
     rates = rates_in_force(quotas_in_force(lines))
     wanted = moves(behind_spans(behind_by_minute(every, lines.ends, rates)))
     found = moves(_spans(lines))
@@ -120,6 +117,21 @@ def test_move_from_behind_to_caught_up(frames: Frames) -> None:
             *("2026-11-02 12:00:04", "2026-11-02 12:00:40", 1000, 900, pytest.approx(1000 / 36), 80, 20.0),
         )
     ]
+
+
+def test_move_whose_bytes_came_when_it_caught_up(frames: Frames) -> None:
+    """Behind for 10 s without a byte; what was throttled came in the sample in which it caught up, of the next hour.
+
+    The second partition is never behind: what is listed as throttled is no move by that.
+    """
+    sidecar = Sidecar(now=NOON + timedelta(minutes=59, seconds=50))
+    other = partition("t", 1, 0, throttled=7, lag=(0, 0.0))
+    texts = [
+        sidecar.sample(partition("t", 0, 0, left_out=1, lag=(5, 10.0)), other),
+        sidecar.sample(partition("t", 0, 0, throttled=300, lag=(0, 0.0)), other),
+    ]
+    spans = _spans(frames.lines(*texts))
+    assert rows(moves(spans), *MOVE) == [("2026-11-02 12:59:50", "2026-11-02 13:00:10", 300, 300, 15.0, None, 10.0)]
 
 
 def test_move_that_did_not_end_and_second_one(frames: Frames) -> None:
@@ -190,6 +202,26 @@ def test_replica_that_was_away_was_stuck_meanwhile(frames: Frames) -> None:
     assert rows(replica_lag(spans), "stuck_spans", "stuck_seconds") == [(1, 65.0)]
 
 
+def test_move_goes_on_where_the_leader_changes(frames: Frames) -> None:
+    """As the follower sees it: behind since 12:00:00. Broker 1 leads until 12:00:15, and then broker 2."""
+    sidecar = Sidecar(3)
+
+    def told(size: int, peer: int, lag: float) -> Line:
+        return partition("t", 0, 0, throttled=size, lag=(int(lag), lag), side="follower", peer=peer)
+
+    texts = [
+        sidecar.sample(told(100, 1, 10.0)),
+        sidecar.sample(told(200, 1, 20.0), told(400, 2, 20.0)),
+        sidecar.sample(told(800, 2, 30.0)),
+        sidecar.sample(told(1600, 2, 0.0), told(3200, 1, 0.0)),
+        sidecar.sample(told(5000, 1, 0.0)),
+    ]
+    spans = _spans(frames.lines(*texts))
+    assert rows(moves(spans), "replica", "start", "end", "bytes", "longest_stall_seconds") == [
+        (3, "2026-11-02 12:00:00", "2026-11-02 12:00:40", 6300, 0.0)
+    ]
+
+
 def test_restart_of_the_sidecar_ends_a_span(frames: Frames) -> None:
     """The new process counts from 1 again and does not know since when: its span is one of its own."""
     before, after = Sidecar(start_id="a"), Sidecar(start_id="b", monotonic=5.0)
@@ -222,7 +254,43 @@ def test_samples_that_are_missing_are_no_stall(frames: Frames) -> None:
         sidecar.sample()
     texts += [sidecar.sample(), sidecar.sample(partition("t", 0, 0, throttled=100, lag=(5, 330.0)))]
     spans = _spans(frames.lines(b"".join(texts)))
-    assert rows(spans, "longest_stall", "stuck_spans", "stuck_seconds", "bytes") == [(10.0, 0, 0.0, 200)]
+    assert rows(spans, "longest_stall_seconds", "stuck_spans", "stuck_seconds", "bytes") == [(10.0, 0, 0.0, 200)]
+
+
+def test_samples_that_are_missing_before_a_move_are_no_stall(frames: Frames) -> None:
+    """In sync at 12:00:10, and behind since 12:00:15. Samples are missing from 12:00:20 to 12:01:00.
+
+    Of the 55 s until the sample that brings bytes begins, 15 were sampled: 5 before the others, and 10 behind them.
+    """
+    sidecar = Sidecar()
+    texts = [sidecar.sample(partition("t", 0, 7, lag=(0, 0.0))), sidecar.sample()]
+    for _ in range(4):
+        sidecar.sample()
+    texts += [sidecar.sample(), sidecar.sample(partition("t", 0, 0, throttled=500, lag=(9, 65.0)))]
+    spans = _spans(frames.lines(b"".join(texts)))
+    assert rows(spans, "start", "seconds", "longest_stall_seconds", "stuck_spans", "stuck_seconds") == [
+        ("2026-11-02 12:00:15", 25.0, 15.0, 0, 0.0)
+    ]
+
+
+def test_stall_of_30_s_is_not_longer_than_that(frames: Frames) -> None:
+    """Samples of 7.7 s, 0.1 s and 29.9 s: as binary fractions, three of these sums are more than 30."""
+    sidecar = Sidecar(monotonic=0.1)
+    texts = []
+    for _ in range(50):
+        texts += [sidecar.sample(partition("t", 0, 5, lag=(9, sidecar.monotonic + 7.7)), seconds=7.7)]
+        texts += [sidecar.sample(seconds=0.1), sidecar.sample(seconds=29.9)]
+    assert rows(_spans(frames.lines(b"".join(texts))), "longest_stall_seconds", "stuck_spans") == [(30.0, 0)]
+
+
+def test_step_of_the_clock_stretches_no_time_to_in_sync(frames: Frames) -> None:
+    """The clock is put back by an hour in a move of 50 s."""
+    sidecar = Sidecar()
+    texts = [sidecar.sample(partition("t", 0, 5, lag=(9, 40.0)))]
+    sidecar.now -= timedelta(hours=1)
+    texts.append(sidecar.sample(partition("t", 0, 5, lag=(0, 0.0))))
+    table = replica_lag(_spans(frames.lines(b"".join(texts))))
+    assert rows(table, "start", "end", "seconds_to_in_sync") == [("2026-11-02 11:59:30", "2026-11-02 11:00:20", 50.0)]
 
 
 def test_bytes_of_samples_that_do_not_know_the_lag_count(frames: Frames) -> None:
@@ -231,7 +299,7 @@ def test_bytes_of_samples_that_do_not_know_the_lag_count(frames: Frames) -> None
     texts += [sidecar.sample(partition("t", 0, 0, throttled=1000)) for _ in range(4)]
     texts += [sidecar.sample(partition("t", 0, 0, throttled=1000, lag=(0, 0.0)))]
     spans = _spans(frames.lines(b"".join(texts)))
-    assert rows(spans, "longest_stall", "bytes", "end") == [(0.0, 6000, "2026-11-02 12:01:00")]
+    assert rows(spans, "longest_stall_seconds", "bytes", "end") == [(0.0, 6000, "2026-11-02 12:01:00")]
 
 
 def test_move_whose_last_sample_ends_at_midnight_ends_then(frames: Frames) -> None:
