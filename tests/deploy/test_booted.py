@@ -84,7 +84,7 @@ def lacking() -> str:
     return ""
 
 
-pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking())
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(bool(lacking()), reason=lacking())]
 
 
 class Machine:

@@ -44,12 +44,15 @@ def no_collection() -> Iterator[None]:
 
 def alive() -> Counter[str]:
     """Objects of ours that the collector knows of."""
-    names = Counter(
-        type(one).__name__ for one in gc.get_objects() if str(type(one).__module__).partition(".")[0] in OURS
-    )
+    objects = gc.get_objects()
+    names = Counter[str]()
+    for kind, count in Counter(map(type, objects)).items():
+        if str(kind.__module__).partition(".")[0] in OURS:
+            names[kind.__name__] += count
     names["generator"] = sum(
-        isinstance(one, GeneratorType) and any(f"/{part}/" in one.gi_code.co_filename for part in OURS)
-        for one in gc.get_objects()
+        any(f"/{part}/" in one.gi_code.co_filename for part in OURS)
+        for one in objects
+        if isinstance(one, GeneratorType)
     )
     return Counter({name: count for name, count in names.items() if name not in KEPT})
 
