@@ -221,9 +221,10 @@ def _refuse(job: _Job, hours: Hours, report: DayReport, by_hour: dict[int, int])
         if report.is_refused:
             by_hour.clear()
         return
-    if (current := job.output.current(hours.day)) and "runs" not in current:
-        raise BuildError(f"{hours.day} was built by an earlier version, without hours: build the whole day once")
-    before = job.output.held(hours.day).samples()
+    held, current = job.output.held(hours.day), job.output.current(hours.day)
+    if (current and "runs" not in current) or not held.can_be_joined():
+        raise BuildError(f"{hours.day} was built by an earlier version: build the whole day once")
+    before = held.samples()
     report.refused_hours = [
         hour for hour, count in by_hour.items() if not (count or job.allow_empty) and before.get(hour)
     ]

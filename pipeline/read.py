@@ -75,6 +75,7 @@ _READ: Final = {
     column.name: _TYPES[column.type] for kind in KINDS for column in columns(kind) if column.name not in UNUSED
 }
 _COLUMNS: Final = {name.removeprefix("columns."): kind for name, kind in _READ.items() if name.startswith("columns.")}
+_NOT_NEGATIVE: Final = ("bytes_throttled", "bytes_unthrottled", "bytes", "records")
 _MAY_BE_NULL: Final = ("lag_messages", "lag_ms")
 FIELDS: Final[dict[str, T.DataType]] = {name: kind for name, kind in _READ.items() if "." not in name} | {
     "columns": T.StructType([T.StructField(name, kind) for name, kind in _COLUMNS.items()])
@@ -295,7 +296,7 @@ def _one_partition() -> Column:
 
 def _reason() -> Column:
     missing = reduce(or_, (_lacks(kind) for kind in KINDS))
-    negative = (F.col("bytes_throttled") < 0) | (F.col("bytes_unthrottled") < 0)
+    negative = reduce(or_, (F.coalesce(F.col(name) < 0, F.lit(False)) for name in _NOT_NEGATIVE))
     too_long = reduce(or_, (F.octet_length(name) > MAX_CHARACTERS for name in _TEXTS))
     # of a line that breaks off Spark tells what it has read until then
     is_partial = F.coalesce("kind", "start_id", "end_utc").isNotNull() & F.rtrim(_CORRUPT).endswith("}")

@@ -38,6 +38,8 @@ ABANDONED_AFTER: Final = timedelta(days=1)
 
 _WORK: Final = "_weir"
 _RECORD: Final = "hours.json"
+_FORMAT: Final = 2
+"""Of what hours keep for the tables of a day. Hours of different formats cannot be joined."""
 _RUN_BEGAN: Final = "%Y%m%dT%H%M%SZ"
 _RENAMES_AT_ONCE: Final = frozenset({"file", "hdfs", "viewfs"})
 
@@ -57,6 +59,10 @@ class Held:
     def runs(self) -> dict[str, list[int] | None]:
         """Return what the pointer tells of runs."""
         return {run: None if self.is_whole(run) else hours for run, hours in self.hours.items()}
+
+    def can_be_joined(self) -> bool:
+        """Whether all hours were kept in the format of this version."""
+        return all(self.records[run].get("format") == _FORMAT for run in self.hours)
 
     def samples(self) -> dict[int, int]:
         """Return how many samples each hour has."""
@@ -143,7 +149,7 @@ class Output:
 
         From then on any run of this day counts them in: see `held`.
         """
-        record = {"number": self._number, "samples": samples, **facts}
+        record = {"number": self._number, "format": _FORMAT, "samples": samples, **facts}
         self._replace(self._hadoop_path(_folder(day), self.run, _RECORD), json.dumps(record).encode())
 
     def held(self, day: date) -> Held:

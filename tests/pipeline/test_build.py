@@ -364,8 +364,21 @@ def test_hours_are_not_joined_to_a_day_that_has_kept_nothing_for_them(light_job:
     pointer = light_job.tables / f"date={DAY}" / POINTER
     (pointer.parent / f".{POINTER}.crc").unlink()
     pointer.write_text(json.dumps({"run": light_job.current(), "samples": 1}))
-    with pytest.raises(BuildError, match="2026-11-02 was built by an earlier version, without hours: build the whole"):
+    with pytest.raises(BuildError, match="2026-11-02 was built by an earlier version: build the whole day"):
         light_job.run_hours(13, 14)
+
+
+def test_hours_are_not_joined_to_those_that_an_earlier_version_kept_otherwise(light_job: Job) -> None:
+    light_job.export(_sample(Sidecar(), 1))
+    light_job.run_hours(12, 13)
+    record = light_job.tables / f"date={DAY}" / light_job.current() / "hours.json"
+    (record.parent / f".{record.name}.crc").unlink()
+    kept = json.loads(record.read_text())
+    record.write_text(json.dumps({name: value for name, value in kept.items() if name != "format"}))
+    with pytest.raises(BuildError, match="2026-11-02 was built by an earlier version: build the whole day once"):
+        light_job.run_hours(13, 14)
+    light_job.run()
+    assert [report.is_refused for report in light_job.run_hours(13, 14)] == [False]
 
 
 def test_folders_of_other_days_are_not_read(light_job: Job) -> None:

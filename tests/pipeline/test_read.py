@@ -103,6 +103,10 @@ NEWER = {"schema": SCHEMA_VERSION + 1, "min_reader": SCHEMA_VERSION + 1}
 WRONG_TYPE = [_changed(bytes_throttled="many"), _in_columns(lag_ms="none"), _in_columns({"broker_id": 1.5})]
 CUT = _in_columns().partition(b": [1, null]")[0]
 NOT_JSON = [b"no JSON", _changed()[:-20], CUT, b"x" * 10_000_000]
+_QUOTA = (
+    _changed(kind="quota", quota="q", rate=1, policy="p", in_force_from_seconds=1.0, in_force_until_seconds=2.0)[:-1]
+    + b', "bytes": 1, "first_second": 1, "bytes_by_second": [1]}'
+)
 BAD = {
     _changed(**NEWER): "newer_schema",
     _changed(kind="comet"): "unknown_kind",
@@ -112,10 +116,8 @@ BAD = {
     _changed(end_seconds=1000.0): "bad_time",
     _changed(bytes_throttled=-1): "negative_bytes",
     _changed(topic="x" * 10_000_000): "too_long",
-    _changed(kind="quota", quota="q", rate=1, policy="p", in_force_from_seconds=1.0, in_force_until_seconds=2.0)[:-1]
-    + b', "bytes": 1, "first_second": 1, "bytes_by_second": ['
-    + b"1, " * MAX_SECONDS
-    + b"1]}": "too_long",
+    _QUOTA[:-2] + b", 1" * MAX_SECONDS + b"]}": "too_long",
+    json.dumps(json.loads(_QUOTA) | {"bytes": -1}).encode(): "negative_bytes",
     _in_columns({"columns": None}): "missing_field",
     _in_columns(bytes_throttled=...): "missing_field",
     _in_columns(bytes_throttled=None): "missing_field",
