@@ -46,18 +46,19 @@ def behind_by_minute(rows: DataFrame, ends: DataFrame, rates: DataFrame) -> Data
         .withColumn("began", began)
     )
     since_micros = F.col("ended_micros") - _lag_micros()
+    told_first = F.when(F.col("lag_seconds").isNotNull(), F.col("sequence"))
     stall_end = F.col("ended_micros") - (F.col("sampled_until") - F.col("reached"))
     is_stuck = F.col("stall") > OUT_OF_SYNC_SECONDS * 1e6
     second = F.floor((F.col("ended_micros") - 1) / 1_000_000)
     return stalls.groupBy(*SPAN, (second - second % _MINUTE).alias("minute")).agg(
         F.min("sequence").alias("sequence"),
-        F.min_by(since_micros, "sequence").alias("start"),
+        F.min_by(since_micros, told_first).alias("start"),
         F.max(F.when(~F.col("behind"), F.col("ended_micros"))).alias("end"),
         F.sum("bytes").alias("bytes"),
         F.sum("bytes_throttled").alias("bytes_throttled"),
         F.max("sampled_until").alias("sampled_until"),
         F.min("began").alias("began"),
-        F.min_by(F.col("clock") - _lag_micros(), "sequence").alias("first"),
+        F.min_by(F.col("clock") - _lag_micros(), told_first).alias("first"),
         F.max(F.when(~F.col("behind"), F.col("clock"))).alias("last"),
         F.max_by("rate", F.when(F.col("rate").isNotNull(), F.col("sequence"))).alias("rate"),
         F.max("stall").alias("longest_stall"),
@@ -77,17 +78,19 @@ def behind_spans(by_minute: DataFrame) -> DataFrame:
     - A span belongs to one start of one sidecar, and ends with the day.
     - `start` is when the replica was last caught up, which may be before the span's first sample.
     - `end` is null where no sample shows the replica caught up. `seconds_to_in_sync` are those of the monotonic clock.
-    - A sample that has bytes and does not know the lag leaves the replica behind if it was.
+    - A sample that has bytes and does not know the lag leaves the replica behind if it was. So it is where the next
+      sample that knows the lag tells of it since before.
     """
+    told_first = F.when(F.col("start").isNotNull(), F.col("sequence"))
     return (
         by_minute.groupBy(*SPAN)
         .agg(
-            F.min_by("start", "sequence").alias("start"),
+            F.min_by("start", told_first).alias("start"),
             F.max("end").alias("end"),
             F.sum("bytes").alias("bytes"),
             F.sum("bytes_throttled").alias("bytes_throttled"),
             ((F.max("sampled_until") - F.min("began")) / 1e6).alias("seconds"),
-            ((F.max("last") - F.min_by("first", "sequence")) / 1e6).alias("seconds_to_in_sync"),
+            ((F.max("last") - F.min_by("first", told_first)) / 1e6).alias("seconds_to_in_sync"),
             F.max_by("rate", F.when(F.col("rate").isNotNull(), F.col("sequence"))).alias("quota"),
             (F.greatest(F.max("longest_stall"), F.lit(0)) / 1e6).alias("longest_stall_seconds"),
             F.sum("stuck_spans").alias("stuck_spans"),
@@ -155,30 +158,31 @@ def _in_spans(rows: DataFrame, ends: DataFrame) -> DataFrame:
         *(F.max(name).alias(name) for name in ("lag_seconds", "lag_messages")),
         *(F.sum(name).alias(name) for name in ("bytes_throttled", "bytes")),
     )
-    told_behind = F.col("lag_seconds") > 0
-    behind = F.coalesce(F.last(told_behind, ignorenulls=True).over(in_order), F.lit(False))
-    was_behind = F.coalesce(F.lag("behind").over(in_order), F.lit(False))
+    clocks = _clocks(ends)
+    timed = rows.join(clocks, [*SAMPLE_KEY])
+    # Samples that do not know the lag belong to the span where the next one that does tells of it since before.
+    backwards = Window.partitionBy(*REPLICA).orderBy(F.desc("sequence"))
+    since = F.last(F.col("clock") - _lag_micros(), ignorenulls=True).over(backwards)
+    was_told_behind = F.last(F.col("lag_seconds") > 0, ignorenulls=True).over(in_order)
+    found_behind = F.col("lag_seconds").isNull() & (F.col("since") < F.col("clock"))
     spans = (
-        rows.withColumn("behind", behind)
-        .withColumn("was_behind", was_behind)
+        timed.withColumn("since", since)
+        .withColumn("behind", F.coalesce(was_told_behind, F.lit(False)) | F.coalesce(found_behind, F.lit(False)))
+        .withColumn("was_behind", F.coalesce(F.lag("behind").over(in_order), F.lit(False)))
         .withColumn("begins", F.when(F.col("behind") & ~F.col("was_behind"), 1).otherwise(0))
         .withColumn("span", F.sum("begins").over(in_order))
         .where(F.col("behind") | F.col("was_behind"))
     )
-    clocks = _clocks(ends)
     missing = F.struct(
         F.col("clock_before").alias("since"), (F.col("clock_from") - F.col("clock_before")).alias("micros")
     )
     gaps = clocks.where("is_gap").groupBy(*_PROCESS).agg(F.collect_list(missing).alias("gaps"))
     # A replica that is away has no lines, and the first line afterwards tells since when it lags. Bytes before the
     # sidecar's first sample are unknown, so stalls begin there at the earliest.
-    since = F.col("clock") - _lag_micros()
     missed = F.expr("aggregate(gaps, 0L, (sum, gap) -> sum + least(greatest(since - gap.since, 0L), gap.micros))")
     sampled = F.greatest(F.lit(0), F.col("since") - F.col("clock_first")) - F.coalesce(missed, F.lit(0))
     return (
-        spans.join(clocks, [*SAMPLE_KEY])
-        .join(F.broadcast(gaps), [*_PROCESS], "left")
-        .withColumn("since", F.when(F.col("begins") == 1, since))
+        spans.join(F.broadcast(gaps), [*_PROCESS], "left")
         .withColumn("since", F.when(F.col("begins") == 1, sampled))
         .drop("gaps")
     )

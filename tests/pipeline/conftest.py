@@ -29,6 +29,10 @@ FOR_FEW_LINES: dict[str, bool | float | int | str | None] = {
 """To compile each query takes longer than to answer it. What runs compiled, as it is by itself: test_commands.py."""
 
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""Java's fast compiler alone. It would have 48 MB for its code, which are full after some tests, and then stop."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start Spark; it leaves its sockets to the garbage collector, which would be an error here."""
     for item in items:
@@ -60,7 +64,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", f"-Duser.timezone={ELSEWHERE} -XX:TieredStopAtLevel=1")
+            .config("spark.driver.extraJavaOptions", f"-Duser.timezone={ELSEWHERE} {QUICK_JAVA}")
             .config("spark.sql.session.timeZone", ELSEWHERE)
             .config(map=FOR_FEW_LINES)
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))

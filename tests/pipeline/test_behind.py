@@ -302,6 +302,19 @@ def test_bytes_of_samples_that_do_not_know_the_lag_count(frames: Frames) -> None
     assert rows(spans, "longest_stall_seconds", "bytes", "end") == [(0.0, 6000, "2026-11-02 12:01:00")]
 
 
+def test_bytes_count_of_samples_before_the_lag_was_known(frames: Frames) -> None:
+    """A sidecar that was started in mid-move: what it tells first of the lag was so 25 s before, too."""
+    sidecar = Sidecar()
+    texts = [sidecar.sample(partition("t", 0, 0, throttled=1000)) for _ in range(4)]
+    texts += [sidecar.sample(partition("t", 0, 0, throttled=1000, lag=(9, 25.0)))]
+    texts += [sidecar.sample(partition("t", 0, 0, throttled=1000, lag=(0, 0.0)))]
+    texts += [sidecar.sample(partition("t", 0, 0, throttled=1000))]
+    spans = _spans(frames.lines(b"".join(texts)))
+    assert rows(spans, "start", "longest_stall_seconds", "bytes", "end") == [
+        ("2026-11-02 12:00:25", 0.0, 4000, "2026-11-02 12:01:00")
+    ]
+
+
 def test_move_whose_last_sample_ends_at_midnight_ends_then(frames: Frames) -> None:
     sidecar = Sidecar(now=NOON.replace(hour=23, minute=59, second=40))
     parsed = frames.parsed(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.pipeline.conftest import FOR_FEW_LINES
+from tests.pipeline.conftest import FOR_FEW_LINES, QUICK_JAVA
 from tests.pipeline.oracle.run import run
 
 
@@ -25,7 +25,7 @@ def main() -> None:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
         .config(map=FOR_FEW_LINES)
         .getOrCreate()
     )

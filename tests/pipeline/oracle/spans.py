@@ -141,11 +141,16 @@ def _spans(day: Day) -> Iterator[_Span]:
     for samples in day.processes().values():
         for replica, told in _told(samples).items():
             span = None
+            unknown: list[_Told] = []
             for now in told:
-                if now.lag_seconds is None and not now.bytes:
+                if now.lag_seconds is None:
+                    if now.bytes:
+                        (unknown if span is None else span.told).append(now)
                     continue
                 if span is None and now.lag_seconds:
                     span = _Span(replica, samples, now.sample.end - now.lag_seconds)
+                    span.told = [before for before in unknown if before.sample.end - span.began > 1e-6]
+                unknown = []
                 if span is None:
                     continue
                 span.told.append(now)
