@@ -82,20 +82,19 @@ async def _cpu(report: Report, rounds: int, directory: str) -> None:
         await _take(exporter, stats)
         taking.append(time.process_time() - began)
     await exporter.close()
+    of_a_sample = statistics.median(taking)
     size = _bytes_in(directory) / (stats.written["file"] - 1)  # in the last one, at the close, nothing moved
     rows = [
         ("fetches of one interval, no samples", statistics.median(without) * turns * 1000),
         ("the same while samples are taken", statistics.median(counting) * turns * 1000),
-        ("taking and writing one sample", statistics.median(taking) * 1000),
+        ("taking and writing one sample", of_a_sample * 1000),
     ]
     active = f"{LINKS * ACTIVE.active:,} active partitions, {fetches} fetches in {INTERVAL_SECONDS:g} s"
     report.table(f"{active}, medians", {"what": 0, "CPU, ms": 1}, rows)
     report.say(f"\n{size / 1000:,.1f} KB of file a sample")
     more = statistics.median(after - before for before, after in zip(without, counting, strict=True))
-    cost = more * turns + statistics.median(taking)
-    report.bound(
-        "CPU of taking and writing a sample, ms", statistics.median(taking) * 1000, most=MOST_CPU_OF_A_SAMPLE_MS
-    )
+    cost = more * turns + of_a_sample
+    report.bound("CPU of taking and writing a sample, ms", of_a_sample * 1000, most=MOST_CPU_OF_A_SAMPLE_MS)
     report.bound("cost of exporting, % of one core", cost / INTERVAL_SECONDS * 100, most=MOST_CPU)
 
 

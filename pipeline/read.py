@@ -195,11 +195,7 @@ def _read_source(spark: SparkSession, source: str, hours: Hours) -> DataFrame:
 def _read_beside(spark: SparkSession, source: str, hours: Hours, folders: Sequence[str]) -> DataFrame:
     """Read, in folders of other hours, the lines that have a time of these. Only these few are parsed."""
     texts = spark.read.option("basePath", source).text(list(folders))
-    times = [
-        time
-        for part in hours.by_day()
-        for time in ([f"{part.day}T"] if part.is_day else [f"{hour:%Y-%m-%dT%H:}" for hour in part.starts()])
-    ]
+    times = [f"{hours.day}T"] if hours.is_day else [f"{hour:%Y-%m-%dT%H:}" for hour in hours.starts()]
     times.append(f"{hours.until:%Y-%m-%dT%H:%M:%S}")  # a sample that ends at midnight is one of the day before
     theirs = texts.where(reduce(or_, (F.col("value").contains(time) for time in times)))
     parsed = theirs.withColumn("parsed", F.from_json("value", _SCHEMA, _JSON))

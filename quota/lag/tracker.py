@@ -48,7 +48,7 @@ _Key = TypeVar("_Key")
 
 _LOOKED_AT: Final = 2  # topics looked at to make room, so that this never costs more
 _LOOKED_AT_IN_A_SECOND: Final = 8  # topics looked at for whether they have expired; `rows` looks at all of them
-_FORGOTTEN_IN_A_LOOK: Final = 500  # partitions and topics forgotten in about 1 ms, all of which other connections wait
+_FORGOTTEN_IN_A_LOOK: Final = 500  # partitions and topics that one look forgets in about 1 ms; others wait for it
 _LOOKED_AT_FOR_BEHIND: Final = 10  # replicas of topics, for each topic that is wanted
 _MADE_AT_A_FETCH: Final = 100  # topics made in about 1 ms; the first fetch of 50,000 topics leaves the others for later
 

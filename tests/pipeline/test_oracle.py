@@ -1,4 +1,4 @@
-"""All tables of random samples, held against plain Python that was written from the documentation alone.
+"""All tables of random samples, held against plain Python that was written from the documentation.
 
 WEIR_ORACLE_SEEDS=1,2,3 names other worlds than the one that always runs; for a long run there is
 `python -m tests.pipeline.oracle --first 100 --runs 50`.

@@ -118,6 +118,7 @@ BAD = {
     _changed(topic="x" * 10_000_000): "too_long",
     _QUOTA[:-2] + b", 1" * MAX_SECONDS + b"]}": "too_long",
     json.dumps(json.loads(_QUOTA) | {"bytes": -1}).encode(): "negative_bytes",
+    _with(Sidecar(), {"records": -1}, None, limit("connector-s3-0", 1)): "negative_bytes",
     _in_columns({"columns": None}): "missing_field",
     _in_columns(bytes_throttled=...): "missing_field",
     _in_columns(bytes_throttled=None): "missing_field",

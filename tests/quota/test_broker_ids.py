@@ -56,6 +56,15 @@ def test_made_up_replica_ids_have_no_series_once_the_cluster_was_asked() -> None
     assert (cluster.replicas, cluster.peers) == ({FOLLOWER}, {FOLLOWER, NO_BROKER})
 
 
+def test_more_made_up_replica_ids_than_a_look_forgets_have_no_series_either() -> None:
+    cluster = Cluster()
+    for replica in (FOLLOWER, *range(1000, 1600)):
+        cluster.fetches(replica)
+    cluster.poll(ORDERS)
+    while len(cluster.throttle.lag.topics()) > 1:
+        assert cluster.replicas == {FOLLOWER}
+
+
 def test_bytes_of_made_up_replica_ids_are_all_counted() -> None:
     cluster = Cluster()
     for replica in (FOLLOWER, 1000, 1001):

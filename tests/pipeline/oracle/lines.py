@@ -184,7 +184,7 @@ def _good(text: bytes) -> Line | str | None:
         line = msgspec.convert(value, kind)
     except msgspec.ValidationError:
         return "wrong_type"
-    if any(getattr(line, name, 0) < 0 for name in (*_BYTES, "bytes")):
+    if any(getattr(line, name, 0) < 0 for name in (*_BYTES, "bytes", "records")):
         return "negative_bytes"
     if any(isinstance(told, str) and len(told) > SHOWN for told in value.values()):
         return "too_long"

@@ -29,6 +29,8 @@ def spoil(text: bytes, numbers: random.Random) -> bytes:
             _columns(line, "negative")
         elif kind in ("partition", "link"):
             line["bytes_throttled"] = -1
+        elif kind in ("quota", "limit"):
+            line["bytes" if kind == "quota" else "records"] = -1
         else:
             line["end_seconds"] = line["begin_seconds"]
     elif how == "too_long":
