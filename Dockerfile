@@ -15,6 +15,8 @@ COPY requirements.lock requirements-build.lock ./
 RUN pip --python /opt/weir/bin/python install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock \
  && pip install --no-cache-dir --root-user-action ignore --require-hashes --only-binary :all: -r requirements-build.lock
 COPY pyproject.toml README.md LICENSE ./
+COPY weir weir
+COPY lab lab
 COPY protocol protocol
 COPY quota quota
 COPY limits limits

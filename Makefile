@@ -36,7 +36,7 @@ $(BIN)/python:
 
 # Also starts one broker of each version and stops it, so that set-up fails where the lab would.
 .cache/.jars: $(wildcard lab/jars-*.sha256) lab/jars.py lab/prepare.py | .venv/.installed
-	$(BIN)/python -m lab.prepare
+	$(BIN)/python -m weir.lab.prepare
 	@touch $@
 
 demo: setup
@@ -71,7 +71,7 @@ bench: setup
 	exit $$missed
 
 release: .venv/.installed
-	$(BIN)/python -m lab.release
+	$(BIN)/python -m weir.lab.release
 
 lock: .venv/.installed
 	@$(BIN)/python -m piptools --version >/dev/null 2>&1 || $(BIN)/python -m pip install --quiet pip-tools

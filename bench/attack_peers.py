@@ -12,8 +12,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from protocol.errors import ProtocolError
-from protocol.fetch import (
+from weir.protocol.errors import ProtocolError
+from weir.protocol.fetch import (
     FetchRequest,
     RequestTopic,
     ResponseTopic,
@@ -22,7 +22,7 @@ from protocol.fetch import (
     encode_fetch_response,
     made_up_entries,
 )
-from protocol.header import FETCH, PRODUCE, RequestHeader
+from weir.protocol.header import FETCH, PRODUCE, RequestHeader
 
 VERSION = 3
 THROTTLED, UNTHROTTLED = b"t", b"u"

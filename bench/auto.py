@@ -27,12 +27,12 @@ from pathlib import Path
 import msgspec
 
 from bench.table import Report, parser
-from lab.errors import LabError
-from lab.modes import MODES
-from lab.produce import LiveProducer, LiveRecord, fill, latency
-from planning.move_throttle import Standing
-from quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 from tests.integration.move_commands import MoveCommands
+from weir.lab.errors import LabError
+from weir.lab.modes import MODES
+from weir.lab.produce import LiveProducer, LiveRecord, fill, latency
+from weir.planning.move_throttle import Standing
+from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 LEADER, FOLLOWER = 1, 2
 LIVE, MOVED = "live", "orders"

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from bench.table import Report, parser
-from lab.cluster import Cluster
-from lab.modes import MODES
-from lab.produce import fill
-from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.lab.cluster import Cluster
+from weir.lab.modes import MODES
+from weir.lab.produce import fill
+from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 MEGABYTE = 1_000_000
 MESSAGE_BYTES = 10_240

@@ -18,11 +18,11 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from bench.table import Report, parser
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.modes import MODES
-from lab.produce import fill
-from lab.segments import replica_size
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.modes import MODES
+from weir.lab.produce import fill
+from weir.lab.segments import replica_size
 
 LEADER, FOLLOWER, STOPPED = 1, 2, 3
 URGENT_FIRST, ROUND_ROBIN, KAFKA = "urgent-first", "round-robin", "Kafka's own"

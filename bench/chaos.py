@@ -42,12 +42,12 @@ from bench.chaos_lanes import FIRST_VERSION_OF_LEADER_EPOCHS, Lanes, Target
 from bench.chaos_records import RecordProducer, Records, Verdict, account, batches, read_back, with_producers
 from bench.chaos_watch import ClusterWatch, Mover, SidecarWatch, Window
 from bench.table import Report, parser
-from control.cluster_admin import Partition
-from control.errors import ControlError
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.modes import MODES, Mode
-from lab.settings import SidecarOptions, has_record_batches
+from weir.control.cluster_admin import Partition
+from weir.control.errors import ControlError
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.modes import MODES, Mode
+from weir.lab.settings import SidecarOptions, has_record_batches
 
 _FIRST_RATE: Final = 4_000_000  # of both sides: in the files, where a restarted sidecar finds it
 _PARTITION_BYTES: Final = 3_000_000  # of the topic that moves

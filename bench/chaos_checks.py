@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from bench.chaos_faults import BROKER_KINDS, MOVED
 from bench.chaos_lanes import Happened
 from bench.chaos_watch import Move
-from control.cluster_admin import Partition, PartitionState
-from lab.broker_log import LogLine
-from lab.cluster import Cluster
-from lab.errors import LabError
+from weir.control.cluster_admin import Partition, PartitionState
+from weir.lab.broker_log import LogLine
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
 
 LAG_SECONDS: Final = 30.0  # replica.lag.time.max.ms: who is silent for longer leaves the ISR
 _GRACE_SECONDS: Final = 60.0  # after a leader's first moment, or a broker's return, until all is as before

@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any, Final
 
 from bench.chaos_faults import BROKER_KINDS, EVERYWHERE, LIVE, MOVED, Fault, Kind
-from control.cluster_admin import Partition
-from control.errors import ControlError
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.settings import SidecarOptions, sidecar_toml
+from weir.control.cluster_admin import Partition
+from weir.control.errors import ControlError
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.settings import SidecarOptions, sidecar_toml
 
 FIRST_VERSION_OF_LEADER_EPOCHS: Final = 5  # of Fetch: what replicas use from inter.broker.protocol.version 0.11 on
 _BROKEN_FILES: Final = ('broker_id = 1\n[[ingress]\nlisten = "', "broker_ids = 1\n", "")

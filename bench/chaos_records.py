@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from control.cluster_admin import Partition
-from lab.errors import LabError
+from weir.control.cluster_admin import Partition
+from weir.lab.errors import LabError
 
 _HEAD: Final = struct.Struct(">QI")  # of a record: its number within its partition, and the checksum of the rest
 _PADDING: Final = Random(1).randbytes(1 << 20)

@@ -15,11 +15,11 @@ from typing import Final, Self
 
 from bench.chaos_faults import LIVE, MOVED
 from bench.chaos_lanes import Target
-from control.cluster_admin import ClusterAdmin, Partition, PartitionState
-from control.errors import ControlError
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.segments import replica_size
+from weir.control.cluster_admin import ClusterAdmin, Partition, PartitionState
+from weir.control.errors import ControlError
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.segments import replica_size
 
 _ADMIN_SECONDS: Final = 10.0  # of one request: longer than any sidecar is stopped
 _POLL_SECONDS: Final = 1.0

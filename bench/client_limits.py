@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bench.table import Report, parser
-from lab.cluster import Cluster
-from lab.connect import through_sidecar
-from lab.modes import KraftCluster
-from lab.settings import Route
+from weir.lab.cluster import Cluster
+from weir.lab.connect import through_sidecar
+from weir.lab.modes import KraftCluster
+from weir.lab.settings import Route
 
 LIMITS = (100, 1_000, 50_000)
 SECONDS = 32.0

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
-from protocol.fetch import (
+from weir.protocol.fetch import (
     FETCH_VERSIONS,
     MAX_INT32,
     FetchRequest,
@@ -27,11 +27,11 @@ from protocol.fetch import (
     encode_response_topics,
     made_up_entries,
 )
-from protocol.fetch_request import read_replica_id
-from protocol.header import FETCH, RequestHeader
-from protocol.primitives import CLASSIC, COMPACT
-from protocol.request_topics import write_name
-from protocol.response_scanner import FetchResponseScanner
+from weir.protocol.fetch_request import read_replica_id
+from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.primitives import CLASSIC, COMPACT
+from weir.protocol.request_topics import write_name
+from weir.protocol.response_scanner import FetchResponseScanner
 
 VERSION = 3
 VERSIONS = (3, 7, 12, 17)

@@ -17,13 +17,13 @@ from typing import Any
 from bench.processes import haproxy
 from bench.table import Report, parser
 from bench.tcp_bytes import SentBytes
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.modes import KraftCluster
-from lab.network import LOOPBACK, Ports
-from lab.performance import consume
-from lab.produce import fill
-from lab.settings import Place, Route
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.modes import KraftCluster
+from weir.lab.network import LOOPBACK, Ports
+from weir.lab.performance import consume
+from weir.lab.produce import fill
+from weir.lab.settings import Place, Route
 
 TOPIC = "orders"
 DIRECT, SIDECAR, HAPROXY = "direct", "sidecar", "HAProxy"

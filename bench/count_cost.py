@@ -109,7 +109,7 @@ def sidecars(size: int, records: int, batches: int) -> Iterator[dict[str, tuple[
                 f'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:{port}"\nupstream = "127.0.0.1:{upstream}"\n'
                 f'[admin]\nlisten = "127.0.0.1:{free_port()}"\n[log]\nlevel = "warning"\n{rule}'
             )
-            command = (sys.executable, "-m", "cli.main", "run", "--config", str(config))
+            command = (sys.executable, "-m", "weir", "run", "--config", str(config))
             process = stack.enter_context(running(*command))
             wait_for(port)
             found[name] = port, process.pid

@@ -23,8 +23,8 @@ from bench.peers import connect, latencies, metadata_request
 from bench.processes import running, wait_for
 from bench.relay import free_port
 from bench.table import Report, parser
-from proxy.event_loop import raise_descriptor_limit
-from proxy.relay.admission import connections_with
+from weir.proxy.event_loop import raise_descriptor_limit
+from weir.proxy.relay.admission import connections_with
 
 CROWD_ADDRESS = "127.0.0.2"
 ASKING = 20
@@ -121,7 +121,7 @@ def _measure(crowd: int, limits: str, rounds: int, seconds: float) -> tuple[Meas
                 f'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:{port}"\nupstream = "127.0.0.1:{upstream}"\n'
                 f'[admin]\nlisten = "127.0.0.1:{admin_port}"\n[log]\nlevel = "error"\n[limits]\n{limits}'
             )
-            stack.enter_context(running(sys.executable, "-m", "cli.main", "run", "--config", str(config)))
+            stack.enter_context(running(sys.executable, "-m", "weir", "run", "--config", str(config)))
             wait_for(port)
         come = (sys.executable, "-m", "bench.crowd_peers", str(ports[0]), str(crowd), CROWD_ADDRESS)
         coming = stack.enter_context(running(*come))

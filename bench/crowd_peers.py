@@ -14,7 +14,7 @@ import sys
 import time
 
 from bench.peers import metadata_request
-from proxy.event_loop import raise_descriptor_limit
+from weir.proxy.event_loop import raise_descriptor_limit
 
 BACKOFF_SECONDS = 1.0
 ANSWER_SIZE = 64

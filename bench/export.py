@@ -22,18 +22,18 @@ from pathlib import Path
 from bench.codec import SHAPES
 from bench.plan import RATE, Fetches, State
 from bench.table import Report, parser
-from protocol.records import RecordsSeen
-from proxy.admin.exposition import render
-from proxy.admin.metrics import ProcessStats, SideSource, families
-from proxy.config.tables import Export
-from proxy.export.exporter import Exporter, new_exporter
-from proxy.export.stats import ExportStats
-from proxy.log import EventLog
-from proxy.relay.stats import RelayStats
-from quota.fetch.counts import count_strays
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
+from weir.protocol.records import RecordsSeen
+from weir.proxy.admin.exposition import render
+from weir.proxy.admin.metrics import ProcessStats, SideSource, families
+from weir.proxy.config.tables import Export
+from weir.proxy.export.exporter import Exporter, new_exporter
+from weir.proxy.export.stats import ExportStats
+from weir.proxy.log import EventLog
+from weir.proxy.relay.stats import RelayStats
+from weir.quota.fetch.counts import count_strays
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 INTERVAL_SECONDS = 10.0
 LINKS = 2

@@ -17,12 +17,12 @@ from random import Random
 from time import monotonic, sleep
 
 from bench.table import Report, parser
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.modes import MODES
-from lab.produce import LiveProducer, fill
-from planning.move_throttle import Standing
 from tests.integration.move_commands import MoveCommands, json_of
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.modes import MODES
+from weir.lab.produce import LiveProducer, fill
+from weir.planning.move_throttle import Standing
 
 PARTITIONS = range(2)
 MESSAGE_BYTES = 10_000

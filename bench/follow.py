@@ -18,10 +18,10 @@ from pathlib import Path
 from kafka import KafkaAdminClient
 
 from bench.table import Report, parser
-from lab.cluster import Cluster
-from lab.modes import MODES
-from lab.sidecar import Sidecar
-from quota.setting_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+from weir.lab.cluster import Cluster
+from weir.lab.modes import MODES
+from weir.lab.sidecar import Sidecar
+from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 
 ASKED = "bench"  # the topic whose lists change
 MOST_P99_SECONDS = 2.0

@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.processes import running, wait_for
 from bench.relay import free_port
 from bench.table import Report, parser
-from protocol.fetch import (
+from weir.protocol.fetch import (
     FetchRequest,
     RequestTopic,
     ResponseTopic,
@@ -32,7 +32,7 @@ from protocol.fetch import (
     fetch_version,
     made_up_entries,
 )
-from protocol.header import FETCH, SIZE, RequestHeader
+from weir.protocol.header import FETCH, SIZE, RequestHeader
 
 LONGEST_TURN_MS = 20.0
 MOST_GROWTH_MB = 10.0

@@ -135,7 +135,7 @@ def _sidecar(tree: Path, upstream: int) -> Iterator[tuple[int, subprocess.Popen[
             f'[throttle]\n"leader.replication.throttled.rate" = {QUOTA}\n'
             '[throttle.topics.t]\n"leader.replication.throttled.replicas" = "*"\n'
         )
-        run = "from cli.main import main; main()"
+        run = "from weir.cli.main import main; main()"
         with running("env", f"--chdir={tree}", sys.executable, "-c", run, "run", "--config", str(config)) as process:
             wait_for(port)
             yield port, process

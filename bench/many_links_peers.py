@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
-from protocol.fetch import (
+from weir.protocol.fetch import (
     NO_LEADER_EPOCH,
     FetchRequest,
     FetchVersion,
@@ -27,11 +27,11 @@ from protocol.fetch import (
     encode_fetch_request,
     fetch_version,
 )
-from protocol.fetch_session import FIRST_SESSION_VERSION, INITIAL_EPOCH, next_epoch
-from protocol.header import FETCH, SIZE, RequestHeader
-from protocol.primitives import CLASSIC, COMPACT
-from protocol.response_scanner import FetchResponseScanner
-from proxy.event_loop import raise_descriptor_limit
+from weir.protocol.fetch_session import FIRST_SESSION_VERSION, INITIAL_EPOCH, next_epoch
+from weir.protocol.header import FETCH, SIZE, RequestHeader
+from weir.protocol.primitives import CLASSIC, COMPACT
+from weir.protocol.response_scanner import FetchResponseScanner
+from weir.proxy.event_loop import raise_descriptor_limit
 
 TOPIC = b"t"
 PARTITIONS = 50

@@ -11,10 +11,10 @@ import sys
 from typing import NamedTuple
 
 from bench.table import Report, parser
-from lab.errors import LabError
-from lab.modes import MODES, Mode
-from lab.produce import fill
-from lab.settings import Route
+from weir.lab.errors import LabError
+from weir.lab.modes import MODES, Mode
+from weir.lab.produce import fill
+from weir.lab.settings import Route
 
 TOPIC = "orders"
 PARTITIONS = range(20)

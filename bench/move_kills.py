@@ -15,11 +15,11 @@ from pathlib import Path
 from random import Random
 
 from bench.table import Report, parser
-from lab.errors import LabError
-from lab.modes import MODES
-from lab.produce import fill
-from planning.move_throttle import Standing
 from tests.integration.move_commands import MB, MoveCommands
+from weir.lab.errors import LabError
+from weir.lab.modes import MODES
+from weir.lab.produce import fill
+from weir.planning.move_throttle import Standing
 
 PARTITIONS = range(4)
 SIZE = 1 * MB

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from quota.settings import SideName
+from weir.quota.settings import SideName
 
 By = Literal["strict", "kip73", "kafka"]
 

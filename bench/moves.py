@@ -22,16 +22,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from bench.move_scenarios import MEGABYTE, MESSAGE_BYTES, Scenario, scenarios
-from lab.chart import draw_rates
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.modes import MODES
-from lab.performance import start_produce
-from lab.processes import Process
-from lab.produce import fill
-from lab.received import ReceivedBytes, Series
-from lab.segments import replica_size
-from protocol.fetch_session import FIRST_SESSION_VERSION
+from weir.lab.chart import draw_rates
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.modes import MODES
+from weir.lab.performance import start_produce
+from weir.lab.processes import Process
+from weir.lab.produce import fill
+from weir.lab.received import ReceivedBytes, Series
+from weir.lab.segments import replica_size
+from weir.protocol.fetch_session import FIRST_SESSION_VERSION
 
 _LARGEST_SHARE_SECONDS = 0.15  # of quota: one response of the sidecars' own making
 _DEFAULT_MODE = "zookeeper-0.10.1"

@@ -17,9 +17,9 @@ from typing import Final
 import duckdb
 
 from bench.table import Report, parser
-from pipeline.page.read import read_page
-from pipeline.page.write import page_of
-from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, Table
+from weir.pipeline.page.read import read_page
+from weir.pipeline.page.write import page_of
+from weir.pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, Table
 
 DAY: Final = datetime(2026, 11, 2, tzinfo=UTC)
 MOST_PAGE_MB: Final = 4.0

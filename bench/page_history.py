@@ -7,13 +7,13 @@ import time
 import tracemalloc
 
 from bench.table import Report, parser
-from limits.clients import Clients
-from proxy.admin.history import KEPT_SAMPLES, History
-from proxy.admin.metrics import SideSource
-from proxy.config.tables import SIDES
-from proxy.relay.stats import RelayStats
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
+from weir.limits.clients import Clients
+from weir.proxy.admin.history import KEPT_SAMPLES, History
+from weir.proxy.admin.metrics import SideSource
+from weir.proxy.config.tables import SIDES
+from weir.proxy.relay.stats import RelayStats
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
 
 SAMPLES = 20_000
 MOST_OF_A_CORE = 0.0005

@@ -19,8 +19,8 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from bench.codec import BATCH, BUFFER, SHAPES, SMALL_BATCH, VERSION, Shape
-from protocol.errors import ProtocolError
-from protocol.fetch import (
+from weir.protocol.errors import ProtocolError
+from weir.protocol.fetch import (
     FETCH_VERSIONS,
     RESPONSE_ENTRY,
     FetchRequest,
@@ -28,13 +28,13 @@ from protocol.fetch import (
     decode_fetch_request,
     encode_fetch_request,
 )
-from protocol.framing import Pending, ReplicaFetch, RequestStream, ResponseStream
-from protocol.header import FETCH, RequestHeader
-from protocol.response_scanner import FetchResponseScanner, ScannedTopic
-from quota.fetch.decisions import Answer, Decision, Forward, Hold
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
+from weir.protocol.framing import Pending, ReplicaFetch, RequestStream, ResponseStream
+from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.response_scanner import FetchResponseScanner, ScannedTopic
+from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
 ROW = FETCH_VERSIONS[VERSION]
 LEADER, FOLLOWER = 1, 2

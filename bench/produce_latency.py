@@ -22,12 +22,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from bench.table import Report, parser
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.modes import MODES
-from lab.produce import LiveProducer, LiveRecord, fill, latency
-from lab.received import ReceivedBytes
-from lab.settings import Route
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.modes import MODES
+from weir.lab.produce import LiveProducer, LiveRecord, fill, latency
+from weir.lab.received import ReceivedBytes
+from weir.lab.settings import Route
 
 IN_SYNC, OTHER = 2, 3  # the live topic's follower, and a broker that has none of it
 LIVE, MOVED = "live", "orders"

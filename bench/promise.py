@@ -12,12 +12,12 @@ import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
-from quota.settings import Order
 from tests.quota.model.describe import scenario_lines, shrink
 from tests.quota.model.draw import draw, draw_listed, many_links
 from tests.quota.model.judge import judge
 from tests.quota.model.scenario import Scenario, Seeded
 from tests.quota.model.world import Violation
+from weir.quota.settings import Order
 
 RUNS = 4_000
 RUNS_AT_A_TIME = 50

@@ -68,7 +68,7 @@ def ways() -> Iterator[list[Way]]:
                 f'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:{port}"\nupstream = "127.0.0.1:{upstream}"\n'
                 f'[admin]\nlisten = "127.0.0.1:{free_port()}"\n[log]\nlevel = "warning"\n\n'
             )
-            command = (sys.executable, "-m", "cli.main", "run", "--config", str(config))
+            command = (sys.executable, "-m", "weir", "run", "--config", str(config))
             found.append(Way(f"weir, {loop}", port, stack.enter_context(running(*command, WEIR_EVENT_LOOP=loop))))
         port = free_port()
         if process := stack.enter_context(haproxy(port, upstream)):

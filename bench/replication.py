@@ -14,11 +14,11 @@ from collections.abc import Mapping
 
 from bench.table import Report, parser
 from bench.tcp_bytes import SentBytes
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.modes import KraftCluster, ZooKeeperCluster
-from lab.produce import fill
-from lab.settings import Route
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.modes import KraftCluster, ZooKeeperCluster
+from weir.lab.produce import fill
+from weir.lab.settings import Route
 
 DIRECT, SIDECARS = "direct", "two sidecars"
 WAYS = {DIRECT: (3, 4), SIDECARS: (1, 2)}  # leader and follower

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable
 
 from bench.codec import SMALL_BATCH
-from protocol.fetch import (
+from weir.protocol.fetch import (
     FETCH_VERSIONS,
     FetchRequest,
     RequestTopic,
@@ -25,13 +25,13 @@ from protocol.fetch import (
     encode_fetch_request,
     replica_state_tags,
 )
-from protocol.header import FETCH, SIZE, RequestHeader
-from protocol.primitives import COMPACT, NO_TAGS
-from protocol.response_scanner import FetchResponseScanner
-from quota.fetch.decisions import Forward
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ThrottledReplicas
+from weir.protocol.header import FETCH, SIZE, RequestHeader
+from weir.protocol.primitives import COMPACT, NO_TAGS
+from weir.protocol.response_scanner import FetchResponseScanner
+from weir.quota.fetch.decisions import Forward
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ThrottledReplicas
 
 VERSION = 17
 ROW = FETCH_VERSIONS[VERSION]

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from bench.table import Report
-from lab.capture_chart import draw_shared_link
-from lab.hosted import HostedCluster
-from lab.hosts import missing
-from lab.produce import LiveProducer, LiveRecord, fill, latency
-from lab.progress import MEGABYTE
+from weir.lab.capture_chart import draw_shared_link
+from weir.lab.hosted import HostedCluster
+from weir.lab.hosts import missing
+from weir.lab.produce import LiveProducer, LiveRecord, fill, latency
+from weir.lab.progress import MEGABYTE
 
 LEADER, PEER, FOLLOWER = 1, 2, 3
 LINK: Final = 20 * MEGABYTE

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from bench.table import Report, parser
-from quota.budget.ledger import WINDOW_SECONDS, StrictLedger
-from quota.fetch.decisions import Forward
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second
+from weir.quota.budget.ledger import WINDOW_SECONDS, StrictLedger
+from weir.quota.fetch.decisions import Forward
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 RATE = 5_000_000
 BATCH = 10_300

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from bench.spark_job import DAY, generate_by_processes, session
 from bench.table import Report, parser
-from pipeline.build import build
+from weir.pipeline.build import build
 
 MIDNIGHT: Final = datetime(DAY.year, DAY.month, DAY.day, tzinfo=UTC)
 NEXT_DAY: Final = DAY + timedelta(days=1)

@@ -27,12 +27,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.table import Report, parser
-from cli.report import LAUNCH_SETTINGS
-from pipeline.build import DayReport, build
-from pipeline.open_tables import published, run_folders
-from pipeline.session import open_session
-from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
-from samples.schema import (
+from weir.cli.report import LAUNCH_SETTINGS
+from weir.pipeline.build import DayReport, build
+from weir.pipeline.open_tables import published, run_folders
+from weir.pipeline.session import open_session
+from weir.pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
+from weir.samples.schema import (
     AnyLine,
     IntervalLine,
     Line,

@@ -28,8 +28,8 @@ from bench.peers import fetch_request, metadata_request
 from bench.processes import running, wait_for
 from bench.relay import free_port
 from bench.table import Report, parser
-from proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
 from tests.fakes.pki import Authority
+from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
 
 MB = 10**6
 LEAST_OF_HAPROXY = 0.8
@@ -125,7 +125,7 @@ def ways() -> Iterator[tuple[list[Way], ssl.SSLContext]]:
                 f'[ingress.tls]\ncertificate = "{both}"\nca = "{authority.ca}"\nclient_auth = "required"\n'
                 'allowed_names = ["localhost"]\n[ingress.upstream_tls]\n'
             )
-            command = (sys.executable, "-m", "cli.main", "run", "--config", str(config))
+            command = (sys.executable, "-m", "weir", "run", "--config", str(config))
             found.append(Way(f"weir, {loop}", port, stack.enter_context(running(*command, WEIR_EVENT_LOOP=loop))))
         if program := shutil.which("haproxy", path=os.environ.get("PATH", "") + ":/usr/sbin"):
             port, config = free_port(), folder / "haproxy.cfg"

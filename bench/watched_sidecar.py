@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path[0] = str(Path.cwd())
 
-from proxy import server  # noqa: E402 - of that directory
-from proxy.config.load import load_config  # noqa: E402
+from weir.proxy import server  # noqa: E402 - of that directory
+from weir.proxy.config.load import load_config  # noqa: E402
 
 _MOST_TURNS = 1_000_000
 

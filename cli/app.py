@@ -7,10 +7,10 @@ from typing import Annotated, cast
 
 import typer
 
-from cli import capture, demo, doctor, move, plan, report, run, status, throttle, webhook
-from cli.errors import DONE, INTERRUPTED, WRONG_USAGE, CommandError
-from cli.examples import add_examples
-from cli.version import __version__
+from weir.cli import capture, demo, doctor, move, plan, report, run, status, throttle, webhook
+from weir.cli.errors import DONE, INTERRUPTED, WRONG_USAGE, CommandError
+from weir.cli.examples import add_examples
+from weir.cli.version import __version__
 
 # the base class of typer's usage errors, by a way that exists in every version of typer
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cli import configured
-from cli.errors import DONE, WRONG_USAGE, CommandError
-from cli.run import ConfigFile
+from weir.cli import configured
+from weir.cli.errors import DONE, WRONG_USAGE, CommandError
+from weir.cli.run import ConfigFile
 
 app = typer.Typer(help="Show the rules of a capture without setting them, or clean up after one.")
 
@@ -22,7 +22,7 @@ def show(config: ConfigFile) -> int:
 
     The sidecar chooses its ports when it starts, and adds the brokers' addresses when the cluster has told them.
     """
-    from proxy.capture.rules import CaptureRules
+    from weir.proxy.capture.rules import CaptureRules
 
     loaded = configured.load(config)
     capture = loaded.capture
@@ -48,8 +48,8 @@ def remove(
     broker_id: Annotated[int | None, typer.Option("--broker-id", help="Only this broker's rules.")] = None,
 ) -> int:
     """Remove what captures have left in this network namespace. Rules of a sidecar that runs belong to it, and stay."""
-    from proxy.capture.nftables import Nftables, NftError
-    from proxy.capture.rules import TABLE_PREFIX, table_name
+    from weir.proxy.capture.nftables import Nftables, NftError
+    from weir.proxy.capture.rules import TABLE_PREFIX, table_name
 
     try:
         packet_filter = Nftables()

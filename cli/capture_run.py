@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from cli import configured
-from cli.errors import WRONG_USAGE, CommandError
-from proxy.capture.requirements import CaptureError, check_broker, check_machine
-from proxy.cluster.upstream_probe import answers_tls
-from proxy.config.address import Address
-from proxy.config.load import check_config
-from proxy.config.route_checks import addresses_of, is_local
-from proxy.config.tables import CaptureTable, Cluster, Config, ConfigError
+from weir.cli import configured
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
+from weir.proxy.cluster.upstream_probe import answers_tls
+from weir.proxy.config.address import Address
+from weir.proxy.config.load import check_config
+from weir.proxy.config.route_checks import addresses_of, is_local
+from weir.proxy.config.tables import CaptureTable, Cluster, Config, ConfigError
 
 _ASK_SECONDS: Final = 10
 _LOOK_SECONDS: Final = 2
@@ -57,8 +57,8 @@ def _speaks_tls(server: Address) -> bool:
 
 def _own_broker(port: int, servers: Sequence[Address]) -> int:
     """Return the id of the one broker that listens at `port` of this machine, as the cluster says."""
-    from control.cluster_admin import ClusterAdmin
-    from control.errors import ControlError
+    from weir.control.cluster_admin import ClusterAdmin
+    from weir.control.errors import ControlError
 
     try:
         with ClusterAdmin([str(server) for server in servers], timeout_seconds=_ASK_SECONDS) as admin:

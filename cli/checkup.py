@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.errors import DONE, FAILED, WRONG_USAGE, CommandError
-from cli.sidecars import ask, reachable
+from weir.cli.errors import DONE, FAILED, WRONG_USAGE, CommandError
+from weir.cli.sidecars import ask, reachable
 
 if TYPE_CHECKING:
     import ssl
 
-    from proxy.checkup.findings import Finding
-    from proxy.checkup.listening import Running
-    from proxy.checkup.routes import World
-    from proxy.config.tables import Config
+    from weir.proxy.checkup.findings import Finding
+    from weir.proxy.checkup.listening import Running
+    from weir.proxy.checkup.routes import World
+    from weir.proxy.config.tables import Config
 
 HostsOption = Annotated[
     Path | None,
@@ -27,7 +27,7 @@ HostsOption = Annotated[
 
 def look_around(config: Config, hosts_file: Path | None) -> World:
     """Look at all upstreams; CommandError where the hosts file cannot be read."""
-    from proxy.checkup.live import live_world
+    from weir.proxy.checkup.live import live_world
 
     try:
         return live_world(config, hosts_file)
@@ -39,7 +39,7 @@ def look_around(config: Config, hosts_file: Path | None) -> World:
 
 def running_sidecar(config: Config) -> Running | None:
     """Return the sidecar that answers at the configuration's admin address; None where none does."""
-    from proxy.checkup.listening import Running
+    from weir.proxy.checkup.listening import Running
 
     admin, tls = reachable(config.admin.listen), own_tls(config)
     if ask(admin, "GET", "/healthz", tls=tls).value != {"status": "ok"}:
@@ -53,7 +53,7 @@ def running_sidecar(config: Config) -> Running | None:
 
 def own_tls(config: Config) -> ssl.SSLContext | None:
     """Return what a configuration's sidecar asks the others with; None: without TLS. ConfigError for its files."""
-    from proxy.config.admin_keys import AdminKeys
+    from weir.proxy.config.admin_keys import AdminKeys
 
     return None if config.admin.tls is None else AdminKeys(config.admin.tls).client_context()
 

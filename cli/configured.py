@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli.errors import WRONG_USAGE, CommandError
-from cli.version import __version__
-from proxy.config.load import load_config
-from proxy.config.tables import Config, ConfigError
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.version import __version__
+from weir.proxy.config.load import load_config
+from weir.proxy.config.tables import Config, ConfigError
 
 
 def load(path: Path) -> Config:
@@ -25,7 +25,7 @@ def run(path: Path) -> int:
 
 def run_config(config: Config, path: Path | None) -> int:
     """Run a sidecar until it is told to stop. `path` is the file that SIGHUP loads again. Returns the exit status."""
-    from proxy.server import CaptureError, ListenError, run_sidecar
+    from weir.proxy.server import CaptureError, ListenError, run_sidecar
 
     try:
         return run_sidecar(config, path, __version__)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from cli.errors import CommandError
+from weir.cli.errors import CommandError
 
 _PROJECT = Path(__file__).resolve().parents[1]
 
@@ -23,7 +23,7 @@ def demo(context: typer.Context) -> int:
     if str(_PROJECT) not in sys.path:
         sys.path.append(str(_PROJECT))
     try:
-        lab_demo = importlib.import_module("lab.demo")
+        lab_demo = importlib.import_module("weir.lab.demo")
     except ModuleNotFoundError as error:
         raise CommandError(
             f"the demo needs the lab's packages ({error.name} is not installed): run `make demo`."

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import configured
-from cli.checkup import HostsOption, exit_status, look_around, own_tls, print_findings, running_sidecar
-from cli.run import FileArgument, the_file
-from cli.sidecars import connection_to
-from cli.version import __version__
+from weir.cli import configured
+from weir.cli.checkup import HostsOption, exit_status, look_around, own_tls, print_findings, running_sidecar
+from weir.cli.run import FileArgument, the_file
+from weir.cli.sidecars import connection_to
+from weir.cli.version import __version__
 
 if TYPE_CHECKING:
     import ssl
 
-    from proxy.checkup.findings import Finding
-    from proxy.checkup.routes import World
-    from proxy.config.address import Address
-    from proxy.config.tables import Config
-    from proxy.tls.live_keys import LiveKeys
+    from weir.proxy.checkup.findings import Finding
+    from weir.proxy.checkup.routes import World
+    from weir.proxy.config.address import Address
+    from weir.proxy.config.tables import Config
+    from weir.proxy.tls.live_keys import LiveKeys
 
 _CLOCK_SECONDS = 2.0
 _MOST_CLOCKS = 20
@@ -55,10 +55,10 @@ def doctor(
 
 
 def _findings(path: Path | None, config: Config | None, hosts_file: Path | None) -> list[Finding]:
-    from proxy.checkup import machine
-    from proxy.checkup.certificates import certificate_findings
-    from proxy.checkup.live import live_findings
-    from proxy.checkup.readable import readable_findings
+    from weir.proxy.checkup import machine
+    from weir.proxy.checkup.certificates import certificate_findings
+    from weir.proxy.checkup.live import live_findings
+    from weir.proxy.checkup.readable import readable_findings
 
     process = machine.sidecar_process(path)
     findings = [machine.version_finding(__version__), *machine.way_findings(config), *machine.rules_findings()]
@@ -76,8 +76,8 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
 
 def _keys(config: Config) -> list[LiveKeys]:
     """Return the keys of the routes and of the admin server, each once."""
-    from proxy.config.admin_keys import AdminKeys
-    from proxy.config.route_keys import RouteKeys
+    from weir.proxy.config.admin_keys import AdminKeys
+    from weir.proxy.config.route_keys import RouteKeys
 
     admin = () if config.admin.tls is None else AdminKeys(config.admin.tls).all_keys
     return [*RouteKeys(config).all_keys, *admin[:1]]  # the second is the same files, to ask other sidecars with
@@ -85,7 +85,7 @@ def _keys(config: Config) -> list[LiveKeys]:
 
 def _others(config: Config, world: World) -> Iterable[Address]:
     """Return where other sidecars' admin servers would be."""
-    from proxy.config.address import Address
+    from weir.proxy.config.address import Address
 
     if config.admin.fleet is not None:
         return config.admin.fleet

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cli.errors import WRONG_USAGE, CommandError
-from cli.move_inputs import connector, told_errors
-from cli.sidecars import Reply, admin_addresses, ask_all
-from proxy.config.address import Address
-from proxy.config.tables import DEFAULT_ADMIN
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.move_inputs import connector, told_errors
+from weir.cli.sidecars import Reply, admin_addresses, ask_all
+from weir.proxy.config.address import Address
+from weir.proxy.config.tables import DEFAULT_ADMIN
 
 if TYPE_CHECKING:
-    from control.cluster_admin import ClusterAdmin, ThrottleSetting
-    from control.move_admin import MoveAdmin
+    from weir.control.cluster_admin import ClusterAdmin, ThrottleSetting
+    from weir.control.move_admin import MoveAdmin
 
 BootstrapOption = Annotated[
     str | None,

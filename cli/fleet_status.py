@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cli.fleet import shown
-from cli.quantities import show_duration
-from cli.sidecars import Reply, Row
-from planning.units import show_rate
+from weir.cli.fleet import shown
+from weir.cli.quantities import show_duration
+from weir.cli.sidecars import Reply, Row
+from weir.planning.units import show_rate
 
 if TYPE_CHECKING:
-    from control.cluster_admin import Partition
-    from control.fleet import ClusterState
+    from weir.control.cluster_admin import Partition
+    from weir.control.fleet import ClusterState
 
 COLUMNS = ("broker", "sidecar", "version", "side", "rate", "quota", "from", "behind", "messages", "time left", "state")
 NUMBERS = ("broker", "quota", "rate", "behind", "messages", "time left")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from cli.output import print_table
-from cli.sidecars import Reply, Row
-from planning.units import show_rate
+from weir.cli.output import print_table
+from weir.cli.sidecars import Reply, Row
+from weir.planning.units import show_rate
 
 COLUMNS: Final = ("broker", "limited client", "records/s", "limit", "waits", "shares with")
 _NUMBERS: Final = ("broker", "records/s", "limit", "waits")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from cli.errors import FAILED, INTERRUPTED, CommandError
-from cli.output import OutputError, told_outputs
+from weir.cli.errors import FAILED, INTERRUPTED, CommandError
+from weir.cli.output import OutputError, told_outputs
 
 _STDOUT = 1  # the descriptor
 
@@ -59,10 +59,10 @@ def _what_failed(error: OSError, words: Sequence[str]) -> str:
 def _run(words: Sequence[str]) -> int:
     file = _file_to_run(words)
     if file is not None:
-        from cli import configured
+        from weir.cli import configured
 
         return configured.run(file)
-    from cli.app import invoke
+    from weir.cli.app import invoke
 
     return invoke(words)
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli.move_inputs import BootstrapOption, CommandConfigOption, PlanOption, PreserveOption
-from cli.sidecars import AdminOption, JsonOption
+from weir.cli.move_inputs import BootstrapOption, CommandConfigOption, PlanOption, PreserveOption
+from weir.cli.sidecars import AdminOption, JsonOption
 
 app = typer.Typer(help="Move partitions between brokers under a throttle that is put back afterwards.")
 
@@ -58,7 +58,7 @@ def generate(
     json_wanted: JsonOption = False,
 ) -> int:
     """Propose a plan: balanced, rack-aware, and with as little to move as can be."""
-    from cli.move_generate import generate as run
+    from weir.cli.move_generate import generate as run
 
     return run(
         topics_to_move, broker_list, bootstrap_server, command_config, disable_rack_aware, out, throttle, bytes_in,
@@ -102,8 +102,8 @@ def execute(
     json_wanted: JsonOption = False,
 ) -> int:
     """Begin the moves of a plan. It can be given again: what has moved already stays."""
-    from cli.move_execute import execute as run
-    from cli.move_pacing import read_pacing
+    from weir.cli.move_execute import execute as run
+    from weir.cli.move_pacing import read_pacing
 
     return run(
         plan, bootstrap_server, command_config, throttle, read_pacing(finish_by, auto, link_capacity, between, admin),
@@ -129,8 +129,8 @@ def verify(
 
     The exit status is 0 when all is done, else 1.
     """
-    from cli.move_pacing import read_pacing
-    from cli.move_verify import verify as run
+    from weir.cli.move_pacing import read_pacing
+    from weir.cli.move_verify import verify as run
 
     return run(
         plan, bootstrap_server, command_config, preserve_throttles, watch,
@@ -148,7 +148,7 @@ def cancel(
     json_wanted: JsonOption = False,
 ) -> int:
     """End the moves of a plan: its partitions stay where they were before."""
-    from cli.move_verify import cancel as run
+    from weir.cli.move_verify import cancel as run
 
     return run(plan, bootstrap_server, command_config, preserve_throttles, timeout, json_wanted)
 
@@ -158,6 +158,6 @@ def list_moves(
     bootstrap_server: BootstrapOption, command_config: CommandConfigOption = None, json_wanted: JsonOption = False
 ) -> int:
     """List all moves that are under way."""
-    from cli.move_verify import list_moves as run
+    from weir.cli.move_verify import list_moves as run
 
     return run(bootstrap_server, command_config, json_wanted)

@@ -9,14 +9,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cli import move_progress
-from cli.errors import WRONG_USAGE, CommandError
-from cli.move_inputs import connector, read_plan, read_rollback, told_errors, write_rollback
-from cli.move_pacing import Auto, FinishBy
-from cli.move_verify import finish
-from cli.plan_inputs import parsed
-from cli.rates import parse_rate
-from planning.reassignment_json import format_reassignment
+from weir.cli import move_progress
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.move_inputs import connector, read_plan, read_rollback, told_errors, write_rollback
+from weir.cli.move_pacing import Auto, FinishBy
+from weir.cli.move_verify import finish
+from weir.cli.plan_inputs import parsed
+from weir.cli.rates import parse_rate
+from weir.planning.reassignment_json import format_reassignment
 
 
 def execute(
@@ -44,10 +44,10 @@ def execute(
     disk_rate = parsed("--replica-alter-log-dirs-throttle", parse_rate, log_dirs_throttle)
     plan = read_plan(plan_file)
     connect = connector(bootstrap_server, command_config)
-    from control.errors import MoveError
-    from control.move_execution import Execution, Orders
-    from control.move_journal import JournalFile
-    from control.move_pacing import DeadlinePacer, LinkPacer, Pacer
+    from weir.control.errors import MoveError
+    from weir.control.move_execution import Execution, Orders
+    from weir.control.move_journal import JournalFile
+    from weir.control.move_pacing import DeadlinePacer, LinkPacer, Pacer
 
     orders = Orders(
         throttle=rate,

@@ -8,19 +8,19 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from cli.errors import CommandError
-from cli.move_inputs import connector, read_file, told_errors
-from cli.output import print_table
-from cli.plan_inputs import parsed
-from cli.quantities import show_duration
-from cli.rates import parse_rate
-from planning.arithmetic import QuotaTooLow
-from planning.assignment import Brokers, Partition
-from planning.move_report import MoveReport
-from planning.move_report import report as report_on
-from planning.proposals import propose
-from planning.reassignment_json import format_reassignment, parse_brokers, parse_topics
-from planning.units import show_rate, show_size
+from weir.cli.errors import CommandError
+from weir.cli.move_inputs import connector, read_file, told_errors
+from weir.cli.output import print_table
+from weir.cli.plan_inputs import parsed
+from weir.cli.quantities import show_duration
+from weir.cli.rates import parse_rate
+from weir.planning.arithmetic import QuotaTooLow
+from weir.planning.assignment import Brokers, Partition
+from weir.planning.move_report import MoveReport
+from weir.planning.move_report import report as report_on
+from weir.planning.proposals import propose
+from weir.planning.reassignment_json import format_reassignment, parse_brokers, parse_topics
+from weir.planning.units import show_rate, show_size
 
 MEASURED_SECONDS = 3.0
 """How long is watched what producers write, where `--in` does not say it."""
@@ -42,8 +42,8 @@ def generate(
     wanted = parsed("--broker-list", parse_brokers, broker_list) or ()
     topics = read_file("--topics-to-move-json-file", topics_file, parse_topics)
     connect = connector(bootstrap_server, command_config)
-    from control.errors import MoveError
-    from control.move_look import growth, leader_sizes
+    from weir.control.errors import MoveError
+    from weir.control.move_look import growth, leader_sizes
 
     with told_errors(), connect() as admin:
         racks = admin.racks()

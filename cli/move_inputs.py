@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cli.errors import WRONG_USAGE, CommandError
-from planning.assignment import Brokers, Partition
-from planning.reassignment_json import InvalidPlan, ReassignmentPlan, format_reassignment, parse_reassignment
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.planning.assignment import Brokers, Partition
+from weir.planning.reassignment_json import InvalidPlan, ReassignmentPlan, format_reassignment, parse_reassignment
 
 if TYPE_CHECKING:
-    from control.move_admin import MoveAdmin
+    from weir.control.move_admin import MoveAdmin
 
 _T = TypeVar("_T")
 
@@ -37,8 +37,8 @@ PreserveOption = Annotated[
 @contextlib.contextmanager
 def told_errors() -> Iterator[None]:
     """Within the block, turn errors of the cluster and of moves into CommandErrors."""
-    from control.errors import ControlError, MoveError
-    from planning.proposals import ImpossibleProposal
+    from weir.control.errors import ControlError, MoveError
+    from weir.planning.proposals import ImpossibleProposal
 
     try:
         yield
@@ -51,8 +51,8 @@ def connector(
 ) -> Callable[[], MoveAdmin]:
     """Return a function that connects to the cluster. CommandError where the options are wrong."""
     try:
-        from access.client_properties import PropertiesError, read_properties
-        from control.move_admin import MoveAdmin
+        from weir.access.client_properties import PropertiesError, read_properties
+        from weir.control.move_admin import MoveAdmin
     except ModuleNotFoundError as error:
         raise CommandError(
             f"a package is not installed ({error.name}): pip install kafka-python, for commands that act on a cluster."

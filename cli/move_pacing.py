@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from cli.errors import WRONG_USAGE, CommandError
-from cli.move_sidecars import passed
-from cli.plan_inputs import parsed
-from cli.quantities import parse_deadline, show_moment
-from cli.rates import parse_rate
-from planning.finish_by import Limits
-from planning.units import show_rate
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.move_sidecars import passed
+from weir.cli.plan_inputs import parsed
+from weir.cli.quantities import parse_deadline, show_moment
+from weir.cli.rates import parse_rate
+from weir.planning.finish_by import Limits
+from weir.planning.units import show_rate
 
 if TYPE_CHECKING:
-    from control.move_journal import JournalFile, Pacing
-    from control.move_pacing import Deadline, Link, Pacer
+    from weir.control.move_journal import JournalFile, Pacing
+    from weir.control.move_pacing import Deadline, Link, Pacer
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class FinishBy:
 
     def deadline(self) -> Deadline:
         """Return the deadline in seconds of time.monotonic."""
-        from control.move_journal import Pacing
-        from control.move_pacing import Deadline
+        from weir.control.move_journal import Pacing
+        from weir.control.move_pacing import Deadline
 
         written = Pacing(finish_by=self.moment.timestamp(), lowest=self.limits.lowest, highest=self.limits.highest)
         seconds = (self.moment - datetime.now(UTC)).total_seconds()
@@ -42,7 +42,7 @@ class FinishBy:
 
     def pacer(self, file: JournalFile) -> Pacer:
         """Return what takes up a move that runs."""
-        from control.move_pacing import DeadlinePacer
+        from weir.control.move_pacing import DeadlinePacer
 
         return DeadlinePacer(file, self.deadline(), clock=time.monotonic, sleep=time.sleep)
 
@@ -60,13 +60,13 @@ class Auto:
 
     def link(self) -> Link:
         """Return what a link carries, and how to ask what passes."""
-        from control.move_pacing import Link
+        from weir.control.move_pacing import Link
 
         return Link(self.capacity, self.limits, passed(self.sidecars))
 
     def pacer(self, file: JournalFile) -> Pacer:
         """Return what takes up a move that runs."""
-        from control.move_pacing import LinkPacer
+        from weir.control.move_pacing import LinkPacer
 
         return LinkPacer(file, self.link(), clock=time.monotonic, sleep=time.sleep)
 

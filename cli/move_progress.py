@@ -9,23 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli.move_inputs import read_rollback
-from cli.move_sidecars import lag as lag_of
-from cli.move_sidecars import sentences
-from cli.quantities import show_duration, show_moment
-from planning.finish_by import Pace
-from planning.headroom import Allowance
-from planning.units import show_rate, show_size
-from quota.setting_names import FOLLOWER_RATE
+from weir.cli.move_inputs import read_rollback
+from weir.cli.move_sidecars import lag as lag_of
+from weir.cli.move_sidecars import sentences
+from weir.cli.quantities import show_duration, show_moment
+from weir.planning.finish_by import Pace
+from weir.planning.headroom import Allowance
+from weir.planning.units import show_rate, show_size
+from weir.quota.setting_names import FOLLOWER_RATE
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from control.move_admin import MoveAdmin
-    from control.move_following import Tick
-    from control.move_pacing import Pacer
-    from planning.reassignment_json import ReassignmentPlan
-    from planning.stuck import Stuck
+    from weir.control.move_admin import MoveAdmin
+    from weir.control.move_following import Tick
+    from weir.control.move_pacing import Pacer
+    from weir.planning.reassignment_json import ReassignmentPlan
+    from weir.planning.stuck import Stuck
 
 _LINE_SECONDS = 10.0  # between lines where nobody watches: in a log file
 
@@ -45,9 +45,9 @@ def follow(
 
     `pacer` keeps the throttle, where there is one for the deadline `finish_by`.
     """
-    from control.move_following import Follower
-    from control.move_journal import JournalFile
-    from control.move_stuck import StuckWatch
+    from weir.control.move_following import Follower
+    from weir.control.move_journal import JournalFile
+    from weir.control.move_stuck import StuckWatch
 
     terminal = sys.stdout.isatty()
     shown_at = -_LINE_SECONDS

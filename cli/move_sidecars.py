@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cli.sidecars import admin_addresses, ask_all
-from planning.headroom import Passed
+from weir.cli.sidecars import admin_addresses, ask_all
+from weir.planning.headroom import Passed
 
 
 def lag(admin: Sequence[str] | None) -> int | None:

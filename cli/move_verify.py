@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cli import move_progress
-from cli.errors import WRONG_USAGE, CommandError
-from cli.move_inputs import connector, read_plan, read_rollback, told_errors
-from cli.move_pacing import Auto, FinishBy, written_pacing
-from cli.output import print_table
+from weir.cli import move_progress
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.move_inputs import connector, read_plan, read_rollback, told_errors
+from weir.cli.move_pacing import Auto, FinishBy, written_pacing
+from weir.cli.output import print_table
 
 if TYPE_CHECKING:
-    from control.move_admin import MoveAdmin
-    from control.move_following import Verdict
-    from planning.move_throttle import ConfigChange, PutBack
-    from planning.reassignment_json import ReassignmentPlan
+    from weir.control.move_admin import MoveAdmin
+    from weir.control.move_following import Verdict
+    from weir.planning.move_throttle import ConfigChange, PutBack
+    from weir.planning.reassignment_json import ReassignmentPlan
 
 _WORDS = {
     "done": "done",
@@ -67,8 +67,8 @@ def _watch(
 
     What was kept before is left alone while another command has the plan's lock: that one keeps it.
     """
-    from control.errors import MoveError
-    from control.move_journal import JournalFile
+    from weir.control.errors import MoveError
+    from weir.control.move_journal import JournalFile
 
     file = JournalFile(plan_file)
     with connect() as admin:
@@ -95,8 +95,8 @@ def finish(
     admin: MoveAdmin, plan: ReassignmentPlan, plan_file: Path, *, preserve_throttles: bool, json_wanted: bool
 ) -> int:
     """Verify a plan and print what was found. CommandError where it is not done, or a throttle had to stay."""
-    from control.move_following import verify as verify_plan
-    from control.move_journal import JournalFile
+    from weir.control.move_following import verify as verify_plan
+    from weir.control.move_journal import JournalFile
 
     verdict = verify_plan(
         admin,
@@ -135,8 +135,8 @@ def cancel(
     """End the moves of a plan, and put back what stood before its throttle."""
     plan = read_plan(plan_file)
     connect = connector(bootstrap_server, command_config)
-    from control.move_following import cancel as cancel_plan
-    from control.move_journal import JournalFile
+    from weir.control.move_following import cancel as cancel_plan
+    from weir.control.move_journal import JournalFile
 
     with told_errors(), connect() as admin:
         done = cancel_plan(

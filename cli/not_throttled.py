@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cli.sidecars import Reply
-from planning.units import show_size
+from weir.cli.sidecars import Reply
+from weir.planning.units import show_size
 
 _OF_CONNECTIONS = frozenset({"tls", "sasl", "not_kafka", "not_a_replica"})
 """Reasons that clients cause too: their connections count while they are open, if at all."""

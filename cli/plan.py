@@ -11,12 +11,12 @@ from typing import Annotated
 
 import typer
 
-from cli.errors import WRONG_USAGE, CommandError
-from cli.move_inputs import CommandConfigOption
-from cli.output import print_table
-from cli.plan_cluster import read_live
-from cli.plan_figures import Figures, Refusal, refusal
-from cli.plan_inputs import (
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.move_inputs import CommandConfigOption
+from weir.cli.output import print_table
+from weir.cli.plan_cluster import read_live
+from weir.cli.plan_figures import Figures, Refusal, refusal
+from weir.cli.plan_inputs import (
     accuracy_of,
     bytes_in_of,
     bytes_of,
@@ -27,10 +27,10 @@ from cli.plan_inputs import (
     read_past,
     replication_of,
 )
-from cli.quantities import parse_deadline, parse_duration, parse_network, parse_size, show_moment
-from cli.rates import parse_rate
-from cli.sidecars import AdminOption, JsonOption
-from planning.arithmetic import (
+from weir.cli.quantities import parse_deadline, parse_duration, parse_network, parse_size, show_moment
+from weir.cli.rates import parse_rate
+from weir.cli.sidecars import AdminOption, JsonOption
+from weir.planning.arithmetic import (
     Answer,
     ImpossibleMove,
     Move,
@@ -41,7 +41,7 @@ from planning.arithmetic import (
     time_under,
     time_under_within,
 )
-from planning.units import show_rate
+from weir.planning.units import show_rate
 
 MOST = 2**31 - 1  # the most of what is counted: Kafka counts it with 32 bits
 REPLICATION = 3

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.errors import WRONG_USAGE, CommandError
-from cli.move_inputs import connector, told_errors
-from cli.move_sidecars import Replicated, replicated
-from planning.assignment import Partition
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.move_inputs import connector, told_errors
+from weir.cli.move_sidecars import Replicated, replicated
+from weir.planning.assignment import Partition
 
 WATCHED_SECONDS = 5.0
 """How long log sizes are watched, to see what comes in."""
@@ -45,7 +45,7 @@ def read_live(
             raise CommandError("--admin needs --bootstrap-server: sidecars tell only what comes in now.", WRONG_USAGE)
         return None
     connect = connector(bootstrap_server, command_config)
-    from control.move_look import growth, leader_sizes
+    from weir.control.move_look import growth, leader_sizes
 
     with told_errors(), connect() as admin:
         brokers = admin.brokers()

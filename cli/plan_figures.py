@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-from cli.quantities import rounded_up, show_duration, show_exactly, show_moment
-from planning.arithmetic import (
+from weir.cli.quantities import rounded_up, show_duration, show_exactly, show_moment
+from weir.planning.arithmetic import (
     ImpossibleMove,
     Move,
     NoQuota,
@@ -20,7 +20,7 @@ from planning.arithmetic import (
     fastest,
     quota_bounds,
 )
-from planning.units import show_rate, show_size
+from weir.planning.units import show_rate, show_size
 
 Unit = Literal["bytes", "bytes/s", "seconds", "ratio", "count", "time"]
 

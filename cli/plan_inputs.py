@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from cli.errors import WRONG_USAGE, CommandError
-from cli.plan_figures import Figures
-from cli.quantities import parse_duration, parse_size, show_duration
-from cli.rates import parse_rate
-from planning.arithmetic import DAY, bytes_to_move, move_ratio
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.plan_figures import Figures
+from weir.cli.quantities import parse_duration, parse_size, show_duration
+from weir.cli.rates import parse_rate
+from weir.planning.arithmetic import DAY, bytes_to_move, move_ratio
 
 if TYPE_CHECKING:
-    from cli.plan_cluster import Live
-    from pipeline.history import History
+    from weir.cli.plan_cluster import Live
+    from weir.pipeline.history import History
 
 _T = TypeVar("_T")
 
@@ -37,8 +37,8 @@ def read_past(
         return None
     if not path.is_dir():
         raise CommandError(f"--history: {path} is no folder.", WRONG_USAGE)
-    from pipeline.history import read_history
-    from pipeline.open_tables import TablesError
+    from weir.pipeline.history import read_history
+    from weir.pipeline.open_tables import TablesError
 
     try:
         past = read_history(

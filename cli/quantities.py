@@ -7,8 +7,8 @@ import re
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 
-from cli.rates import parse_rate
-from planning.units import show_rate
+from weir.cli.rates import parse_rate
+from weir.planning.units import show_rate
 
 _BITS = re.compile(
     r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<prefix>(?:[kmgt]i?)?)b(?:its?)?(?P<of_time>/s|ps)?", re.IGNORECASE

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from cli.errors import WRONG_USAGE, CommandError
+from weir.cli.errors import WRONG_USAGE, CommandError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,13 +52,13 @@ def build(
 ) -> None:
     """Replace the tables of the days or hours from --from to before --to, as Parquet. Needs Java (17 is tested)."""
     try:
-        job = importlib.import_module("pipeline.build")
-        hours = importlib.import_module("pipeline.hours")
+        job = importlib.import_module("weir.pipeline.build")
+        hours = importlib.import_module("weir.pipeline.hours")
     except ModuleNotFoundError as error:
         raise CommandError(
             f"building tables needs PySpark ({error.name} is not installed): pip install 'kafka-weir[pipeline]'."
         ) from error
-    from pipeline.errors import BuildError
+    from weir.pipeline.errors import BuildError
 
     try:
         days = hours.parse_hour(first), hours.parse_hour(until)
@@ -103,9 +103,9 @@ def html(
     zone = _zone(timezone)
     first, last = _moment("--from", since, zone), _moment("--to", until, zone)
     _check_order(since, until, is_empty=first is not None and last is not None and last <= first)
-    from pipeline.open_tables import TablesError
-    from pipeline.page.read import read_page
-    from pipeline.page.write import page_of, summary
+    from weir.pipeline.open_tables import TablesError
+    from weir.pipeline.page.read import read_page
+    from weir.pipeline.page.write import page_of, summary
 
     try:
         contents = read_page(source, first, last, top)
@@ -158,8 +158,8 @@ def _moment(option: str, text: str | None, zone: tzinfo) -> datetime | None:
 
 
 def _session(master: str) -> SparkSession:
-    from pipeline.errors import BuildError
-    from pipeline.session import open_session
+    from weir.pipeline.errors import BuildError
+    from weir.pipeline.session import open_session
 
     try:
         spark = open_session(master, LAUNCH_SETTINGS)

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import configured
-from cli.capture_run import run_captured
-from cli.checkup import HostsOption, exit_status, look_around, print_findings, running_sidecar
-from cli.errors import WRONG_USAGE, CommandError
-from proxy.config.capture_checks import capture_notes
-from proxy.config.tables import SIDES, CaptureTable, Config, Egress, Ingress
-from proxy.config.throttle import throttle_settings
+from weir.cli import configured
+from weir.cli.capture_run import run_captured
+from weir.cli.checkup import HostsOption, exit_status, look_around, print_findings, running_sidecar
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.proxy.config.capture_checks import capture_notes
+from weir.proxy.config.tables import SIDES, CaptureTable, Config, Egress, Ingress
+from weir.proxy.config.throttle import throttle_settings
 
 if TYPE_CHECKING:
-    from proxy.checkup.findings import Finding
+    from weir.proxy.checkup.findings import Finding
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The configuration file (TOML).")]
 FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help="The configuration file (TOML).")]
@@ -66,7 +66,7 @@ def check(
     notes = _notes(loaded)
     findings: list[Finding] = []
     if live:
-        from proxy.checkup.live import live_findings
+        from weir.proxy.checkup.live import live_findings
 
         world = look_around(loaded, hosts_file)
         findings = live_findings(loaded, world, running_sidecar(loaded))

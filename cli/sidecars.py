@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.errors import FAILED, WRONG_USAGE, CommandError
-from proxy.config.address import Address
+from weir.cli.errors import FAILED, WRONG_USAGE, CommandError
+from weir.proxy.config.address import Address
 
 Row = Sequence[str]
 
@@ -57,8 +57,8 @@ class Reply:
 
 def admin_addresses(admin: Sequence[str] | None, config: Sequence[Path] | None) -> list[Address]:
     """Return the addresses that the options name, or 127.0.0.1:9690; CommandError for a wrong one."""
-    from proxy.config.load import load_config
-    from proxy.config.tables import DEFAULT_ADMIN, ConfigError
+    from weir.proxy.config.load import load_config
+    from weir.proxy.config.tables import DEFAULT_ADMIN, ConfigError
 
     addresses = []
     for text in admin or ():

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 
-from cli.errors import CommandError
-from cli.fleet import Where, cluster_of, shown, sidecars
-from cli.fleet_status import none_behind_seconds, rows_of_reply
-from cli.sidecars import ask_all, finish, rows_of
-from planning.move_throttle import ConfigChange
+from weir.cli.errors import CommandError
+from weir.cli.fleet import Where, cluster_of, shown, sidecars
+from weir.cli.fleet_status import none_behind_seconds, rows_of_reply
+from weir.cli.sidecars import ask_all, finish, rows_of
+from weir.planning.move_throttle import ConfigChange
 
 
 def clear_stale(where: Where, bootstrap: str, json_wanted: bool) -> int:
     """Clear the settings that are stale, one by one and nothing else; CommandError where they may still be needed."""
-    from control.fleet import look
+    from weir.control.fleet import look
 
     with cluster_of(bootstrap, where.command_config) as cluster:
         replies = ask_all(list(sidecars(where, cluster)), "GET", "/v1/status")

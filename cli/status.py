@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import fleet_status, not_throttled
-from cli.errors import CommandError
-from cli.fleet import DEFAULT_PORT, BootstrapOption, DnsOption, PortOption, Where, ask_sidecars, cluster_of, sidecars
-from cli.limited_status import limited_rows, print_limited
-from cli.move_inputs import CommandConfigOption
-from cli.output import print_table
-from cli.sidecars import (
+from weir.cli import fleet_status, not_throttled
+from weir.cli.errors import CommandError
+from weir.cli.fleet import (
+    DEFAULT_PORT,
+    BootstrapOption,
+    DnsOption,
+    PortOption,
+    Where,
+    ask_sidecars,
+    cluster_of,
+    sidecars,
+)
+from weir.cli.limited_status import limited_rows, print_limited
+from weir.cli.move_inputs import CommandConfigOption
+from weir.cli.output import print_table
+from weir.cli.sidecars import (
     AdminOption,
     ConfigOption,
     JsonOption,
@@ -28,10 +37,10 @@ from cli.sidecars import (
     rows_of,
     with_outcomes,
 )
-from planning.units import show_rate
+from weir.planning.units import show_rate
 
 if TYPE_CHECKING:
-    from control.cluster_admin import ClusterAdmin
+    from weir.control.cluster_admin import ClusterAdmin
 
 _NUMBERS = ("broker", "quota", "rate", "links", "held", "left out", "lag messages", "lag s")
 _COLUMNS = ("sidecar", "broker", "side", "quota", "rate", "links", "held", "left out", "lag messages", "lag s", "ready")
@@ -97,7 +106,7 @@ def _sidecars_status(where: Where, json_wanted: bool, watch: bool) -> int:
 
 
 def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch: bool) -> int:
-    from control.fleet import look
+    from weir.control.fleet import look
 
     found = sidecars(where, cluster)
     replies = ask_all(list(found), "GET", "/v1/status")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.errors import WRONG_USAGE, CommandError
-from cli.fleet import (
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.fleet import (
     DEFAULT_PORT,
     BootstrapOption,
     DnsOption,
@@ -22,11 +22,11 @@ from cli.fleet import (
     shown,
     sidecars,
 )
-from cli.move_inputs import CommandConfigOption
-from cli.output import print_table
-from cli.quantities import parse_duration, show_duration
-from cli.rates import parse_rate
-from cli.sidecars import (
+from weir.cli.move_inputs import CommandConfigOption
+from weir.cli.output import print_table
+from weir.cli.quantities import parse_duration, show_duration
+from weir.cli.rates import parse_rate
+from weir.cli.sidecars import (
     AdminOption,
     ConfigOption,
     JsonOption,
@@ -38,9 +38,9 @@ from cli.sidecars import (
     rows_of,
     with_outcomes,
 )
-from cli.stale import clear_stale
-from planning.units import show_rate
-from quota.setting_names import (
+from weir.cli.stale import clear_stale
+from weir.planning.units import show_rate
+from weir.quota.setting_names import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
     LEADER_RATE,
@@ -51,7 +51,7 @@ from quota.setting_names import (
 )
 
 if TYPE_CHECKING:
-    from control.cluster_admin import ThrottleSetting
+    from weir.control.cluster_admin import ThrottleSetting
 
 _NONE = "none"
 _PATH = "/v1/throttle"
@@ -79,7 +79,7 @@ def show(
     where = Where(admin, config, bootstrap_server, command_config, admin_dns, admin_port)
     if bootstrap_server is None:
         return _print(ask_sidecars(where, "GET", _PATH), json_wanted)
-    from control.fleet import look
+    from weir.control.fleet import look
 
     with cluster_of(bootstrap_server, command_config) as cluster:
         replies = ask_all(list(sidecars(where, cluster)), "GET", _PATH)
@@ -217,7 +217,7 @@ def _rate(option: str, text: str) -> int | None:
 
 def _replicas(option: str, text: str) -> str | None:
     """Check a list before any request: else some sidecars could be changed before another one refuses it."""
-    from quota.throttled_replicas import ThrottledReplicas
+    from weir.quota.throttled_replicas import ThrottledReplicas
 
     if text == _NONE:
         return None

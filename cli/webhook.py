@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.errors import DONE, WRONG_USAGE, CommandError
+from weir.cli.errors import DONE, WRONG_USAGE, CommandError
 
 
 def webhook(
@@ -17,8 +17,8 @@ def webhook(
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT")] = "0.0.0.0:9443",
 ) -> int:
     """Serve Kubernetes' admission webhook, which gives pods a sidecar, until SIGTERM (before Kubernetes 1.36)."""
-    from control.injection import InjectionError, read_sidecars, serve
-    from proxy.config.address import Address
+    from weir.control.injection import InjectionError, read_sidecars, serve
+    from weir.proxy.config.address import Address
 
     try:
         address = Address.parse(listen)

@@ -7,7 +7,7 @@ from typing import Any
 from kafka.errors import SaslAuthenticationFailedError, UnsupportedSaslMechanismError
 from kafka.net.compat import KafkaNetClient
 
-from access.refusals import authentication_refused
+from weir.access.refusals import authentication_refused
 
 REFUSALS = (SaslAuthenticationFailedError, UnsupportedSaslMechanismError)
 

@@ -23,14 +23,14 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from control.authentication import REFUSALS, client_that_ends_when_refused
-from control.errors import ControlError
-from planning.assignment import Brokers
-from planning.assignment import Partition as Partition
-from planning.assignment import Reassignment as Reassignment
-from planning.move_throttle import DISK_RATE as DISK_RATE
-from planning.move_throttle import LISTS, RATES
-from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.control.authentication import REFUSALS, client_that_ends_when_refused
+from weir.control.errors import ControlError
+from weir.planning.assignment import Brokers
+from weir.planning.assignment import Partition as Partition
+from weir.planning.assignment import Reassignment as Reassignment
+from weir.planning.move_throttle import DISK_RATE as DISK_RATE
+from weir.planning.move_throttle import LISTS, RATES
+from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 # Kafka's defaults, which DescribeConfigs returns where nothing is set: Long.MAX_VALUE for rates, an empty list for
 # replicas.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from control.cluster_admin import DISK_RATE, ClusterAdmin, Partition, Reassignment, ThrottleSetting
+from weir.control.cluster_admin import DISK_RATE, ClusterAdmin, Partition, Reassignment, ThrottleSetting
 
 STALE_SECONDS: Final = 600.0
 """A throttle is stale when nothing has been behind for as long."""

@@ -9,10 +9,10 @@ from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 from kafka.errors import NoError, ReplicaNotAvailableError
 from kafka.structs import TopicPartitionReplica
 
-from control.cluster_admin import ClusterAdmin, ThrottleSetting
-from control.errors import ControlError
-from planning.assignment import Partition, Replica
-from planning.move_throttle import ConfigChange
+from weir.control.cluster_admin import ClusterAdmin, ThrottleSetting
+from weir.control.errors import ControlError
+from weir.planning.assignment import Partition, Replica
+from weir.planning.move_throttle import ConfigChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from control.errors import ControlError, MoveError
-from control.move_admin import MoveAdmin
-from control.move_journal import JournalFile, Pacing
-from control.move_look import copies_of, growth, look, moves_of
-from control.move_pacing import Deadline, Link, moving_of, read_links
-from control.move_throttling import MoveThrottling
-from planning.assignment import Brokers, Partition, Replica
-from planning.carried import Key
-from planning.finish_by import Pace, first_pace
-from planning.headroom import Allowance, first_allowance
-from planning.move_status import needed_rates, next_to_move
-from planning.move_throttle import wanted_throttle
-from planning.reassignment_json import ReassignmentPlan
-from planning.units import show_rate
+from weir.control.errors import ControlError, MoveError
+from weir.control.move_admin import MoveAdmin
+from weir.control.move_journal import JournalFile, Pacing
+from weir.control.move_look import copies_of, growth, look, moves_of
+from weir.control.move_pacing import Deadline, Link, moving_of, read_links
+from weir.control.move_throttling import MoveThrottling
+from weir.planning.assignment import Brokers, Partition, Replica
+from weir.planning.carried import Key
+from weir.planning.finish_by import Pace, first_pace
+from weir.planning.headroom import Allowance, first_allowance
+from weir.planning.move_status import needed_rates, next_to_move
+from weir.planning.move_throttle import wanted_throttle
+from weir.planning.reassignment_json import ReassignmentPlan
+from weir.planning.units import show_rate
 
 INFLOW_SECONDS = 3.0
 """How long is watched what producers write, to compare a throttle with it."""

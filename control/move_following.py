@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from control.errors import ControlError, MoveError
-from control.move_admin import MoveAdmin
-from control.move_execution import start
-from control.move_journal import JournalFile
-from control.move_look import Look, copies_of, look
-from control.move_pacing import Pacer, moving_of
-from control.move_stuck import StuckWatch
-from control.move_throttling import GRACE_SECONDS, POLL_SECONDS, MoveThrottling
-from planning.assignment import Brokers, Partition, Replica
-from planning.finish_by import Pace
-from planning.headroom import Allowance
-from planning.move_status import Progress, ProgressMeter, next_to_move
-from planning.move_throttle import PutBack
-from planning.reassignment_json import ReassignmentPlan
-from planning.stuck import Stuck
+from weir.control.errors import ControlError, MoveError
+from weir.control.move_admin import MoveAdmin
+from weir.control.move_execution import start
+from weir.control.move_journal import JournalFile
+from weir.control.move_look import Look, copies_of, look
+from weir.control.move_pacing import Pacer, moving_of
+from weir.control.move_stuck import StuckWatch
+from weir.control.move_throttling import GRACE_SECONDS, POLL_SECONDS, MoveThrottling
+from weir.planning.assignment import Brokers, Partition, Replica
+from weir.planning.finish_by import Pace
+from weir.planning.headroom import Allowance
+from weir.planning.move_status import Progress, ProgressMeter, next_to_move
+from weir.planning.move_throttle import PutBack
+from weir.planning.reassignment_json import ReassignmentPlan
+from weir.planning.stuck import Stuck
 
 AWAY_SECONDS = 600.0
 """How long a cluster may be away before following gives up. The move itself goes on without anybody who follows."""

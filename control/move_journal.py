@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from control.errors import MoveError
-from planning.move_throttle import Claims
+from weir.control.errors import MoveError
+from weir.planning.move_throttle import Claims
 
 _VERSION = 1
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from control.cluster_admin import PartitionState
-from control.move_admin import MoveAdmin
-from planning.assignment import Brokers, Partition, PartitionMove, Reassignment, Replica, planned_moves
-from planning.move_status import Copy, LogState, PartitionStatus, log_states, partition_statuses
-from planning.reassignment_json import ReassignmentPlan
+from weir.control.cluster_admin import PartitionState
+from weir.control.move_admin import MoveAdmin
+from weir.planning.assignment import Brokers, Partition, PartitionMove, Reassignment, Replica, planned_moves
+from weir.planning.move_status import Copy, LogState, PartitionStatus, log_states, partition_statuses
+from weir.planning.reassignment_json import ReassignmentPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from control.errors import MoveError
-from control.move_admin import MoveAdmin
-from control.move_journal import Journal, JournalFile, Pacing
-from control.move_look import Look, leader_sizes
-from control.move_throttling import MoveThrottling
-from planning.assignment import Partition, Replica
-from planning.carried import Key
-from planning.finish_by import Limits, Moving, Pace, next_pace, taken_up
-from planning.headroom import INTERVAL_SECONDS, Allowance, Held, Passed, Reading, next_allowance
-from planning.headroom import taken_up as taken_up_allowance
-from planning.move_status import Copy
-from planning.move_throttle import DISK_RATE
+from weir.control.errors import MoveError
+from weir.control.move_admin import MoveAdmin
+from weir.control.move_journal import Journal, JournalFile, Pacing
+from weir.control.move_look import Look, leader_sizes
+from weir.control.move_throttling import MoveThrottling
+from weir.planning.assignment import Partition, Replica
+from weir.planning.carried import Key
+from weir.planning.finish_by import Limits, Moving, Pace, next_pace, taken_up
+from weir.planning.headroom import INTERVAL_SECONDS, Allowance, Held, Passed, Reading, next_allowance
+from weir.planning.headroom import taken_up as taken_up_allowance
+from weir.planning.move_status import Copy
+from weir.planning.move_throttle import DISK_RATE
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from control.errors import ControlError
-from control.move_admin import MoveAdmin
-from control.move_journal import JournalFile
-from planning.assignment import Partition
-from planning.finish_by import Moving
-from planning.move_throttle import DISK_RATE
-from planning.stuck import Circumstances, Still, StillMeter, Stuck, why_stuck
+from weir.control.errors import ControlError
+from weir.control.move_admin import MoveAdmin
+from weir.control.move_journal import JournalFile
+from weir.planning.assignment import Partition
+from weir.planning.finish_by import Moving
+from weir.planning.move_throttle import DISK_RATE
+from weir.planning.stuck import Circumstances, Still, StillMeter, Stuck, why_stuck
 
 ASKED_SECONDS: Final = 10.0
 """The cluster is asked for causes no more often."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 
-from control.errors import ControlError, MoveError
-from control.move_admin import MoveAdmin
-from control.move_journal import Journal, JournalFile, Pacing
-from planning.assignment import Brokers, Partition
-from planning.move_throttle import (
+from weir.control.errors import ControlError, MoveError
+from weir.control.move_admin import MoveAdmin
+from weir.control.move_journal import Journal, JournalFile, Pacing
+from weir.planning.assignment import Brokers, Partition
+from weir.planning.move_throttle import (
     Claims,
     ConfigChange,
     PutBack,

@@ -1,10 +1,10 @@
 """Real Kafka clusters on loopback, with a weir sidecar for each broker: for the demo, the tests and the benches.
 
-`make setup` fetches Kafka's jars once (`lab.prepare`). Of the packages only `cli` may use the lab, for its demo. Use:
+`make setup` fetches Kafka's jars once (`weir.lab.prepare`). Only `cli` may use the lab, for its demo. Use:
 
-    from lab.modes import KraftCluster, ZooKeeperCluster
-    from lab.produce import fill
-    from lab.settings import Route
+    from weir.lab.modes import KraftCluster, ZooKeeperCluster
+    from weir.lab.produce import fill
+    from weir.lab.settings import Route
 
     throttle = {
         "leader.replication.throttled.rate": 5_000_000,
@@ -24,12 +24,12 @@
         cluster.check_logs()  # BadSigns; allow={"Shrinking ISR"} where the test itself provokes it
 
 What to know:
-- `lab.modes.MODES` names every level that the jars can run, with the Fetch version its replicas use:
+- `weir.lab.modes.MODES` names every level that the jars can run, with the Fetch version its replicas use:
   `MODES["zookeeper-2.8"].cluster(sidecars=True)` fetches with v12. CORNERS are the three modes that differ most.
-- `lab.secured.SecuredCluster` has brokers that speak TLS or SASL with each other, and an authorizer; Kerberos needs
-  Debian's packages krb5-kdc and krb5-admin-server (`lab.kerberos.missing`).
-- `lab.hosted.HostedCluster` has each broker on a host of its own (a network namespace), and sidecars that capture; with
-  `security` (lab.security) its brokers are secured, too.
+- `weir.lab.secured.SecuredCluster` has brokers that speak TLS or SASL with each other, and an authorizer; Kerberos
+  needs Debian's packages krb5-kdc and krb5-admin-server (`weir.lab.kerberos.missing`).
+- `weir.lab.hosted.HostedCluster` has each broker on a host of its own (a network namespace), and sidecars that capture;
+  with `security` (weir.lab.security) its brokers are secured, too.
 - A cluster starts in 2 s (ZooKeeper) or 3 s (KRaft) on two idle cores. It ends at once, on exceptions and Ctrl-C too;
   when this program is killed, its reaper ends the brokers. After an exception the logs stay, and their folder is
   printed.
@@ -40,16 +40,16 @@ What to know:
   no sidecar. KRaft brokers have a listener for clients alone; in ZooKeeper mode there is one listener, so clients
   pass the ingress too.
 - Route.CONTROLLER, in KRaft mode and beside BOTH: kill_sidecar then cuts a broker off from all others, while clients
-  (and `lab.produce.append_to`, which does not look up the leader) still reach it.
+  (and `weir.lab.produce.append_to`, which does not look up the leader) still reach it.
 - Every method blocks. From asyncio use `async with` for the cluster and `asyncio.to_thread` for its methods; `fill`
   and `read_numbers` run a loop of their own in a thread. In pytest the usual form is a module-scoped fixture that
   yields a cluster; mark its tests `integration`.
 - Faults: kill_broker, stop_broker, start_broker; kill_sidecar, start_sidecar, `sidecars[1].stop()` (drains),
   `sidecars[1].send(signal.SIGHUP)`. In ZooKeeper mode a killed broker may only come back after its session (7 s);
   start_broker waits for that.
-- Beside a move: `lab.produce.LiveProducer` (a steady rate, with what was acked and its latencies), `LiveConsumer` (the
-  records that arrived, with end-to-end latencies), `read_numbers` (reads all of them back), and Kafka's own tools in
-  `lab.performance`.
-- `lab.log_kinds` makes topics of every kind: each codec, transactions, compaction, batches larger than a fetch.
+- Beside a move: `weir.lab.produce.LiveProducer` (a steady rate, with what was acked and its latencies), `LiveConsumer`
+  (the records that arrived, with end-to-end latencies), `read_numbers` (reads all of them back), and Kafka's own
+  tools in `weir.lab.performance`.
+- `weir.lab.log_kinds` makes topics of every kind: each codec, transactions, compaction, batches larger than a fetch.
 - `cluster.admin` (control.cluster_admin) reads and changes partitions, ISR, moves, configs and Kafka's own throttle.
 """

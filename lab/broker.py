@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.errors import Timeout
-from lab.network import LOOPBACK
-from lab.processes import Process, Supervisor, tail
-from lab.settings import Place
+from weir.lab.errors import Timeout
+from weir.lab.network import LOOPBACK
+from weir.lab.processes import Process, Supervisor, tail
+from weir.lab.settings import Place
 
 _UP = r"\[KafkaServer id=\d+\] started|\[KafkaRaftServer nodeId=\d+\] Kafka Server started"
 _POLL_SECONDS = 0.05

@@ -9,8 +9,8 @@ from typing import Final
 
 import matplotlib as mpl
 
-from lab.progress import MEGABYTE
-from lab.received import Series
+from weir.lab.progress import MEGABYTE
+from weir.lab.received import Series
 
 _STEP: Final = 0.5  # seconds of a bar
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from lab.received import Series
+from weir.lab.received import Series
 
 MEGABYTE = 1_000_000
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from control.cluster_admin import ClusterAdmin, Partition
-from control.errors import ControlError
-from lab import broker_log, jars
-from lab.broker import Broker
-from lab.errors import BadSigns, LabError, PortTaken, Timeout
-from lab.java import java_command
-from lab.network import LOOPBACK, Ports, egress_address
-from lab.processes import Process, Supervisor
-from lab.received import INTERVAL_SECONDS, ReceivedBytes
-from lab.segments import compare_logs, segment_files
-from lab.settings import (
+from weir.control.cluster_admin import ClusterAdmin, Partition
+from weir.control.errors import ControlError
+from weir.lab import broker_log, jars
+from weir.lab.broker import Broker
+from weir.lab.errors import BadSigns, LabError, PortTaken, Timeout
+from weir.lab.java import java_command
+from weir.lab.network import LOOPBACK, Ports, egress_address
+from weir.lab.processes import Process, Supervisor
+from weir.lab.received import INTERVAL_SECONDS, ReceivedBytes
+from weir.lab.segments import compare_logs, segment_files
+from weir.lab.settings import (
     Place,
     Route,
     SidecarOptions,
@@ -32,7 +32,7 @@ from lab.settings import (
     properties_text,
     sidecar_toml,
 )
-from lab.sidecar import Sidecar
+from weir.lab.sidecar import Sidecar
 
 PROJECT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 90  # for a process to start; it usually takes 3 to 7, but the machine may be busy
@@ -41,7 +41,7 @@ _STARTS = 3  # attempts to start a whole cluster, as another program may take a 
 
 def weir_run(config: Path) -> list[str]:
     """Return the command line of a sidecar."""
-    return [sys.executable, "-m", "cli.main", "run", "--config", str(config)]
+    return [sys.executable, "-m", "weir", "run", "--config", str(config)]
 
 
 class Cluster(ABC):

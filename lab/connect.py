@@ -16,11 +16,11 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lab import jars
-from lab.cluster import Cluster
-from lab.network import LOOPBACK, Ports
-from lab.processes import Process
-from lab.settings import properties_text
+from weir.lab import jars
+from weir.lab.cluster import Cluster
+from weir.lab.network import LOOPBACK, Ports
+from weir.lab.processes import Process
+from weir.lab.settings import properties_text
 
 _CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
 _STORED = ("config", "offset", "status")

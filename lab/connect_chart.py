@@ -7,7 +7,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from lab.received import Series
+from weir.lab.received import Series
 
 
 def draw_sinks(path: Path, written: Mapping[str, Series], limit: int) -> None:

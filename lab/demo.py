@@ -16,18 +16,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from control.errors import ControlError
-from lab import demo_capture, demo_connect
-from lab.chart import draw_rates
-from lab.cluster import Cluster
-from lab.demo_report import exported_bytes, write_page
-from lab.errors import LabError, Timeout
-from lab.modes import MODES
-from lab.produce import LiveConsumer, LiveProducer, LiveRecord, fill, latency
-from lab.progress import MEGABYTE, Moment, Progress, Traffic, sparkline
-from lab.received import Series
-from lab.segments import replica_size
-from lab.sidecar import Metrics
+from weir.control.errors import ControlError
+from weir.lab import demo_capture, demo_connect
+from weir.lab.chart import draw_rates
+from weir.lab.cluster import Cluster
+from weir.lab.demo_report import exported_bytes, write_page
+from weir.lab.errors import LabError, Timeout
+from weir.lab.modes import MODES
+from weir.lab.produce import LiveConsumer, LiveProducer, LiveRecord, fill, latency
+from weir.lab.progress import MEGABYTE, Moment, Progress, Traffic, sparkline
+from weir.lab.received import Series
+from weir.lab.segments import replica_size
+from weir.lab.sidecar import Metrics
 
 MODE: Final = MODES["kraft-4.1"]
 MESSAGE_BYTES: Final = 10_240  # of the data moved; each message is a batch of its own

@@ -13,13 +13,13 @@ from typing import Final
 
 from rich.console import Console
 
-from lab.capture_chart import draw_phases
-from lab.errors import LabError, Timeout
-from lab.hosted import HostedCluster
-from lab.hosts import missing
-from lab.produce import LiveProducer, fill, latency, read_numbers
-from lab.progress import MEGABYTE
-from lab.received import ReceivedBytes, Series
+from weir.lab.capture_chart import draw_phases
+from weir.lab.errors import LabError, Timeout
+from weir.lab.hosted import HostedCluster
+from weir.lab.hosts import missing
+from weir.lab.produce import LiveProducer, fill, latency, read_numbers
+from weir.lab.progress import MEGABYTE
+from weir.lab.received import ReceivedBytes, Series
 
 LEADER, PEER, FOLLOWER = 1, 2, 3
 RATE: Final = 5 * MEGABYTE

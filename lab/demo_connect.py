@@ -15,15 +15,15 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from rich.console import Console
 
-from lab.cluster import Cluster
-from lab.connect import file_sink, start_connect, through_sidecar
-from lab.connect_chart import draw_sinks
-from lab.modes import KraftCluster
-from lab.processes import Process
-from lab.produce import in_own_loop
-from lab.progress import sparkline
-from lab.received import Series
-from lab.settings import Route
+from weir.lab.cluster import Cluster
+from weir.lab.connect import file_sink, start_connect, through_sidecar
+from weir.lab.connect_chart import draw_sinks
+from weir.lab.modes import KraftCluster
+from weir.lab.processes import Process
+from weir.lab.produce import in_own_loop
+from weir.lab.progress import sparkline
+from weir.lab.received import Series
+from weir.lab.settings import Route
 
 TOPIC: Final = "orders"
 LIMITED, FREE = "limited", "unlimited"

@@ -9,8 +9,8 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
 
-from lab.errors import LabError
-from samples.schema import PartitionLine, by_partition, decode_line
+from weir.lab.errors import LabError
+from weir.samples.schema import PartitionLine, by_partition, decode_line
 
 _MOST_SECONDS: Final = 180.0
 _MOST_SHOWN: Final = 50  # more than the demo has partitions
@@ -39,7 +39,7 @@ def write_page(samples: Path, tables: Path, page: Path) -> None:
 
 
 def _weir_report(*arguments: object) -> None:
-    command = [sys.executable, "-m", "cli.main", "report", *map(str, arguments)]
+    command = [sys.executable, "-m", "weir", "report", *map(str, arguments)]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False)
     except subprocess.TimeoutExpired:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lab.broker import Broker
-from lab.cluster import PROJECT
-from lab.errors import LabError
-from lab.hosts import Hosts
-from lab.modes import KraftCluster
-from lab.network import Ports
-from lab.security import AUTHORIZER_LOG, Security
-from lab.settings import Place, Route, kraft_properties, properties_text, toml_text
-from lab.sidecar import Sidecar
+from weir.lab.broker import Broker
+from weir.lab.cluster import PROJECT
+from weir.lab.errors import LabError
+from weir.lab.hosts import Hosts
+from weir.lab.modes import KraftCluster
+from weir.lab.network import Ports
+from weir.lab.security import AUTHORIZER_LOG, Security
+from weir.lab.settings import Place, Route, kraft_properties, properties_text, toml_text
+from weir.lab.sidecar import Sidecar
 
 PORT: Final = 9092
 """Of the listener between brokers, which is captured; without Security clients use it, too."""

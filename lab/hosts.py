@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from lab.errors import LabError
+from weir.lab.errors import LabError
 
 _PREFIX = "weirlab"
 _TRIES = 20

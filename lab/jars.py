@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
-from lab.errors import JarsMissing
-from lab.java import find_java
+from weir.lab.errors import JarsMissing
+from weir.lab.java import find_java
 
 VERSIONS = ("4.1.0", "3.9.1")
 _HERE = Path(__file__).resolve().parent

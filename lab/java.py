@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lab.errors import JavaMissing
+from weir.lab.errors import JavaMissing
 
 JAVA_NEEDED = 17  # Kafka 4's brokers and tools are compiled for 17
 

@@ -9,9 +9,9 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from lab.errors import LabError
-from lab.network import LOOPBACK
-from lab.processes import Process, Supervisor
+from weir.lab.errors import LabError
+from weir.lab.network import LOOPBACK
+from weir.lab.processes import Process, Supervisor
 
 REALM: Final = "WEIR.LAB"
 

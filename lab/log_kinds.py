@@ -9,10 +9,10 @@ from typing import Final
 
 from aiokafka import AIOKafkaProducer
 
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.produce import fill, in_own_loop, numbered, read_numbers, read_records
-from lab.settings import has_record_batches, has_zstd
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.produce import fill, in_own_loop, numbered, read_numbers, read_records
+from weir.lab.settings import has_record_batches, has_zstd
 
 REPLICA_FETCH_MAX_BYTES: Final = 65_536
 LARGE_BATCH_BYTES: Final = 200_000

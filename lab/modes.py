@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lab.broker import Broker, ZooKeeper
-from lab.cluster import Cluster
-from lab.network import Ports
-from lab.settings import (
+from weir.lab.broker import Broker, ZooKeeper
+from weir.lab.cluster import Cluster
+from weir.lab.network import Ports
+from weir.lab.settings import (
     SESSION_TIMEOUT_MS,
     Place,
     has_record_batches,

@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 from types import TracebackType
 
-from lab.errors import LabError
+from weir.lab.errors import LabError
 
 LOOPBACK = "127.0.0.1"
 _LOWEST = 20000

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.processes import Process
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.processes import Process
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What `make setup` does for the lab: fetches Kafka's jars, and records which classes a broker loads.
 
-    python -m lab.prepare [version ...]
+    python -m weir.lab.prepare [version ...]
 
 With the archive (class data sharing, JEP 350) three brokers start in 2 to 3 s instead of 4 to 7 s. It holds for
 the very jars and JVM that made it; any other JVM leaves it aside, and starts slower.
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import sys
 
-from control.errors import ControlError
-from lab import jars
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.modes import KraftCluster, ZooKeeperCluster
-from lab.produce import fill
+from weir.control.errors import ControlError
+from weir.lab import jars
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.modes import KraftCluster, ZooKeeperCluster
+from weir.lab.produce import fill
 
 
 def prepare(version: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lab.errors import PortTaken, ProcessFailed, Timeout
+from weir.lab.errors import PortTaken, ProcessFailed, Timeout
 
 _POLL_SECONDS = 0.05
 # Kafka and ZooKeeper ("Address already in use", "failed to bind to 127.0.0.1:9092"), and Python ("[Errno 98] ...

@@ -22,7 +22,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from lab.errors import LabError
+from weir.lab.errors import LabError
 
 _T = TypeVar("_T")
 _IN_FLIGHT: Final = 8  # batches of a fill that wait for an answer

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lab.received import Series
+from weir.lab.received import Series
 
 MEGABYTE: Final = 1_000_000
 LINE_SECONDS: Final = 5.0

@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
-from lab.errors import LabError
-from lab.segments import ReplicaSize
+from weir.lab.errors import LabError
+from weir.lab.segments import ReplicaSize
 
 INTERVAL_SECONDS = 0.02  # a window is seen too narrow by up to this; a longer interval would hide bytes above a quota
 

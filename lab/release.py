@@ -1,4 +1,4 @@
-"""Makes what is released, in `dist/`: `python -m lab.release`, or `make release`.
+"""Makes what is released, in `dist/`: `python -m weir.lab.release`, or `make release`.
 
 That is the wheel and the sdist, and for the packages of `requirements.lock`, which the sidecar's image has, a bill of
 materials (CycloneDX) and a list of their licences.

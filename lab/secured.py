@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lab.kerberos import Realm
-from lab.modes import KraftCluster
-from lab.network import LOOPBACK, Ports
-from lab.sasl import SERVICE, Mechanism
-from lab.security import AUTHORIZER_LOG, BrokerKeys, Protocol, Security, denials, fetchers, principal
-from lab.settings import Place
+from weir.lab.kerberos import Realm
+from weir.lab.modes import KraftCluster
+from weir.lab.network import LOOPBACK, Ports
+from weir.lab.sasl import SERVICE, Mechanism
+from weir.lab.security import AUTHORIZER_LOG, BrokerKeys, Protocol, Security, denials, fetchers, principal
+from weir.lab.settings import Place
 
 
 class SecuredCluster(KraftCluster):

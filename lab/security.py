@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from lab.broker import Broker
-from lab.sasl import PASSWORD, SCRAM, Mechanism, plain_login, sasl_properties, scram_login
+from weir.lab.broker import Broker
+from weir.lab.sasl import PASSWORD, SCRAM, Mechanism, plain_login, sasl_properties, scram_login
 
 Protocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
 

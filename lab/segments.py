@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 
-from lab.errors import LabError
+from weir.lab.errors import LabError
 
 _CHUNK = 1 << 20
 

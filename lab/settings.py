@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Flag
 from typing import Any
 
-from lab.network import LOOPBACK, egress_address
+from weir.lab.network import LOOPBACK, egress_address
 
 Throttle = Mapping[str, Any]
 """A throttle table as for PUT /v1/throttle: rates by Kafka's names, and `topics`."""

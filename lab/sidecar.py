@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from lab.errors import LabError, Timeout
-from lab.network import LOOPBACK
-from lab.processes import Process, Supervisor, tail
+from weir.lab.errors import LabError, Timeout
+from weir.lab.network import LOOPBACK
+from weir.lab.processes import Process, Supervisor, tail
 
 _POLL_SECONDS = 0.05
 

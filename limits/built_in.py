@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
-from limits.rate_limiter import Batch, Option, RateLimiter
-from limits.slowed_clock import speed_of
+from weir.limits.rate_limiter import Batch, Option, RateLimiter
+from weir.limits.slowed_clock import speed_of
 
 LATE_SECONDS: Final = 0.05
 """How late the next batch may come after the end of a pause and still count as on time.

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from limits.group import Group, Waiting
-from limits.rate_limiter import Batch
-from limits.rates import TaskRates
-from limits.rules import Rule
+from weir.limits.group import Group, Waiting
+from weir.limits.rate_limiter import Batch
+from weir.limits.rates import TaskRates
+from weir.limits.rules import Rule
 
 MOST_CLIENTS: Final = 1000
 """The most client ids that have limiters and metrics of their own."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from limits.client_ids import Kind, read_client_id
-from limits.clients import Client, GroupKey
-from limits.group import Group
-from limits.rules import Per
+from weir.limits.client_ids import Kind, read_client_id
+from weir.limits.clients import Client, GroupKey
+from weir.limits.group import Group
+from weir.limits.rules import Per
 
 RECORD_RATE: Final = "record.rate.limit"
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from limits.guarded import GuardedLimiter
-from limits.rate_limiter import Batch
-from limits.rules import NamedLimiter, Rule
-from limits.slowed_clock import SlowedClock
+from weir.limits.guarded import GuardedLimiter
+from weir.limits.rate_limiter import Batch
+from weir.limits.rules import NamedLimiter, Rule
+from weir.limits.slowed_clock import SlowedClock
 
 TURN_SECONDS: Final = 0.05
 """How long the next one in line waits for the answer to the one before it, which may bring the next pause."""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from limits.built_in import PacedLimiter
-from limits.rate_limiter import Batch, RateLimiter
+from weir.limits.built_in import PacedLimiter
+from weir.limits.rate_limiter import Batch, RateLimiter
 
 T = TypeVar("T")
 

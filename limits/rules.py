@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from limits.client_ids import connector_of
-from limits.rate_limiter import RateLimiter
+from weir.limits.client_ids import connector_of
+from weir.limits.rate_limiter import RateLimiter
 
 Per = Literal["task", "connector"]
 

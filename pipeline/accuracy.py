@@ -7,9 +7,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.rates import as_table
-from pipeline.read import SAMPLE_KEY, Lines
-from pipeline.tables import THROTTLE_ACCURACY, THROTTLE_MINUTES, WINDOW_SECONDS
+from weir.pipeline.rates import as_table
+from weir.pipeline.read import SAMPLE_KEY, Lines
+from weir.pipeline.tables import THROTTLE_ACCURACY, THROTTLE_MINUTES, WINDOW_SECONDS
 
 WINDOW: Final = 10
 """The length of the longer of the two windows, in seconds."""

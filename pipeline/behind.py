@@ -7,9 +7,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.rates import as_table
-from pipeline.read import SAMPLE_KEY, by_partition
-from pipeline.tables import BEHIND_MINUTES, WINDOW_SECONDS
+from weir.pipeline.rates import as_table
+from weir.pipeline.read import SAMPLE_KEY, by_partition
+from weir.pipeline.tables import BEHIND_MINUTES, WINDOW_SECONDS
 
 OUT_OF_SYNC_SECONDS: Final = 30.0
 """Kafka's default of `replica.lag.time.max.ms`. A replica behind for longer is out of sync; one that gets nothing is

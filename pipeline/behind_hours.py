@@ -11,9 +11,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.behind import LINE, OUT_OF_SYNC_SECONDS, REPLICA, ROW, may_count, with_lag, with_replica
-from pipeline.hours import hour_of
-from pipeline.read import Lines, by_partition
+from weir.pipeline.behind import LINE, OUT_OF_SYNC_SECONDS, REPLICA, ROW, may_count, with_lag, with_replica
+from weir.pipeline.hours import hour_of
+from weir.pipeline.read import Lines, by_partition
 
 _HOUR: Final = ("line", "hour")
 """A number that stands for LINE, and the start of an hour."""

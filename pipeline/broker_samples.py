@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.rates import as_table
-from pipeline.read import SAMPLE_KEY, Lines
-from pipeline.tables import BROKER_SAMPLES
+from weir.pipeline.rates import as_table
+from weir.pipeline.read import SAMPLE_KEY, Lines
+from weir.pipeline.tables import BROKER_SAMPLES
 
 _BYTES = ("bytes_throttled", "bytes_unthrottled")
 

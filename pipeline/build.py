@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline.damaged import damaged_files, may_be_damage
-from pipeline.day_tables import QUARANTINE, Keep, day_tables, hour_tables, joined, parts_of_hours
-from pipeline.errors import SPARK_ERRORS, BuildError, first_line
-from pipeline.hours import ALL_HOURS, Hours, hour_of, parse_hour
-from pipeline.read import (
+from weir.pipeline.damaged import damaged_files, may_be_damage
+from weir.pipeline.day_tables import QUARANTINE, Keep, day_tables, hour_tables, joined, parts_of_hours
+from weir.pipeline.errors import SPARK_ERRORS, BuildError, first_line
+from weir.pipeline.hours import ALL_HOURS, Hours, hour_of, parse_hour
+from weir.pipeline.read import (
     PARTITION_KINDS,
     Lines,
     by_kind,
@@ -36,11 +36,18 @@ from pipeline.read import (
     parse,
     read_lines,
 )
-from pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set, open_session
-from pipeline.storage import Output
-from pipeline.tables import BROKER_RATES, LIMITS, PARTITION_RATES
-from pipeline.whole import PARTIAL_SAMPLE, missing_samples, quarantine, samples, without_duplicates, without_partial
-from samples.schema import kind_of
+from weir.pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set, open_session
+from weir.pipeline.storage import Output
+from weir.pipeline.tables import BROKER_RATES, LIMITS, PARTITION_RATES
+from weir.pipeline.whole import (
+    PARTIAL_SAMPLE,
+    missing_samples,
+    quarantine,
+    samples,
+    without_duplicates,
+    without_partial,
+)
+from weir.samples.schema import kind_of
 
 BY_WINDOW: Final = frozenset({PARTITION_RATES.name, BROKER_RATES.name, LIMITS.name})
 """The tables in which each kind of window has a folder of its own."""

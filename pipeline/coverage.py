@@ -7,10 +7,10 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.hours import hour_of
-from pipeline.rates import as_table
-from pipeline.read import SAMPLE_KEY, Lines
-from pipeline.tables import ABSENCES, COVERAGE
+from weir.pipeline.hours import hour_of
+from weir.pipeline.rates import as_table
+from weir.pipeline.read import SAMPLE_KEY, Lines
+from weir.pipeline.tables import ABSENCES, COVERAGE
 
 _PROCESS: Final = ("broker_id", "start_id")
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from pipeline.errors import SPARK_ERRORS, BuildError
+from weir.pipeline.errors import SPARK_ERRORS, BuildError
 
 DAMAGED_FILE: Final = "damaged_file"
 """The reason that a damaged file is quarantined for."""

@@ -12,20 +12,20 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline.accuracy import quotas_in_force, throttle_accuracy, throttle_minutes
-from pipeline.behind import behind_by_minute, behind_minutes, behind_spans, rates_in_force
-from pipeline.behind_hours import replicas_of_hours, rows_in_sync, rows_of_day, rows_of_wanted
-from pipeline.broker_samples import broker_samples
-from pipeline.coverage import absences, coverage_by_minute, links_of_leaders, links_to_join
-from pipeline.damaged import DAMAGED_FILE
-from pipeline.hours import HOUR_SECONDS, Hours, hour_of
-from pipeline.lag import replica_lag
-from pipeline.limits import limits
-from pipeline.moves import moves
-from pipeline.rates import broker_rates, partition_rates
-from pipeline.read import Lines
-from pipeline.storage import Held, Output
-from pipeline.tables import (
+from weir.pipeline.accuracy import quotas_in_force, throttle_accuracy, throttle_minutes
+from weir.pipeline.behind import behind_by_minute, behind_minutes, behind_spans, rates_in_force
+from weir.pipeline.behind_hours import replicas_of_hours, rows_in_sync, rows_of_day, rows_of_wanted
+from weir.pipeline.broker_samples import broker_samples
+from weir.pipeline.coverage import absences, coverage_by_minute, links_of_leaders, links_to_join
+from weir.pipeline.damaged import DAMAGED_FILE
+from weir.pipeline.hours import HOUR_SECONDS, Hours, hour_of
+from weir.pipeline.lag import replica_lag
+from weir.pipeline.limits import limits
+from weir.pipeline.moves import moves
+from weir.pipeline.rates import broker_rates, partition_rates
+from weir.pipeline.read import Lines
+from weir.pipeline.storage import Held, Output
+from weir.pipeline.tables import (
     ABSENCES,
     ALL_TABLES,
     BEHIND_MINUTES,
@@ -39,7 +39,7 @@ from pipeline.tables import (
     THROTTLE_ACCURACY,
     THROTTLE_MINUTES,
 )
-from pipeline.whole import QUARANTINE_COLUMNS
+from weir.pipeline.whole import QUARANTINE_COLUMNS
 
 QUARANTINE: Final = "quarantine"
 TABLES: Final = (

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pipeline.open_tables import OpenTables, TablesError
-from pipeline.tables import BROKER_RATES, COVERAGE, THROTTLE_ACCURACY, WINDOW_SECONDS
-from planning.arithmetic import COVERAGE as ENOUGH
-from planning.arithmetic import GROWTH_PERIODS, Growth, bytes_in_weights, growth_ratio
-from quota.settings import SideName
+from weir.pipeline.open_tables import OpenTables, TablesError
+from weir.pipeline.tables import BROKER_RATES, COVERAGE, THROTTLE_ACCURACY, WINDOW_SECONDS
+from weir.planning.arithmetic import COVERAGE as ENOUGH
+from weir.planning.arithmetic import GROWTH_PERIODS, Growth, bytes_in_weights, growth_ratio
+from weir.quota.settings import SideName
 
 
 @dataclass(frozen=True, slots=True)

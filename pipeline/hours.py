@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import Column
 
-from pipeline.errors import BuildError
+from weir.pipeline.errors import BuildError
 
 HOUR_SECONDS: Final = 3600
 ALL_HOURS: Final = frozenset(range(24))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.behind import OUT_OF_SYNC_SECONDS
-from pipeline.rates import as_table
-from pipeline.tables import REPLICA_LAG
+from weir.pipeline.behind import OUT_OF_SYNC_SECONDS
+from weir.pipeline.rates import as_table
+from weir.pipeline.tables import REPLICA_LAG
 
 
 def replica_lag(spans: DataFrame) -> DataFrame:

@@ -7,9 +7,9 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.rates import as_table, coverage
-from pipeline.read import Lines
-from pipeline.tables import LIMITS, WINDOW_SECONDS
+from weir.pipeline.rates import as_table, coverage
+from weir.pipeline.read import Lines
+from weir.pipeline.tables import LIMITS, WINDOW_SECONDS
 
 
 def limits(lines: Lines) -> DataFrame:

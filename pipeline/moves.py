@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.rates import as_table
-from pipeline.tables import MOVES
+from weir.pipeline.rates import as_table
+from weir.pipeline.tables import MOVES
 
 
 def moves(spans: DataFrame) -> DataFrame:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pipeline.tables import BY_HOUR, POINTER, Table
+from weir.pipeline.tables import BY_HOUR, POINTER, Table
 
 
 class TablesError(Exception):

@@ -18,8 +18,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
-from pipeline.read import Lines, by_partition
-from pipeline.tables import BROKER_RATES, PARTITION_RATES, WINDOW_SECONDS, Table
+from weir.pipeline.read import Lines, by_partition
+from weir.pipeline.tables import BROKER_RATES, PARTITION_RATES, WINDOW_SECONDS, Table
 
 _MINUTE, _HOUR = WINDOW_SECONDS["minute"], WINDOW_SECONDS["hour"]
 _HOUR_BITS: Final = 32

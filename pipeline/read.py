@@ -1,7 +1,7 @@
 """Reads exported lines as a DataFrame, and tells of each bad one why it is bad.
 
-The schema is that of `samples.schema`. All kinds of lines are rows of one frame: fields that a kind does not have are
-null, and fields that no table needs are not read. A line of one partition, as version 1 has them, gets columns.
+The schema is that of `weir.samples.schema`. All kinds of lines are rows of one frame: fields that a kind does not have
+are null, and fields that no table needs are not read. A line of one partition, as version 1 has them, gets columns.
 Three columns are added: `ended_micros` (microseconds since 1970, UTC), `micros` (the interval's length), and `ended`
 (the second in which its last microsecond lies: of a sample that ends at midnight, the last one of the day).
 
@@ -24,9 +24,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pipeline.errors import SPARK_ERRORS, BuildError, first_line
-from pipeline.hours import HOUR_SECONDS, Hours
-from samples.schema import (
+from weir.pipeline.errors import SPARK_ERRORS, BuildError, first_line
+from weir.pipeline.hours import HOUR_SECONDS, Hours
+from weir.samples.schema import (
     BLOCK,
     KINDS,
     SCHEMA_VERSION,

@@ -9,7 +9,7 @@ from typing import Final
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from pipeline.errors import SPARK_ERRORS, BuildError, first_line
+from weir.pipeline.errors import SPARK_ERRORS, BuildError, first_line
 
 Settings = dict[str, bool | float | int | str | None]
 

@@ -29,9 +29,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from pipeline.errors import SPARK_ERRORS
-from pipeline.session import FILE_TASKS, as_set
-from pipeline.tables import POINTER
+from weir.pipeline.errors import SPARK_ERRORS
+from weir.pipeline.session import FILE_TASKS, as_set
+from weir.pipeline.tables import POINTER
 
 ABANDONED_AFTER: Final = timedelta(days=1)
 """No run takes that long: what is older and not in use was left by a killed one."""

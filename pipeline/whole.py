@@ -10,10 +10,10 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.damaged import DAMAGED_FILE
-from pipeline.hours import hour_of
-from pipeline.read import FIELDS, MAX_CHARACTERS, PARTITION_KINDS, SAMPLE_KEY
-from samples.schema import IntervalLine, LimitLine, Line, LinkLine, QuotaLine, kind_of
+from weir.pipeline.damaged import DAMAGED_FILE
+from weir.pipeline.hours import hour_of
+from weir.pipeline.read import FIELDS, MAX_CHARACTERS, PARTITION_KINDS, SAMPLE_KEY
+from weir.samples.schema import IntervalLine, LimitLine, Line, LinkLine, QuotaLine, kind_of
 
 LINE_KEY: Final = (
     *("kind", *SAMPLE_KEY, "side", "peer", "topic", "block", "partition"),

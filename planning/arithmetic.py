@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from quota.settings import SideName
+from weir.quota.settings import SideName
 
 DAY: Final = 86_400
 GROWTH_PERIODS: Final = (7 * DAY, DAY)

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planning.assignment import Partition
-from planning.finish_by import Moving
-from quota.setting_names import FOLLOWER_RATE, LEADER_RATE
+from weir.planning.assignment import Partition
+from weir.planning.finish_by import Moving
+from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 Key = tuple[int, str]
 """One throttled rate: a broker, and LEADER_RATE or FOLLOWER_RATE."""

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from planning.assignment import Partition
-from quota.setting_names import FOLLOWER_RATE, LEADER_RATE
+from weir.planning.assignment import Partition
+from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 INTERVAL_SECONDS: Final = 10.0
 """The rate changes no more often. Kafka's own throttle measures over about as long."""

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from planning.assignment import Brokers, Partition
-from planning.carried import Carried, Key, are_short, arrived, carried_next
-from planning.finish_by import INFLOW_MARGIN, LEAST_CHANGE, Limits, Moving, loads_of
-from quota.setting_names import FOLLOWER_RATE, LEADER_RATE
+from weir.planning.assignment import Brokers, Partition
+from weir.planning.carried import Carried, Key, are_short, arrived, carried_next
+from weir.planning.finish_by import INFLOW_MARGIN, LEAST_CHANGE, Limits, Moving, loads_of
+from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 INTERVAL_SECONDS: Final = 5.0
 """Rates change no more often."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from planning.arithmetic import Move, move_ratio, move_seconds
-from planning.assignment import Brokers, Partition
+from weir.planning.arithmetic import Move, move_ratio, move_seconds
+from weir.planning.assignment import Brokers, Partition
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from planning.assignment import Brokers, Partition, PartitionMove, Reassignment, Replica
-from quota.setting_names import FOLLOWER_RATE, LEADER_RATE
+from weir.planning.assignment import Brokers, Partition, PartitionMove, Reassignment, Replica
+from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 RATE_WINDOW_SECONDS: Final = 15.0
 """Rates are means of so long. Kafka's own throttle lets bytes through in bursts that are seconds apart."""

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
-from planning.assignment import Brokers, Partition
+from weir.planning.assignment import Brokers, Partition
 
 
 class ImpossibleProposal(Exception):

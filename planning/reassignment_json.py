@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from planning.assignment import Brokers, Partition, Replica
+from weir.planning.assignment import Brokers, Partition, Replica
 
 ANY_LOG_DIR: Final = "any"
 _VERSION: Final = 1

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from planning.assignment import Partition
-from planning.finish_by import Moving, loads_of
-from planning.units import show_rate
-from quota.setting_names import FOLLOWER_RATE, LEADER_RATE
+from weir.planning.assignment import Partition
+from weir.planning.finish_by import Moving, loads_of
+from weir.planning.units import show_rate
+from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 STILL_SECONDS: Final = 60.0
 """A broker whose bytes behind have not fallen for so long holds its move up."""

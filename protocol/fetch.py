@@ -1,6 +1,6 @@
 """What other packages use of Fetch v0 to v18: requests, made-up responses, and what was seen of a response."""
 
-from protocol.fetch_request import (
+from weir.protocol.fetch_request import (
     CONSUMER,
     FetchRequest,
     ForgottenTopic,
@@ -9,8 +9,8 @@ from protocol.fetch_request import (
     encode_fetch_request,
     replica_state_tags,
 )
-from protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics, made_up_entries
-from protocol.fetch_versions import (
+from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics, made_up_entries
+from weir.protocol.fetch_versions import (
     DECODED_VERSIONS,
     FETCH_VERSIONS,
     MAX_INT32,
@@ -18,8 +18,8 @@ from protocol.fetch_versions import (
     FetchVersion,
     fetch_version,
 )
-from protocol.request_topics import RequestTopic
-from protocol.response_body import RESPONSE_ENTRY
+from weir.protocol.request_topics import RequestTopic
+from weir.protocol.response_body import RESPONSE_ENTRY
 
 __all__ = [
     "CONSUMER",

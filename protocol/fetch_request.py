@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from protocol.errors import MalformedFrame
-from protocol.fetch_versions import MAX_INT32, TOPIC_ID_SIZE, FetchVersion, fetch_version
-from protocol.header import SIZE, RequestHeader, decode_request_header, encode_request_header
-from protocol.primitives import CLASSIC, COMPACT, NO_TAGS
-from protocol.request_topics import (
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch_versions import MAX_INT32, TOPIC_ID_SIZE, FetchVersion, fetch_version
+from weir.protocol.header import SIZE, RequestHeader, decode_request_header, encode_request_header
+from weir.protocol.primitives import CLASSIC, COMPACT, NO_TAGS
+from weir.protocol.request_topics import (
     RequestTopic,
     after_identified_topics,
     check_counts,
@@ -25,8 +25,8 @@ from protocol.request_topics import (
     write_compact_topics,
     write_name,
 )
-from protocol.steps import Steps, at_once
-from protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
+from weir.protocol.steps import Steps, at_once
+from weir.protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
 
 CONSUMER: Final = -1
 """The replica_id of a client that is no replica."""

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from protocol.fetch_versions import FetchVersion, fetch_version
-from protocol.header import SIZE
-from protocol.primitives import CLASSIC, COMPACT, NO_TAGS
-from protocol.request_topics import write_name
+from weir.protocol.fetch_versions import FetchVersion, fetch_version
+from weir.protocol.header import SIZE
+from weir.protocol.primitives import CLASSIC, COMPACT, NO_TAGS
+from weir.protocol.request_topics import write_name
 
 _NO_ERROR: Final = 0
 _NO_LOG_START_OFFSET: Final = -1  # legal; followers then keep the one that they have

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.fetch_versions import MAX_INT32
+from weir.protocol.fetch_versions import MAX_INT32
 
 FIRST_SESSION_VERSION: Final = 7
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from protocol.errors import UnsupportedVersion
-from protocol.header import FETCH, SIZE
+from weir.protocol.errors import UnsupportedVersion
+from weir.protocol.header import FETCH, SIZE
 
 MAX_INT32: Final = 2**31 - 1
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from protocol.header import SIZE
+from weir.protocol.header import SIZE
 
 _PREFIX: Final = SIZE.size
 

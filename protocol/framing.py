@@ -3,7 +3,7 @@
 RequestStream turns requests into events; ResponseStream matches responses with the requests that wait.
 """
 
-from protocol.request_stream import (
+from weir.protocol.request_stream import (
     DEFAULT_FETCH_SIZE_LIMIT,
     BecameOpaque,
     Expect,
@@ -15,7 +15,7 @@ from protocol.request_stream import (
     RequestStream,
     Undecoded,
 )
-from protocol.response_stream import Pending, ResponseObserver, ResponseStream
+from weir.protocol.response_stream import Pending, ResponseObserver, ResponseStream
 
 __all__ = [
     "DEFAULT_FETCH_SIZE_LIMIT",

@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.errors import MalformedFrame
+from weir.protocol.errors import MalformedFrame
 
 # Kafka's ApiKeys.java, only those that are treated differently from the rest.
 PRODUCE: Final = 0

@@ -7,10 +7,10 @@ import struct
 from collections.abc import Collection, Container, Iterator
 from typing import Final, NamedTuple
 
-from protocol.errors import CorrelationMismatch, MalformedFrame
-from protocol.header import API_VERSIONS, SIZE, RequestHeader, encode_request_header
-from protocol.primitives import CLASSIC, COMPACT, NO_TAGS, Encoding
-from protocol.varint import after_tags, read_unsigned_varint
+from weir.protocol.errors import CorrelationMismatch, MalformedFrame
+from weir.protocol.header import API_VERSIONS, SIZE, RequestHeader, encode_request_header
+from weir.protocol.primitives import CLASSIC, COMPACT, NO_TAGS, Encoding
+from weir.protocol.varint import after_tags, read_unsigned_varint
 
 METADATA: Final = 3
 

@@ -7,9 +7,9 @@ of the length or count plus one. Reading raises MalformedFrame where the frame e
 import struct
 from typing import Final, Protocol
 
-from protocol.errors import MalformedFrame
-from protocol.header import SIZE
-from protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.header import SIZE
+from weir.protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
 
 STRING_LENGTH: Final = struct.Struct(">h")
 COUNT: Final = SIZE

@@ -3,11 +3,11 @@
 import struct
 from typing import Final
 
-from protocol.errors import MalformedFrame
-from protocol.fetch_versions import TOPIC_ID_SIZE
-from protocol.header import SIZE
-from protocol.primitives import CLASSIC, COMPACT, STRING_LENGTH
-from protocol.varint import after_tags, read_unsigned_varint
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch_versions import TOPIC_ID_SIZE
+from weir.protocol.header import SIZE
+from weir.protocol.primitives import CLASSIC, COMPACT, STRING_LENGTH
+from weir.protocol.varint import after_tags, read_unsigned_varint
 
 _FIRST_FLEXIBLE: Final = 9
 _FIRST_WITH_TOPIC_IDS: Final = 13

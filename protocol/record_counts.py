@@ -8,11 +8,11 @@ import struct
 from collections.abc import Generator
 from typing import Final, TypeAlias
 
-from protocol.batch_counter import BatchCounter
-from protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, FETCH_VERSIONS, TOPIC_ID_SIZE, FetchVersion
-from protocol.header import FETCH, PRODUCE, SIZE
-from protocol.primitives import LONGEST_STRING
-from protocol.varint import LONGEST_VARINT
+from weir.protocol.batch_counter import BatchCounter
+from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, FETCH_VERSIONS, TOPIC_ID_SIZE, FetchVersion
+from weir.protocol.header import FETCH, PRODUCE, SIZE
+from weir.protocol.primitives import LONGEST_STRING
+from weir.protocol.varint import LONGEST_VARINT
 
 MOST_PARTITIONS: Final = 20_000
 """With more partitions in one frame the rest is not counted, as each takes some microseconds."""

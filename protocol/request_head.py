@@ -11,9 +11,9 @@ Two layouts are known beyond the fixed header (strings and tags in front of a fi
 import struct
 from typing import Final, NamedTuple, TypeAlias
 
-from protocol.errors import InvalidFrameSize, MalformedFrame
-from protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
-from protocol.varint import after_tags, read_unsigned_varint
+from weir.protocol.errors import InvalidFrameSize, MalformedFrame
+from weir.protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
+from weir.protocol.varint import after_tags, read_unsigned_varint
 
 Head: TypeAlias = bytes | bytearray | memoryview
 """A frame from its size prefix on; it may be cut off."""

@@ -3,10 +3,10 @@
 import struct
 from typing import Final, NamedTuple
 
-from protocol.errors import MalformedFrame
-from protocol.fetch_versions import FETCH_VERSIONS
-from protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
-from protocol.varint import after_tags, read_unsigned_varint
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch_versions import FETCH_VERSIONS
+from weir.protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
+from weir.protocol.varint import after_tags, read_unsigned_varint
 
 _FIRST_TRANSACTIONAL_PRODUCE: Final = 3
 _FIRST_FLEXIBLE_PRODUCE: Final = 9

@@ -9,15 +9,15 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from protocol.errors import MalformedFrame, ProtocolError, TooMany
-from protocol.fetch_request import FetchRequest, fetch_request_steps, replica_id_at_end, replica_id_steps
-from protocol.fetch_versions import DECODED_VERSIONS, FETCH_VERSIONS
-from protocol.frame_stream import FrameStream
-from protocol.header import FETCH, SASL_HANDSHAKE, SIZE, RequestHeader
-from protocol.request_head import Head, RequestHead, read_request_head
-from protocol.request_sender import MOST_START, RequestSender
-from protocol.response_scanner import Buffer
-from protocol.steps import Steps, T, at_once
+from weir.protocol.errors import MalformedFrame, ProtocolError, TooMany
+from weir.protocol.fetch_request import FetchRequest, fetch_request_steps, replica_id_at_end, replica_id_steps
+from weir.protocol.fetch_versions import DECODED_VERSIONS, FETCH_VERSIONS
+from weir.protocol.frame_stream import FrameStream
+from weir.protocol.header import FETCH, SASL_HANDSHAKE, SIZE, RequestHeader
+from weir.protocol.request_head import Head, RequestHead, read_request_head
+from weir.protocol.request_sender import MOST_START, RequestSender
+from weir.protocol.response_scanner import Buffer
+from weir.protocol.steps import Steps, T, at_once
 
 DEFAULT_FETCH_SIZE_LIMIT: Final = 16 * 2**20
 """The largest Fetch request that is collected, in bytes: 200,000 partitions of v18 fit in, with one in each topic."""

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from protocol.errors import MalformedFrame, TooMany
-from protocol.fetch_versions import TOPIC_ID_SIZE, FetchVersion
-from protocol.primitives import CLASSIC, COMPACT, COUNT, NO_TAGS, STRING_LENGTH
-from protocol.steps import Steps
-from protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
+from weir.protocol.errors import MalformedFrame, TooMany
+from weir.protocol.fetch_versions import TOPIC_ID_SIZE, FetchVersion
+from weir.protocol.primitives import CLASSIC, COMPACT, COUNT, NO_TAGS, STRING_LENGTH
+from weir.protocol.steps import Steps
+from weir.protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
 
 SMALLEST_TOPIC: Final = STRING_LENGTH.size + COUNT.size
 """Bytes of a topic with an empty name and no partitions. No count can be above the bytes left divided by this."""

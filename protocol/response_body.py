@@ -10,12 +10,12 @@ import struct
 from collections.abc import Container, Generator
 from typing import Final, NamedTuple, TypeAlias
 
-from protocol.errors import MalformedFrame
-from protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, TOPIC_ID_SIZE, FetchVersion
-from protocol.header import SIZE
-from protocol.primitives import COUNT, LONGEST_STRING, STRING_LENGTH
-from protocol.records import RecordsSeen, RecordWalker
-from protocol.varint import LONGEST_VARINT
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, TOPIC_ID_SIZE, FetchVersion
+from weir.protocol.header import SIZE
+from weir.protocol.primitives import COUNT, LONGEST_STRING, STRING_LENGTH
+from weir.protocol.records import RecordsSeen, RecordWalker
+from weir.protocol.varint import LONGEST_VARINT
 
 RESPONSE_ENTRY: Final = struct.Struct(">ihqi")
 """What is kept of a partition: partition, error_code, high_watermark, bytes of its records (-1: null)."""

@@ -10,12 +10,12 @@ from collections.abc import Container
 from functools import lru_cache
 from typing import Final
 
-from protocol.fetch_versions import TOPIC_ID_SIZE, FetchVersion, fetch_version
-from protocol.header import SIZE
-from protocol.primitives import COUNT, STRING_LENGTH
-from protocol.records import RecordsSeen, walk_records
-from protocol.request_topics import SMALLEST_TOPIC
-from protocol.response_body import HEAD_SIZE, RESPONSE_ENTRY, ResponseBody, ScannedTopic, smallest_partition
+from weir.protocol.fetch_versions import TOPIC_ID_SIZE, FetchVersion, fetch_version
+from weir.protocol.header import SIZE
+from weir.protocol.primitives import COUNT, STRING_LENGTH
+from weir.protocol.records import RecordsSeen, walk_records
+from weir.protocol.request_topics import SMALLEST_TOPIC
+from weir.protocol.response_body import HEAD_SIZE, RESPONSE_ENTRY, ResponseBody, ScannedTopic, smallest_partition
 
 _FIRST_RUN: Final = 4  # partitions in the first run
 _GROWTH: Final = 4  # the factor by which a run that fits grows, and one that does not shrinks

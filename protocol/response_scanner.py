@@ -11,15 +11,15 @@ then the topics (see response_body). From v12 on one tag buffer follows the corr
 from collections.abc import Callable, Container
 from typing import Final, NamedTuple, TypeAlias
 
-from protocol.errors import CorrelationMismatch, FrameTooLarge, InvalidFrameSize, MalformedFrame
-from protocol.fetch_versions import MAX_INT32, fetch_version
-from protocol.header import SIZE
-from protocol.primitives import COUNT
-from protocol.records import RecordsSeen
-from protocol.request_topics import smallest_topic
-from protocol.response_body import ResponseBody, ScannedTopic
-from protocol.response_runs import ClassicBody, CompactBody
-from protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
+from weir.protocol.errors import CorrelationMismatch, FrameTooLarge, InvalidFrameSize, MalformedFrame
+from weir.protocol.fetch_versions import MAX_INT32, fetch_version
+from weir.protocol.header import SIZE
+from weir.protocol.primitives import COUNT
+from weir.protocol.records import RecordsSeen
+from weir.protocol.request_topics import smallest_topic
+from weir.protocol.response_body import ResponseBody, ScannedTopic
+from weir.protocol.response_runs import ClassicBody, CompactBody
+from weir.protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
 
 __all__ = ["Buffer", "FetchResponseScanner", "RecordsSeen", "ResponseHead", "ScannedTopic"]
 

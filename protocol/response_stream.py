@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from protocol.errors import CorrelationMismatch, InvalidFrameSize, UnexpectedResponse
-from protocol.frame_stream import FrameStream
-from protocol.header import SIZE
-from protocol.response_scanner import Buffer
+from weir.protocol.errors import CorrelationMismatch, InvalidFrameSize, UnexpectedResponse
+from weir.protocol.frame_stream import FrameStream
+from weir.protocol.header import SIZE
+from weir.protocol.response_scanner import Buffer
 
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
 _SMALLEST_RESPONSE: Final = SIZE.size  # the correlation id

@@ -7,10 +7,10 @@ flexible.
 import struct
 from typing import Final
 
-from protocol.errors import MalformedFrame
-from protocol.header import SIZE
-from protocol.response_scanner import Buffer
-from protocol.varint import after_tags, read_unsigned_varint
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.header import SIZE
+from weir.protocol.response_scanner import Buffer
+from weir.protocol.varint import after_tags, read_unsigned_varint
 
 _FIRST_WITH_LIFETIME: Final = 1
 _FIRST_FLEXIBLE: Final = 2

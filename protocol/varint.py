@@ -6,7 +6,7 @@ needed to read on. Reading on from such an offset gives an even larger one, so c
 
 from typing import Final
 
-from protocol.errors import MalformedFrame
+from weir.protocol.errors import MalformedFrame
 
 LONGEST_VARINT: Final = 5
 """The bytes of the longest unsigned 32-bit varint."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from proxy.config.tables import Limits
-from proxy.log import EventLog
-from proxy.relay.admission import Admission, connections_with, descriptors_for
-from proxy.relay.buffers import BufferPool
-from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
-from proxy.relay.side import Side, SideThrottle
-from proxy.relay.stats import RelayStats
-from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
-from proxy.tls.stats import TlsStats
+from weir.proxy.config.tables import Limits
+from weir.proxy.log import EventLog
+from weir.proxy.relay.admission import Admission, connections_with, descriptors_for
+from weir.proxy.relay.buffers import BufferPool
+from weir.proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
+from weir.proxy.relay.side import Side, SideThrottle
+from weir.proxy.relay.stats import RelayStats
+from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
+from weir.proxy.tls.stats import TlsStats
 
 
 class Bounds:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from proxy.cluster.in_sync import InSyncReplicas
-from proxy.relay.side import Side
-from quota.followed_throttle import Moves
-from quota.throttle import Throttle
+from weir.proxy.cluster.in_sync import InSyncReplicas
+from weir.proxy.relay.side import Side
+from weir.quota.followed_throttle import Moves
+from weir.quota.throttle import Throttle
 
 MOST_TOPICS_BEHIND: Final = 200
 """Of so many topics on each side the lists of throttled replicas are read each second: those behind for longest."""

@@ -6,9 +6,9 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from proxy.admin.metrics import ProcessStats
-from proxy.log import EventLog
-from proxy.throttle.table import LayeredThrottle
+from weir.proxy.admin.metrics import ProcessStats
+from weir.proxy.log import EventLog
+from weir.proxy.throttle.table import LayeredThrottle
 
 
 class Expiry:

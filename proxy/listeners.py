@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from proxy.config.address import Address
-from proxy.config.route_keys import RouteKeys
-from proxy.config.tables import Config
-from proxy.log import os_error_reason
-from proxy.relay.listener import Listener, Upstream
-from proxy.relay.replica_sources import ReplicaSources
-from proxy.relay.side import Side
-from proxy.relay.stand_in import stand_ins
-from quota.settings import SideName
+from weir.proxy.config.address import Address
+from weir.proxy.config.route_keys import RouteKeys
+from weir.proxy.config.tables import Config
+from weir.proxy.log import os_error_reason
+from weir.proxy.relay.listener import Listener, Upstream
+from weir.proxy.relay.replica_sources import ReplicaSources
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.stand_in import stand_ins
+from weir.quota.settings import SideName
 
 
 class ListenError(Exception):

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from proxy.log_writer import WriterHandler
+from weir.proxy.log_writer import WriterHandler
 
 FAULT_INTERVAL_SECONDS = 10.0
 """The same fault of the same peer is logged at most once in this time, with a count of the suppressed ones."""

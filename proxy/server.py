@@ -7,15 +7,15 @@ import os
 import signal
 from pathlib import Path
 
-from proxy.capture.privileges import advice_for_root, keep_only_net_admin
-from proxy.capture.requirements import CaptureError
-from proxy.collector import Collector, resident_bytes
-from proxy.config.load import load_config
-from proxy.config.tables import Config
-from proxy.event_loop import new_event_loop, raise_descriptor_limit
-from proxy.listeners import ListenError
-from proxy.log import EventLog, configure_logging
-from proxy.sidecar import Sidecar
+from weir.proxy.capture.privileges import advice_for_root, keep_only_net_admin
+from weir.proxy.capture.requirements import CaptureError
+from weir.proxy.collector import Collector, resident_bytes
+from weir.proxy.config.load import load_config
+from weir.proxy.config.tables import Config
+from weir.proxy.event_loop import new_event_loop, raise_descriptor_limit
+from weir.proxy.listeners import ListenError
+from weir.proxy.log import EventLog, configure_logging
+from weir.proxy.sidecar import Sidecar
 
 __all__ = ["CaptureError", "ListenError", "run_sidecar"]
 

@@ -10,55 +10,55 @@ from typing import Any
 
 import msgspec
 
-from proxy.admin.access import Access
-from proxy.admin.exposition import render
-from proxy.admin.fleet import Fleet
-from proxy.admin.history import History
-from proxy.admin.http import AdminServer
-from proxy.admin.limit_metrics import limit_families
-from proxy.admin.limited import limited_status
-from proxy.admin.metrics import ProcessStats, SideSource, families
-from proxy.admin.status import rate_settings, side_status
-from proxy.admin.tls_metrics import tls_families
-from proxy.bounds import Bounds
-from proxy.capture.capture import Capture
-from proxy.capture.requirements import CaptureError
-from proxy.cluster.followers import Followers
-from proxy.cluster.poll_metrics import poll_families
-from proxy.cluster.poll_stats import PollStats
-from proxy.cluster.upstream_probe import UpstreamProbe
-from proxy.cluster.watch import ClusterWatch, Consumers
-from proxy.cluster_facts import ClusterFacts
-from proxy.config.address import Address
-from proxy.config.admin_keys import AdminKeys
-from proxy.config.client_limits import ClientLimitTable, rules_of
-from proxy.config.route_keys import RouteKeys
-from proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
-from proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
-from proxy.expiry import Expiry
-from proxy.export.exporter import Exporter, new_exporter
-from proxy.limits.gate import LinkGate
-from proxy.limits.shares import LimitShares
-from proxy.limits.stage import LimitStage
-from proxy.listeners import ListenError, named, new_listeners, route_status
-from proxy.log import EventLog, configure_logging, innermost_frame
-from proxy.relay.listener import Listener
-from proxy.relay.replica_sources import Addresses
-from proxy.relay.side import Side
-from proxy.relay.stats import RelayStats
-from proxy.shares.exchange import Exchange
-from proxy.shares.follower_quotas import FollowerQuotas
-from proxy.shares.metrics import share_families
-from proxy.throttle.by_hand import is_set_by_hand
-from proxy.throttle.table import LayeredThrottle
-from proxy.tls.live_keys import KeyWatch
-from proxy.tls.stats import TlsStats
-from proxy.upstream_watch import UpstreamWatch
-from quota.layers import Layer
-from quota.removed_replicas import RemovedReplicas
-from quota.settings import SideName
-from quota.throttle import Throttle
-from quota.topic_names import TopicNames
+from weir.proxy.admin.access import Access
+from weir.proxy.admin.exposition import render
+from weir.proxy.admin.fleet import Fleet
+from weir.proxy.admin.history import History
+from weir.proxy.admin.http import AdminServer
+from weir.proxy.admin.limit_metrics import limit_families
+from weir.proxy.admin.limited import limited_status
+from weir.proxy.admin.metrics import ProcessStats, SideSource, families
+from weir.proxy.admin.status import rate_settings, side_status
+from weir.proxy.admin.tls_metrics import tls_families
+from weir.proxy.bounds import Bounds
+from weir.proxy.capture.capture import Capture
+from weir.proxy.capture.requirements import CaptureError
+from weir.proxy.cluster.followers import Followers
+from weir.proxy.cluster.poll_metrics import poll_families
+from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.cluster.upstream_probe import UpstreamProbe
+from weir.proxy.cluster.watch import ClusterWatch, Consumers
+from weir.proxy.cluster_facts import ClusterFacts
+from weir.proxy.config.address import Address
+from weir.proxy.config.admin_keys import AdminKeys
+from weir.proxy.config.client_limits import ClientLimitTable, rules_of
+from weir.proxy.config.route_keys import RouteKeys
+from weir.proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
+from weir.proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
+from weir.proxy.expiry import Expiry
+from weir.proxy.export.exporter import Exporter, new_exporter
+from weir.proxy.limits.gate import LinkGate
+from weir.proxy.limits.shares import LimitShares
+from weir.proxy.limits.stage import LimitStage
+from weir.proxy.listeners import ListenError, named, new_listeners, route_status
+from weir.proxy.log import EventLog, configure_logging, innermost_frame
+from weir.proxy.relay.listener import Listener
+from weir.proxy.relay.replica_sources import Addresses
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.stats import RelayStats
+from weir.proxy.shares.exchange import Exchange
+from weir.proxy.shares.follower_quotas import FollowerQuotas
+from weir.proxy.shares.metrics import share_families
+from weir.proxy.throttle.by_hand import is_set_by_hand
+from weir.proxy.throttle.table import LayeredThrottle
+from weir.proxy.tls.live_keys import KeyWatch
+from weir.proxy.tls.stats import TlsStats
+from weir.proxy.upstream_watch import UpstreamWatch
+from weir.quota.layers import Layer
+from weir.quota.removed_replicas import RemovedReplicas
+from weir.quota.settings import SideName
+from weir.quota.throttle import Throttle
+from weir.quota.topic_names import TopicNames
 
 RELOADABLE = ("throttle", "quota", "fetch", "limits", "log")
 """The tables of the file that `reload` puts in force; the others need a restart."""

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from proxy.admin.exposition import Family
-from proxy.cluster.upstream_probe import PROBE_TIMEOUT_SECONDS, UpstreamProbe
-from proxy.config.address import Address
-from proxy.listeners import fixed_upstream
-from proxy.log import EventLog, innermost_frame, os_error_reason
-from proxy.relay.connect import connect
-from proxy.relay.listener import Listener, Upstream
+from weir.proxy.admin.exposition import Family
+from weir.proxy.cluster.upstream_probe import PROBE_TIMEOUT_SECONDS, UpstreamProbe
+from weir.proxy.config.address import Address
+from weir.proxy.listeners import fixed_upstream
+from weir.proxy.log import EventLog, innermost_frame, os_error_reason
+from weir.proxy.relay.connect import connect
+from weir.proxy.relay.listener import Listener, Upstream
 
 LOOK_SECONDS: Final = 10.0
 

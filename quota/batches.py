@@ -11,8 +11,8 @@ import math
 from typing import Final
 from weakref import WeakValueDictionary
 
-from protocol.records import BATCH_HEAD_SIZE
-from protocol.response_scanner import RecordsSeen
+from weir.protocol.records import BATCH_HEAD_SIZE
+from weir.protocol.response_scanner import RecordsSeen
 
 _EVEN_SPREAD = 0.002  # sizes this close together count as equal: their caps waste 0.2 % at most
 FEW = 4  # fewer batches than this are not enough to conclude anything

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from protocol.records import RecordsSeen
+from weir.protocol.records import RecordsSeen
 
 
 class PartitionCounts(NamedTuple):

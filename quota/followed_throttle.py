@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from quota.layers import Entry, Layer, Path
-from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
-from quota.throttled_replicas import ThrottledReplicas
+from weir.quota.layers import Entry, Layer, Path
+from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.quota.throttled_replicas import ThrottledReplicas
 
 RATE_KEPT_SECONDS: Final = 5.0
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from quota.lag.topic_lag import TopicLag
-from quota.throttle import Throttle
-from quota.throttled_replicas import CLUSTER_METADATA_TOPIC
+from weir.quota.lag.topic_lag import TopicLag
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC
 
 
 class Replicas(NamedTuple):

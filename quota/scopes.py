@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar, NamedTuple
 
-from quota.throttled_replicas import EVERY_PARTITION, NO_PARTITION
+from weir.quota.throttled_replicas import EVERY_PARTITION, NO_PARTITION
 
 
 class Ends(NamedTuple):

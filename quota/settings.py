@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quota.scopes import Scope
-from quota.throttled_replicas import ThrottledReplicas
+from weir.quota.scopes import Scope
+from weir.quota.throttled_replicas import ThrottledReplicas
 
 REASSIGNMENT = "reassignment"
 RECOVERY = "recovery"

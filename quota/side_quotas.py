@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping
 
-from protocol.metadata import NO_ID
-from quota.budget.ledger import StrictLedger
-from quota.budget.optimistic import Kip73Quota
-from quota.budget.queue import BudgetQueue
-from quota.budget.quota import Coverage, Quota
-from quota.budget.simple_rate import SimpleRate
-from quota.budget.strict import StrictQuota
-from quota.scopes import ClusterFacts, Ends
-from quota.settings import Clock, QuotaSettings, ThrottleSettings
-from quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, EveryPartition
-from quota.topic_names import CLUSTER_METADATA_ID, TopicNames
+from weir.protocol.metadata import NO_ID
+from weir.quota.budget.ledger import StrictLedger
+from weir.quota.budget.optimistic import Kip73Quota
+from weir.quota.budget.queue import BudgetQueue
+from weir.quota.budget.quota import Coverage, Quota
+from weir.quota.budget.simple_rate import SimpleRate
+from weir.quota.budget.strict import StrictQuota
+from weir.quota.scopes import ClusterFacts, Ends
+from weir.quota.settings import Clock, QuotaSettings, ThrottleSettings
+from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, EveryPartition
+from weir.quota.topic_names import CLUSTER_METADATA_ID, TopicNames
 
 _METADATA_LOG = CLUSTER_METADATA_TOPIC.encode()
 

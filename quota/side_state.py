@@ -6,18 +6,18 @@ import math
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Literal, Protocol
 
-from quota.batches import LargestBatches
-from quota.broker_ids import NO_BROKER, BrokerIds
-from quota.budget.accounts import LinkAccounts
-from quota.budget.offset_probes import OffsetProbes
-from quota.budget.quota import Quota
-from quota.counters import CountedQuota, IntervalCounts
-from quota.lag.tracker import LagTracker
-from quota.settings import Clock, SideName, ThrottleSettings
-from quota.side_quotas import CONFIGURED, SideQuotas
-from quota.stats import ThrottleStats
-from quota.throttled_replicas import NO_PARTITION
-from quota.topic_names import TopicNames
+from weir.quota.batches import LargestBatches
+from weir.quota.broker_ids import NO_BROKER, BrokerIds
+from weir.quota.budget.accounts import LinkAccounts
+from weir.quota.budget.offset_probes import OffsetProbes
+from weir.quota.budget.quota import Quota
+from weir.quota.counters import CountedQuota, IntervalCounts
+from weir.quota.lag.tracker import LagTracker
+from weir.quota.settings import Clock, SideName, ThrottleSettings
+from weir.quota.side_quotas import CONFIGURED, SideQuotas
+from weir.quota.stats import ThrottleStats
+from weir.quota.throttled_replicas import NO_PARTITION
+from weir.quota.topic_names import TopicNames
 
 _STUCK_INTERVAL_SECONDS = 0.1  # the least time between two looks for stuck peers
 

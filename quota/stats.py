@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from quota.broker_ids import MOST_IDS, NO_BROKER
-from quota.counters import IntervalCounts
+from weir.quota.broker_ids import MOST_IDS, NO_BROKER
+from weir.quota.counters import IntervalCounts
 
 MOST_TOPICS = 100_000
 """The most topics whose bytes are counted one by one."""

@@ -7,12 +7,12 @@ from itertools import islice
 from math import inf
 from zlib import crc32
 
-from protocol.fetch import MAX_INT32
-from protocol.fetch_session import NO_SESSION, next_epoch
-from quota.fetch.link import ReplicaLink
-from quota.settings import Clock, SideName, ThrottleSettings
-from quota.side_state import Holder, SideState
-from quota.topic_names import TopicNames
+from weir.protocol.fetch import MAX_INT32
+from weir.protocol.fetch_session import NO_SESSION, next_epoch
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.settings import Clock, SideName, ThrottleSettings
+from weir.quota.side_state import Holder, SideState
+from weir.quota.topic_names import TopicNames
 
 MOST_WAITING = 1_000
 """How many partitions of a link are looked at for `Throttle.waiting_topics`: in about 0.3 ms."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.metadata import NO_ID
+from weir.protocol.metadata import NO_ID
 
 CLUSTER_METADATA_ID: Final = bytes(15) + b"\x01"
 """The id of `__cluster_metadata`, the same in every cluster (Uuid.METADATA_TOPIC_ID)."""

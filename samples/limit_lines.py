@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from limits.clients import Client
-from limits.facts import facts_of
-from limits.rates import IntervalRates
-from samples.lines import SampleKey
-from samples.schema import LimitLine
+from weir.limits.clients import Client
+from weir.limits.facts import facts_of
+from weir.limits.rates import IntervalRates
+from weir.samples.lines import SampleKey
+from weir.samples.schema import LimitLine
 
 ClientCounts = tuple[Client, IntervalRates]
 

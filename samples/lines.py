@@ -12,11 +12,11 @@ from math import ceil, inf
 from operator import add, sub
 from typing import Any, Final, NamedTuple
 
-from quota.counters import IntervalCounts, LinkCounts, QuotaCounts, TopicCounts
-from quota.settings import REASSIGNMENT, RECOVERY
-from quota.side_quotas import CONFIGURED
-from quota.throttle import Throttle
-from samples.schema import BLOCK, LinkLine, PartitionColumns, PartitionsLine, QuotaLine
+from weir.quota.counters import IntervalCounts, LinkCounts, QuotaCounts, TopicCounts
+from weir.quota.settings import REASSIGNMENT, RECOVERY
+from weir.quota.side_quotas import CONFIGURED
+from weir.quota.throttle import Throttle
+from weir.samples.schema import BLOCK, LinkLine, PartitionColumns, PartitionsLine, QuotaLine
 
 _SETTINGS = {CONFIGURED: "replication.throttled.rate"} | {
     name: f"{name}.throttled.rate" for name in (REASSIGNMENT, RECOVERY)
@@ -28,7 +28,7 @@ _NUMBERS_PER_PART: Final = 2_000
 
 
 class SampleKey(NamedTuple):
-    """The fields that all lines of a sample share; see `samples.schema.Line`."""
+    """The fields that all lines of a sample share; see `weir.samples.schema.Line`."""
 
     broker_id: int
     start_id: str

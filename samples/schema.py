@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from msgspec import Meta
 
-from quota.settings import SideName
+from weir.quota.settings import SideName
 
 SCHEMA_VERSION = 2
 MIN_READER = 2

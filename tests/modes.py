@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from lab.modes import CORNERS, MODES, Mode
+from weir.lab.modes import CORNERS, MODES, Mode
 
 
 def every_mode(

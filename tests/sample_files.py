@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from samples.schema import AnyLine, Line, by_partition, decode_line
+from weir.samples.schema import AnyLine, Line, by_partition, decode_line
 
 Kind = TypeVar("Kind", bound=Line)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from pipeline.page.chart import figure, legend, mark
-from pipeline.page.contents import Brokers, BrokerSide, Replication
-from pipeline.page.markup import Child, Element, behind, element, left_out_note, table
-from pipeline.page.texts import counted, round_up
-from pipeline.page.timeline import Timeline
-from planning.units import show_rate, show_size
+from weir.pipeline.page.chart import figure, legend, mark
+from weir.pipeline.page.contents import Brokers, BrokerSide, Replication
+from weir.pipeline.page.markup import Child, Element, behind, element, left_out_note, table
+from weir.pipeline.page.texts import counted, round_up
+from weir.pipeline.page.timeline import Timeline
+from weir.planning.units import show_rate, show_size
 
 _HEIGHT: Final = 120  # pixels
 _NAME_HEIGHT: Final = 16

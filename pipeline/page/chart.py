@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pipeline.page.markup import Attributes, Child, Element, element
+from weir.pipeline.page.markup import Attributes, Child, Element, element
 
 
 def figure(heading: Child, label: str, readout: str, *body: Element) -> Element:

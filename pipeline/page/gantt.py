@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from pipeline.page.chart import axis_row, figure, legend, mark, row
-from pipeline.page.contents import Move, Moves
-from pipeline.page.markup import Child, Element, behind, left_out_note, reaching_note, table
-from pipeline.page.texts import counted, show_seconds
-from pipeline.page.timeline import Timeline
-from planning.units import show_rate, show_size
+from weir.pipeline.page.chart import axis_row, figure, legend, mark, row
+from weir.pipeline.page.contents import Move, Moves
+from weir.pipeline.page.markup import Child, Element, behind, left_out_note, reaching_note, table
+from weir.pipeline.page.texts import counted, show_seconds
+from weir.pipeline.page.timeline import Timeline
+from weir.planning.units import show_rate, show_size
 
 _HEIGHT: Final = 22
 _BAR: Final = 14  # pixels

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
-from pipeline.page.chart import axis_row, figure, legend, mark, row
-from pipeline.page.contents import PartitionBytes, Partitions
-from pipeline.page.markup import Element, behind, left_out_note, table
-from pipeline.page.texts import counted, round_up
-from pipeline.page.timeline import Timeline
-from planning.units import show_rate, show_size
+from weir.pipeline.page.chart import axis_row, figure, legend, mark, row
+from weir.pipeline.page.contents import PartitionBytes, Partitions
+from weir.pipeline.page.markup import Element, behind, left_out_note, table
+from weir.pipeline.page.texts import counted, round_up
+from weir.pipeline.page.timeline import Timeline
+from weir.planning.units import show_rate, show_size
 
 LEVELS: Final = 7
 """Each level goes up to twice the rate of the level below; the last one ends at a round rate above all."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.page.contents import LimitedClient, LimitedClients
-from pipeline.page.markup import Child, Element, left_out_note, table
-from pipeline.page.texts import show_count, show_seconds
+from weir.pipeline.page.contents import LimitedClient, LimitedClients
+from weir.pipeline.page.markup import Child, Element, left_out_note, table
+from weir.pipeline.page.texts import show_count, show_seconds
 
 _LONGEST = 60  # characters of a client id that are shown
 

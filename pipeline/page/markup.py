@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 from xml.etree import ElementTree
 
-from pipeline.page.texts import counted, left_out
+from weir.pipeline.page.texts import counted, left_out
 
 Element: TypeAlias = ElementTree.Element
 Child: TypeAlias = Element | str | None

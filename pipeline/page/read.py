@@ -6,14 +6,14 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from pipeline.open_tables import OpenTables
-from pipeline.page.contents import Columns, Contents, Coverage, LimitedClients
-from pipeline.page.moments import micros, moment
-from pipeline.page.read_limits import limited_clients
-from pipeline.page.read_quotas import accuracy
-from pipeline.page.read_rates import RatesReader
-from pipeline.page.read_spans import SpansReader
-from pipeline.tables import (
+from weir.pipeline.open_tables import OpenTables
+from weir.pipeline.page.contents import Columns, Contents, Coverage, LimitedClients
+from weir.pipeline.page.moments import micros, moment
+from weir.pipeline.page.read_limits import limited_clients
+from weir.pipeline.page.read_quotas import accuracy
+from weir.pipeline.page.read_rates import RatesReader
+from weir.pipeline.page.read_spans import SpansReader
+from weir.pipeline.tables import (
     ABSENCES,
     BEHIND_MINUTES,
     BROKER_RATES,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline.open_tables import OpenTables
-from pipeline.page.contents import Columns, LimitedClient, LimitedClients
-from pipeline.page.moments import micros
-from pipeline.tables import WINDOW_SECONDS
+from weir.pipeline.open_tables import OpenTables
+from weir.pipeline.page.contents import Columns, LimitedClient, LimitedClients
+from weir.pipeline.page.moments import micros
+from weir.pipeline.tables import WINDOW_SECONDS
 
 _IN_RANGE: Final = """
     FROM limits

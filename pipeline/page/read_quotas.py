@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from pipeline.open_tables import OpenTables
-from pipeline.page.contents import Accuracy, QuotaAccuracy
-from pipeline.page.moments import MINUTE_MICROS, micros, with_times
+from weir.pipeline.open_tables import OpenTables
+from weir.pipeline.page.contents import Accuracy, QuotaAccuracy
+from weir.pipeline.page.moments import MINUTE_MICROS, micros, with_times
 
 # A span that the range cuts has the figures of its minutes in the range. One whose table is too old to have minutes is
 # told as a whole: it `reaches_out`.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pipeline.open_tables import OpenTables
-from pipeline.page.contents import Brokers, BrokerSide, Columns, PartitionBytes, Partitions, Replication
-from pipeline.page.moments import micros
-from pipeline.tables import WINDOW_SECONDS
+from weir.pipeline.open_tables import OpenTables
+from weir.pipeline.page.contents import Brokers, BrokerSide, Columns, PartitionBytes, Partitions, Replication
+from weir.pipeline.page.moments import micros
+from weir.pipeline.tables import WINDOW_SECONDS
 
 # Windows that lie in the range as a whole, and the finest windows at its two ends. A finest window that an end cuts
 # counts as a whole.

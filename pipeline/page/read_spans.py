@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pipeline.open_tables import OpenTables
-from pipeline.page.contents import Away, Move, Moves, Replica, SlowReplica, SlowReplicas
-from pipeline.page.moments import MINUTE_MICROS, micros, with_times
+from weir.pipeline.open_tables import OpenTables
+from weir.pipeline.page.contents import Away, Move, Moves, Replica, SlowReplica, SlowReplicas
+from weir.pipeline.page.moments import MINUTE_MICROS, micros, with_times
 
 MOST_MOVES_OF_A_REPLICA: Final = 50
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pipeline.page.contents import Accuracy, Away, QuotaAccuracy, SlowReplica, SlowReplicas
-from pipeline.page.markup import Child, Element, element, left_out_note, reaching_note, table
-from pipeline.page.texts import show_count, show_ratio, show_seconds
-from pipeline.page.timeline import Timeline
-from planning.units import show_rate, show_size
+from weir.pipeline.page.contents import Accuracy, Away, QuotaAccuracy, SlowReplica, SlowReplicas
+from weir.pipeline.page.markup import Child, Element, element, left_out_note, reaching_note, table
+from weir.pipeline.page.texts import show_count, show_ratio, show_seconds
+from weir.pipeline.page.timeline import Timeline
+from weir.planning.units import show_rate, show_size
 
 
 def accuracy_table(accuracy: Accuracy, timeline: Timeline) -> Iterator[Element]:

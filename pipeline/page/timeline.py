@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, NamedTuple
 
-from pipeline.page.contents import Columns
-from pipeline.page.markup import Element, element
+from weir.pipeline.page.contents import Columns
+from weir.pipeline.page.markup import Element, element
 
 MOST_TICKS: Final = 6
 

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator
 from datetime import tzinfo
 from importlib import resources
 
-from pipeline.page.broker_charts import broker_charts
-from pipeline.page.contents import Columns, Contents, Coverage
-from pipeline.page.gantt import gantt
-from pipeline.page.heat_map import heat_map
-from pipeline.page.limit_table import limit_table
-from pipeline.page.markup import Element, element, html
-from pipeline.page.span_tables import accuracy_table, away_table, slow_table
-from pipeline.page.texts import counted, show_count, show_ratio, show_seconds
-from pipeline.page.timeline import Timeline, show_moment
-from planning.units import show_size
+from weir.pipeline.page.broker_charts import broker_charts
+from weir.pipeline.page.contents import Columns, Contents, Coverage
+from weir.pipeline.page.gantt import gantt
+from weir.pipeline.page.heat_map import heat_map
+from weir.pipeline.page.limit_table import limit_table
+from weir.pipeline.page.markup import Element, element, html
+from weir.pipeline.page.span_tables import accuracy_table, away_table, slow_table
+from weir.pipeline.page.texts import counted, show_count, show_ratio, show_seconds
+from weir.pipeline.page.timeline import Timeline, show_moment
+from weir.planning.units import show_size
 
 TITLE = "Replication report"
 _NOT_SLOW = "No replica was out of sync in this range."

@@ -19,10 +19,10 @@ from typing import Final
 
 from aiohttp import web
 
-from proxy.admin.tokens import TokenFile
-from proxy.config.address import numeric_address
-from proxy.config.admin_keys import AdminKeys, owner_of
-from proxy.config.tables import Admin
+from weir.proxy.admin.tokens import TokenFile
+from weir.proxy.config.address import numeric_address
+from weir.proxy.config.admin_keys import AdminKeys, owner_of
+from weir.proxy.config.tables import Admin
 
 MOST_FAILURES: Final = 10
 """From one address, in `FAILURE_SECONDS`: after so many wrong tokens none is looked at, right or wrong."""

@@ -12,10 +12,10 @@ from typing import Any, Final, Literal, NamedTuple
 import aiohttp
 import msgspec
 
-from proxy.admin.held_up import Culprit
-from proxy.config.address import Address
-from proxy.config.tables import Config
-from proxy.log import os_error_reason
+from weir.proxy.admin.held_up import Culprit
+from weir.proxy.config.address import Address
+from weir.proxy.config.tables import Config
+from weir.proxy.log import os_error_reason
 
 FRESH_SECONDS: Final = 2.0
 """Answers this young are shown again, so that many who look at once cost no more than one."""

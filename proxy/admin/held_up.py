@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from planning.units import show_rate
+from weir.planning.units import show_rate
 
 Culprit = Literal["nobody", "quota", "replica", "elsewhere"]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from limits.clients import Clients
-from proxy.admin.limited import LimitHistory
-from proxy.admin.metrics import SideSource
+from weir.limits.clients import Clients
+from weir.proxy.admin.limited import LimitHistory
+from weir.proxy.admin.metrics import SideSource
 
 SAMPLE_SECONDS: Final = 1.0
 KEPT_SAMPLES: Final = 601

@@ -1,6 +1,6 @@
 """The admin HTTP server: health, readiness, metrics, the throttle, the status, and a page that shows them to people.
 
-By default it listens on loopback and asks for no token; `proxy.admin.access` says who may ask for what.
+By default it listens on loopback and asks for no token; `weir.proxy.admin.access` says who may ask for what.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from proxy.admin.access import Access
-from proxy.admin.exposition import content_type
-from proxy.admin.fleet import Fleet
-from proxy.admin.history import History
-from proxy.admin.page.write import headers, page
-from proxy.config.address import Address
-from proxy.config.client_limits import ClientLimitTable, read_client_limits
-from proxy.config.reader import ConfigError, shown
-from proxy.log import EventLog
-from proxy.throttle.table import LayeredThrottle
+from weir.proxy.admin.access import Access
+from weir.proxy.admin.exposition import content_type
+from weir.proxy.admin.fleet import Fleet
+from weir.proxy.admin.history import History
+from weir.proxy.admin.page.write import headers, page
+from weir.proxy.config.address import Address
+from weir.proxy.config.client_limits import ClientLimitTable, read_client_limits
+from weir.proxy.config.reader import ConfigError, shown
+from weir.proxy.log import EventLog
+from weir.proxy.throttle.table import LayeredThrottle
 
 MAX_BODY_BYTES = 2 << 20
 """A table of 20,000 partitions with four replicas each, whose ids have four digits, takes about 1.1 MB."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from limits.facts import facts_of
-from proxy.admin.exposition import Family
-from proxy.limits.stage import LimitStage
+from weir.limits.facts import facts_of
+from weir.proxy.admin.exposition import Family
+from weir.proxy.limits.stage import LimitStage
 
 KNOWN_NOT_COUNTED = ("frame", "partitions", "batch", "version")
 KNOWN_CUT = ("answered", "passed")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from limits.clients import Client, Clients, GroupKey
-from limits.facts import allowed_records, facts_of, sharing
+from weir.limits.clients import Client, Clients, GroupKey
+from weir.limits.facts import allowed_records, facts_of, sharing
 
 MOST_SHOWN: Final = 20
 """The most clients in the status."""

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from proxy.admin.exposition import Family
-from proxy.admin.partition_metrics import partition_families
-from proxy.export.stats import ExportStats
-from proxy.relay.admission import KNOWN_REFUSALS
-from proxy.relay.stats import OTHER_PEERS, RelayStats
-from quota.throttle import Throttle
-from quota.topic_names import TopicNames
+from weir.proxy.admin.exposition import Family
+from weir.proxy.admin.partition_metrics import partition_families
+from weir.proxy.export.stats import ExportStats
+from weir.proxy.relay.admission import KNOWN_REFUSALS
+from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
+from weir.quota.throttle import Throttle
+from weir.quota.topic_names import TopicNames
 
 # Shown as 0 from the start: Prometheus's rate() needs a sample before the first event.
 KNOWN_PASSTHROUGH = (

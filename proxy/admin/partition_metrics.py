@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from proxy.admin.exposition import Family
-from quota.throttle import Throttle
+from weir.proxy.admin.exposition import Family
+from weir.quota.throttle import Throttle
 
 
 def partition_families(throttles: Iterable[Throttle]) -> Iterator[Family]:

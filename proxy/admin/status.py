@@ -7,15 +7,15 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from proxy.admin.held_up import Facts, Limit, held_up_by
-from proxy.admin.history import Trend
-from proxy.admin.metrics import SideSource
-from proxy.config.reader import struct_fields
-from proxy.config.tables import ThrottleTable
-from quota.fetch.link import ReplicaLink
-from quota.layers import EffectiveThrottle
-from quota.throttle import Throttle
-from quota.throttled_replicas import ThrottledReplicas
+from weir.proxy.admin.held_up import Facts, Limit, held_up_by
+from weir.proxy.admin.history import Trend
+from weir.proxy.admin.metrics import SideSource
+from weir.proxy.config.reader import struct_fields
+from weir.proxy.config.tables import ThrottleTable
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.layers import EffectiveThrottle
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ThrottledReplicas
 
 _ROWS_PER_SLICE = 500
 _WORST_SHOWN = 20

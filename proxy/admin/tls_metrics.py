@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from proxy.admin.exposition import Family
-from proxy.tls.stats import KNOWN_RESULTS, Peer, TlsStats
-from quota.settings import SideName
+from weir.proxy.admin.exposition import Family
+from weir.proxy.tls.stats import KNOWN_RESULTS, Peer, TlsStats
+from weir.quota.settings import SideName
 
 _SIDES: Final[tuple[SideName, ...]] = ("leader", "follower")
 _ENDS: Final[tuple[Peer, ...]] = ("client", "upstream")

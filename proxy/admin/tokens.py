@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from proxy.config.reader import ConfigError
+from weir.proxy.config.reader import ConfigError
 
 LEAST_BYTES: Final = 16
 """A shorter token can be guessed."""

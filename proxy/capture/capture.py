@@ -8,21 +8,21 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from proxy.capture.destination import original_destination
-from proxy.capture.nftables import Nftables, NftError, PacketFilter
-from proxy.capture.requirements import CaptureError, check_machine, drop_connections
-from proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of
-from proxy.capture.tls_trial import TlsTrial
-from proxy.config.address import Address, IPAddress, numeric_address
-from proxy.config.route_keys import RouteKeys, RouteTls
-from proxy.config.tables import CaptureTable
-from proxy.log import EventLog
-from proxy.relay.listener import Listener, Upstream
-from proxy.relay.replica_sources import Addresses, ReplicaSources
-from proxy.relay.side import Side
-from proxy.relay.stand_in import stand_ins
-from quota.broker_ids import NO_BROKER
-from quota.settings import SideName
+from weir.proxy.capture.destination import original_destination
+from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
+from weir.proxy.capture.requirements import CaptureError, check_machine, drop_connections
+from weir.proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of
+from weir.proxy.capture.tls_trial import TlsTrial
+from weir.proxy.config.address import Address, IPAddress, numeric_address
+from weir.proxy.config.route_keys import RouteKeys, RouteTls
+from weir.proxy.config.tables import CaptureTable
+from weir.proxy.log import EventLog
+from weir.proxy.relay.listener import Listener, Upstream
+from weir.proxy.relay.replica_sources import Addresses, ReplicaSources
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.stand_in import stand_ins
+from weir.quota.broker_ids import NO_BROKER
+from weir.quota.settings import SideName
 
 REFRESH_SECONDS: Final = ALIVE_SECONDS / 5
 _LISTEN: Final = {4: Address("0.0.0.0", 0), 6: Address("::", 0)}  # noqa: S104 - a redirect leads to any address

@@ -6,7 +6,7 @@ import socket
 import struct
 from typing import Final
 
-from proxy.config.address import Address
+from weir.proxy.config.address import Address
 
 # linux/netfilter_ipv4.h: SO_ORIGINAL_DST; linux/netfilter_ipv6/ip6_tables.h: IP6T_SO_ORIGINAL_DST
 _ORIGINAL_DESTINATION: Final = 80

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from proxy.capture.privileges import CAP_NET_ADMIN
-from proxy.capture.rules import MARK, MARK_MASK
+from weir.proxy.capture.privileges import CAP_NET_ADMIN
+from weir.proxy.capture.rules import MARK, MARK_MASK
 
 _LEAST_KERNEL: Final = (5, 12)  # tables with an owner
 

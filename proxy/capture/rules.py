@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.config.address import IPAddress
+from weir.proxy.config.address import IPAddress
 
 TABLE_PREFIX: Final = "weir_"
 ALIVE_SECONDS: Final = 5

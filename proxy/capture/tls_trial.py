@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from protocol.metadata import encode_api_versions_request
-from proxy.cluster.channel import CLIENT_ID
-from proxy.config.address import Address
-from proxy.config.route_keys import RouteTls
-from proxy.relay.connect import connect
-from proxy.tls.ends import TlsClient
-from proxy.tls.results import failed_by
-from proxy.tls.stats import HandshakeResult, TlsStats
+from weir.protocol.metadata import encode_api_versions_request
+from weir.proxy.cluster.channel import CLIENT_ID
+from weir.proxy.config.address import Address
+from weir.proxy.config.route_keys import RouteTls
+from weir.proxy.relay.connect import connect
+from weir.proxy.tls.ends import TlsClient
+from weir.proxy.tls.results import failed_by
+from weir.proxy.tls.stats import HandshakeResult, TlsStats
 
 LOOK_SECONDS: Final = 10.0
 """How often the broker is tried while the sidecar is in the path; each time is a handshake."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Final
 
-from proxy.checkup.findings import Finding, listed
-from proxy.checkup.routes import World
-from proxy.config.address import numeric_address
-from proxy.config.tables import Config
-from proxy.tls.live_keys import LiveKeys
+from weir.proxy.checkup.findings import Finding, listed
+from weir.proxy.checkup.routes import World
+from weir.proxy.config.address import numeric_address
+from weir.proxy.config.tables import Config
+from weir.proxy.tls.live_keys import LiveKeys
 
 _DAY: Final = 86_400
 _SOON_DAYS: Final = 30

@@ -7,10 +7,10 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from proxy.checkup.findings import Finding
-from proxy.config.address import Address
-from proxy.config.tables import Config
-from proxy.log import os_error_reason
+from weir.proxy.checkup.findings import Finding
+from weir.proxy.config.address import Address
+from weir.proxy.config.tables import Config
+from weir.proxy.log import os_error_reason
 
 
 @dataclass(frozen=True, slots=True)

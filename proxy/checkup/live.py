@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.checkup.findings import Finding
-from proxy.checkup.listening import Running, listening_findings
-from proxy.checkup.look import Seen, look
-from proxy.checkup.names import resolver
-from proxy.checkup.routes import World, route_findings
-from proxy.config.address import Address
-from proxy.config.cluster_access import connection_options
-from proxy.config.route_checks import addresses_of
-from proxy.config.route_keys import RouteKeys
-from proxy.config.tables import Config
-from proxy.tls.ends import TlsClient
+from weir.proxy.checkup.findings import Finding
+from weir.proxy.checkup.listening import Running, listening_findings
+from weir.proxy.checkup.look import Seen, look
+from weir.proxy.checkup.names import resolver
+from weir.proxy.checkup.routes import World, route_findings
+from weir.proxy.config.address import Address
+from weir.proxy.config.cluster_access import connection_options
+from weir.proxy.config.route_checks import addresses_of
+from weir.proxy.config.route_keys import RouteKeys
+from weir.proxy.config.tables import Config
+from weir.proxy.tls.ends import TlsClient
 
 _AT_ONCE: Final = 16
 

@@ -16,8 +16,8 @@ from kafka.protocol.admin import (
     DescribeConfigsResponse,
 )
 
-from protocol.errors import ProtocolError
-from protocol.metadata import (
+from weir.protocol.errors import ProtocolError
+from weir.protocol.metadata import (
     METADATA,
     MetadataTopic,
     decode_api_versions,
@@ -25,16 +25,16 @@ from protocol.metadata import (
     encode_api_versions_request,
     encode_metadata_request,
 )
-from proxy.cluster.channel import CLIENT_ID, Channel, PlainChannel, metadata_version
-from proxy.cluster.kafka_channel import KafkaChannel
-from proxy.cluster.metadata import describe
-from proxy.cluster.upstream_probe import answers_tls
-from proxy.cluster.view import Broker
-from proxy.config.address import Address
-from proxy.config.route_checks import addresses_of
-from proxy.log import os_error_reason
-from proxy.tls.ends import TlsClient
-from proxy.tls.names import fits, names_in
+from weir.proxy.cluster.channel import CLIENT_ID, Channel, PlainChannel, metadata_version
+from weir.proxy.cluster.kafka_channel import KafkaChannel
+from weir.proxy.cluster.metadata import describe
+from weir.proxy.cluster.upstream_probe import answers_tls
+from weir.proxy.cluster.view import Broker
+from weir.proxy.config.address import Address
+from weir.proxy.config.route_checks import addresses_of
+from weir.proxy.log import os_error_reason
+from weir.proxy.tls.ends import TlsClient
+from weir.proxy.tls.names import fits, names_in
 
 STEP_SECONDS: Final = 5.0
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from proxy.capture.nftables import Nftables, NftError, PacketFilter
-from proxy.capture.requirements import CaptureError, check_broker, check_machine
-from proxy.capture.rules import TABLE_PREFIX
-from proxy.checkup.findings import Finding, listed
-from proxy.config.tables import Config, Limits
-from proxy.relay.admission import connections_with, descriptors_for
+from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
+from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
+from weir.proxy.capture.rules import TABLE_PREFIX
+from weir.proxy.checkup.findings import Finding, listed
+from weir.proxy.config.tables import Config, Limits
+from weir.proxy.relay.admission import connections_with, descriptors_for
 
 _MOST_SECONDS_APART: Final = 2.0
 _UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC of linux/timex.h

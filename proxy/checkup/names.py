@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from proxy.config.address import Address, IPAddress, numeric_address
-from proxy.config.route_checks import addresses_of, is_local
+from weir.proxy.config.address import Address, IPAddress, numeric_address
+from weir.proxy.config.route_checks import addresses_of, is_local
 
 Resolve = Callable[[str], set[IPAddress]]
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from proxy.checkup.findings import Finding
-from proxy.checkup.machine import Process
-from proxy.config.tables import Config
-from proxy.tls.live_keys import LiveKeys
+from weir.proxy.checkup.findings import Finding
+from weir.proxy.checkup.machine import Process
+from weir.proxy.config.tables import Config
+from weir.proxy.tls.live_keys import LiveKeys
 
 
 def readable_findings(

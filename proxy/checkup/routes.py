@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from protocol.fetch_versions import FETCH_VERSIONS
-from proxy.checkup.findings import Finding, Level, listed
-from proxy.checkup.look import CLUSTER_ACTION, FETCH, Seen
-from proxy.checkup.names import Resolve, leads_to
-from proxy.cluster.view import Broker
-from proxy.config.address import Address
-from proxy.config.tables import Config, Egress, Ingress
+from weir.protocol.fetch_versions import FETCH_VERSIONS
+from weir.proxy.checkup.findings import Finding, Level, listed
+from weir.proxy.checkup.look import CLUSTER_ACTION, FETCH, Seen
+from weir.proxy.checkup.names import Resolve, leads_to
+from weir.proxy.cluster.view import Broker
+from weir.proxy.config.address import Address
+from weir.proxy.config.tables import Config, Egress, Ingress
 
 _LAST_FETCH = max(FETCH_VERSIONS)
 

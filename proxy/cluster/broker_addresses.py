@@ -8,8 +8,8 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from proxy.config.address import IPAddress, numeric_address
-from proxy.relay.replica_sources import Addresses
+from weir.proxy.config.address import IPAddress, numeric_address
+from weir.proxy.relay.replica_sources import Addresses
 
 _RESOLVE_SECONDS: Final = 5.0
 _MOST_BROKERS: Final = 10_000

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from protocol.errors import FrameTooLarge, InvalidFrameSize
-from protocol.header import SIZE
-from protocol.metadata import (
+from weir.protocol.errors import FrameTooLarge, InvalidFrameSize
+from weir.protocol.header import SIZE
+from weir.protocol.metadata import (
     FIRST_METADATA,
     FIRST_METADATA_WITH_IDS,
     LAST_CLASSIC_METADATA,
@@ -17,8 +17,8 @@ from protocol.metadata import (
     decode_api_versions,
     encode_api_versions_request,
 )
-from proxy.config.address import Address
-from proxy.relay.connect import connect
+from weir.proxy.config.address import Address
+from weir.proxy.relay.connect import connect
 
 MAX_ANSWER_BYTES = 32 * 2**20
 CLIENT_ID = b"weir"

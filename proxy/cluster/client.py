@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from protocol.errors import ProtocolError
-from proxy.cluster.channel import Channel, NoTopicIds
-from proxy.cluster.poll_stats import PollStats
-from proxy.cluster.view import ClusterView
-from proxy.config.address import Address
-from proxy.log import EventLog, innermost_frame, os_error_reason
+from weir.protocol.errors import ProtocolError
+from weir.proxy.cluster.channel import Channel, NoTopicIds
+from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.cluster.view import ClusterView
+from weir.proxy.config.address import Address
+from weir.proxy.log import EventLog, innermost_frame, os_error_reason
 
 _Answer = TypeVar("_Answer")
 

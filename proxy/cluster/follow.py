@@ -18,16 +18,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from protocol.errors import ProtocolError
-from proxy.cluster import kafka_throttle
-from proxy.cluster.followers import Followers
-from proxy.cluster.kafka_channel import KafkaChannel
-from proxy.cluster.kafka_throttle import ClusterTold, NotSupported
-from proxy.cluster.poll_stats import PollStats
-from proxy.config.address import Address
-from proxy.log import EventLog, innermost_frame, os_error_reason
-from quota.followed_throttle import FollowedThrottle, Moves
-from quota.layers import Layer
+from weir.protocol.errors import ProtocolError
+from weir.proxy.cluster import kafka_throttle
+from weir.proxy.cluster.followers import Followers
+from weir.proxy.cluster.kafka_channel import KafkaChannel
+from weir.proxy.cluster.kafka_throttle import ClusterTold, NotSupported
+from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.config.address import Address
+from weir.proxy.log import EventLog, innermost_frame, os_error_reason
+from weir.quota.followed_throttle import FollowedThrottle, Moves
+from weir.quota.layers import Layer
 
 ROUND_SECONDS: Final = 1.0
 LISTS_PER_ROUND: Final = 500

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
-from quota.followed_throttle import Moves
-from quota.layers import Layer
+from weir.quota.followed_throttle import Moves
+from weir.quota.layers import Layer
 
 
 class Followers(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 
-from proxy.cluster.view import ClusterView
+from weir.proxy.cluster.view import ClusterView
 
 InSyncReplicas = Mapping[tuple[bytes, int], frozenset[int]]
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from aiokafka.conn import create_conn
 from aiokafka.errors import IncompatibleBrokerVersion, SaslAuthenticationFailed, UnsupportedSaslMechanismError
 
-from access.refusals import authentication_refused
-from protocol.errors import FrameTooLarge
-from protocol.header import SIZE
-from proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Answer, agreed_metadata_version
-from proxy.config.address import Address
-from proxy.log import os_error_reason
+from weir.access.refusals import authentication_refused
+from weir.protocol.errors import FrameTooLarge
+from weir.protocol.header import SIZE
+from weir.proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Answer, agreed_metadata_version
+from weir.proxy.config.address import Address
+from weir.proxy.log import os_error_reason
 
 REQUEST_TIMEOUT_SECONDS = 5.0
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from aiokafka.errors import IncompatibleBrokerVersion, UnknownTopicOrPartitionError, for_code
 from aiokafka.protocol.admin import DescribeConfigsRequest, ListPartitionReassignmentsRequest
 
-from protocol.metadata import MetadataTopic, decode_cluster, encode_metadata_request
-from proxy.cluster.channel import CLIENT_ID
-from proxy.cluster.kafka_channel import KafkaChannel
-from proxy.config.address import Address
-from quota.followed_throttle import LISTS, RATES, Lists, Move
-from quota.throttled_replicas import InvalidThrottledReplicas, ThrottledReplicas
+from weir.protocol.metadata import MetadataTopic, decode_cluster, encode_metadata_request
+from weir.proxy.cluster.channel import CLIENT_ID
+from weir.proxy.cluster.kafka_channel import KafkaChannel
+from weir.proxy.config.address import Address
+from weir.quota.followed_throttle import LISTS, RATES, Lists, Move
+from weir.quota.throttled_replicas import InvalidThrottledReplicas, ThrottledReplicas
 
 _TOPIC, _BROKER = 2, 4  # ConfigResource.Type
 _EVERY_BROKER = ""  # the name of the resource that holds the cluster's defaults

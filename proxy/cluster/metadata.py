@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 from typing import NamedTuple
 
-from protocol.metadata import (
+from weir.protocol.metadata import (
     FIRST_METADATA_BY_ID,
     FIRST_METADATA_WITH_IDS,
     FIRST_METADATA_WITHOUT_CREATION,
@@ -20,9 +20,9 @@ from protocol.metadata import (
     decode_metadata,
     encode_metadata_request,
 )
-from proxy.cluster.channel import CLIENT_ID, Channel, NoTopicIds
-from proxy.cluster.view import Broker, Topic
-from quota.removed_replicas import Replicas
+from weir.proxy.cluster.channel import CLIENT_ID, Channel, NoTopicIds
+from weir.proxy.cluster.view import Broker, Topic
+from weir.quota.removed_replicas import Replicas
 
 _TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms, for which other connections have to wait
 _ROWS_PER_SLICE = 100  # described in about 0.5 ms

@@ -14,10 +14,10 @@ from typing import cast
 from aiokafka.errors import IncompatibleBrokerVersion, UnknownTopicOrPartitionError, for_code
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
-from proxy.cluster.channel import Channel
-from proxy.cluster.client import ClusterClient
-from proxy.cluster.in_sync import InSyncTopics
-from proxy.cluster.kafka_channel import KafkaChannel
+from weir.proxy.cluster.channel import Channel
+from weir.proxy.cluster.client import ClusterClient
+from weir.proxy.cluster.in_sync import InSyncTopics
+from weir.proxy.cluster.kafka_channel import KafkaChannel
 
 Partitions = frozenset[tuple[bytes, int]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from proxy.admin.exposition import Family
-from proxy.cluster.poll_stats import PollStats
+from weir.proxy.admin.exposition import Family
+from weir.proxy.cluster.poll_stats import PollStats
 
 
 def poll_families(polled: PollStats, now: float) -> Iterator[Family]:

@@ -1,13 +1,13 @@
-"""Asks the cluster whether silent replicas are still assigned (see `quota.removed_replicas`)."""
+"""Asks the cluster whether silent replicas are still assigned (see `weir.quota.removed_replicas`)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
 
-from proxy.cluster.view import ClusterView
-from proxy.log import EventLog
-from quota.removed_replicas import Assignment, RemovedReplicas
+from weir.proxy.cluster.view import ClusterView
+from weir.proxy.log import EventLog
+from weir.quota.removed_replicas import Assignment, RemovedReplicas
 
 
 class RemovedReplicasPoll:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import islice
 
-from protocol.metadata import NO_ID
-from proxy.cluster.channel import NoTopicIds
-from proxy.cluster.client import ClusterClient
-from proxy.cluster.metadata import names_of_ids
-from proxy.cluster.topics import TopicPoll
-from proxy.cluster.view import ClusterView
-from quota.topic_names import TopicNames, printed_id
+from weir.protocol.metadata import NO_ID
+from weir.proxy.cluster.channel import NoTopicIds
+from weir.proxy.cluster.client import ClusterClient
+from weir.proxy.cluster.metadata import names_of_ids
+from weir.proxy.cluster.topics import TopicPoll
+from weir.proxy.cluster.view import ClusterView
+from weir.quota.topic_names import TopicNames, printed_id
 
 IDS_PER_QUESTION = 1000
 _TOPICS_PER_SLICE = 5_000  # encoded in about 1 ms

@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from proxy.cluster.channel import NoTopicIds
-from proxy.cluster.client import ClusterClient
-from proxy.cluster.metadata import describe
-from proxy.cluster.view import ClusterView, Topic
+from weir.proxy.cluster.channel import NoTopicIds
+from weir.proxy.cluster.client import ClusterClient
+from weir.proxy.cluster.metadata import describe
+from weir.proxy.cluster.view import ClusterView, Topic
 
 TOPICS_PER_QUESTION = 1000
 DEFAULT_POLL_SECONDS = 5.0  # the default of [cluster] poll_seconds

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
-from protocol.metadata import encode_api_versions_request
-from proxy.cluster.channel import CLIENT_ID
-from proxy.cluster.poll_stats import PollStats
-from proxy.config.address import Address
-from proxy.log import os_error_reason
-from proxy.tls.ends import TlsClient
+from weir.protocol.metadata import encode_api_versions_request
+from weir.proxy.cluster.channel import CLIENT_ID
+from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.config.address import Address
+from weir.proxy.log import os_error_reason
+from weir.proxy.tls.ends import TlsClient
 
 PROBE_TIMEOUT_SECONDS = 1.0
 CACHE_SECONDS = 1.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from quota.removed_replicas import Replicas
+from weir.quota.removed_replicas import Replicas
 
 
 class Broker(NamedTuple):

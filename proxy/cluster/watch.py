@@ -8,22 +8,22 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from proxy.cluster.broker_addresses import BrokerAddresses
-from proxy.cluster.channel import Channel, PlainChannel
-from proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, ClusterClient, Events, Poll
-from proxy.cluster.followers import Followers
-from proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
-from proxy.cluster.poll_stats import PollStats
-from proxy.cluster.removed_replicas import RemovedReplicasPoll
-from proxy.cluster.topic_ids import ThrottledTopics, TopicIdPoll
-from proxy.cluster.topics import DEFAULT_POLL_SECONDS, BrokerHosts, Subscriber, TopicPoll
-from proxy.config.address import Address
-from proxy.config.cluster_access import connection_options
-from proxy.config.tables import Config
-from proxy.log import EventLog
-from proxy.relay.replica_sources import Addresses
-from quota.removed_replicas import RemovedReplicas
-from quota.topic_names import TopicNames
+from weir.proxy.cluster.broker_addresses import BrokerAddresses
+from weir.proxy.cluster.channel import Channel, PlainChannel
+from weir.proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, ClusterClient, Events, Poll
+from weir.proxy.cluster.followers import Followers
+from weir.proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
+from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.cluster.removed_replicas import RemovedReplicasPoll
+from weir.proxy.cluster.topic_ids import ThrottledTopics, TopicIdPoll
+from weir.proxy.cluster.topics import DEFAULT_POLL_SECONDS, BrokerHosts, Subscriber, TopicPoll
+from weir.proxy.config.address import Address
+from weir.proxy.config.cluster_access import connection_options
+from weir.proxy.config.tables import Config
+from weir.proxy.log import EventLog
+from weir.proxy.relay.replica_sources import Addresses
+from weir.quota.removed_replicas import RemovedReplicas
+from weir.quota.topic_names import TopicNames
 
 EVENTS_WITHOUT_CLUSTER = Events(
     "topic_ids_not_asked",
@@ -76,8 +76,8 @@ class ClusterWatch:
         self._addresses = BrokerAddresses(consumers.broker_addresses)
         if config.cluster is not None:
             # imported here: aiokafka costs memory that most sidecars can save
-            from proxy.cluster.kafka_channel import KafkaChannel
-            from proxy.cluster.min_isr import MinIsrPoll
+            from weir.proxy.cluster.kafka_channel import KafkaChannel
+            from weir.proxy.cluster.min_isr import MinIsrPoll
 
             in_sync = InSyncTopics(topics, consumers.in_sync)
             subscribers = [in_sync, BrokerHosts(self._addresses.offer), *subscribers]
@@ -109,7 +109,7 @@ class ClusterWatch:
         self._polling: asyncio.Task[None] | None = None
         self._follower = None
         if config.cluster is not None:
-            from proxy.cluster.follow import ThrottleFollower
+            from weir.proxy.cluster.follow import ThrottleFollower
 
             part = config.cluster.followed_part if config.cluster.follow_throttles else None
             servers = config.cluster.bootstrap_servers

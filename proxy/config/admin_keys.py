@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
-from proxy.config.reader import ConfigError, join
-from proxy.config.tls import AdminTlsTable, check_admin_tls
-from proxy.tls.keys import KeyFiles, Keys, KeysError, load_client_keys, load_server_keys
-from proxy.tls.live_keys import LiveKeys
-from proxy.tls.names import fits, names_in
+from weir.proxy.config.reader import ConfigError, join
+from weir.proxy.config.tls import AdminTlsTable, check_admin_tls
+from weir.proxy.tls.keys import KeyFiles, Keys, KeysError, load_client_keys, load_server_keys
+from weir.proxy.tls.live_keys import LiveKeys
+from weir.proxy.tls.names import fits, names_in
 
 Right = Literal["read", "write"]
 

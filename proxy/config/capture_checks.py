@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.config.reader import ConfigError
-from proxy.config.tables import CaptureTable, Config
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import CaptureTable, Config
 
 
 def check_capture(config: Config) -> None:

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, field
 
-from limits.built_in import BUILT_IN
-from limits.rate_limiter import Option
-from limits.rules import INTERNAL_TOPICS, NamedLimiter, Rule
-from proxy.config.plugins import LimiterNotFound, defaults, find_limiter
-from proxy.config.reader import ConfigError, join, read_table, shown, struct_fields
+from weir.limits.built_in import BUILT_IN
+from weir.limits.rate_limiter import Option
+from weir.limits.rules import INTERNAL_TOPICS, NamedLimiter, Rule
+from weir.proxy.config.plugins import LimiterNotFound, defaults, find_limiter
+from weir.proxy.config.reader import ConfigError, join, read_table, shown, struct_fields
 
 MOST_RULES: Final = 100
 """The most entries: each request of a new client is compared with all of them."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from access.client_properties import PropertiesError, read_properties
-from proxy.config.reader import ConfigError
-from proxy.config.tables import Cluster
+from weir.access.client_properties import PropertiesError, read_properties
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import Cluster
 
 _FIELD = "cluster.properties"
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from proxy.config.address import Address
-from proxy.config.admin_keys import AdminKeys
-from proxy.config.capture_checks import check_capture
-from proxy.config.client_limits import check_client_limits
-from proxy.config.cluster_access import connection_options
-from proxy.config.reader import ConfigError, read_table
-from proxy.config.route_checks import check_routes
-from proxy.config.route_keys import RouteKeys
-from proxy.config.tables import Admin, Config, Export, Ingress
-from proxy.config.throttle import check_throttle
+from weir.proxy.config.address import Address
+from weir.proxy.config.admin_keys import AdminKeys
+from weir.proxy.config.capture_checks import check_capture
+from weir.proxy.config.client_limits import check_client_limits
+from weir.proxy.config.cluster_access import connection_options
+from weir.proxy.config.reader import ConfigError, read_table
+from weir.proxy.config.route_checks import check_routes
+from weir.proxy.config.route_keys import RouteKeys
+from weir.proxy.config.tables import Admin, Config, Export, Ingress
+from weir.proxy.config.throttle import check_throttle
 
 
 def load_config(path: Path) -> Config:

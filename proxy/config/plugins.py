@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Final
 
-from limits.built_in import BUILT_IN
-from limits.rate_limiter import Option, RateLimiter
+from weir.limits.built_in import BUILT_IN
+from weir.limits.rate_limiter import Option, RateLimiter
 
 ENTRY_POINTS: Final = "weir.rate_limiters"
 """The group of entry points under which a package announces its limiters."""

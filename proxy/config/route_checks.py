@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import socket
 
-from proxy.config.address import Address, IPAddress, numeric_address
-from proxy.config.reader import ConfigError
-from proxy.config.tables import Config
+from weir.proxy.config.address import Address, IPAddress, numeric_address
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import Config
 
 
 def check_routes(config: Config) -> None:

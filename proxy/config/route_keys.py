@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from proxy.config.address import Address
-from proxy.config.reader import ConfigError, join
-from proxy.config.tables import CaptureTable, Config, Egress, Ingress
-from proxy.config.tls import (
+from weir.proxy.config.address import Address
+from weir.proxy.config.reader import ConfigError, join
+from weir.proxy.config.tables import CaptureTable, Config, Egress, Ingress
+from weir.proxy.config.tls import (
     ClientTlsTable,
     PeersTlsTable,
     ServerTlsTable,
@@ -17,9 +17,9 @@ from proxy.config.tls import (
     check_sidecar_tls,
     upstream_files,
 )
-from proxy.tls.ends import TlsClient, TlsServer
-from proxy.tls.keys import KeyFiles, Keys, KeysError, load_client_keys, load_server_keys
-from proxy.tls.live_keys import LiveKeys
+from weir.proxy.tls.ends import TlsClient, TlsServer
+from weir.proxy.tls.keys import KeyFiles, Keys, KeysError, load_client_keys, load_server_keys
+from weir.proxy.tls.live_keys import LiveKeys
 
 RouteTls = tuple[TlsServer | None, TlsClient | None]
 """What is used with those who connect to a listener, and with its upstream."""

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
-from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
-from proxy.config.address import Address, Network
-from proxy.config.client_limits import ClientLimitTable
-from proxy.config.reader import ConfigError
-from proxy.config.tls import (
+from weir.protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
+from weir.proxy.config.address import Address, Network
+from weir.proxy.config.client_limits import ClientLimitTable
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tls import (
     AdminTlsTable,
     ClientTlsTable,
     PeersTlsTable,
@@ -19,7 +19,7 @@ from proxy.config.tls import (
     SidecarTlsMode,
     SidecarTlsTable,
 )
-from quota.setting_names import (
+from weir.quota.setting_names import (
     FOLLOWER_RATE,
     FOLLOWER_REASSIGNMENT_RATE,
     FOLLOWER_RECOVERY_RATE,
@@ -30,8 +30,8 @@ from quota.setting_names import (
     LEADER_REPLICAS,
     UNDER_MIN_ISR,
 )
-from quota.settings import SideName
-from quota.throttled_replicas import ThrottledReplicas
+from weir.quota.settings import SideName
+from weir.quota.throttled_replicas import ThrottledReplicas
 
 __all__ = [
     "DEFAULT_ADMIN",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from proxy.config.reader import ConfigError, join
-from proxy.config.tables import Cluster, Config, QuotaTable, ThrottleTable
-from quota.scopes import Matching, Reassigned, Recovering
-from quota.setting_names import FOLLOWER_REASSIGNMENT_RATE, LEADER_REASSIGNMENT_RATE
-from quota.settings import REASSIGNMENT, RECOVERY, QuotaSettings, SideName, ThrottleSettings
+from weir.proxy.config.reader import ConfigError, join
+from weir.proxy.config.tables import Cluster, Config, QuotaTable, ThrottleTable
+from weir.quota.scopes import Matching, Reassigned, Recovering
+from weir.quota.setting_names import FOLLOWER_REASSIGNMENT_RATE, LEADER_REASSIGNMENT_RATE
+from weir.quota.settings import REASSIGNMENT, RECOVERY, QuotaSettings, SideName, ThrottleSettings
 
 
 def check_throttle(table: ThrottleTable, cluster: Cluster | None, path: str = "") -> None:

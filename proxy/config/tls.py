@@ -7,8 +7,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from proxy.config.reader import ConfigError, join
-from proxy.tls.keys import ClientAuth, KeyFiles, LeastVersion
+from weir.proxy.config.reader import ConfigError, join
+from weir.proxy.tls.keys import ClientAuth, KeyFiles, LeastVersion
 
 KeyPath = Annotated[str, Meta(min_length=1, description="a path")]
 NamePattern = Annotated[

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 
-from limits.clients import Client
-from proxy.config.tables import Export
-from proxy.export.sample import Sample, SampleSink
-from proxy.export.stats import ExportStats
-from proxy.log import EventLog, innermost_frame
-from quota.counters import IntervalCounts
-from quota.throttle import Throttle
-from samples.limit_lines import ClientCounts, cut_clients, limit_lines
-from samples.lines import SampleKey, count_left_out, lines
-from samples.schema import IntervalLine, LimitLine, LinkLine, PartitionsLine, QuotaLine, encode_lines, kind_of
+from weir.limits.clients import Client
+from weir.proxy.config.tables import Export
+from weir.proxy.export.sample import Sample, SampleSink
+from weir.proxy.export.stats import ExportStats
+from weir.proxy.log import EventLog, innermost_frame
+from weir.quota.counters import IntervalCounts
+from weir.quota.throttle import Throttle
+from weir.samples.limit_lines import ClientCounts, cut_clients, limit_lines
+from weir.samples.lines import SampleKey, count_left_out, lines
+from weir.samples.schema import IntervalLine, LimitLine, LinkLine, PartitionsLine, QuotaLine, encode_lines, kind_of
 
 Part = PartitionsLine | LinkLine | QuotaLine | LimitLine
 
@@ -190,14 +190,16 @@ def new_exporter(
     start_id = new_start_id(time.time())
     sinks: list[SampleSink] = []
     if config.directory is not None:
-        from proxy.export.files import FileSink, Folder
+        from weir.proxy.export.files import FileSink, Folder
 
         folder = Folder(
             config.directory, broker_id, start_id, config.max_disk_bytes, config.rotate_seconds, config.rotate_bytes
         )
         sinks.append(FileSink(folder, stats, log))
     if config.kafka is not None:
-        from proxy.export.kafka import KafkaSink  # imported here: aiokafka costs memory that most sidecars can save
+        from weir.proxy.export.kafka import (
+            KafkaSink,  # imported here: aiokafka costs memory that most sidecars can save
+        )
 
         sinks.append(KafkaSink(config.kafka, broker_id, stats, log))
     return Exporter(

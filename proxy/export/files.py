@@ -23,9 +23,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
-from proxy.export.sample import Sample
-from proxy.export.stats import ExportStats
-from proxy.log import EventLog, innermost_frame, os_error_reason
+from weir.proxy.export.sample import Sample
+from weir.proxy.export.stats import ExportStats
+from weir.proxy.log import EventLog, innermost_frame, os_error_reason
 
 MOST_WAITING: Final = 3
 """The most samples that wait for the thread. While a disk hangs, further ones are dropped."""

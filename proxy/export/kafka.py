@@ -13,10 +13,10 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
-from proxy.config.tables import KafkaExport
-from proxy.export.sample import Sample
-from proxy.export.stats import ExportStats
-from proxy.log import EventLog, os_error_reason
+from weir.proxy.config.tables import KafkaExport
+from weir.proxy.export.sample import Sample
+from weir.proxy.export.stats import ExportStats
+from weir.proxy.log import EventLog, os_error_reason
 
 REQUEST_TIMEOUT_SECONDS: Final = 10.0
 FIRST_PAUSE_SECONDS: Final = 1.0

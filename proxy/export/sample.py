@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from samples.lines import SampleKey
+from weir.samples.lines import SampleKey
 
 
 @dataclass(frozen=True, slots=True)

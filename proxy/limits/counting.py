@@ -6,11 +6,11 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from limits.clients import Client
-from protocol.produce_response import with_throttle_time
-from protocol.record_counts import RecordCounts
-from protocol.response_scanner import Buffer
-from proxy.limits.stage import LimitStage
+from weir.limits.clients import Client
+from weir.protocol.produce_response import with_throttle_time
+from weir.protocol.record_counts import RecordCounts
+from weir.protocol.response_scanner import Buffer
+from weir.proxy.limits.stage import LimitStage
 
 _THROTTLE_TIME: Final = struct.Struct(">i")
 _SIZE_AND_CORRELATION: Final = 8

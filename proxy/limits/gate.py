@@ -10,19 +10,19 @@ from collections import deque
 from functools import partial
 from typing import Final
 
-from limits.clients import Client
-from protocol.fetch_response import encode_fetch_response
-from protocol.fetch_versions import FETCH_VERSIONS
-from protocol.framing import Pending, RequestBegins
-from protocol.header import FETCH, PRODUCE
-from protocol.record_counts import counts_of_answer, counts_of_request
-from protocol.request_head import Head, RequestHead
-from protocol.request_sender import CLIENT_ID_AT
-from protocol.steps import Steps
-from proxy.limits.counting import HOLD_SECONDS, FetchAnswer, ProduceAnswer, ProduceCount, told_seconds
-from proxy.limits.stage import LimitStage
-from proxy.relay.outcomes import Answer, Hold, Outcome, Pass
-from proxy.relay.side import GatedLink, Side
+from weir.limits.clients import Client
+from weir.protocol.fetch_response import encode_fetch_response
+from weir.protocol.fetch_versions import FETCH_VERSIONS
+from weir.protocol.framing import Pending, RequestBegins
+from weir.protocol.header import FETCH, PRODUCE
+from weir.protocol.record_counts import counts_of_answer, counts_of_request
+from weir.protocol.request_head import Head, RequestHead
+from weir.protocol.request_sender import CLIENT_ID_AT
+from weir.protocol.steps import Steps
+from weir.proxy.limits.counting import HOLD_SECONDS, FetchAnswer, ProduceAnswer, ProduceCount, told_seconds
+from weir.proxy.limits.stage import LimitStage
+from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass
+from weir.proxy.relay.side import GatedLink, Side
 
 FETCH_HOLD_SECONDS: Final = 5.0
 """How long a Fetch is held at most before it is answered here."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from limits.clients import Clients, GroupKey
-from limits.group import Group
-from quota.shares.demand import DemandMeter
-from quota.shares.share import Terms
+from weir.limits.clients import Clients, GroupKey
+from weir.limits.group import Group
+from weir.quota.shares.demand import DemandMeter
+from weir.quota.shares.share import Terms
 
 WHOLE: Final = 1e6
 """A whole limit, as it is shared: in millionths, whatever is limited."""

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from limits.clients import Client, Clients
-from limits.rate_limiter import Batch
-from limits.rules import Rule
-from protocol.fetch_versions import TOPIC_ID_SIZE
-from proxy.log import EventLog
+from weir.limits.clients import Client, Clients
+from weir.limits.rate_limiter import Batch
+from weir.limits.rules import Rule
+from weir.protocol.fetch_versions import TOPIC_ID_SIZE
+from weir.proxy.log import EventLog
 
 LONGEST_CLIENT_ID: Final = 255
 """Characters of a client id that count: longer ones that begin alike are one client."""

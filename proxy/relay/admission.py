@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from proxy.config.address import IPAddress
+from weir.proxy.config.address import IPAddress
 
 Refusal = Literal["too_many", "too_many_from_address"]
 

@@ -7,7 +7,7 @@ import contextlib
 import ipaddress
 import socket
 
-from proxy.config.address import Address
+from weir.proxy.config.address import Address
 
 _KEEPALIVE_IDLE_SECONDS = 60
 _KEEPALIVE_INTERVAL_SECONDS = 20

@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from protocol.errors import ProtocolError, TooMany
-from protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request
-from protocol.fetch_request import encoding_steps
-from protocol.fetch_session import FIRST_SESSION_VERSION
-from protocol.framing import Pending, ReplicaFetch, ResponseObserver
-from protocol.header import SIZE
-from protocol.request_stream import decodes_replicas
-from protocol.response_scanner import FetchResponseScanner
-from protocol.sasl_answer import SaslAnswer
-from protocol.steps import Steps
-from proxy.log import innermost_frame
-from proxy.relay import outcomes
-from proxy.relay.outcomes import Outcome
-from proxy.relay.replica_sources import ReplicaSources
-from proxy.relay.side import LinkThrottle, Side
-from proxy.relay.sliced_work import do_later
-from quota.fetch.context import TooManyPartitions
-from quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.protocol.errors import ProtocolError, TooMany
+from weir.protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request
+from weir.protocol.fetch_request import encoding_steps
+from weir.protocol.fetch_session import FIRST_SESSION_VERSION
+from weir.protocol.framing import Pending, ReplicaFetch, ResponseObserver
+from weir.protocol.header import SIZE
+from weir.protocol.request_stream import decodes_replicas
+from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.sasl_answer import SaslAnswer
+from weir.protocol.steps import Steps
+from weir.proxy.log import innermost_frame
+from weir.proxy.relay import outcomes
+from weir.proxy.relay.outcomes import Outcome
+from weir.proxy.relay.replica_sources import ReplicaSources
+from weir.proxy.relay.side import LinkThrottle, Side
+from weir.proxy.relay.sliced_work import do_later
+from weir.quota.fetch.context import TooManyPartitions
+from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 
 _LEAST_HELD_SECONDS: Final = 1e-6  # tells the second plan of a held fetch from its first
 _LONG_HELD_SECONDS: Final = 3600.0  # longer than any fetch is held: the next plan is its last

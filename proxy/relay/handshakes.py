@@ -10,16 +10,16 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
-from proxy.config.address import Address
-from proxy.log import EventLog
-from proxy.relay.connect import set_options
-from proxy.relay.tls_transport import TlsTransport
-from proxy.relay.transport import TcpTransport, Transport
-from proxy.tls.ends import TlsClient, TlsServer
-from proxy.tls.names import fits, names_in
-from proxy.tls.results import HandshakeFailed, failed_by
-from proxy.tls.stats import Peer, TlsStats
-from quota.settings import SideName
+from weir.proxy.config.address import Address
+from weir.proxy.log import EventLog
+from weir.proxy.relay.connect import set_options
+from weir.proxy.relay.tls_transport import TlsTransport
+from weir.proxy.relay.transport import TcpTransport, Transport
+from weir.proxy.tls.ends import TlsClient, TlsServer
+from weir.proxy.tls.names import fits, names_in
+from weir.proxy.tls.results import HandshakeFailed, failed_by
+from weir.proxy.tls.stats import Peer, TlsStats
+from weir.quota.settings import SideName
 
 T = TypeVar("T")
 

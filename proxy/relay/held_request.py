@@ -6,9 +6,9 @@ import asyncio
 import math
 from typing import Final
 
-from protocol.framing import ReplicaFetch, RequestBegins
-from proxy.relay.outcomes import Hold
-from proxy.relay.side import Holder, Side
+from weir.protocol.framing import ReplicaFetch, RequestBegins
+from weir.proxy.relay.outcomes import Hold
+from weir.proxy.relay.side import Holder, Side
 
 _SHORTEST_HOLD_SECONDS: Final = 0.001  # a loop's timers are no finer; a shorter hold would spin
 

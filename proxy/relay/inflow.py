@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from protocol.frame_cutter import FrameCutter
-from proxy.relay.buffers import SMALL_BUFFER_SIZE
-from proxy.relay.pump import BLOCKED, UNTAKEN, Pump
-from proxy.relay.turn_budget import TurnBudget
+from weir.protocol.frame_cutter import FrameCutter
+from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
+from weir.proxy.relay.pump import BLOCKED, UNTAKEN, Pump
+from weir.proxy.relay.turn_budget import TurnBudget
 
 MOST_FRAMES: Final = 16
 """The most frames taken at once. Kafka's clients have at most five requests under way, its replica fetchers one."""

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from proxy.relay.buffers import SMALL_BUFFER_SIZE
-from proxy.relay.transport import Transport
+from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
+from weir.proxy.relay.transport import Transport
 
 LINGER_SECONDS: Final = 1.0
 """How long a drained client has to close its end."""

@@ -14,22 +14,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from protocol.errors import ProtocolError
-from protocol.framing import ResponseStream
-from proxy.relay.buffers import SMALL_BUFFER_SIZE
-from proxy.relay.fetch_memory import Why
-from proxy.relay.fetches import ReplicaFetches
-from proxy.relay.inflow import Inflow
-from proxy.relay.linger import Linger
-from proxy.relay.link_life import Client, Event, LinkLife, Phase
-from proxy.relay.link_reports import LinkReports
-from proxy.relay.link_requests import LinkRequests
-from proxy.relay.pump import BLOCKED, IN_LINE, STOPPED, UNTAKEN, Pump
-from proxy.relay.replica_sources import ReplicaSources
-from proxy.relay.side import Side
-from proxy.relay.sliced_work import SlicedWork
-from proxy.relay.stats import Relayed
-from proxy.relay.transport import Transport
+from weir.protocol.errors import ProtocolError
+from weir.protocol.framing import ResponseStream
+from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
+from weir.proxy.relay.fetch_memory import Why
+from weir.proxy.relay.fetches import ReplicaFetches
+from weir.proxy.relay.inflow import Inflow
+from weir.proxy.relay.linger import Linger
+from weir.proxy.relay.link_life import Client, Event, LinkLife, Phase
+from weir.proxy.relay.link_reports import LinkReports
+from weir.proxy.relay.link_requests import LinkRequests
+from weir.proxy.relay.pump import BLOCKED, IN_LINE, STOPPED, UNTAKEN, Pump
+from weir.proxy.relay.replica_sources import ReplicaSources
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.sliced_work import SlicedWork
+from weir.proxy.relay.stats import Relayed
+from weir.proxy.relay.transport import Transport
 
 _LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ssl
 
-from protocol.errors import ProtocolError
-from protocol.framing import BecameOpaque, Undecoded
-from proxy.log import EventLog, innermost_frame, os_error_reason
-from proxy.relay.fetch_memory import Why
-from proxy.relay.stats import RelayStats
+from weir.protocol.errors import ProtocolError
+from weir.protocol.framing import BecameOpaque, Undecoded
+from weir.proxy.log import EventLog, innermost_frame, os_error_reason
+from weir.proxy.relay.fetch_memory import Why
+from weir.proxy.relay.stats import RelayStats
 
 
 class LinkReports:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from protocol.framing import (
+from weir.protocol.framing import (
     BecameOpaque,
     Expect,
     PartDecoded,
@@ -18,17 +18,17 @@ from protocol.framing import (
     ResponseStream,
     Undecoded,
 )
-from protocol.header import SASL_AUTHENTICATE
-from protocol.sasl_answer import SaslAnswer
-from protocol.steps import Steps
-from proxy.relay import outcomes
-from proxy.relay.fetches import ReplicaFetches, with_size
-from proxy.relay.held_request import HeldRequest, Holdable
-from proxy.relay.link_life import Event, LinkLife, Requests
-from proxy.relay.link_reports import LinkReports
-from proxy.relay.outcomes import Outcome, RequestGate, RequestWatcher
-from proxy.relay.pump import BLOCKED, Pump
-from proxy.relay.side import GatedLink, Side
+from weir.protocol.header import SASL_AUTHENTICATE
+from weir.protocol.sasl_answer import SaslAnswer
+from weir.protocol.steps import Steps
+from weir.proxy.relay import outcomes
+from weir.proxy.relay.fetches import ReplicaFetches, with_size
+from weir.proxy.relay.held_request import HeldRequest, Holdable
+from weir.proxy.relay.link_life import Event, LinkLife, Requests
+from weir.proxy.relay.link_reports import LinkReports
+from weir.proxy.relay.outcomes import Outcome, RequestGate, RequestWatcher
+from weir.proxy.relay.pump import BLOCKED, Pump
+from weir.proxy.relay.side import GatedLink, Side
 
 MOST_PENDING: Final = 1024
 """The most requests that wait for responses. With more, nothing is read from the client."""

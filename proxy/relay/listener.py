@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from proxy.config.address import Address
-from proxy.relay.admission import Refusal
-from proxy.relay.connect import connect, set_options
-from proxy.relay.link import Link
-from proxy.relay.replica_sources import ReplicaSources
-from proxy.relay.side import Side
-from proxy.relay.stand_in import StandIn, StandIns
-from proxy.relay.tls_transport import TlsTransport
-from proxy.relay.transport import TcpTransport, Transport
-from proxy.tls.ends import TlsClient, TlsServer
-from proxy.tls.results import HandshakeFailed
+from weir.proxy.config.address import Address
+from weir.proxy.relay.admission import Refusal
+from weir.proxy.relay.connect import connect, set_options
+from weir.proxy.relay.link import Link
+from weir.proxy.relay.replica_sources import ReplicaSources
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.stand_in import StandIn, StandIns
+from weir.proxy.relay.tls_transport import TlsTransport
+from weir.proxy.relay.transport import TcpTransport, Transport
+from weir.proxy.tls.ends import TlsClient, TlsServer
+from weir.proxy.tls.results import HandshakeFailed
 
 _BACKLOG: Final = 1024
 _ACCEPTS_IN_A_ROW: Final = 2  # in one turn of the loop: each costs up to half a millisecond

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from protocol.framing import Pending, RequestBegins, ResponseObserver
-from protocol.request_head import Head, RequestHead
-from protocol.steps import Steps
+from weir.protocol.framing import Pending, RequestBegins, ResponseObserver
+from weir.protocol.request_head import Head, RequestHead
+from weir.protocol.steps import Steps
 
 
 class RequestWatcher(Protocol):

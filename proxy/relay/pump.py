@@ -12,10 +12,10 @@ import contextlib
 import time
 from typing import Final, Protocol
 
-from protocol.response_scanner import Buffer
-from proxy.relay.buffers import LARGE_BUFFER_SIZE, BufferPool
-from proxy.relay.transport import Transport
-from proxy.relay.turn_budget import TurnBudget
+from weir.protocol.response_scanner import Buffer
+from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, BufferPool
+from weir.proxy.relay.transport import Transport
+from weir.proxy.relay.turn_budget import TurnBudget
 
 # Reasons why a pump does not read; it reads when there is none. Plain integers, as enum's flags cost more than a read.
 STOPPED: Final = 1  # its owner stopped it, or the source sent its last byte

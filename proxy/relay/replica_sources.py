@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from proxy.config.address import IPAddress, Network, numeric_address
+from weir.proxy.config.address import IPAddress, Network, numeric_address
 
 Addresses = Mapping[int, frozenset[IPAddress]]
 

@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from protocol.fetch import FetchRequest
-from protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
-from protocol.response_scanner import ResponseHead, ScannedTopic
-from protocol.steps import Steps
-from proxy.log import EventLog
-from proxy.relay.admission import Admission
-from proxy.relay.buffers import BufferPool
-from proxy.relay.fetch_memory import FetchMemory
-from proxy.relay.first_requests import FirstRequests
-from proxy.relay.handshakes import Handshakes
-from proxy.relay.outcomes import RequestGate
-from proxy.relay.stats import RelayStats
-from proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
-from proxy.tls.stats import TlsStats
-from quota.fetch.decisions import Decision
+from weir.protocol.fetch import FetchRequest
+from weir.protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
+from weir.protocol.response_scanner import ResponseHead, ScannedTopic
+from weir.protocol.steps import Steps
+from weir.proxy.log import EventLog
+from weir.proxy.relay.admission import Admission
+from weir.proxy.relay.buffers import BufferPool
+from weir.proxy.relay.fetch_memory import FetchMemory
+from weir.proxy.relay.first_requests import FirstRequests
+from weir.proxy.relay.handshakes import Handshakes
+from weir.proxy.relay.outcomes import RequestGate
+from weir.proxy.relay.stats import RelayStats
+from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
+from weir.proxy.tls.stats import TlsStats
+from weir.quota.fetch.decisions import Decision
 
 CONNECT_SECONDS: Final = 5.0
 """An upstream that does not accept a connection within this time counts as down."""

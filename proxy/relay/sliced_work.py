@@ -10,8 +10,8 @@ from collections.abc import Generator
 from functools import partial
 from typing import Final, Protocol
 
-from protocol.steps import Steps
-from proxy.relay.turn_budget import TurnBudget
+from weir.protocol.steps import Steps
+from weir.proxy.relay.turn_budget import TurnBudget
 
 SLICE_SECONDS: Final = 0.002
 """How long work may run in one turn, except for a single step that takes longer."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from proxy.config.address import Address
-from proxy.log import EventLog
-from proxy.relay.side import Side
-from proxy.relay.stats import OpenLink
-from proxy.tls.ends import TlsClient, TlsServer
-from proxy.tls.keys import Keys
-from proxy.tls.stats import HandshakeResult
+from weir.proxy.config.address import Address
+from weir.proxy.log import EventLog
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.stats import OpenLink
+from weir.proxy.tls.ends import TlsClient, TlsServer
+from weir.proxy.tls.keys import Keys
+from weir.proxy.tls.stats import HandshakeResult
 
 FAILURES: Final = 3
 """So many connections in a row are no chance. A follower that is refused comes back after a second."""

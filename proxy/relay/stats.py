@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from proxy.relay.admission import Refusal
-from quota.settings import SideName
+from weir.proxy.relay.admission import Refusal
+from weir.quota.settings import SideName
 
 MOST_VERSIONS: Final = 100
 """The most API versions that are counted one by one, so that made-up ones do not get a label each."""

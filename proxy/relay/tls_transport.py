@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from protocol.response_scanner import Buffer
+from weir.protocol.response_scanner import Buffer
 
 _RECORD_SIZE: Final = 2**14  # the most that one TLS record carries: smaller buffers are sent together
 

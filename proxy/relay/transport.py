@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from protocol.response_scanner import Buffer
+from weir.protocol.response_scanner import Buffer
 
 
 class Transport(Protocol):

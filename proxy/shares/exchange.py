@@ -17,13 +17,13 @@ from typing import Any, Final, Protocol
 import aiohttp
 import msgspec
 
-from proxy.admin.fleet import Target, bearer, scheme
-from proxy.config.address import Address
-from proxy.config.reader import ConfigError
-from proxy.log import EventLog, innermost_frame
-from proxy.shares.messages import MOST_BYTES, ReportMessage, ShareAnswer, ShareRequest
-from quota.shares.roll import Roll
-from quota.shares.share import Report, Share, Terms
+from weir.proxy.admin.fleet import Target, bearer, scheme
+from weir.proxy.config.address import Address
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.log import EventLog, innermost_frame
+from weir.proxy.shares.messages import MOST_BYTES, ReportMessage, ShareAnswer, ShareRequest
+from weir.quota.shares.roll import Roll
+from weir.quota.shares.share import Report, Share, Terms
 
 TICK_SECONDS: Final = 0.25
 """How often demands are measured, and shares put in force."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 
-from quota.broker_ids import MOST_IDS
-from quota.budget.quota import Quota
-from quota.shares.demand import DemandMeter
-from quota.shares.share import Terms
-from quota.throttle import Throttle
+from weir.quota.broker_ids import MOST_IDS
+from weir.quota.budget.quota import Quota
+from weir.quota.shares.demand import DemandMeter
+from weir.quota.shares.share import Terms
+from weir.quota.throttle import Throttle
 
 
 class FollowerQuotas:

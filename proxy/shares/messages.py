@@ -16,7 +16,7 @@ _Name = Annotated[str, Meta(max_length=300)]
 
 
 class ReportMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """See `quota.shares.share.Report`."""
+    """See `weir.quota.shares.share.Report`."""
 
     rate: _Number
     members: _Count

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from proxy.admin.exposition import Family
-from proxy.shares.exchange import Exchange
+from weir.proxy.admin.exposition import Family
+from weir.proxy.shares.exchange import Exchange
 
 MOST_PEERS = 1000
 

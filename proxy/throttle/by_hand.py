@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from proxy.config.tables import QuotaTable
-from quota.layers import EffectiveThrottle, Part, Path
-from quota.settings import SideName
+from weir.proxy.config.tables import QuotaTable
+from weir.quota.layers import EffectiveThrottle, Part, Path
+from weir.quota.settings import SideName
 
 
 def is_set_by_hand(effective: EffectiveThrottle, side: SideName) -> bool:

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from proxy.config.reader import ConfigError, read_table, shown, struct_fields
-from proxy.config.tables import Cluster, LeaseTable, QuotaTable, ThrottleTable, TopicThrottle
-from proxy.config.throttle import check_throttle
-from quota.layers import (
+from weir.proxy.config.reader import ConfigError, read_table, shown, struct_fields
+from weir.proxy.config.tables import Cluster, LeaseTable, QuotaTable, ThrottleTable, TopicThrottle
+from weir.proxy.config.throttle import check_throttle
+from weir.quota.layers import (
     EVERYTHING,
     FOREVER,
     EffectiveThrottle,
@@ -31,7 +31,7 @@ from quota.layers import (
     merge,
     next_expiry,
 )
-from quota.throttled_replicas import ThrottledReplicas
+from weir.quota.throttled_replicas import ThrottledReplicas
 
 SOURCES_KEY = "sources"
 LAYERS_KEY = "layers"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proxy.tls.live_keys import LiveKeys
+from weir.proxy.tls.live_keys import LiveKeys
 
 
 @dataclass(frozen=True, slots=True)

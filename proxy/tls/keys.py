@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from access.client_properties import parse_properties
+from weir.access.client_properties import parse_properties
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

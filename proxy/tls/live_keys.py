@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from proxy.log import EventLog
-from proxy.tls.keys import KeyFiles, Keys, KeysError
-from proxy.tls.stats import TlsStats
+from weir.proxy.log import EventLog
+from weir.proxy.tls.keys import KeyFiles, Keys, KeysError
+from weir.proxy.tls.stats import TlsStats
 
 LOOK_SECONDS: Final = 5.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-from proxy.log import os_error_reason
-from proxy.tls.stats import HandshakeResult
+from weir.proxy.log import os_error_reason
+from weir.proxy.tls.stats import HandshakeResult
 
 # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 _EXPIRED: Final = (9, 10)

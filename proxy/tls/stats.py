@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from quota.settings import SideName
+from weir.quota.settings import SideName
 
 HandshakeResult = Literal[
     "ok",

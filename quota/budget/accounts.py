@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quota.budget.ledger import Account, StrictLedger
-from quota.budget.quota import Part, Quota
+from weir.quota.budget.ledger import Account, StrictLedger
+from weir.quota.budget.quota import Part, Quota
 
 Bytes = Mapping[StrictLedger, int]
 

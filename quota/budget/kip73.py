@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from quota.budget.simple_rate import SimpleRate
+from weir.quota.budget.simple_rate import SimpleRate
 
 RETRY_MIN_SECONDS: Final = 0.1
 """The shortest wait before a held fetch is looked at again: at most ten looks a second, however slowly the rate falls.

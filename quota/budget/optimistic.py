@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from quota.budget.kip73 import Kip73Budget
-from quota.budget.ledger import StrictLedger
-from quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
-from quota.budget.simple_rate import SimpleRate
-from quota.settings import Policy
+from weir.quota.budget.kip73 import Kip73Budget
+from weir.quota.budget.ledger import StrictLedger
+from weir.quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
+from weir.quota.budget.simple_rate import SimpleRate
+from weir.quota.settings import Policy
 
 
 class Kip73Quota(Quota):

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from quota.budget.ledger import StrictLedger
-from quota.budget.simple_rate import SimpleRate
-from quota.scopes import Ends
-from quota.settings import Policy
+from weir.quota.budget.ledger import StrictLedger
+from weir.quota.budget.simple_rate import SimpleRate
+from weir.quota.scopes import Ends
+from weir.quota.settings import Policy
 
 Coverage = Callable[[bytes | None, bytes, Ends], Container[int]]
 """Returns the partitions of a topic whose bytes belong to a quota on a link.

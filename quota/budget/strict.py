@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import ClassVar, Final
 
-from quota.budget.ledger import StrictLedger
-from quota.budget.queue import CLAIM_SECONDS, BudgetQueue
-from quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
-from quota.budget.simple_rate import SimpleRate
-from quota.settings import Policy
+from weir.quota.budget.ledger import StrictLedger
+from weir.quota.budget.queue import CLAIM_SECONDS, BudgetQueue
+from weir.quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
+from weir.quota.budget.simple_rate import SimpleRate
+from weir.quota.settings import Policy
 
 SHARE_SECONDS: Final = 0.12
 """Seconds of quota that one fetch is granted: few enough to pace evenly, enough to waste little on cut batches."""
@@ -39,7 +39,7 @@ _NEVER: Final = float("inf")
 
 
 class StrictQuota(Quota):
-    """A sliding ledger with a line of links that wait for it. `quota.budget.ledger` says what is promised."""
+    """A sliding ledger with a line of links that wait for it. `weir.quota.budget.ledger` says what is promised."""
 
     policy: ClassVar[Policy] = "strict"
     reserves: ClassVar[bool] = True

@@ -3,5 +3,5 @@
 A fetch is observed (`context`, `partitions`, `observe`), planned (`plan`, a pure function) and committed (`commit`);
 its answer is settled (`settlement`). `link` calls these in turn.
 
-No I/O belongs in here, and no arithmetic of quotas: that is `quota.budget`.
+No I/O belongs in here, and no arithmetic of quotas: that is `weir.quota.budget`.
 """

@@ -12,17 +12,23 @@ from collections.abc import Collection, Container, Hashable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 
-from protocol.fetch import FetchRequest, ResponseTopic, encode_fetch_response, encode_response_topics, fetch_version
-from protocol.steps import Steps
-from quota.fetch import response_limit
-from quota.fetch.decisions import Answer, Decision, Forward, Hold
-from quota.fetch.link_state import LinkState
-from quota.fetch.order import GrantOrder
-from quota.fetch.plan import Action, FetchPlan, FetchView
-from quota.fetch.request_parts import granted_topics, split, without_behind
-from quota.fetch.sessions import LEFT_OUT_MS
-from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
-from quota.throttled_replicas import NO_PARTITION
+from weir.protocol.fetch import (
+    FetchRequest,
+    ResponseTopic,
+    encode_fetch_response,
+    encode_response_topics,
+    fetch_version,
+)
+from weir.protocol.steps import Steps
+from weir.quota.fetch import response_limit
+from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.fetch.link_state import LinkState
+from weir.quota.fetch.order import GrantOrder
+from weir.quota.fetch.plan import Action, FetchPlan, FetchView
+from weir.quota.fetch.request_parts import granted_topics, split, without_behind
+from weir.quota.fetch.sessions import LEFT_OUT_MS
+from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
+from weir.quota.throttled_replicas import NO_PARTITION
 
 _EMPTY_MS = 1
 _FIRST_MUTING_VERSION = 8

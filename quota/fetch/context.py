@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from protocol.errors import MalformedFrame
-from protocol.fetch import FetchRequest, fetch_version
-from protocol.fetch_session import FIRST_SESSION_VERSION
-from protocol.steps import Steps
-from quota.fetch.partitions import LinkPartitions
-from quota.fetch.state import NEVER, ReplicaTopic
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch import FetchRequest, fetch_version
+from weir.protocol.fetch_session import FIRST_SESSION_VERSION
+from weir.protocol.steps import Steps
+from weir.quota.fetch.partitions import LinkPartitions
+from weir.quota.fetch.state import NEVER, ReplicaTopic
 
 PARTITIONS_PER_STEP = 60  # in one step: about 2 ms, where all of them are new, each in a new topic
 TOPICS_PER_STEP = 2_000  # in one step, where they repeat the request before

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.metadata import NO_ID
-from protocol.response_scanner import RecordsSeen
-from quota.fetch.partitions import LinkPartitions
+from weir.protocol.metadata import NO_ID
+from weir.protocol.response_scanner import RecordsSeen
+from weir.quota.fetch.partitions import LinkPartitions
 
 
 def count_bytes(link: LinkPartitions, throttled: int, unthrottled: int, cut: int) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Container
 
 from msgspec import Struct
 
-from protocol.fetch import FetchRequest
-from protocol.response_scanner import ResponseHead
+from weir.protocol.fetch import FetchRequest
+from weir.protocol.response_scanner import ResponseHead
 
 
 class Forward(Struct, frozen=True):

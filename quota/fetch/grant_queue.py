@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import attrgetter
 
-from quota.fetch.state import ReplicaPartition
+from weir.quota.fetch.state import ReplicaPartition
 
 
 class GrantQueue:

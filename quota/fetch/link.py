@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from protocol.fetch import FetchRequest, encode_fetch_response
-from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
-from protocol.response_scanner import ResponseHead, ScannedTopic
-from protocol.steps import Steps, at_once
-from quota.budget.accounts import LinkAccounts
-from quota.fetch.commit import commit, commit_pass
-from quota.fetch.context import take_incremental, take_whole
-from quota.fetch.decisions import Answer, Decision, Hold
-from quota.fetch.link_state import LinkState
-from quota.fetch.observe import observe
-from quota.fetch.partitions import LinkPartitions
-from quota.fetch.plan import plan
-from quota.fetch.sessions import FetchSessions
-from quota.fetch.settlement import Settlement, charge_probe
-from quota.fetch.state import InFlight
-from quota.side_state import SideState
+from weir.protocol.fetch import FetchRequest, encode_fetch_response
+from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
+from weir.protocol.response_scanner import ResponseHead, ScannedTopic
+from weir.protocol.steps import Steps, at_once
+from weir.quota.budget.accounts import LinkAccounts
+from weir.quota.fetch.commit import commit, commit_pass
+from weir.quota.fetch.context import take_incremental, take_whole
+from weir.quota.fetch.decisions import Answer, Decision, Hold
+from weir.quota.fetch.link_state import LinkState
+from weir.quota.fetch.observe import observe
+from weir.quota.fetch.partitions import LinkPartitions
+from weir.quota.fetch.plan import plan
+from weir.quota.fetch.sessions import FetchSessions
+from weir.quota.fetch.settlement import Settlement, charge_probe
+from weir.quota.fetch.state import InFlight
+from weir.quota.side_state import SideState
 
 STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
 _NO_ERROR = ResponseHead()

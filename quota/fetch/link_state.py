@@ -6,17 +6,18 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from quota.budget.accounts import LinkAccounts
-from quota.fetch.order import CatchUp
-from quota.fetch.partitions import LinkPartitions
-from quota.fetch.response_limit import ResponseRotation
-from quota.fetch.sessions import FetchSessions
-from quota.fetch.state import InFlight
-from quota.side_state import SideState
+from weir.quota.budget.accounts import LinkAccounts
+from weir.quota.fetch.order import CatchUp
+from weir.quota.fetch.partitions import LinkPartitions
+from weir.quota.fetch.response_limit import ResponseRotation
+from weir.quota.fetch.sessions import FetchSessions
+from weir.quota.fetch.state import InFlight
+from weir.quota.side_state import SideState
 
 
 class LinkState:
-    """State that the modules of `quota.fetch` share: `context` and `settlement` observe, `commit` carries plans out.
+    """State that the modules of `weir.quota.fetch` share: `context` and `settlement` observe, `commit` carries
+    plans out.
 
     Times are in clock seconds.
     """

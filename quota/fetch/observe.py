@@ -6,12 +6,12 @@ import math
 from collections.abc import Container, Hashable
 from functools import partial
 
-from protocol.fetch import FetchRequest
-from quota.budget.offset_probes import PROBE_SECONDS
-from quota.budget.quota import Ask, Quota
-from quota.fetch.link_state import LinkState
-from quota.fetch.order import GrantOrder
-from quota.fetch.plan import LEAST_WHOLE_VERSION, NO_PROBE, FetchView, ProbeTimes
+from weir.protocol.fetch import FetchRequest
+from weir.quota.budget.offset_probes import PROBE_SECONDS
+from weir.quota.budget.quota import Ask, Quota
+from weir.quota.fetch.link_state import LinkState
+from weir.quota.fetch.order import GrantOrder
+from weir.quota.fetch.plan import LEAST_WHOLE_VERSION, NO_PROBE, FetchView, ProbeTimes
 
 # the longest that an offset probe which cannot go yet holds up partitions of the same fetch that need no budget
 LONGEST_BESIDE_OTHERS_SECONDS = 1.0

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
 
-from protocol.steps import Steps, at_once
-from quota.budget.queue import FLOOR
-from quota.fetch.grant_queue import GrantQueue
-from quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
-from quota.side_state import SideState
+from weir.protocol.steps import Steps, at_once
+from weir.quota.budget.queue import FLOOR
+from weir.quota.fetch.grant_queue import GrantQueue
+from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
+from weir.quota.side_state import SideState
 
 RANK_SECONDS = 0.5
 """How long a ranking is kept. With thousands of partitions a new one for each fetch would cost more than the fetch."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from protocol.fetch import NO_LEADER_EPOCH
-from protocol.steps import Steps
-from quota.budget.ledger import StrictLedger
-from quota.counters import IntervalCounts
-from quota.fetch.grant_queue import GrantQueue
-from quota.fetch.sessions import FetchSessions
-from quota.fetch.state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic, Upstream
-from quota.scopes import Ends
-from quota.side_state import SideState
-from quota.topic_names import printed_id
+from weir.protocol.fetch import NO_LEADER_EPOCH
+from weir.protocol.steps import Steps
+from weir.quota.budget.ledger import StrictLedger
+from weir.quota.counters import IntervalCounts
+from weir.quota.fetch.grant_queue import GrantQueue
+from weir.quota.fetch.sessions import FetchSessions
+from weir.quota.fetch.state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic, Upstream
+from weir.quota.scopes import Ends
+from weir.quota.side_state import SideState
+from weir.quota.topic_names import printed_id
 
 UNKNOWN_REPLICA = -1
 PARTITIONS_PER_STEP = 1_000  # in one step of about 2 ms, when all are looked at again

@@ -11,7 +11,7 @@ Unlike Kafka, weir asks the quota before the bytes are sent. Each partition that
   partitions cannot wait, or where no grant pays for the batch that an asked one may bring: in another quota;
 - *held*: the whole request waits, as every partition of it would be left out.
 
-`plan` reads a view and returns a value. It changes nothing: `quota.fetch.commit` carries the plan out.
+`plan` reads a view and returns a value. It changes nothing: `weir.quota.fetch.commit` carries the plan out.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, field, structs
 
-from quota.budget.offset_probes import PROBE_SECONDS
-from quota.budget.queue import CLAIM_SECONDS
-from quota.budget.quota import Ask, Offer, Part, Quota
-from quota.budget.strict import SHARE_BESIDE_LIVE_SECONDS, SLOW_SECONDS
-from quota.fetch.state import Grant, ReplicaPartition
+from weir.quota.budget.offset_probes import PROBE_SECONDS
+from weir.quota.budget.queue import CLAIM_SECONDS
+from weir.quota.budget.quota import Ask, Offer, Part, Quota
+from weir.quota.budget.strict import SHARE_BESIDE_LIVE_SECONDS, SLOW_SECONDS
+from weir.quota.fetch.state import Grant, ReplicaPartition
 
 LONGEST_RIDE_SECONDS: Final = 0.02
 """How long a grant waits at the leader for a live record, so that both come in one answer."""

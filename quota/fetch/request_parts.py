@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from protocol.fetch import FetchRequest, FetchVersion, RequestTopic, fetch_version
-from protocol.steps import Steps
-from quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
-from quota.throttled_replicas import NO_PARTITION
+from weir.protocol.fetch import FetchRequest, FetchVersion, RequestTopic, fetch_version
+from weir.protocol.steps import Steps
+from weir.quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
+from weir.quota.throttled_replicas import NO_PARTITION
 
 _WORK_PER_STEP = 500  # topics and entries looked at in one step of about 2 ms
 

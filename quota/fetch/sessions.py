@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic, fetch_version
-from protocol.fetch_session import (
+from weir.protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic, fetch_version
+from weir.protocol.fetch_session import (
     FINAL_EPOCH,
     FIRST_SESSION_VERSION,
     INITIAL_EPOCH,
@@ -24,11 +24,11 @@ from protocol.fetch_session import (
     FollowerSession,
     LeaderSession,
 )
-from protocol.response_scanner import ResponseHead
-from protocol.steps import Steps
-from quota.fetch.state import NEVER, Grant, ReplicaPartition, ReplicaTopic, Upstream
-from quota.stats import ThrottleStats
-from quota.topic_names import CLUSTER_METADATA_ID
+from weir.protocol.response_scanner import ResponseHead
+from weir.protocol.steps import Steps
+from weir.quota.fetch.state import NEVER, Grant, ReplicaPartition, ReplicaTopic, Upstream
+from weir.quota.stats import ThrottleStats
+from weir.quota.topic_names import CLUSTER_METADATA_ID
 
 LEFT_OUT_MS: Final = -1
 """throttle_time_ms of an answer in a session from which partitions were left out.

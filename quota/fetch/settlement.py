@@ -6,15 +6,15 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from protocol.fetch import RESPONSE_ENTRY
-from protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
-from protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
-from protocol.steps import Steps
-from quota.budget.ledger import StrictLedger
-from quota.fetch.context import PARTITIONS_PER_STEP, blocks_of
-from quota.fetch.counts import count_bytes, count_strays
-from quota.fetch.link_state import LinkState
-from quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
+from weir.protocol.fetch import RESPONSE_ENTRY
+from weir.protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
+from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
+from weir.protocol.steps import Steps
+from weir.quota.budget.ledger import StrictLedger
+from weir.quota.fetch.context import PARTITIONS_PER_STEP, blocks_of
+from weir.quota.fetch.counts import count_bytes, count_strays
+from weir.quota.fetch.link_state import LinkState
+from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
 
 CROWDED_SECONDS: Final = 5.0
 """How long after an answer that was full of other partitions the next ones are expected to be full too."""

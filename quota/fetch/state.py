@@ -10,12 +10,12 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from protocol.fetch import NO_LEADER_EPOCH, made_up_entries
-from quota.batches import FEW, BatchSizes, LargestBatch
-from quota.budget.ledger import StrictLedger
-from quota.budget.quota import Quota
-from quota.lag.asked_topic import AskedTopic
-from quota.throttled_replicas import NO_PARTITION, AnyOf
+from weir.protocol.fetch import NO_LEADER_EPOCH, made_up_entries
+from weir.quota.batches import FEW, BatchSizes, LargestBatch
+from weir.quota.budget.ledger import StrictLedger
+from weir.quota.budget.quota import Quota
+from weir.quota.lag.asked_topic import AskedTopic
+from weir.quota.throttled_replicas import NO_PARTITION, AnyOf
 
 UNKNOWN_OFFSET = -1
 Coverage = tuple[tuple[Quota, Container[int]], ...]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from quota.lag.topic_lag import TopicLag
+from weir.quota.lag.topic_lag import TopicLag
 
 
 class Tracker(Protocol):
-    """What keeps the lag of all topics; see `quota.lag.tracker.LagTracker`."""
+    """What keeps the lag of all topics; see `weir.quota.lag.tracker.LagTracker`."""
 
     silence_grace_seconds: float
 

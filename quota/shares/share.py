@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple
 
-from quota.shares.allocation import allocate
-from quota.shares.roll import MARGIN_SECONDS, Roll
+from weir.quota.shares.allocation import allocate
+from weir.quota.shares.roll import MARGIN_SECONDS, Roll
 
 MOST_BYTES: Final = float(2**63)
 """No rate or demand is larger."""

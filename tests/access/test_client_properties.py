@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from access.client_properties import PropertiesError, client_options, parse_properties, read_properties
+from weir.access.client_properties import PropertiesError, client_options, parse_properties, read_properties
 
 
 def test_text_is_read_as_java_reads_it() -> None:

@@ -1,6 +1,6 @@
 """What is said of a client that a broker refuses."""
 
-from access.refusals import authentication_refused
+from weir.access.refusals import authentication_refused
 
 
 def test_sentence_names_the_user_and_the_mechanism_and_no_password() -> None:

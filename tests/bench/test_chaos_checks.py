@@ -10,8 +10,8 @@ from bench.chaos_checks import under_replicated as behind
 from bench.chaos_faults import Fault, Kind
 from bench.chaos_lanes import Happened
 from bench.chaos_watch import Move, Reading, next_places, window_of
-from control.cluster_admin import Partition, PartitionState
-from lab.broker_log import LogLine
+from weir.control.cluster_admin import Partition, PartitionState
+from weir.lab.broker_log import LogLine
 
 DAY = "2026-11-22 11:38"
 NOON = time.mktime(time.strptime(f"{DAY}:00", "%Y-%m-%d %H:%M:%S"))

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from bench.chaos_faults import BROKER_KINDS, EVERYWHERE, Fault, Kind, draw_rate, schedule
-from proxy.config.reader import read_table
-from proxy.config.tables import ThrottleTable
+from weir.proxy.config.reader import read_table
+from weir.proxy.config.tables import ThrottleTable
 
 SECONDS = 600.0
 IDS = (1, 2, 3)

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from bench.peers import _responses, fetch_request, metadata_request
-from protocol.metadata import encode_api_versions_request
+from weir.protocol.metadata import encode_api_versions_request
 
 
 @pytest.mark.parametrize(

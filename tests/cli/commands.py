@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cli.main import main
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
+from weir.cli.main import main
 
 THROTTLE = {
     LEADER_RATE: 5_000_000,

@@ -61,4 +61,4 @@ def _in_zone(zone: str) -> Iterator[None]:
 @pytest.fixture
 def late_evening(monkeypatch: pytest.MonkeyPatch, hour_east_of_utc: None) -> None:
     """`weir plan` is asked at `tests.cli.plans.NOW`."""
-    monkeypatch.setattr("cli.plan._now", lambda: NOW)
+    monkeypatch.setattr("weir.cli.plan._now", lambda: NOW)

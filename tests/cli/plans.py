@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.main import main
+from weir.cli.main import main
 
 ASK = "plan --size 2TB --brokers 10 --move-ratio 0.1 --in 20MB/s --network 1Gb/s --replication 3"
 NO_NETWORK = "plan --size 2TB --brokers 10 --move-ratio 0.1 --in 20MB/s"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
-from proxy.capture.requirements import CaptureError
 from tests.fakes.pki import Authority
 from tests.fakes.servers import serving
+from weir.cli.main import main
+from weir.proxy.capture.requirements import CaptureError
 
 
 def refused(*words: str) -> int:
@@ -22,7 +22,7 @@ def test_machine_that_lacks_something_is_refused_with_a_sentence(
     def check_machine() -> None:
         raise CaptureError("capture needs the command ss: install iproute2")
 
-    monkeypatch.setattr("cli.capture_run.check_machine", check_machine)
+    monkeypatch.setattr("weir.cli.capture_run.check_machine", check_machine)
     assert refused("--capture", "9092", "--bootstrap-server", "127.0.0.1:9092") == 1
     assert capsys.readouterr().err == "weir: capture needs the command ss: install iproute2.\n"
 
@@ -30,8 +30,8 @@ def test_machine_that_lacks_something_is_refused_with_a_sentence(
 def test_port_that_nothing_listens_on_is_refused_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cli.capture_run.check_machine", lambda: None)
-    monkeypatch.setattr("proxy.capture.requirements._ss", lambda *_: "")
+    monkeypatch.setattr("weir.cli.capture_run.check_machine", lambda: None)
+    monkeypatch.setattr("weir.proxy.capture.requirements._ss", lambda *_: "")
     assert refused("--capture", "9092", "--bootstrap-server", "127.0.0.1:9092") == 1
     assert capsys.readouterr().err == (
         "weir: capture.port: nothing listens on port 9092 of this machine: give the broker's own port.\n"
@@ -41,9 +41,9 @@ def test_port_that_nothing_listens_on_is_refused_with_a_sentence(
 def test_cluster_that_speaks_tls_is_told_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("cli.capture_run.check_machine", lambda: None)
-    monkeypatch.setattr("cli.capture_run.check_broker", lambda _: None)
-    monkeypatch.setattr("cli.capture_run._ASK_SECONDS", 1)
+    monkeypatch.setattr("weir.cli.capture_run.check_machine", lambda: None)
+    monkeypatch.setattr("weir.cli.capture_run.check_broker", lambda _: None)
+    monkeypatch.setattr("weir.cli.capture_run._ASK_SECONDS", 1)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(Authority(tmp_path).issue("broker-1").together)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
 from tests.cli.commands import failing
 from tests.fakes.pki import Authority
+from weir.cli.main import main
 
 NOTHING_RUNS = """
 broker_id = 1

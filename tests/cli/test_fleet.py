@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from cli import fleet, stale, status, throttle
-from cli.main import main
-from control import move_admin
-from control.cluster_admin import Partition, PartitionState, Reassignment, ThrottleSetting
-from control.errors import ControlError
-from planning.move_throttle import ConfigChange
 from tests.cli.commands import THROTTLE, Admin, failing
 from tests.proxy.page.made_up import MOVING, lag, late, limited, quota, side
 from tests.proxy.page.made_up import status as made_up_status
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+from weir.cli import fleet, stale, status, throttle
+from weir.cli.main import main
+from weir.control import move_admin
+from weir.control.cluster_admin import Partition, PartitionState, Reassignment, ThrottleSetting
+from weir.control.errors import ControlError
+from weir.planning.move_throttle import ConfigChange
 
 RATE = ThrottleSetting("broker", "1", LEADER_RATE, "5000000", "DYNAMIC_BROKER_CONFIG")
 LIST = ThrottleSetting("topic", "orders", LEADER_REPLICAS, "*", "DYNAMIC_TOPIC_CONFIG")

@@ -14,12 +14,12 @@ from typing import IO
 
 import pytest
 
-from cli.main import main
-from cli.version import __version__
-from proxy.config.load import parse_config
 from tests.cli.commands import GOOD, config, failing
 from tests.fakes.pki import Authority
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.cli.main import main
+from weir.cli.version import __version__
+from weir.proxy.config.load import parse_config
 
 PROJECT = Path(__file__).parents[2]
 
@@ -77,14 +77,14 @@ def test_weir_output_that_the_encoding_lacks_is_one_sentence_and_status_1(tmp_pa
 
 
 def test_weir_closed_output_is_no_failure(tmp_path: Path) -> None:
-    command = shlex.join([sys.executable, "-m", "cli.main", "check", "--config", config(tmp_path)])
+    command = shlex.join([sys.executable, "-m", "weir", "check", "--config", config(tmp_path)])
     done = subprocess.run(["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
 def test_weir_error_that_cannot_be_told_is_its_status_alone(tmp_path: Path, redirection: str) -> None:
-    command = shlex.join([sys.executable, "-m", "cli.main", "check", "--config", str(tmp_path / "none.toml")])
+    command = shlex.join([sys.executable, "-m", "weir", "check", "--config", str(tmp_path / "none.toml")])
     done = subprocess.run(["sh", "-c", f"{command} {redirection}"], stdout=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
 
@@ -107,7 +107,7 @@ def test_weir_error_of_the_system_names_what_failed_and_not_the_output(
     def run_sidecar(*arguments: object) -> int:
         raise error
 
-    monkeypatch.setattr("proxy.server.run_sidecar", run_sidecar)
+    monkeypatch.setattr("weir.proxy.server.run_sidecar", run_sidecar)
     assert failing(capsys, "run", "--config", config(tmp_path)) == (1, sentence)
 
 
@@ -116,7 +116,7 @@ def weir(
 ) -> subprocess.CompletedProcess[str]:
     """Run `weir` as a process in a folder."""
     return subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments],
+        [sys.executable, "-m", "weir", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(PROJECT), **(env or {})},
         stdout=stdout,
@@ -128,7 +128,7 @@ def weir(
 
 def test_weir_as_a_module_exits_with_the_commands_status(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "check", "--config", str(tmp_path / "none.toml")],
+        [sys.executable, "-m", "weir", "check", "--config", str(tmp_path / "none.toml")],
         capture_output=True,
         text=True,
         check=False,
@@ -258,7 +258,7 @@ def test_check_capture_with_tls_is_shown_and_what_may_not_be_meant_is_noted(
 def test_demo_without_the_lab_extra_says_what_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "lab.demo", None)
+    monkeypatch.setitem(sys.modules, "weir.lab.demo", None)
     status, error = failing(capsys, "demo")
     assert status == 1
     assert error.endswith("run `make demo`.")
@@ -273,7 +273,7 @@ def test_demo_passes_its_arguments_on_and_returns_its_status(monkeypatch: pytest
             cls.arguments = arguments
             return 1
 
-    monkeypatch.setitem(sys.modules, "lab.demo", Demo)
+    monkeypatch.setitem(sys.modules, "weir.lab.demo", Demo)
     assert main(["demo", "--fast", "--help"]) == 1
     assert Demo.arguments == ["--fast", "--help"]
 
@@ -281,13 +281,15 @@ def test_demo_passes_its_arguments_on_and_returns_its_status(monkeypatch: pytest
 def test_run_path_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     """The sidecar's memory: typer, rich, aiokafka and the lab's packages are for other commands."""
     script = (
-        "import sys, proxy.server; proxy.server.run_sidecar = lambda *rest: 0; from cli.main import main;"
+        "import sys, weir.proxy.server; from weir.cli.main import main; "
+        "weir.proxy.server.run_sidecar = lambda *rest: 0; "
         f"assert main(['run', '--config', {config(tmp_path)!r}]) == 0; print(*sorted(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded = {module.partition(".")[0] for module in done.stdout.split()}
-    assert {"aiohttp", "cli"} <= loaded
-    needless = {"typer", "pydantic", "rich", "aiokafka", "kafka", "pyspark", "matplotlib", "numpy", "lab", "control"}
+    loaded = set(done.stdout.split())
+    assert {"aiohttp", "weir.cli"} <= loaded
+    needless = {"typer", "pydantic", "rich", "aiokafka", "kafka", "pyspark", "matplotlib", "numpy"}
+    needless |= {"weir.lab", "weir.control"}
     assert loaded.isdisjoint(needless)
 
 
@@ -300,7 +302,7 @@ def test_run_in_any_form_runs_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path
         ran.append(arguments)
         return 7
 
-    monkeypatch.setattr("proxy.server.run_sidecar", run_sidecar)
+    monkeypatch.setattr("weir.proxy.server.run_sidecar", run_sidecar)
     file = config(tmp_path)
     assert main(["run", *(word.replace("FILE", file) for word in words)]) == 7
     assert ran == [(parse_config(GOOD), Path(file), __version__)]

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
-from control import move_admin
-from control.move_admin import MoveAdmin
-from control.move_journal import JournalFile
-from planning.assignment import Partition, Replica
-from planning.move_throttle import Standing
-from planning.reassignment_json import format_reassignment, parse_reassignment
 from tests.cli.commands import failing
 from tests.fakes.move_cluster import FakeCluster
+from weir.cli.main import main
+from weir.control import move_admin
+from weir.control.move_admin import MoveAdmin
+from weir.control.move_journal import JournalFile
+from weir.planning.assignment import Partition, Replica
+from weir.planning.move_throttle import Standing
+from weir.planning.reassignment_json import format_reassignment, parse_reassignment
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 SERVER = ("--bootstrap-server", "kafka1:9092")

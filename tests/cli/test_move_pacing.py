@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from cli.main import main
-from cli.move_pacing import Auto, FinishBy, written_pacing
-from cli.move_sidecars import lag, passed, sentences
-from cli.sidecars import Reply
-from control import move_admin
-from control.move_admin import MoveAdmin
-from control.move_journal import JournalFile, Pacing
-from planning.assignment import Partition
-from planning.finish_by import Limits
-from planning.headroom import Passed
-from planning.move_throttle import Standing
-from planning.reassignment_json import format_reassignment
-from proxy.config.address import Address
 from tests.fakes.move_cluster import FakeCluster
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
+from weir.cli.main import main
+from weir.cli.move_pacing import Auto, FinishBy, written_pacing
+from weir.cli.move_sidecars import lag, passed, sentences
+from weir.cli.sidecars import Reply
+from weir.control import move_admin
+from weir.control.move_admin import MoveAdmin
+from weir.control.move_journal import JournalFile, Pacing
+from weir.planning.assignment import Partition
+from weir.planning.finish_by import Limits
+from weir.planning.headroom import Passed
+from weir.planning.move_throttle import Standing
+from weir.planning.reassignment_json import format_reassignment
+from weir.proxy.config.address import Address
 
 P0 = Partition("orders", 0)
 AUTO = ("--auto", "--link-capacity", "10MB", "--between", "1MB,8MB")
@@ -160,7 +160,7 @@ def test_clock_that_is_a_minute_off_moves_the_deadline_by_a_minute_and_no_more(
             def now(cls, tz: Any = None) -> Any:
                 return now
 
-        monkeypatch.setattr("cli.move_pacing.datetime", Clock)
+        monkeypatch.setattr("weir.cli.move_pacing.datetime", Clock)
         return FinishBy(moment, Limits()).deadline().at
 
     hour_before = moment - timedelta(hours=1)
@@ -191,7 +191,7 @@ def test_sidecars_tell_what_passes_besides_the_move_how_far_it_is_behind_and_who
         Reply(Address("h", 4), error="no answer"),
         Reply(Address("h", 5), {"what": "no sidecar"}),
     ]
-    monkeypatch.setattr("cli.move_sidecars.ask_all", lambda addresses, method, path: replies)
+    monkeypatch.setattr("weir.cli.move_sidecars.ask_all", lambda addresses, method, path: replies)
     told = {1: Passed(100 + 10, 2000 + 1), 2: Passed(100, 5)}
     assert passed(["h:1"])(frozenset({"orders"})) == told
     assert passed(["h:1"])(frozenset()) == {**told, 3: Passed(1, 2)}

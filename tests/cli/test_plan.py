@@ -7,9 +7,9 @@ import shlex
 
 import pytest
 
-from cli.main import main
 from tests.cli.commands import failing
 from tests.cli.plans import ASK, MB, NO_NETWORK, answer, values
+from weir.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("late_evening")
 

@@ -5,14 +5,14 @@ import shlex
 
 import pytest
 
-from cli.main import main
-from cli.sidecars import Reply
-from control import move_admin
-from control.move_admin import MoveAdmin
-from planning.assignment import Partition
-from proxy.config.address import Address
 from tests.cli.commands import failing
 from tests.fakes.move_cluster import FakeCluster
+from weir.cli.main import main
+from weir.cli.sidecars import Reply
+from weir.control import move_admin
+from weir.control.move_admin import MoveAdmin
+from weir.planning.assignment import Partition
+from weir.proxy.config.address import Address
 
 MB = 1_000_000
 PLAN = ("plan", "--bootstrap-server", "kafka1:9092", "--json")
@@ -94,7 +94,7 @@ def told_by(monkeypatch: pytest.MonkeyPatch, *asked: dict[int, dict[str, int]]) 
             replies.append(Reply(Address("h", 1), {"broker_id": broker, "sides": replication}))
         return [*replies, Reply(Address("h", 2), error="no answer")]
 
-    monkeypatch.setattr("cli.move_sidecars.ask_all", ask)
+    monkeypatch.setattr("weir.cli.move_sidecars.ask_all", ask)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.quantities import (
+from weir.cli.quantities import (
     parse_deadline,
     parse_duration,
     parse_network,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.rates import parse_rate
+from weir.cli.rates import parse_rate
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ def _build(folder: Path, *more: str) -> tuple[str, ...]:
 def test_report_without_pyspark_says_what_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "pipeline"]:
+    for name in [name for name in sys.modules if name.startswith("weir.pipeline")]:
         monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("weir.pipeline", raising=False)  # the package holds what was imported from it, too
     for name in ("pyspark", "py4j", "py4j.protocol"):
         monkeypatch.setitem(sys.modules, name, None)
     status, sentence = failing(capsys, *_build(tmp_path, *RANGE))
@@ -34,7 +35,7 @@ def test_range_without_a_day_is_wrong_usage_before_spark_starts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, until: str
 ) -> None:
     started: list[str] = []
-    monkeypatch.setattr("cli.report._session", started.append)
+    monkeypatch.setattr("weir.cli.report._session", started.append)
     assert failing(capsys, *_build(tmp_path, "--from", "2026-11-02", "--to", until)) == (
         2,
         f"--to: there is nothing from 2026-11-02 to before {until}.",

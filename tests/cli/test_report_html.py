@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
-from pipeline.tables import BROKER_RATES, MOVES
 from tests.cli.commands import failing
 from tests.pipeline.page.past import Past, broker_minutes, minutes, move
 from tests.pipeline.parquet import START
+from weir.cli.main import main
+from weir.pipeline.tables import BROKER_RATES, MOVES
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cli.main import main
 from tests.cli.commands import GOOD, SIDE, STATUS, THROTTLE, Admin, config, failing
 from tests.proxy.page.made_up import limited
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.cli.main import main
 
 # status
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import typer
 
-from cli.app import app, invoke
-from cli.errors import DONE
-from cli.examples import EXAMPLES
+from weir.cli.app import app, invoke
+from weir.cli.errors import DONE
+from weir.cli.examples import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/**/*.md")])

@@ -15,9 +15,9 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-from control import cluster_admin
-from control.cluster_admin import ClusterAdmin, Partition, PartitionState, Reassignment, ThrottleSetting
-from control.errors import ControlError
+from weir.control import cluster_admin
+from weir.control.cluster_admin import ClusterAdmin, Partition, PartitionState, Reassignment, ThrottleSetting
+from weir.control.errors import ControlError
 
 UNSET = {"leader.replication.throttled.replicas": {"value": ""}}
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from control.cluster_admin import DISK_RATE, Partition, Reassignment, ThrottleSetting
-from control.fleet import ClusterState
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
+from weir.control.cluster_admin import DISK_RATE, Partition, Reassignment, ThrottleSetting
+from weir.control.fleet import ClusterState
 
 OWN = ThrottleSetting("broker", "1", LEADER_RATE, "5000000", "DYNAMIC_BROKER_CONFIG")
 LIST = ThrottleSetting("topic", "orders", LEADER_REPLICAS, "*", "DYNAMIC_TOPIC_CONFIG")

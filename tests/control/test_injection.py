@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from control.injection import InjectionError, Sidecar, application, load_keys, read_sidecars, reviewed, serve
 from tests.fakes.pki import Authority
+from weir.control.injection import InjectionError, Sidecar, application, load_keys, read_sidecars, reviewed, serve
 
 SIDECAR = Sidecar(
     container={"name": "weir", "args": ["/etc/weir/{pod}.toml"]},

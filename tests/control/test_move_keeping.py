@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from control.errors import MoveError
-from control.move_execution import Execution, Orders
-from control.move_following import Follower, Tick, verify
-from control.move_journal import JournalFile, Pacing
-from control.move_pacing import Deadline, DeadlinePacer, Link, LinkPacer
-from control.move_stuck import StuckWatch
-from control.move_throttling import MoveThrottling
-from planning.assignment import Partition, Replica
-from planning.finish_by import Limits
-from planning.headroom import PART, Allowance, Passed
-from planning.move_throttle import Standing
-from planning.reassignment_json import ReassignmentPlan
 from tests.fakes.move_cluster import FakeCluster
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
+from weir.control.errors import MoveError
+from weir.control.move_execution import Execution, Orders
+from weir.control.move_following import Follower, Tick, verify
+from weir.control.move_journal import JournalFile, Pacing
+from weir.control.move_pacing import Deadline, DeadlinePacer, Link, LinkPacer
+from weir.control.move_stuck import StuckWatch
+from weir.control.move_throttling import MoveThrottling
+from weir.planning.assignment import Partition, Replica
+from weir.planning.finish_by import Limits
+from weir.planning.headroom import PART, Allowance, Passed
+from weir.planning.move_throttle import Standing
+from weir.planning.reassignment_json import ReassignmentPlan
 
 P0, LIVE = Partition("orders", 0), Partition("live", 0)
 PLAN = ReassignmentPlan({P0: (2,)}, {})

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from control.errors import ControlError, MoveError
-from control.move_execution import Execution, Orders
-from control.move_following import Follower, Tick, verify
-from control.move_journal import JournalFile
-from control.move_pacing import Deadline, DeadlinePacer
-from planning.assignment import Partition, Replica
-from planning.finish_by import Limits, Pace
-from planning.move_throttle import Standing
-from planning.reassignment_json import ReassignmentPlan
 from tests.fakes.move_cluster import FakeCluster
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
+from weir.control.errors import ControlError, MoveError
+from weir.control.move_execution import Execution, Orders
+from weir.control.move_following import Follower, Tick, verify
+from weir.control.move_journal import JournalFile
+from weir.control.move_pacing import Deadline, DeadlinePacer
+from weir.planning.assignment import Partition, Replica
+from weir.planning.finish_by import Limits, Pace
+from weir.planning.move_throttle import Standing
+from weir.planning.reassignment_json import ReassignmentPlan
 
 P0 = Partition("orders", 0)
 SIZE = 1_000_000

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.errors import ControlError, MoveError
-from control.move_execution import Execution, Orders
-from control.move_following import Follower, Tick, Verdict, cancel, verify
-from control.move_journal import JournalFile
-from planning.assignment import Brokers, Partition, Replica
-from planning.move_throttle import Standing
-from planning.reassignment_json import ReassignmentPlan
 from tests.fakes.move_cluster import FakeCluster
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.control.errors import ControlError, MoveError
+from weir.control.move_execution import Execution, Orders
+from weir.control.move_following import Follower, Tick, Verdict, cancel, verify
+from weir.control.move_journal import JournalFile
+from weir.planning.assignment import Brokers, Partition, Replica
+from weir.planning.move_throttle import Standing
+from weir.planning.reassignment_json import ReassignmentPlan
 
 P0, P1, P2 = (Partition("orders", number) for number in range(3))
 NOTHING = Standing()

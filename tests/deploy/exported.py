@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from proxy.admin.exposition import Family
-from proxy.admin.limit_metrics import limit_families
-from proxy.admin.metrics import ProcessStats, SideSource, families
-from proxy.admin.tls_metrics import tls_families
-from proxy.cluster.upstream_probe import UpstreamProbe
-from proxy.limits.stage import LimitStage
-from proxy.log import EventLog
-from proxy.relay.stats import RelayStats
-from proxy.tls.stats import TlsStats
-from proxy.upstream_watch import UpstreamWatch
-from quota.throttle import Throttle
-from quota.topic_names import TopicNames
+from weir.proxy.admin.exposition import Family
+from weir.proxy.admin.limit_metrics import limit_families
+from weir.proxy.admin.metrics import ProcessStats, SideSource, families
+from weir.proxy.admin.tls_metrics import tls_families
+from weir.proxy.cluster.upstream_probe import UpstreamProbe
+from weir.proxy.limits.stage import LimitStage
+from weir.proxy.log import EventLog
+from weir.proxy.relay.stats import RelayStats
+from weir.proxy.tls.stats import TlsStats
+from weir.proxy.upstream_watch import UpstreamWatch
+from weir.quota.throttle import Throttle
+from weir.quota.topic_names import TopicNames
 
 
 def every_family() -> Iterator[Family]:

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab.errors import Timeout
-from lab.network import LOOPBACK, Ports
-from lab.processes import Process, Supervisor, tail
 from tests.deploy.files import CONFIGURATION
+from weir.lab.errors import Timeout
+from weir.lab.network import LOOPBACK, Ports
+from weir.lab.processes import Process, Supervisor, tail
 
 _START_SECONDS = 30
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from lab.sidecar import Sidecar
 from tests.deploy.files import ALERTS, RECORDING, metrics_in
+from weir.lab.sidecar import Sidecar
 
 JOB = "weir"
 BEFORE_MINUTES, AFTER_MINUTES = 30, 90

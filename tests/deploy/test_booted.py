@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.release import build
 from tests.deploy.files import DEPLOY
+from weir.lab.release import build
 
 PROJECT = DEPLOY.parent
 PYTHON = "/usr/bin/python3"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.config.load import load_config
-from proxy.config.tables import Config
 from tests.deploy.files import CONFIGURATION, DEPLOY
+from weir.proxy.config.load import load_config
+from weir.proxy.config.tables import Config
 
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
 BROKERS = (1, 2, 3)

@@ -17,10 +17,10 @@ import pytest
 import yaml
 from kubernetes_validate import SchemaNotFoundError, ValidationError
 
-from control.injection import read_sidecars, reviewed
-from proxy.config.load import load_config
 from tests.deploy.manifests import KUBERNETES, Manifest, documents, mutated, rendered, validate
 from tests.fakes.pki import Authority
+from weir.control.injection import read_sidecars, reviewed
+from weir.proxy.config.load import load_config
 
 FOLDERS = ("base", "monitoring", "admission", "webhook", "strimzi", "confluent")
 # Resources of operators, of which kubernetes-validate has no schema: here it is the fields that are used.

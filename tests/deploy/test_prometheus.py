@@ -9,12 +9,12 @@ from time import monotonic, sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import MODES
 from tests.deploy.files import needs, queries
 from tests.deploy.prometheus import Prometheus, prometheus
 from tests.integration.moves import MB, filled, moving, throttle
 from tests.proxy.limited import SINK, fetch
+from weir.lab.cluster import Cluster
+from weir.lab.modes import MODES
 
 pytestmark = [pytest.mark.integration, needs("prometheus")]
 

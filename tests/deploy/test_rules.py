@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from proxy.admin.exposition import render
 from tests.deploy.exported import every_family
 from tests.deploy.files import ALERTS, CONFIGURATION, RECORDING, RULE_TESTS, RUNBOOK, needs
+from weir.proxy.admin.exposition import render
 
 
 def promtool(*arguments: object) -> None:

@@ -10,10 +10,10 @@ from time import monotonic, sleep
 
 import pytest
 
-from lab.cluster import weir_run
-from lab.network import LOOPBACK, Ports
 from tests.deploy.files import needs
 from tests.deploy.prometheus import Prometheus, prometheus
+from weir.lab.cluster import weir_run
+from weir.lab.network import LOOPBACK, Ports
 
 PROMISED_SECONDS = 30.0
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import islice
 
-from protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest, RequestTopic
-from protocol.header import FETCH, RequestHeader
-from protocol.records import RecordsSeen
-from protocol.response_scanner import ScannedTopic
-from quota.fetch.decisions import Answer, Decision, Forward, Hold
-from quota.fetch.link import ReplicaLink
 from tests.fakes.clock import MovedClock
+from weir.protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest, RequestTopic
+from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.records import RecordsSeen
+from weir.protocol.response_scanner import ScannedTopic
+from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.fetch.link import ReplicaLink
 
 MAX_WAIT_MS = 500
 PARTITION_MAX_BYTES = 1024 * 1024

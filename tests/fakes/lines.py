@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quota.budget.queue import BudgetQueue
-from quota.budget.strict import StrictQuota
-from quota.side_state import SideState
+from weir.quota.budget.queue import BudgetQueue
+from weir.quota.budget.strict import StrictQuota
+from weir.quota.side_state import SideState
 
 
 def line_of(throttle: SideState) -> BudgetQueue:

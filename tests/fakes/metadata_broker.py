@@ -11,8 +11,8 @@ from uuid import UUID
 
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 
-from proxy.config.address import Address
 from tests.fakes.servers import serving
+from weir.proxy.config.address import Address
 
 Broker = MetadataResponse.MetadataResponseBroker
 Topic = MetadataResponse.MetadataResponseTopic

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from control.cluster_admin import PartitionState
-from control.errors import ControlError
-from control.move_admin import MoveAdmin, ReplicaLog
-from planning.assignment import Brokers, Partition, Reassignment, Replica
-from planning.move_throttle import ConfigChange, Standing
 from tests.fakes.clock import MovedClock
+from weir.control.cluster_admin import PartitionState
+from weir.control.errors import ControlError
+from weir.control.move_admin import MoveAdmin, ReplicaLog
+from weir.planning.assignment import Brokers, Partition, Reassignment, Replica
+from weir.planning.move_throttle import ConfigChange, Standing
 
 
 class FakeCluster(MoveAdmin):

@@ -15,19 +15,19 @@ from typing import Any, TypeVar
 
 import pytest
 
-from protocol.fetch import FetchRequest
-from protocol.response_scanner import ResponseHead, ScannedTopic
-from protocol.steps import Steps, T
-from proxy.config.address import Address
-from proxy.log import EventLog
-from proxy.relay.buffers import BufferPool
-from proxy.relay.listener import Listener, Upstream
-from proxy.relay.side import Side
-from proxy.relay.stand_in import stand_ins
-from proxy.relay.stats import RelayStats
-from proxy.tls.ends import TlsClient, TlsServer
-from quota.fetch.decisions import Decision, Forward, Hold
 from tests.protocol.wire import request, response
+from weir.protocol.fetch import FetchRequest
+from weir.protocol.response_scanner import ResponseHead, ScannedTopic
+from weir.protocol.steps import Steps, T
+from weir.proxy.config.address import Address
+from weir.proxy.log import EventLog
+from weir.proxy.relay.buffers import BufferPool
+from weir.proxy.relay.listener import Listener, Upstream
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.stand_in import stand_ins
+from weir.proxy.relay.stats import RelayStats
+from weir.proxy.tls.ends import TlsClient, TlsServer
+from weir.quota.fetch.decisions import Decision, Forward, Hold
 
 DEADLINE_SECONDS = 5.0
 """What should happen at once must not take longer, however busy the machine."""

@@ -9,18 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocol.fetch import (
-    FETCH_VERSIONS,
-    RESPONSE_ENTRY,
-    FetchRequest,
-    ForgottenTopic,
-    RequestTopic,
-    encode_fetch_response,
-)
-from protocol.header import FETCH, RequestHeader
-from protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
-from quota.fetch.decisions import Decision, Forward, Hold
-from quota.fetch.link import ReplicaLink
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import (
     MAX_WAIT_MS,
@@ -30,6 +18,18 @@ from tests.fakes.conversation import (
     requested_partition,
     wait_for_bytes,
 )
+from weir.protocol.fetch import (
+    FETCH_VERSIONS,
+    RESPONSE_ENTRY,
+    FetchRequest,
+    ForgottenTopic,
+    RequestTopic,
+    encode_fetch_response,
+)
+from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
+from weir.quota.fetch.decisions import Decision, Forward, Hold
+from weir.quota.fetch.link import ReplicaLink
 
 Key = tuple[bytes, int]
 Response = tuple[ResponseHead, list[ScannedTopic]]

@@ -19,7 +19,7 @@ from aiokafka.protocol.admin import (
 )
 from aiokafka.protocol.metadata import MetadataResponse_v5
 
-from proxy.config.address import Address
+from weir.proxy.config.address import Address
 
 METADATA, API_VERSIONS, CONFIGS, MOVES = 3, 18, 32, 46
 NOT_CONTROLLER, UNKNOWN_TOPIC = 41, 3

@@ -17,8 +17,8 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 
-from proxy.config.address import Address
 from tests.fakes.servers import serving
+from weir.proxy.config.address import Address
 
 FETCH, METADATA, API_VERSIONS, DESCRIBE_CONFIGS, DESCRIBE_CLUSTER, BROKER_HEARTBEAT = 1, 3, 18, 32, 60, 63
 OF_A_BROKER = {FETCH: (4, 17), METADATA: (0, 12), DESCRIBE_CONFIGS: (1, 4), DESCRIBE_CLUSTER: (0, 1)}

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from proxy.relay.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
-from proxy.relay.link_requests import LinkRequests
-from proxy.relay.transport import TcpTransport
-from quota.fetch.decisions import Hold
 from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.wire import fetch, fetch_response, frame, produce, request, response
+from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
+from weir.proxy.relay.link_requests import LinkRequests
+from weir.proxy.relay.transport import TcpTransport
+from weir.quota.fetch.decisions import Hold
 
 ON_BOTH_LOOPS = True
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from lab.hosted import HostedCluster
-from lab.hosts import missing
-from lab.produce import LiveProducer, latency
-from lab.sidecar import Sidecar
 from tests.integration.moves import assert_read_once
+from weir.lab.hosted import HostedCluster
+from weir.lab.hosts import missing
+from weir.lab.produce import LiveProducer, latency
+from weir.lab.sidecar import Sidecar
 
 CAPTURES = [
     pytest.mark.integration,

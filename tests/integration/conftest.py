@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from control.errors import ControlError
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.modes import CORNERS, Mode
 from tests.integration.moves import clear
 from tests.modes import every_mode
+from weir.control.errors import ControlError
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.modes import CORNERS, Mode
 
 
 @pytest.fixture(scope="module", params=every_mode(lambda mode: mode in CORNERS, always=CORNERS[:1]))

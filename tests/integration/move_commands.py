@@ -8,11 +8,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from control.move_admin import MoveAdmin
-from lab.cluster import PROJECT, Cluster
-from planning.assignment import Partition
-from planning.move_throttle import Standing
-from planning.reassignment_json import format_reassignment
+from weir.control.move_admin import MoveAdmin
+from weir.lab.cluster import PROJECT, Cluster
+from weir.planning.assignment import Partition
+from weir.planning.move_throttle import Standing
+from weir.planning.reassignment_json import format_reassignment
 
 MB = 1_000_000
 
@@ -42,7 +42,7 @@ class MoveCommands:
         if plan is not None:
             words += ["--reassignment-json-file", str(plan)]
         return subprocess.Popen(
-            [sys.executable, "-m", "cli.main", *words],
+            [sys.executable, "-m", "weir", *words],
             cwd=PROJECT,
             text=True,
             stdout=subprocess.PIPE,

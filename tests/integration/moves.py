@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 from time import monotonic, sleep
 from typing import Any
 
-from lab.cluster import Cluster
-from lab.produce import LiveProducer, fill, read_numbers
-from lab.received import ReceivedBytes, Series
-from quota.budget.ledger import CREDIT_SECONDS
+from weir.lab.cluster import Cluster
+from weir.lab.produce import LiveProducer, fill, read_numbers
+from weir.lab.received import ReceivedBytes, Series
+from weir.quota.budget.ledger import CREDIT_SECONDS
 
 MB = 1_000_000
 _FIRST_VERSION_OF_LEADER_EPOCHS = 5  # of Fetch: what replicas use from inter.broker.protocol.version 0.11 on

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab.received import ReceivedBytes
-from lab.sasl import PASSWORD
-from lab.secured import SecuredCluster
-from lab.security import BrokerKeys, Protocol, principal
-from lab.sidecar import Sidecar
 from tests.fakes.pki import Authority, Issued
 from tests.integration.moves import MB, assert_rate, now, wait_for_bytes
+from weir.lab.received import ReceivedBytes
+from weir.lab.sasl import PASSWORD
+from weir.lab.secured import SecuredCluster
+from weir.lab.security import BrokerKeys, Protocol, principal
+from weir.lab.sidecar import Sidecar
 
 FOLLOWER, LEADER = 1, 2  # broker 1 is the controller, from which the other one fetches too
 BROKERS = (FOLLOWER, LEADER)

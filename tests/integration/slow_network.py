@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from queue import Queue
 
-from lab.cluster import Cluster
+from weir.lab.cluster import Cluster
 
 _CHUNK = 64 * 1024
 _CHUNKS_ON_THE_WAY = 10_000  # of any size: a bound that is never reached here

@@ -21,17 +21,17 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.consumer import FetchRequest
 
-from lab.cluster import Cluster
-from lab.errors import Timeout
-from lab.modes import MODES
-from lab.produce import LiveProducer
-from lab.settings import toml_text
 from tests.deploy.files import ALERTS, needs
 from tests.deploy.scrapes import Fired, Scrape, assert_fires, scrape
 from tests.fakes.pki import Authority
 from tests.integration.failing_limiter import FailingLimiter
 from tests.integration.moves import MB, filled, moving, throttle
 from tests.protocol.wire import request
+from weir.lab.cluster import Cluster
+from weir.lab.errors import Timeout
+from weir.lab.modes import MODES
+from weir.lab.produce import LiveProducer
+from weir.lab.settings import toml_text
 
 pytestmark = [pytest.mark.integration, needs("promtool")]
 

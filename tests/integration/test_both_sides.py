@@ -4,9 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import Mode
-from lab.settings import Route
 from tests.integration.moves import (
     MB,
     assert_identical,
@@ -16,6 +13,9 @@ from tests.integration.moves import (
     moving,
     throttle,
 )
+from weir.lab.cluster import Cluster
+from weir.lab.modes import Mode
+from weir.lab.settings import Route
 
 pytestmark = pytest.mark.integration
 

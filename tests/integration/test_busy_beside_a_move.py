@@ -4,11 +4,11 @@ from time import sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.produce import LiveProducer, fill
-from lab.received import ReceivedBytes
 from tests.integration.moves import MB, filled, now, rate_between, throttle, throttled_move, wait_for_bytes
 from tests.integration.slow_network import slow_network
+from weir.lab.cluster import Cluster
+from weir.lab.produce import LiveProducer, fill
+from weir.lab.received import ReceivedBytes
 
 pytestmark = pytest.mark.integration
 

@@ -23,9 +23,6 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from lab.cluster import PROJECT
-from lab.hosted import PORT, HostedCluster
-from lab.sidecar import Sidecar
 from tests.fakes.pki import Authority
 from tests.integration.captures import CAPTURES, links, passes_directly, unharmed
 from tests.integration.moves import (
@@ -39,6 +36,9 @@ from tests.integration.moves import (
     wait_for_bytes,
 )
 from tests.integration.out_of_memory import MemoryGroup
+from weir.lab.cluster import PROJECT
+from weir.lab.hosted import PORT, HostedCluster
+from weir.lab.sidecar import Sidecar
 
 pytestmark = CAPTURES
 
@@ -360,7 +360,7 @@ def test_ipv6_is_captured_too() -> None:
 
 def test_sidecar_without_a_file_finds_its_broker(cluster: HostedCluster, topics: tuple[str, str]) -> None:
     server = cluster.places[PEER].client_address
-    weir = cluster.hosts.on(PEER, [sys.executable, "-m", "cli.main"])
+    weir = cluster.hosts.on(PEER, [sys.executable, "-m", "weir"])
     with subprocess.Popen(
         [*weir, "run", "--capture", str(PORT), "--bootstrap-server", server],
         cwd=PROJECT,

@@ -21,12 +21,6 @@ from typing import Any
 
 import pytest
 
-from lab.cluster import PROJECT
-from lab.hosted import HostedCluster
-from lab.hosts import Hosts
-from lab.received import ReceivedBytes
-from lab.security import BrokerKeys, Protocol, Security, denials, fetchers, principal
-from lab.sidecar import Sidecar
 from tests.fakes.pki import Authority, Issued
 from tests.integration.captures import CAPTURES, links, passes_directly, unharmed
 from tests.integration.moves import (
@@ -38,6 +32,12 @@ from tests.integration.moves import (
     throttle,
     wait_for_bytes,
 )
+from weir.lab.cluster import PROJECT
+from weir.lab.hosted import HostedCluster
+from weir.lab.hosts import Hosts
+from weir.lab.received import ReceivedBytes
+from weir.lab.security import BrokerKeys, Protocol, Security, denials, fetchers, principal
+from weir.lab.sidecar import Sidecar
 
 pytestmark = CAPTURES
 
@@ -219,7 +219,7 @@ def test_followers_quota_is_kept_at_its_own_side_with_a_certificate_of_its_peers
 
 def checked(cluster: HostedCluster, broker: int) -> dict[str, str]:
     """Return what `weir check --live` says of a sidecar's file, by what it is about; the worst of each."""
-    command = [sys.executable, "-m", "cli.main", "check", "--live", "--json", str(cluster.sidecars[broker].config)]
+    command = [sys.executable, "-m", "weir", "check", "--live", "--json", str(cluster.sidecars[broker].config)]
     found = subprocess.run(
         cluster.hosts.on(broker, command), cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
     )

@@ -14,14 +14,14 @@ import pytest
 from kafka.protocol.consumer import FetchRequest as TheirRequest
 from kafka.protocol.consumer import FetchResponse as TheirResponse
 
-from lab.cluster import Cluster, weir_run
-from lab.modes import CORNERS, Mode
-from lab.produce import LiveProducer
-from protocol.fetch import RESPONSE_ENTRY, decode_fetch_request, encode_fetch_request, fetch_version
-from protocol.fetch_session import INITIAL_EPOCH
-from protocol.response_scanner import FetchResponseScanner
 from tests.integration.moves import MB, assert_identical, filled, moving, throttle, wait_for_bytes
 from tests.integration.recorder import Recorder
+from weir.lab.cluster import Cluster, weir_run
+from weir.lab.modes import CORNERS, Mode
+from weir.lab.produce import LiveProducer
+from weir.protocol.fetch import RESPONSE_ENTRY, decode_fetch_request, encode_fetch_request, fetch_version
+from weir.protocol.fetch_session import INITIAL_EPOCH
+from weir.protocol.response_scanner import FetchResponseScanner
 
 pytestmark = pytest.mark.integration
 

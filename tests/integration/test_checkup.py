@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cli.main import main
-from lab.cluster import Cluster
-from lab.modes import KraftCluster
+from weir.cli.main import main
+from weir.lab.cluster import Cluster
+from weir.lab.modes import KraftCluster
 
 pytestmark = pytest.mark.integration
 

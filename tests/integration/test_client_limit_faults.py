@@ -16,10 +16,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from kafka import KafkaConsumer
 
-from lab.cluster import Cluster
-from lab.connect import file_source, start_exactly_once_connect, through_sidecar
-from lab.modes import KraftCluster
-from lab.settings import Route
+from weir.lab.cluster import Cluster
+from weir.lab.connect import file_source, start_exactly_once_connect, through_sidecar
+from weir.lab.modes import KraftCluster
+from weir.lab.settings import Route
 
 pytestmark = pytest.mark.integration
 

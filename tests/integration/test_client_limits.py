@@ -16,11 +16,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 from kafka import KafkaConsumer, KafkaProducer
 
-from lab.cluster import Cluster
-from lab.connect import file_sink, file_source, mirror_source, start_connect, through_sidecar
-from lab.modes import KraftCluster
-from lab.settings import Route
 from tests.browser import Browser
+from weir.lab.cluster import Cluster
+from weir.lab.connect import file_sink, file_source, mirror_source, start_connect, through_sidecar
+from weir.lab.modes import KraftCluster
+from weir.lab.settings import Route
 
 pytestmark = pytest.mark.integration
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import MODES
-from proxy.cluster import kafka_throttle
-from proxy.cluster.kafka_channel import KafkaChannel
-from proxy.cluster.metadata import describe
-from proxy.config.address import Address
-from proxy.config.cluster_access import connection_options
-from proxy.config.tables import Cluster as ClusterTable
+from weir.lab.cluster import Cluster
+from weir.lab.modes import MODES
+from weir.proxy.cluster import kafka_throttle
+from weir.proxy.cluster.kafka_channel import KafkaChannel
+from weir.proxy.cluster.metadata import describe
+from weir.proxy.config.address import Address
+from weir.proxy.config.cluster_access import connection_options
+from weir.proxy.config.tables import Cluster as ClusterTable
 
 pytestmark = pytest.mark.integration
 

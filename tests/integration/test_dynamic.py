@@ -5,8 +5,6 @@ from time import sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import Mode
 from tests.integration.moves import (
     MB,
     assert_identical,
@@ -18,6 +16,8 @@ from tests.integration.moves import (
     throttle,
     wait_for_bytes,
 )
+from weir.lab.cluster import Cluster
+from weir.lab.modes import Mode
 
 pytestmark = pytest.mark.integration
 

@@ -5,9 +5,6 @@ The levels below are in test_old_versions: their fetches never bring a batch tha
 
 import pytest
 
-from lab.log_kinds import LARGE_BATCH_BYTES, PROPERTIES, create_log_kinds
-from lab.modes import Mode
-from lab.produce import LiveProducer
 from tests.integration.moves import (
     MB,
     assert_identical,
@@ -19,6 +16,9 @@ from tests.integration.moves import (
     throttle,
 )
 from tests.modes import every_mode
+from weir.lab.log_kinds import LARGE_BATCH_BYTES, PROPERTIES, create_log_kinds
+from weir.lab.modes import Mode
+from weir.lab.produce import LiveProducer
 
 pytestmark = pytest.mark.integration
 

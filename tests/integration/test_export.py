@@ -12,13 +12,13 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from lab.cluster import Cluster
-from lab.jars import ensure
-from lab.modes import MODES
-from lab.produce import read_records
-from samples.schema import AnyLine, LinkLine, PartitionLine, QuotaLine
 from tests.integration.moves import MB, assert_identical, assert_throttled, filled, moving, throttle
 from tests.sample_files import lines_in, lines_of, of_kind
+from weir.lab.cluster import Cluster
+from weir.lab.jars import ensure
+from weir.lab.modes import MODES
+from weir.lab.produce import read_records
+from weir.samples.schema import AnyLine, LinkLine, PartitionLine, QuotaLine
 
 pytestmark = pytest.mark.integration
 
@@ -78,7 +78,7 @@ def built(source: str, tables: Path, days: Sequence[str]) -> list[tuple[object, 
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     period = ("--from", days[0], "--to", f"{date.fromisoformat(days[-1]) + timedelta(days=1)}")
-    command = [sys.executable, "-m", "cli.main", "report", "build", "--input", source, "--output", str(tables), *period]
+    command = [sys.executable, "-m", "weir", "report", "build", "--input", source, "--output", str(tables), *period]
     subprocess.run(command, env=environment, check=True, timeout=240)
     with duckdb.connect(":memory:") as connection:
         rates = f"read_parquet('{tables}/date=*/*/partition_rates/*/*.parquet', hive_partitioning=true)"

@@ -4,8 +4,6 @@ from collections import Counter
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import CORNERS, MODES, Mode
 from tests.integration.moves import (
     MB,
     assert_identical,
@@ -18,6 +16,8 @@ from tests.integration.moves import (
     throttle,
     wait_for_bytes,
 )
+from weir.lab.cluster import Cluster
+from weir.lab.modes import CORNERS, MODES, Mode
 
 pytestmark = pytest.mark.integration
 

@@ -7,13 +7,13 @@ from time import monotonic, sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import MODES
-from lab.produce import LiveProducer
-from planning.move_throttle import Standing
 from tests.integration.move_commands import MB, MoveCommands, json_of
 from tests.integration.moves import filled
 from tests.throttle_names import LEADER_RATE
+from weir.lab.cluster import Cluster
+from weir.lab.modes import MODES
+from weir.lab.produce import LiveProducer
+from weir.planning.move_throttle import Standing
 
 pytestmark = pytest.mark.integration
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cli.main import main
-from control import fleet
-from lab.cluster import Cluster
 from tests.integration.moves import MB, filled, moving, throttle, wait_for_bytes
+from weir.cli.main import main
+from weir.control import fleet
+from weir.lab.cluster import Cluster
 
 pytestmark = pytest.mark.integration
 

@@ -12,12 +12,6 @@ from typing import Any
 
 import pytest
 
-from control.cluster_admin import Partition
-from lab.cluster import Cluster
-from lab.modes import MODES, ZooKeeperCluster
-from planning.reassignment_json import format_reassignment
-from quota.budget.ledger import CREDIT_SECONDS
-from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from tests.integration.moves import (
     LEAST_MEAN,
     MB,
@@ -28,6 +22,12 @@ from tests.integration.moves import (
     rate_between,
     wait_for_bytes,
 )
+from weir.control.cluster_admin import Partition
+from weir.lab.cluster import Cluster
+from weir.lab.modes import MODES, ZooKeeperCluster
+from weir.planning.reassignment_json import format_reassignment
+from weir.quota.budget.ledger import CREDIT_SECONDS
+from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 pytestmark = pytest.mark.integration
 

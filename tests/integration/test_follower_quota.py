@@ -7,10 +7,10 @@ from time import sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import MODES
-from lab.received import ReceivedBytes
 from tests.integration.moves import MB, assert_rate, assert_used, filled, now, throttle, wait_for_bytes
+from weir.lab.cluster import Cluster
+from weir.lab.modes import MODES
+from weir.lab.received import ReceivedBytes
 
 pytestmark = pytest.mark.integration
 

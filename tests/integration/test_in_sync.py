@@ -6,9 +6,6 @@ from time import sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import MODES, Mode
-from lab.produce import LiveProducer
 from tests.integration.moves import (
     MB,
     assert_identical,
@@ -18,6 +15,9 @@ from tests.integration.moves import (
     roles,
     throttle,
 )
+from weir.lab.cluster import Cluster
+from weir.lab.modes import MODES, Mode
+from weir.lab.produce import LiveProducer
 
 pytestmark = pytest.mark.integration
 

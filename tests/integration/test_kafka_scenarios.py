@@ -9,11 +9,6 @@ from time import monotonic, sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.errors import LabError
-from lab.modes import CORNERS, KraftCluster, Mode
-from lab.produce import LiveProducer, append_to, fill, read_records
-from lab.settings import Route
 from tests.integration.moves import (
     BATCH_BYTES,
     MB,
@@ -31,6 +26,11 @@ from tests.integration.moves import (
     wait_for_bytes,
 )
 from tests.modes import every_mode
+from weir.lab.cluster import Cluster
+from weir.lab.errors import LabError
+from weir.lab.modes import CORNERS, KraftCluster, Mode
+from weir.lab.produce import LiveProducer, append_to, fill, read_records
+from weir.lab.settings import Route
 
 pytestmark = pytest.mark.integration
 

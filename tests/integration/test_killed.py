@@ -5,9 +5,6 @@ from time import sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import Mode
-from lab.produce import LiveProducer
 from tests.integration.moves import (
     MB,
     assert_identical,
@@ -21,6 +18,9 @@ from tests.integration.moves import (
     throttle,
     wait_for_bytes,
 )
+from weir.lab.cluster import Cluster
+from weir.lab.modes import Mode
+from weir.lab.produce import LiveProducer
 
 pytestmark = pytest.mark.integration
 

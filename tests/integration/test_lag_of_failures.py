@@ -9,10 +9,10 @@ from time import sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import CORNERS, Mode
-from lab.produce import LiveProducer
 from tests.modes import every_mode
+from weir.lab.cluster import Cluster
+from weir.lab.modes import CORNERS, Mode
+from weir.lab.produce import LiveProducer
 
 pytestmark = pytest.mark.integration
 

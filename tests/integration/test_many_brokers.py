@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import Mode
-from lab.produce import fill
 from tests.integration.moves import BATCH_BYTES, MB, assert_keeps, assert_throttled
+from weir.lab.cluster import Cluster
+from weir.lab.modes import Mode
+from weir.lab.produce import fill
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

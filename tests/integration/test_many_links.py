@@ -4,9 +4,9 @@ from time import sleep
 
 import pytest
 
-from lab.modes import Mode
-from lab.produce import fill
 from tests.integration.moves import MB, now, rate_between, throttle, throttled_move, wait_for_bytes
+from weir.lab.modes import Mode
+from weir.lab.produce import fill
 
 pytestmark = pytest.mark.integration
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import CORNERS, Mode
-from planning.assignment import Partition
-from planning.move_throttle import Standing
 from tests.integration.move_commands import MB, MoveCommands
 from tests.integration.moves import clear, filled
 from tests.modes import every_mode
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.lab.cluster import Cluster
+from weir.lab.modes import CORNERS, Mode
+from weir.planning.assignment import Partition
+from weir.planning.move_throttle import Standing
 
 pytestmark = pytest.mark.integration
 

@@ -7,11 +7,11 @@ from time import sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import MODES
-from planning.move_throttle import Standing
 from tests.integration.move_commands import MB, MoveCommands
 from tests.integration.moves import clear, filled
+from weir.lab.cluster import Cluster
+from weir.lab.modes import MODES
+from weir.planning.move_throttle import Standing
 
 pytestmark = pytest.mark.integration
 

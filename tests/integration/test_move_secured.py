@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from lab.modes import KraftCluster
-from lab.network import LOOPBACK, Ports
-from lab.produce import fill
-from lab.settings import Place
-from planning.move_throttle import DISK_RATE, Standing
 from tests.integration.move_commands import MB, MoveCommands
 from tests.throttle_names import LEADER_RATE
+from weir.lab.modes import KraftCluster
+from weir.lab.network import LOOPBACK, Ports
+from weir.lab.produce import fill
+from weir.lab.settings import Place
+from weir.planning.move_throttle import DISK_RATE, Standing
 
 pytestmark = pytest.mark.integration
 

@@ -6,10 +6,10 @@ from time import sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import MODES
-from lab.produce import LiveProducer
 from tests.integration.moves import MB, filled, lead_from
+from weir.lab.cluster import Cluster
+from weir.lab.modes import MODES
+from weir.lab.produce import LiveProducer
 
 pytestmark = pytest.mark.integration
 

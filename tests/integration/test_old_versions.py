@@ -2,7 +2,6 @@
 
 import pytest
 
-from lab.modes import MODES, Mode
 from tests.integration.moves import (
     LEAST_MEAN,
     MB,
@@ -13,6 +12,7 @@ from tests.integration.moves import (
     throttle,
 )
 from tests.modes import every_mode
+from weir.lab.modes import MODES, Mode
 
 pytestmark = pytest.mark.integration
 

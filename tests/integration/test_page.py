@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster import Cluster
 from tests.browser import Browser
 from tests.integration.moves import MB, filled, moving, throttle, wait_for_bytes
+from weir.lab.cluster import Cluster
 
 pytestmark = pytest.mark.integration
 

@@ -5,9 +5,6 @@ from time import sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import Mode
-from lab.settings import Route
 from tests.integration.moves import (
     BATCH_BYTES,
     MB,
@@ -18,6 +15,9 @@ from tests.integration.moves import (
     roles,
     throttle,
 )
+from weir.lab.cluster import Cluster
+from weir.lab.modes import Mode
+from weir.lab.settings import Route
 
 pytestmark = pytest.mark.integration
 

@@ -5,9 +5,6 @@ from time import monotonic, sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.produce import LiveProducer
-from lab.sidecar import Metrics
 from tests.integration.moves import (
     BATCH_BYTES,
     MB,
@@ -18,6 +15,9 @@ from tests.integration.moves import (
     throttle,
     wait_for_bytes,
 )
+from weir.lab.cluster import Cluster
+from weir.lab.produce import LiveProducer
+from weir.lab.sidecar import Metrics
 
 pytestmark = pytest.mark.integration
 

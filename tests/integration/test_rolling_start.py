@@ -13,11 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.broker import Broker
-from lab.cluster import Cluster
-from lab.modes import CORNERS
-from lab.network import LOOPBACK
-from lab.produce import LiveConsumer, LiveProducer
 from tests.integration.moves import (
     MB,
     assert_identical,
@@ -27,6 +22,11 @@ from tests.integration.moves import (
     moving,
     throttle,
 )
+from weir.lab.broker import Broker
+from weir.lab.cluster import Cluster
+from weir.lab.modes import CORNERS
+from weir.lab.network import LOOPBACK
+from weir.lab.produce import LiveConsumer, LiveProducer
 
 pytestmark = pytest.mark.integration
 

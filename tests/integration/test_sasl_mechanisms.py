@@ -10,15 +10,15 @@ from contextlib import ExitStack
 
 import pytest
 
-from lab import kerberos
-from lab.network import LOOPBACK
-from lab.received import ReceivedBytes
-from lab.sasl import SERVICE, Mechanism
-from lab.secured import SecuredCluster
-from lab.security import principal
-from lab.settings import Route
 from tests.integration.moves import MB, assert_identical, assert_rate, filled, moving, now
 from tests.integration.secured import RATE, accepted
+from weir.lab import kerberos
+from weir.lab.network import LOOPBACK
+from weir.lab.received import ReceivedBytes
+from weir.lab.sasl import SERVICE, Mechanism
+from weir.lab.secured import SecuredCluster
+from weir.lab.security import principal
+from weir.lab.settings import Route
 
 pytestmark = pytest.mark.integration
 

@@ -11,13 +11,6 @@ from time import monotonic
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from lab.network import LOOPBACK
-from lab.produce import LiveProducer
-from lab.sasl import PASSWORD, SCRAM
-from lab.secured import SecuredCluster
-from lab.security import CLIENT, principal
-from lab.settings import toml_text
-from lab.sidecar import Sidecar
 from tests.fakes.pki import Authority, Issued
 from tests.integration.moves import (
     MB,
@@ -40,6 +33,13 @@ from tests.integration.secured import (
     restart,
     secured,
 )
+from weir.lab.network import LOOPBACK
+from weir.lab.produce import LiveProducer
+from weir.lab.sasl import PASSWORD, SCRAM
+from weir.lab.secured import SecuredCluster
+from weir.lab.security import CLIENT, principal
+from weir.lab.settings import toml_text
+from weir.lab.sidecar import Sidecar
 
 pytestmark = pytest.mark.integration
 

@@ -15,12 +15,6 @@ from typing import Any
 
 import pytest
 
-from cli.main import main
-from lab.network import LOOPBACK, egress_address
-from lab.produce import LiveProducer
-from lab.secured import SecuredCluster
-from lab.security import principal
-from lab.sidecar import Sidecar
 from tests.integration.moves import (
     MB,
     assert_identical,
@@ -42,6 +36,12 @@ from tests.integration.secured import (
     restart,
     secured,
 )
+from weir.cli.main import main
+from weir.lab.network import LOOPBACK, egress_address
+from weir.lab.produce import LiveProducer
+from weir.lab.secured import SecuredCluster
+from weir.lab.security import principal
+from weir.lab.sidecar import Sidecar
 
 pytestmark = pytest.mark.integration
 

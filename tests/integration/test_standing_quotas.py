@@ -8,15 +8,15 @@ from time import sleep
 
 import pytest
 
-from control.cluster_admin import Partition
-from lab.cluster import Cluster
-from lab.modes import MODES
-from quota.setting_names import (
+from tests.integration.moves import MB, assert_identical, assert_rate, filled, moving, now, rate_between, wait_for_bytes
+from weir.control.cluster_admin import Partition
+from weir.lab.cluster import Cluster
+from weir.lab.modes import MODES
+from weir.quota.setting_names import (
     FOLLOWER_RECOVERY_RATE,
     LEADER_REASSIGNMENT_RATE,
     LEADER_RECOVERY_RATE,
 )
-from tests.integration.moves import MB, assert_identical, assert_rate, filled, moving, now, rate_between, wait_for_bytes
 
 pytestmark = pytest.mark.integration
 

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.modes import CORNERS, KraftCluster
-from proxy.config.address import Address
 from tests.integration.moves import MB, assert_identical, assert_keeps, assert_throttled, filled, moving, throttle
 from tests.proxy.polling import Polling
 from tests.proxy.resolving import POLL_SECONDS, Resolving
+from weir.lab.cluster import Cluster
+from weir.lab.modes import CORNERS, KraftCluster
+from weir.proxy.config.address import Address
 
 pytestmark = pytest.mark.integration
 

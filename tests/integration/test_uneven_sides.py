@@ -7,9 +7,9 @@ from time import sleep
 
 import pytest
 
-from lab.cluster import Cluster
-from lab.produce import fill
 from tests.integration.moves import MB, filled, now, rate_between, throttle, throttled_move, wait_for_bytes
+from weir.lab.cluster import Cluster
+from weir.lab.produce import fill
 
 pytestmark = pytest.mark.integration
 

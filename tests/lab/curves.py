@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lab.received import Series
+from weir.lab.received import Series
 
 
 def steady(rate: int, seconds: float, before: float = 1.0) -> Series:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.broker_log import bad_signs, errors
+from weir.lab.broker_log import bad_signs, errors
 
 LINES = {
     "invalid full fetch response": "Node 1 sent an invalid full fetch response with omittedPartitions=(orders-1)",

@@ -1,9 +1,9 @@
 import struct
 from pathlib import Path
 
-from lab.capture_chart import draw_shared_link
-from lab.chart import draw_rates
 from tests.lab.curves import by_second, steady
+from weir.lab.capture_chart import draw_shared_link
+from weir.lab.chart import draw_rates
 
 
 def size_of(path: Path) -> tuple[int, int]:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from control.cluster_admin import ClusterAdmin
-from lab.cluster import Cluster
-from lab.errors import ProcessFailed
-from lab.modes import KraftCluster, Mode, ZooKeeperCluster
-from lab.processes import Process
-from lab.produce import LiveProducer, fill, read_numbers
-from lab.settings import Route
 from tests.lab.programs import processes_of, python
 from tests.modes import every_mode
+from weir.control.cluster_admin import ClusterAdmin
+from weir.lab.cluster import Cluster
+from weir.lab.errors import ProcessFailed
+from weir.lab.modes import KraftCluster, Mode, ZooKeeperCluster
+from weir.lab.processes import Process
+from weir.lab.produce import LiveProducer, fill, read_numbers
+from weir.lab.settings import Route
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("own_temporary_folder")]
 
@@ -136,7 +136,7 @@ def test_port_taken_by_another_program_makes_the_cluster_start_again(monkeypatch
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_program_that_is_interrupted_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
     program = (
-        "from lab.modes import ZooKeeperCluster\n"
+        "from weir.lab.modes import ZooKeeperCluster\n"
         "with ZooKeeperCluster(brokers=1) as cluster:\n"
         "    print('up', cluster._lab._reaper.pid, flush=True)\n"
         "    input()\n"

@@ -4,8 +4,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from lab import demo
-from lab.demo import (
+from tests.lab.curves import by_second, steady
+from weir.lab import demo
+from weir.lab.demo import (
     Fetches,
     Move,
     Outcome,
@@ -18,9 +19,8 @@ from lab.demo import (
     promised_sessions,
     promised_worst_second,
 )
-from lab.errors import LabError
-from lab.sidecar import Metrics
-from tests.lab.curves import by_second, steady
+from weir.lab.errors import LabError
+from weir.lab.sidecar import Metrics
 
 QUOTA = 1_000_000
 FETCHES = Fetches(by_version={"18": 9002}, full=6, undecoded=0, throttled_bytes=200, held_back=7)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lab import demo, demo_connect
-from lab.connect_chart import draw_sinks
-from lab.demo_connect import FREE, LIMITED, Plan, Seen, promises
-from lab.received import Series
 from tests.lab.curves import by_second, steady
+from weir.lab import demo, demo_connect
+from weir.lab.connect_chart import draw_sinks
+from weir.lab.demo_connect import FREE, LIMITED, Plan, Seen, promises
+from weir.lab.received import Series
 
 PLAN = Plan(records=10_000)
 LINES = [f"{number:06d}" for number in range(PLAN.records)]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lab import demo_connect
-from lab.demo import Plan, run
 from tests.lab.programs import processes_of, python
+from weir.lab import demo_connect
+from weir.lab.demo import Plan, run
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +48,7 @@ def test_connect_demo_with_fewer_records_holds_every_promise(own_temporary_folde
 
 
 def test_demo_stopped_by_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    with python(tmp_path, "-m", "cli.main", "demo") as demo:
+    with python(tmp_path, "-m", "weir", "demo") as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
             if " x quota), " in line:  # the move is under way, live clients and all

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from lab import demo_report
-from lab.demo import promised_samples
-from lab.demo_report import exported_bytes, write_page
-from lab.errors import LabError
 from tests.pipeline.exported import DAY, Sidecar, partition, write_lines
+from weir.lab import demo_report
+from weir.lab.demo import promised_samples
+from weir.lab.demo_report import exported_bytes, write_page
+from weir.lab.errors import LabError
 
 
 @pytest.fixture

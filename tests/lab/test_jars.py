@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lab import jars
-from lab.errors import JarsMissing
-from lab.jars import VERSIONS, Jar, ensure, read_manifest, wrong_jars
+from weir.lab import jars
+from weir.lab.errors import JarsMissing
+from weir.lab.jars import VERSIONS, Jar, ensure, read_manifest, wrong_jars
 
 CONTENT = {"org/a/one/1.0/one-1.0.jar": b"first", "org/b.c/two_2.13/2.0/two_2.13-2.0.jar": b"second"}
 LIST = [Jar(path, hashlib.sha256(content).hexdigest()) for path, content in CONTENT.items()]

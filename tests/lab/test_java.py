@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import JavaMissing
-from lab.java import find_java, java_command, java_version
+from weir.lab.errors import JavaMissing
+from weir.lab.java import find_java, java_command, java_version
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from lab import network
-from lab.errors import LabError
-from lab.network import LOOPBACK, Ports, egress_address, ephemeral_range
+from weir.lab import network
+from weir.lab.errors import LabError
+from weir.lab.network import LOOPBACK, Ports, egress_address, ephemeral_range
 
 
 def test_ports_are_distinct_and_below_those_of_outgoing_connections() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
-from lab.errors import LabError
-from lab.performance import Consumed, Produced, parse_consumed, parse_produced
+from weir.lab.errors import LabError
+from weir.lab.performance import Consumed, Produced, parse_consumed, parse_produced
 
 PRODUCED = (
     "3000 records sent, 600.0 records/sec (0.57 MB/sec), 5.0 ms avg latency, 9.0 ms max latency.\n"

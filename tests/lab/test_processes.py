@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import PortTaken, ProcessFailed, Timeout
-from lab.processes import Process, Supervisor, tail
 from tests.lab.programs import python
+from weir.lab.errors import PortTaken, ProcessFailed, Timeout
+from weir.lab.processes import Process, Supervisor, tail
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_end_by_the_person_leaves_nothing(
 def test_reaper_ends_everything_when_the_program_is_killed(tmp_path: Path) -> None:
     """A program that is killed cannot clean up: its brokers and their data must not stay."""
     program = (
-        "import sys; from lab.processes import Process, Supervisor\n"
+        "import sys; from weir.lab.processes import Process, Supervisor\n"
         "lab = Supervisor(print)\n"
         "worker = Process(lab, 'worker', ['/bin/sleep', '60'], lab.log('worker'))\n"
         "worker.start()\n"

@@ -1,7 +1,7 @@
 import pytest
 
-from lab.errors import LabError
-from lab.produce import LiveRecord, latency
+from weir.lab.errors import LabError
+from weir.lab.produce import LiveRecord, latency
 
 
 def test_latency_is_that_of_the_record_at_the_quantile() -> None:

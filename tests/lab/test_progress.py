@@ -2,9 +2,9 @@ from io import StringIO
 
 from rich.console import Console
 
-from lab.progress import Moment, Progress, Traffic, as_line, sparkline
-from lab.received import Series
 from tests.lab.curves import by_second
+from weir.lab.progress import Moment, Progress, Traffic, as_line, sparkline
+from weir.lab.received import Series
 
 TRAFFIC = Traffic(produced=120, acked=119, consumed=118, p99=0.0125)
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.received import ReceivedBytes, Series
 from tests.lab.curves import steady
+from weir.lab.received import ReceivedBytes, Series
 
 
 def test_mean_rate_counts_from_the_first_byte_to_the_last() -> None:

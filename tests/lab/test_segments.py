@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from lab import segments
-from lab.segments import ReplicaSize, SegmentsDiffer, compare_logs, replica_size, segment_files
+from weir.lab import segments
+from weir.lab.segments import ReplicaSize, SegmentsDiffer, compare_logs, replica_size, segment_files
 
 
 def written(folder: Path, *contents: bytes) -> list[Path]:

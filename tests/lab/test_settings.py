@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lab.settings import (
+from weir.lab.settings import (
     Place,
     Route,
     SidecarOptions,
@@ -17,7 +17,7 @@ from lab.settings import (
     zookeeper_config,
     zookeeper_mode_properties,
 )
-from proxy.config.load import parse_config
+from weir.proxy.config.load import parse_config
 
 
 def place(broker_id: int, route: Route, client: int | None = None) -> Place:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.errors import ProcessFailed, Timeout
-from lab.processes import Supervisor
-from lab.sidecar import AdminRefused, Metrics, Sidecar
+from weir.lab.errors import ProcessFailed, Timeout
+from weir.lab.processes import Supervisor
+from weir.lab.sidecar import AdminRefused, Metrics, Sidecar
 
 TEXT = """# HELP weir_replication_bytes_total Bytes
 # TYPE weir_replication_bytes_total counter

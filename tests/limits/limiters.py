@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from limits.built_in import BUILT_IN
-from limits.rate_limiter import Batch, Option
-from limits.rules import NamedLimiter, Rule
+from weir.limits.built_in import BUILT_IN
+from weir.limits.rate_limiter import Batch, Option
+from weir.limits.rules import NamedLimiter, Rule
 
 LIMITS = {
     "RecordRateLimiter": "record.rate.limit",

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from limits.built_in import BUILT_IN, LATE_SECONDS, PacedLimiter, RecordBatchRateLimiter, RecordRateLimiter
-from limits.rate_limiter import Batch, RateLimiter
-from limits.slowed_clock import SlowedClock
 from tests.fakes.clock import MovedClock
 from tests.limits.limiters import LIMITS, batches
+from weir.limits.built_in import BUILT_IN, LATE_SECONDS, PacedLimiter, RecordBatchRateLimiter, RecordRateLimiter
+from weir.limits.rate_limiter import Batch, RateLimiter
+from weir.limits.slowed_clock import SlowedClock
 
 
 def started(name: str, limit: float | None, clock: Callable[[], float]) -> RateLimiter:

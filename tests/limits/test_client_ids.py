@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from limits.client_ids import ClientName, connector_of, read_client_id
+from weir.limits.client_ids import ClientName, connector_of, read_client_id
 
 
 @pytest.mark.parametrize(

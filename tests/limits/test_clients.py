@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limits.clients import Client, Clients
-from limits.group import TURN_SECONDS
-from limits.rules import NamedLimiter, Rule
 from tests.fakes.clock import MovedClock
 from tests.limits.limiters import Line, Scripted, batches, built_in, rule
+from weir.limits.clients import Client, Clients
+from weir.limits.group import TURN_SECONDS
+from weir.limits.rules import NamedLimiter, Rule
 
 SINK = "connector-consumer-s3-{}"
 

@@ -7,10 +7,10 @@ import math
 
 import pytest
 
-from limits.built_in import BUILT_IN
-from limits.guarded import ABSURD_SECONDS, GuardedLimiter
 from tests.fakes.clock import MovedClock
 from tests.limits.limiters import Scripted, batches
+from weir.limits.built_in import BUILT_IN
+from weir.limits.guarded import ABSURD_SECONDS, GuardedLimiter
 
 
 def guarded(limiter: Scripted) -> tuple[GuardedLimiter, list[tuple[str, str]]]:

@@ -15,10 +15,10 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "office-ho
 
 PROGRAM = """
 import office_hours
-from limits.clients import Clients
-from limits.rate_limiter import Batch
-from proxy.config.client_limits import rules_of
-from proxy.config.load import parse_config
+from weir.limits.clients import Clients
+from weir.limits.rate_limiter import Batch
+from weir.proxy.config.client_limits import rules_of
+from weir.proxy.config.load import parse_config
 now = [100.0]
 faults = []
 clients = Clients(lambda: now[0], lambda *fault: faults.append(fault))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limits.rates import WINDOW_SECONDS, TaskRates
 from tests.fakes.clock import MovedClock
+from weir.limits.rates import WINDOW_SECONDS, TaskRates
 
 
 def test_the_rate_is_that_of_the_last_whole_seconds() -> None:

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.spark_job import generate
-from pipeline.hours import Hours
-from pipeline.read import Lines, by_kind, good_lines, parse, read_lines
 from tests.pipeline.exported import DAY, write_lines
+from weir.pipeline.hours import Hours
+from weir.pipeline.read import Lines, by_kind, good_lines, parse, read_lines
 
 ELSEWHERE = "Europe/Berlin"
 

@@ -12,10 +12,10 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.tables import Table
-from quota.settings import SideName
-from samples.schema import IntervalLine, LimitLine, Line, LinkLine, PartitionLine, QuotaLine, encode_lines
 from tests.samples.columns import in_columns
+from weir.pipeline.tables import Table
+from weir.quota.settings import SideName
+from weir.samples.schema import IntervalLine, LimitLine, Line, LinkLine, PartitionLine, QuotaLine, encode_lines
 
 DAY = date(2026, 11, 2)
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)

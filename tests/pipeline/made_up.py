@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from quota.settings import SideName
-from samples.schema import Line
 from tests.pipeline.exported import NOON, Sidecar, limit, link, partition, quota, write_lines
+from weir.quota.settings import SideName
+from weir.samples.schema import Line
 
 FIRST = NOON.replace(hour=20, minute=35)
 SECONDS = 30.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import duckdb
 
-from pipeline.tables import BROKER_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS, Table
+from weir.pipeline.tables import BROKER_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS, Table
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 HOUR = timedelta(hours=1)

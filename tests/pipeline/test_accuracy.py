@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pipeline.accuracy import quotas_in_force, throttle_accuracy, throttle_minutes
-from pipeline.tables import THROTTLE_ACCURACY, THROTTLE_MINUTES
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import NOON, Sidecar, link, quota, rows, types
+from weir.pipeline.accuracy import quotas_in_force, throttle_accuracy, throttle_minutes
+from weir.pipeline.tables import THROTTLE_ACCURACY, THROTTLE_MINUTES
 
 FIGURES = (
     "rate_bytes_per_second",

@@ -10,8 +10,10 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.accuracy import quotas_in_force
-from pipeline.behind import (
+from tests.pipeline.conftest import Frames
+from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types
+from weir.pipeline.accuracy import quotas_in_force
+from weir.pipeline.behind import (
     ROW,
     behind_by_minute,
     behind_minutes,
@@ -19,15 +21,13 @@ from pipeline.behind import (
     rates_in_force,
     with_lag,
 )
-from pipeline.behind_hours import replicas_of_hours, rows_in_sync, rows_of_day, rows_of_wanted
-from pipeline.hours import Hours
-from pipeline.lag import replica_lag
-from pipeline.moves import moves
-from pipeline.read import Lines, by_kind, good_lines, of_hours
-from pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
-from samples.schema import Line
-from tests.pipeline.conftest import Frames
-from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types
+from weir.pipeline.behind_hours import replicas_of_hours, rows_in_sync, rows_of_day, rows_of_wanted
+from weir.pipeline.hours import Hours
+from weir.pipeline.lag import replica_lag
+from weir.pipeline.moves import moves
+from weir.pipeline.read import Lines, by_kind, good_lines, of_hours
+from weir.pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
+from weir.samples.schema import Line
 
 MOVE = (
     "start",

@@ -13,18 +13,18 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.build import DayReport, build
-from pipeline.day_tables import QUARANTINE, TABLES, Parts
-from pipeline.errors import BuildError
-from pipeline.hours import Hours, parse_hour
-from pipeline.open_tables import published, run_folders
-from pipeline.rates import partition_rates
-from pipeline.read import Lines, read_lines
-from pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set
-from pipeline.storage import Output
-from pipeline.tables import BY_HOUR, MOVES, PARTITION_RATES, POINTER
-from pipeline.whole import QUARANTINE_COLUMNS
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
+from weir.pipeline.build import DayReport, build
+from weir.pipeline.day_tables import QUARANTINE, TABLES, Parts
+from weir.pipeline.errors import BuildError
+from weir.pipeline.hours import Hours, parse_hour
+from weir.pipeline.open_tables import published, run_folders
+from weir.pipeline.rates import partition_rates
+from weir.pipeline.read import Lines, read_lines
+from weir.pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set
+from weir.pipeline.storage import Output
+from weir.pipeline.tables import BY_HOUR, MOVES, PARTITION_RATES, POINTER
+from weir.pipeline.whole import QUARANTINE_COLUMNS
 
 NEXT_DAY = DAY + timedelta(days=1)
 
@@ -108,15 +108,15 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
         others = {name: parts.links for name in TABLES if name not in BY_HOUR}
         return {**others, QUARANTINE: parts.quarantine.select(*QUARANTINE_COLUMNS)}
 
-    monkeypatch.setattr("pipeline.build.BY_WINDOW", frozenset({PARTITION_RATES.name}))
-    monkeypatch.setattr("pipeline.build.hour_tables", of_hours)
+    monkeypatch.setattr("weir.pipeline.build.BY_WINDOW", frozenset({PARTITION_RATES.name}))
+    monkeypatch.setattr("weir.pipeline.build.hour_tables", of_hours)
 
     def parts_of_hours(lines: Lines, found: DataFrame, bad: DataFrame, _: object) -> Parts:
         of_all = counted(lines)
         return Parts(found, links=of_all, quotas=of_all, replicas=of_all, in_sync=of_all, quarantine=bad)
 
-    monkeypatch.setattr("pipeline.build.parts_of_hours", parts_of_hours)
-    monkeypatch.setattr("pipeline.build.day_tables", of_day)
+    monkeypatch.setattr("weir.pipeline.build.parts_of_hours", parts_of_hours)
+    monkeypatch.setattr("weir.pipeline.build.day_tables", of_day)
     return job
 
 
@@ -126,7 +126,7 @@ def test_tables_of_a_day_have_as_many_tasks_as_their_rows_need(
 ) -> None:
     """As many as there are cores for few rows; and afterwards the session is as it was."""
     settings = light_job.spark.conf
-    monkeypatch.setattr("pipeline.build.ROWS_OF_A_PLACE", rows_of_a_task)
+    monkeypatch.setattr("weir.pipeline.build.ROWS_OF_A_PLACE", rows_of_a_task)
     write, seen = Output.write, {}
 
     def written(self: Output, table: str, *of: Any, **more: Any) -> None:
@@ -402,7 +402,7 @@ def test_days_in_no_folders_are_read_once(light_job: Job, monkeypatch: pytest.Mo
         asked.append(arguments[2])
         return read(*arguments)
 
-    monkeypatch.setattr("pipeline.build.read_lines", counted)
+    monkeypatch.setattr("weir.pipeline.build.read_lines", counted)
     assert [report.samples for report in light_job.run(days=2)] == [1, 1]
     assert asked == [Hours.between(DAY, DAY + timedelta(days=2))]
 

@@ -17,16 +17,16 @@ import pyspark
 import pytest
 
 from bench.spark_job import independent_sums
-from pipeline.day_tables import TABLES
-from pipeline.open_tables import published
-from pipeline.tables import BROKER_RATES, PARTITION_RATES
 from tests.pipeline.conftest import FOR_FEW_LINES
 from tests.pipeline.exported import DAY
+from weir.pipeline.day_tables import TABLES
+from weir.pipeline.open_tables import published
+from weir.pipeline.tables import BROKER_RATES, PARTITION_RATES
 
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-WEIR = (sys.executable, "-m", "cli.main", "report", "build", "--master", "local[2]")
+WEIR = (sys.executable, "-m", "weir", "report", "build", "--master", "local[2]")
 SUBMIT = (
     str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
     *("--master", "local[2]", "--conf", "spark.ui.enabled=false"),

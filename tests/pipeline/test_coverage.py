@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pipeline.broker_samples import broker_samples
-from pipeline.coverage import absences, coverage_by_minute, links_of_leaders
-from pipeline.read import by_kind, good_lines
-from pipeline.tables import ABSENCES, BROKER_SAMPLES, COVERAGE
-from pipeline.whole import samples
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import Sidecar, link, rows, types
+from weir.pipeline.broker_samples import broker_samples
+from weir.pipeline.coverage import absences, coverage_by_minute, links_of_leaders
+from weir.pipeline.read import by_kind, good_lines
+from weir.pipeline.tables import ABSENCES, BROKER_SAMPLES, COVERAGE
+from weir.pipeline.whole import samples
 
 
 def test_coverage_counts_samples_and_what_is_missing_of_each_minute(frames: Frames) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from pipeline import damaged
-from pipeline.damaged import damaged_files, may_be_damage
-from pipeline.errors import BuildError
+from weir.pipeline import damaged
+from weir.pipeline.damaged import damaged_files, may_be_damage
+from weir.pipeline.errors import BuildError
 
 FILES = [f"hdfs://cluster/samples/broker-{number}.jsonl.gz" for number in range(9)]
 

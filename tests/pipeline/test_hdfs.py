@@ -18,13 +18,13 @@ import pyspark
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from lab.errors import LabError
-from lab.jars import ensure
-from lab.java import find_java
-from pipeline.day_tables import TABLES
-from pipeline.open_tables import published, run_folders
 from tests.pipeline.conftest import FOR_FEW_LINES
 from tests.pipeline.exported import DAY
+from weir.lab.errors import LabError
+from weir.lab.jars import ensure
+from weir.lab.java import find_java
+from weir.pipeline.day_tables import TABLES
+from weir.pipeline.open_tables import published, run_folders
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -103,7 +103,7 @@ def _started(folder: Path, source: str, tables: str, **settings: str) -> subproc
         "SPARK_LOCAL_IP": "127.0.0.1",
         "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
     }
-    weir = (sys.executable, "-m", "cli.main", "report", "build", "--master", "local[2]")
+    weir = (sys.executable, "-m", "weir", "report", "build", "--master", "local[2]")
     return subprocess.Popen(
         [*weir, "--input", source, "--output", tables, *RANGE],
         env=os.environ | environment,

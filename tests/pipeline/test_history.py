@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.history import Accuracy, Busiest, History, read_history
-from pipeline.open_tables import TablesError
-from pipeline.tables import BROKER_RATES, COVERAGE
-from planning.arithmetic import DAY, Growth
 from tests.pipeline.parquet import (
     HOUR,
     MINUTE,
@@ -24,6 +20,10 @@ from tests.pipeline.parquet import (
     write_rates,
     write_throttles,
 )
+from weir.pipeline.history import Accuracy, Busiest, History, read_history
+from weir.pipeline.open_tables import TablesError
+from weir.pipeline.tables import BROKER_RATES, COVERAGE
+from weir.planning.arithmetic import DAY, Growth
 
 MB = 1_000_000
 

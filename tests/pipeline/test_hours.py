@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.build import build
-from pipeline.day_tables import QUARANTINE
-from pipeline.open_tables import OpenTables, published, run_folders
-from pipeline.tables import ALL_TABLES
 from tests.pipeline.exported import NOON
 from tests.pipeline.made_up import FIRST, made_up
+from weir.pipeline.build import build
+from weir.pipeline.day_tables import QUARANTINE
+from weir.pipeline.open_tables import OpenTables, published, run_folders
+from weir.pipeline.tables import ALL_TABLES
 
 HOUR = timedelta(hours=1)
 MIDNIGHT = NOON + timedelta(hours=12)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from bench.spark_job import DAY, generate, independent_sums, table_sums
-from pipeline.build import build
+from weir.pipeline.build import build
 
 
 def test_bytes_are_those_of_an_independent_computation(spark: SparkSession, tmp_path: Path) -> None:

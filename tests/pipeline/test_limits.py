@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pipeline.limits import limits
-from pipeline.tables import LIMITS
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import NOON, Sidecar, limit, rows, types
+from weir.pipeline.limits import limits
+from weir.pipeline.tables import LIMITS
 
 FIGURES = ("records", "mean_records_per_second", "max_records_per_second", "throttled_ratio")
 

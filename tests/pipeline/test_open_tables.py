@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.open_tables import OpenTables, TablesError
-from pipeline.tables import BROKER_RATES, MOVES, POINTER
 from tests.pipeline.page.past import broker_minutes
 from tests.pipeline.parquet import write
+from weir.pipeline.open_tables import OpenTables, TablesError
+from weir.pipeline.tables import BROKER_RATES, MOVES, POINTER
 
 DAY = "date=2026-11-02"
 

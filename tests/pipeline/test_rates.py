@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.rates import broker_rates, partition_rates
-from pipeline.tables import BROKER_RATES, PARTITION_RATES
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import NOON, Sidecar, link, partition, rows, types
+from weir.pipeline.rates import broker_rates, partition_rates
+from weir.pipeline.tables import BROKER_RATES, PARTITION_RATES
 
 RATES = ("mean_bytes_per_second", "max_bytes_per_second", "p95_bytes_per_second", "bytes")
 

@@ -10,8 +10,10 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.hours import Hours
-from pipeline.read import (
+from tests.pipeline.conftest import Frames
+from tests.pipeline.exported import DAY, NOON, Sidecar, limit, link, partition, quota, rows
+from weir.pipeline.hours import Hours
+from weir.pipeline.read import (
     MAX_CHARACTERS,
     MAX_SECONDS,
     UNUSED,
@@ -21,10 +23,8 @@ from pipeline.read import (
     is_by_day,
     read_lines,
 )
-from pipeline.whole import missing_samples, quarantine, samples, without_duplicates, without_partial
-from samples.schema import KINDS, SCHEMA_VERSION, Line, PartitionLine, columns, kind_of
-from tests.pipeline.conftest import Frames
-from tests.pipeline.exported import DAY, NOON, Sidecar, limit, link, partition, quota, rows
+from weir.pipeline.whole import missing_samples, quarantine, samples, without_duplicates, without_partial
+from weir.samples.schema import KINDS, SCHEMA_VERSION, Line, PartitionLine, columns, kind_of
 
 
 def test_topic_is_read_to_its_end(spark: SparkSession) -> None:
@@ -48,7 +48,7 @@ def test_folders_of_other_days_are_not_listed(monkeypatch: pytest.MonkeyPatch, i
         listed.append(pattern)
         return [f"{source}/{pattern}"] if is_there or pattern == "date=*" else []
 
-    monkeypatch.setattr("pipeline.read._matching", matching)
+    monkeypatch.setattr("weir.pipeline.read._matching", matching)
     assert is_by_day(MagicMock(), "/samples", Hours.of_day(DAY))
     around = [
         f"date={DAY - timedelta(days=1)}/hour=23",
@@ -65,7 +65,7 @@ def test_only_the_folders_of_an_hour_and_those_beside_it_are_listed(monkeypatch:
         listed.append(pattern)
         return [f"{source}/{pattern}"]
 
-    monkeypatch.setattr("pipeline.read._matching", matching)
+    monkeypatch.setattr("weir.pipeline.read._matching", matching)
     evening = NOON.replace(hour=22)
     assert is_by_day(MagicMock(), "/samples", Hours(evening, evening + timedelta(hours=3)))
     assert listed == [

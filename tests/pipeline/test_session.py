@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 ASKED = ("spark.sql.codegen.cache.maxEntries", "spark.sql.shuffle.partitions", "spark.locality.wait", "spark.master")
 PRINT = f"""
 import json
-from pipeline.session import open_session
+from weir.pipeline.session import open_session
 spark = open_session({{master}})
 print(json.dumps([spark.sparkContext.getConf().get(name) for name in {ASKED}]))
 spark.stop()
@@ -48,7 +48,7 @@ def test_session_of_spark_submit_has_them_too(tmp_path: Path) -> None:
 
 def test_master_that_is_none_is_told_in_a_sentence() -> None:
     build = ("report", "build", "--input", "i", "--output", "o", "--from", "2026-11-02", "--to", "2026-11-03")
-    command = [sys.executable, "-m", "cli.main", *build, "--master", "nowhere"]
+    command = [sys.executable, "-m", "weir", *build, "--master", "nowhere"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert said.returncode == 1
     assert said.stderr.splitlines()[-1].startswith("weir: Spark does not start: org.apache.spark.SparkException: ")

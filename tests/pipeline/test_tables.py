@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tables import ALL_TABLES, Table
+from weir.pipeline.tables import ALL_TABLES, Table
 
 DOCS = (Path(__file__).parents[2] / "docs" / "reports.md").read_text(encoding="utf-8")
 

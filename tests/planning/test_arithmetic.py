@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planning.arithmetic import (
+from weir.planning.arithmetic import (
     Move,
     NoQuota,
     QuotaBounds,

@@ -2,8 +2,9 @@
 
 import pytest
 
-from planning.assignment import Partition
-from planning.carried import (
+from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
+from weir.planning.assignment import Partition
+from weir.planning.carried import (
     LEAST_CALM,
     LEAST_JUDGED,
     MOST_CALM,
@@ -16,8 +17,7 @@ from planning.carried import (
     arrived,
     carried_next,
 )
-from planning.finish_by import Moving
-from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
+from weir.planning.finish_by import Moving
 
 MB = 1_000_000
 OUT, IN, IN_3 = (1, LEADER_RATE), (2, FOLLOWER_RATE), (3, FOLLOWER_RATE)

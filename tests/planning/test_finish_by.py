@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planning.assignment import Partition
-from planning.finish_by import (
+from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
+from weir.planning.assignment import Partition
+from weir.planning.finish_by import (
     ENDING_SECONDS,
     INFLOW_MARGIN,
     INTERVAL_SECONDS,
@@ -26,7 +27,6 @@ from planning.finish_by import (
     next_pace,
     taken_up,
 )
-from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 MB = 1_000_000

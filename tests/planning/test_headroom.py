@@ -10,10 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from planning.assignment import Partition
-from planning.carried import SHORT
-from planning.finish_by import INFLOW_MARGIN, Limits, Moving
-from planning.headroom import (
+from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
+from weir.planning.assignment import Partition
+from weir.planning.carried import SHORT
+from weir.planning.finish_by import INFLOW_MARGIN, Limits, Moving
+from weir.planning.headroom import (
     CALM_INTERVALS,
     INTERVAL_SECONDS,
     LEAST_STEP,
@@ -29,7 +30,6 @@ from planning.headroom import (
     told_by_logs,
     told_by_sidecars,
 )
-from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 MB = 1_000_000

@@ -1,8 +1,8 @@
 import pytest
 
-from planning.arithmetic import QuotaTooLow
-from planning.assignment import Partition
-from planning.move_report import BrokerLoad, report
+from weir.planning.arithmetic import QuotaTooLow
+from weir.planning.assignment import Partition
+from weir.planning.move_report import BrokerLoad, report
 
 FOO_0, FOO_1 = Partition("foo", 0), Partition("foo", 1)
 CURRENT = {FOO_0: (1, 2), FOO_1: (1, 2)}

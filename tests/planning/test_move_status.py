@@ -1,7 +1,8 @@
 import pytest
 
-from planning.assignment import Partition, PartitionMove, Reassignment, Replica
-from planning.move_status import (
+from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
+from weir.planning.assignment import Partition, PartitionMove, Reassignment, Replica
+from weir.planning.move_status import (
     RATE_WINDOW_SECONDS,
     Copy,
     PartitionStatus,
@@ -11,7 +12,6 @@ from planning.move_status import (
     next_to_move,
     partition_statuses,
 )
-from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
 
 FOO_0, FOO_1, FOO_2 = (Partition("foo", number) for number in range(3))
 ON_2, ON_3 = Replica("foo", 0, 2), Replica("foo", 0, 3)

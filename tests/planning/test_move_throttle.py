@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from planning.assignment import Partition, PartitionMove, Reassignment, planned_moves
-from planning.move_throttle import (
+from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.planning.assignment import Partition, PartitionMove, Reassignment, planned_moves
+from weir.planning.move_throttle import (
     DISK_RATE,
     Claims,
     ConfigChange,
@@ -24,7 +25,6 @@ from planning.move_throttle import (
     rated_anew,
     wanted_throttle,
 )
-from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 FOO_0, FOO_1 = Partition("foo", 0), Partition("foo", 1)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planning.assignment import Brokers, Partition
-from planning.proposals import ImpossibleProposal, propose
+from weir.planning.assignment import Brokers, Partition
+from weir.planning.proposals import ImpossibleProposal, propose
 
 Racks = dict[int, str | None]
 

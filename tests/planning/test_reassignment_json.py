@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planning.assignment import Partition, Replica
-from planning.reassignment_json import (
+from weir.planning.assignment import Partition, Replica
+from weir.planning.reassignment_json import (
     InvalidPlan,
     format_reassignment,
     parse_brokers,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from planning.assignment import Partition
-from planning.finish_by import Moving
-from planning.stuck import STILL_SECONDS, Circumstances, StillMeter, why_stuck
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
+from weir.planning.assignment import Partition
+from weir.planning.finish_by import Moving
+from weir.planning.stuck import STILL_SECONDS, Circumstances, StillMeter, why_stuck
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
 MB = 1_000_000

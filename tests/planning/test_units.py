@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planning.units import show_rate, show_size
+from weir.planning.units import show_rate, show_size
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from protocol.fetch import FetchRequest, RequestTopic
-from protocol.header import FETCH, RequestHeader
-from protocol.response_scanner import FetchResponseScanner, RecordsSeen, ScannedTopic
 from tests.protocol.wire import compact_string, string, tag_buffer, varint
 from tests.protocol.wire import response as response_frame
+from weir.protocol.fetch import FetchRequest, RequestTopic
+from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.response_scanner import FetchResponseScanner, RecordsSeen, ScannedTopic
 
 VERSIONS = tuple(range(19))
 OLD_VERSIONS = (0, 1, 2, 3)

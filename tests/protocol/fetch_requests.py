@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic
-from protocol.header import FETCH, RequestHeader
 from tests.protocol.fetch_data import NO_TAGS, UNKNOWN_TAG, VERSIONS, int32, int64, names
 from tests.protocol.wire import compact_string, frame, string, tag_buffer, varint
+from weir.protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic
+from weir.protocol.header import FETCH, RequestHeader
 
 DIRECTORY_ID = (0, b"d" * 16)
 HIGH_WATERMARK = (1, struct.pack(">q", 77))

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from protocol.errors import ProtocolError
-from protocol.framing import Pass, ReplicaFetch, RequestEvent, RequestStream
 from tests.protocol.wire import frame
+from weir.protocol.errors import ProtocolError
+from weir.protocol.framing import Pass, ReplicaFetch, RequestEvent, RequestStream
 
 
 def events_of(stream: RequestStream, *chunks: bytes) -> list[RequestEvent]:

@@ -6,17 +6,17 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import ProtocolError
-from protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request, encode_fetch_request
-from protocol.fetch_request import read_replica_id
-from protocol.framing import Pending, RequestStream, ResponseStream
-from protocol.header import FETCH
-from protocol.metadata import FIRST_METADATA_WITH_IDS, decode_api_versions, decode_cluster, decode_metadata
-from protocol.response_scanner import Buffer, FetchResponseScanner
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import VERSIONS, Topics, pieces, response, with_ids
 from tests.protocol.fetch_requests import AskedTopic, encode, requests
 from tests.protocol.wire import frame
+from weir.protocol.errors import ProtocolError
+from weir.protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request, encode_fetch_request
+from weir.protocol.fetch_request import read_replica_id
+from weir.protocol.framing import Pending, RequestStream, ResponseStream
+from weir.protocol.header import FETCH
+from weir.protocol.metadata import FIRST_METADATA_WITH_IDS, decode_api_versions, decode_cluster, decode_metadata
+from weir.protocol.response_scanner import Buffer, FetchResponseScanner
 
 ANY_VERSION = st.one_of(st.integers(-1, 20), st.integers(-(2**15), 2**15 - 1))
 INTERESTING = st.sampled_from((0, 1, 2, 0x0F, 0x10, 0x11, 0x7F, 0x80, 0x81, 0xFE, 0xFF))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from protocol.batch_counter import BatchCounter
+from weir.protocol.batch_counter import BatchCounter
 
 NONE, GZIP, LZ4 = 0, 1, 3
 

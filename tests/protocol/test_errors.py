@@ -2,7 +2,7 @@ import copy
 
 import pytest
 
-from protocol.errors import (
+from weir.protocol.errors import (
     CorrelationMismatch,
     FrameTooLarge,
     InvalidFrameSize,

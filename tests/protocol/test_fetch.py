@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import UnsupportedVersion
-from protocol.fetch import (
+from tests.protocol import fetch_data
+from tests.protocol.fetch_data import OLD_VERSIONS, REQUEST_ENTRY, int32, request
+from weir.protocol.errors import UnsupportedVersion
+from weir.protocol.fetch import (
     FETCH_VERSIONS,
     RESPONSE_ENTRY,
     FetchRequest,
@@ -18,9 +20,7 @@ from protocol.fetch import (
     encode_fetch_response,
     encode_response_topics,
 )
-from protocol.header import RequestHeader
-from tests.protocol import fetch_data
-from tests.protocol.fetch_data import OLD_VERSIONS, REQUEST_ENTRY, int32, request
+from weir.protocol.header import RequestHeader
 
 ENTRY = bytes.fromhex("00000005 0000000000000102 00100000")  # partition 5, fetch_offset 258, 1 MiB
 TOPICS = bytes.fromhex("00000002") + b"\x00\x01a" + bytes.fromhex("00000001") + ENTRY + b"\x00\x02bc" + bytes(4)

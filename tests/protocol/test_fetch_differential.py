@@ -17,7 +17,9 @@ from aiokafka.protocol.fetch import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.fetch import (
+from tests.protocol.fetch_data import OLD_VERSIONS, REQUEST_ENTRY, feed, int16, int32, int64, pieces, records
+from tests.protocol.wire import frame
+from weir.protocol.fetch import (
     RESPONSE_ENTRY,
     FetchRequest,
     RequestTopic,
@@ -27,10 +29,8 @@ from protocol.fetch import (
     encode_fetch_response,
     encode_response_topics,
 )
-from protocol.header import RequestHeader
-from protocol.response_scanner import FetchResponseScanner
-from tests.protocol.fetch_data import OLD_VERSIONS, REQUEST_ENTRY, feed, int16, int32, int64, pieces, records
-from tests.protocol.wire import frame
+from weir.protocol.header import RequestHeader
+from weir.protocol.response_scanner import FetchResponseScanner
 
 AIOKAFKA: tuple[Any, ...] = (FetchRequest_v0, FetchRequest_v1, FetchRequest_v2, FetchRequest_v3)
 LINES = [

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest as TheirRequest
 from kafka.protocol.consumer import FetchResponse as TheirResponse
 
-from protocol.fetch import (
+from tests.protocol.fetch_data import NO_TAGS, feed, int16, int32, int64, pieces, records
+from tests.protocol.wire import frame
+from tests.protocol.wire import response as response_frame
+from weir.protocol.fetch import (
     RESPONSE_ENTRY,
     ForgottenTopic,
     ResponseTopic,
@@ -19,11 +22,8 @@ from protocol.fetch import (
     fetch_version,
     made_up_entries,
 )
-from protocol.fetch_request import read_replica_id
-from protocol.response_scanner import FetchResponseScanner, ResponseHead
-from tests.protocol.fetch_data import NO_TAGS, feed, int16, int32, int64, pieces, records
-from tests.protocol.wire import frame
-from tests.protocol.wire import response as response_frame
+from weir.protocol.fetch_request import read_replica_id
+from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
 
 TheirTopic = TheirResponse.FetchableTopicResponse
 TheirPartition = TheirTopic.PartitionData

@@ -6,8 +6,10 @@ import tracemalloc
 
 import pytest
 
-from protocol.errors import MalformedFrame, TooMany
-from protocol.fetch import (
+from tests.protocol.fetch_data import NO_TAGS
+from tests.protocol.wire import tag_buffer
+from weir.protocol.errors import MalformedFrame, TooMany
+from weir.protocol.fetch import (
     FetchRequest,
     ForgottenTopic,
     RequestTopic,
@@ -16,12 +18,10 @@ from protocol.fetch import (
     fetch_version,
     replica_state_tags,
 )
-from protocol.fetch_request import read_replica_id
-from protocol.header import FETCH, RequestHeader
-from protocol.request_topics import MOST_PARTITIONS, MOST_TOPICS
-from protocol.varint import MOST_TAGS
-from tests.protocol.fetch_data import NO_TAGS
-from tests.protocol.wire import tag_buffer
+from weir.protocol.fetch_request import read_replica_id
+from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import MOST_PARTITIONS, MOST_TOPICS
+from weir.protocol.varint import MOST_TAGS
 
 VERSIONS = (0, 6, 7, 12, 13, 18)  # one of each layout
 SESSION_VERSIONS = (7, 12, 18)

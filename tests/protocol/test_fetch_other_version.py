@@ -2,8 +2,9 @@
 
 import pytest
 
-from protocol.errors import MalformedFrame
-from protocol.fetch import (
+from tests.protocol.fetch_data import NO_TAGS, VERSIONS
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch import (
     FETCH_VERSIONS,
     FetchRequest,
     RequestTopic,
@@ -11,8 +12,7 @@ from protocol.fetch import (
     decode_fetch_request,
     encode_fetch_request,
 )
-from protocol.header import FETCH, RequestHeader
-from tests.protocol.fetch_data import NO_TAGS, VERSIONS
+from weir.protocol.header import FETCH, RequestHeader
 
 NAME = b"0123456789abcdef"
 

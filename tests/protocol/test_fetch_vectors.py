@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, decode_fetch_request, encode_fetch_request
-from protocol.header import RequestHeader
-from protocol.response_scanner import FetchResponseScanner, ResponseHead
 from tests.protocol.fetch_data import feed, pieces
 from tests.protocol.wire import frame
+from weir.protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, decode_fetch_request, encode_fetch_request
+from weir.protocol.header import RequestHeader
+from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
 
 LINES = [
     json.loads(line)

@@ -7,17 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import MalformedFrame, ProtocolError
-from protocol.fetch import (
-    FETCH_VERSIONS,
-    NO_LEADER_EPOCH,
-    FetchRequest,
-    ForgottenTopic,
-    decode_fetch_request,
-    encode_fetch_request,
-    replica_state_tags,
-)
-from protocol.header import FETCH, RequestHeader
 from tests.protocol.fetch_data import NO_TAGS, VERSIONS
 from tests.protocol.fetch_requests import (
     DIRECTORY_ID,
@@ -30,6 +19,17 @@ from tests.protocol.fetch_requests import (
     without_strides_of_nothing,
 )
 from tests.protocol.wire import tag_buffer, varint
+from weir.protocol.errors import MalformedFrame, ProtocolError
+from weir.protocol.fetch import (
+    FETCH_VERSIONS,
+    NO_LEADER_EPOCH,
+    FetchRequest,
+    ForgottenTopic,
+    decode_fetch_request,
+    encode_fetch_request,
+    replica_state_tags,
+)
+from weir.protocol.header import FETCH, RequestHeader
 
 FLEXIBLE = tuple(version for version in VERSIONS if version >= 12)
 ID = b"0123456789abcdef"

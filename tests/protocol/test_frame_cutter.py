@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from protocol.frame_cutter import FrameCutter
 from tests.protocol.wire import frame
+from weir.protocol.frame_cutter import FrameCutter
 
 
 def cut_all(chunks: list[bytes], most: int) -> list[bytes]:

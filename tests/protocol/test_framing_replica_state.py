@@ -7,20 +7,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from protocol import request_topics
-from protocol.errors import MalformedFrame
-from protocol.fetch import (
-    CONSUMER,
-    FETCH_VERSIONS,
-    FetchRequest,
-    decode_fetch_request,
-    encode_fetch_request,
-    replica_state_tags,
-)
-from protocol.fetch_request import read_replica_id
-from protocol.framing import Expect, Pass, ReplicaFetch, RequestEvent, RequestStream, Undecoded
-from protocol.header import FETCH, RequestHeader
-from protocol.request_stream import UndecodedReason
 from tests.protocol.fetch_data import NO_TAGS, single_bytes
 from tests.protocol.fetch_requests import (
     DIRECTORY_ID,
@@ -34,6 +20,20 @@ from tests.protocol.fetch_requests import (
 )
 from tests.protocol.request_events import cut, events_of, failure, joined, passed
 from tests.protocol.wire import compact_string, request, tag_buffer
+from weir.protocol import request_topics
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch import (
+    CONSUMER,
+    FETCH_VERSIONS,
+    FetchRequest,
+    decode_fetch_request,
+    encode_fetch_request,
+    replica_state_tags,
+)
+from weir.protocol.fetch_request import read_replica_id
+from weir.protocol.framing import Expect, Pass, ReplicaFetch, RequestEvent, RequestStream, Undecoded
+from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_stream import UndecodedReason
 
 VERSIONS = tuple(version for version, row in FETCH_VERSIONS.items() if row.has_replica_state)
 ID = b"0123456789abcdef"

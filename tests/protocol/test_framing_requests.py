@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import InvalidFrameSize, MalformedFrame, ProtocolError
-from protocol.framing import (
+from tests.protocol.fetch_data import single_bytes
+from tests.protocol.request_events import cut, events_of, failure, joined, passed
+from tests.protocol.wire import CONSUMER, fetch, frame, produce, request, string
+from weir.protocol.errors import InvalidFrameSize, MalformedFrame, ProtocolError
+from weir.protocol.framing import (
     BecameOpaque,
     Expect,
     Pass,
@@ -17,9 +20,6 @@ from protocol.framing import (
     RequestStream,
     Undecoded,
 )
-from tests.protocol.fetch_data import single_bytes
-from tests.protocol.request_events import cut, events_of, failure, joined, passed
-from tests.protocol.wire import CONSUMER, fetch, frame, produce, request, string
 
 
 def test_requests_of_one_chunk_pass_as_one_slice() -> None:

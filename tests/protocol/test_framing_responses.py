@@ -6,14 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import CorrelationMismatch, InvalidFrameSize, MalformedFrame, ProtocolError, UnexpectedResponse
-from protocol.fetch import ResponseTopic, encode_response_topics, made_up_entries
-from protocol.framing import Pending, ResponseStream
-from protocol.response_scanner import Buffer, FetchResponseScanner
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import VERSIONS, Partition, batch, scanned, with_ids
 from tests.protocol.request_events import cut
 from tests.protocol.wire import fetch_response, frame, response
+from weir.protocol.errors import (
+    CorrelationMismatch,
+    InvalidFrameSize,
+    MalformedFrame,
+    ProtocolError,
+    UnexpectedResponse,
+)
+from weir.protocol.fetch import ResponseTopic, encode_response_topics, made_up_entries
+from weir.protocol.framing import Pending, ResponseStream
+from weir.protocol.response_scanner import Buffer, FetchResponseScanner
 
 
 def sent(stream: ResponseStream, *chunks: bytes) -> bytes:

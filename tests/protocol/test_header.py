@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import MalformedFrame
-from protocol.header import RequestHeader, decode_request_header, encode_request_header
 from tests.protocol.fetch_data import int16, int32
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.header import RequestHeader, decode_request_header, encode_request_header
 
 HEADER = bytes.fromhex("0001 0003 00000007 0002 6362")
 

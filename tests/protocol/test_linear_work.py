@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.errors import MalformedFrame
-from protocol.framing import RequestStream
-from protocol.response_scanner import FetchResponseScanner
-from protocol.varint import MOST_TAGS
 from tests.protocol.fetch_data import Partition, batch, response, single_bytes, with_ids
 from tests.protocol.request_events import events_of
 from tests.protocol.wire import frame, request, tag_buffer
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.framing import RequestStream
+from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.varint import MOST_TAGS
 
 LINEAR = 8
 """For four times the bytes: work in proportion takes 4 times as long, and what is read anew for each byte 16 times."""

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
 
-from protocol.errors import CorrelationMismatch, MalformedFrame
-from protocol.metadata import (
+from tests.protocol.fetch_data import int16, int32
+from weir.protocol.errors import CorrelationMismatch, MalformedFrame
+from weir.protocol.metadata import (
     NO_ID,
     MetadataBroker,
     MetadataHead,
@@ -25,7 +26,6 @@ from protocol.metadata import (
     encode_api_versions_request,
     encode_metadata_request,
 )
-from tests.protocol.fetch_data import int16, int32
 
 Broker = MetadataResponse.MetadataResponseBroker
 Topic = MetadataResponse.MetadataResponseTopic

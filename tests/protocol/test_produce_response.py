@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceResponse
 
-from protocol.produce_response import with_throttle_time
 from tests.proxy.limited import produced, read_produced
+from weir.protocol.produce_response import with_throttle_time
 
 Partition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
 texts = st.none() | st.text(max_size=200)

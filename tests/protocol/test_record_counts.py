@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.producer import ProduceRequest
 
-from protocol import record_counts
-from protocol.header import FETCH, PRODUCE
-from protocol.record_counts import RecordCounts, counts_of_answer, counts_of_request
 from tests.protocol.test_batch_counter import GZIP, NONE, built
 from tests.protocol.wire import fetch_response, frame, produce, string, varint
+from weir.protocol import record_counts
+from weir.protocol.header import FETCH, PRODUCE
+from weir.protocol.record_counts import RecordCounts, counts_of_answer, counts_of_request
 
 Topic = FetchResponse.FetchableTopicResponse
 Partition = Topic.PartitionData

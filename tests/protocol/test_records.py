@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.records import RecordsSeen, RecordWalker, walk_records
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import batch, pieces, seen, single_bytes
+from weir.protocol.records import RecordsSeen, RecordWalker, walk_records
 
 MAGICS = (0, 1, 2)
 

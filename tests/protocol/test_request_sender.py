@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.framing import RequestBegins, RequestStream
-from protocol.request_sender import MOST_START, RequestSender
 from tests.protocol.wire import CONSUMER, fetch, produce, request, string
+from weir.protocol.framing import RequestBegins, RequestStream
+from weir.protocol.request_sender import MOST_START, RequestSender
 
 
 def session_fetch(version: int, session_id: int, epoch: int) -> bytes:

@@ -6,9 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import CorrelationMismatch, UnsupportedVersion
-from protocol.fetch import RESPONSE_ENTRY, ResponseTopic, encode_response_topics, made_up_entries
-from protocol.response_scanner import FetchResponseScanner, RecordsSeen, ScannedTopic
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import (
     NO_TAGS,
@@ -26,6 +23,9 @@ from tests.protocol.fetch_data import (
     with_ids,
 )
 from tests.protocol.wire import tag_buffer
+from weir.protocol.errors import CorrelationMismatch, UnsupportedVersion
+from weir.protocol.fetch import RESPONSE_ENTRY, ResponseTopic, encode_response_topics, made_up_entries
+from weir.protocol.response_scanner import FetchResponseScanner, RecordsSeen, ScannedTopic
 
 MADE_UP: Topics = [
     (b"held", [Partition(0, 0, 258, b""), Partition(1, 0, 7, b"")]),

@@ -4,8 +4,6 @@ import tracemalloc
 
 import pytest
 
-from protocol.errors import MalformedFrame
-from protocol.response_scanner import FetchResponseScanner
 from tests.protocol.fetch_data import (
     VERSIONS,
     Partition,
@@ -17,6 +15,8 @@ from tests.protocol.fetch_data import (
     single_bytes,
     with_ids,
 )
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.response_scanner import FetchResponseScanner
 
 TOPICS: Topics = [
     (b"orders", [Partition(0, 0, 7, batch(40)), Partition(1, 0, 7, b""), Partition(2, 0, 7, batch(30))]),

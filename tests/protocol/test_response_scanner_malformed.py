@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import FrameTooLarge, InvalidFrameSize, MalformedFrame, ProtocolError
-from protocol.response_scanner import FetchResponseScanner, ScannedTopic
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import VERSIONS, Partition, Topics, batch, pieces, response, single_bytes, with_ids
+from weir.protocol.errors import FrameTooLarge, InvalidFrameSize, MalformedFrame, ProtocolError
+from weir.protocol.response_scanner import FetchResponseScanner, ScannedTopic
 
 TOPICS: Topics = [
     (b"abc", [Partition(0, 0, 7, batch(40)), Partition(1, 0, 7, b""), Partition(2, 0, 7, batch(30))]),

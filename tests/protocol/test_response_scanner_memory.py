@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from protocol.fetch import RESPONSE_ENTRY, ResponseTopic, encode_response_topics
-from protocol.response_scanner import FetchResponseScanner
 from tests.protocol.fetch_data import batch
+from weir.protocol.fetch import RESPONSE_ENTRY, ResponseTopic, encode_response_topics
+from weir.protocol.response_scanner import FetchResponseScanner
 
 BUFFER = 64 * 1024
 APPENDED = encode_response_topics(3, [ResponseTopic(b"held", RESPONSE_ENTRY.pack(0, 0, 258, 0))])

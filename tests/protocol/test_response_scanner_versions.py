@@ -5,9 +5,6 @@ import tracemalloc
 
 import pytest
 
-from protocol.errors import MalformedFrame
-from protocol.fetch import ResponseTopic, encode_response_topics, made_up_entries
-from protocol.response_scanner import FetchResponseScanner, ResponseHead
 from tests.protocol.fetch_data import (
     NO_TAGS,
     UNKNOWN_TAG,
@@ -22,6 +19,9 @@ from tests.protocol.fetch_data import (
     with_ids,
 )
 from tests.protocol.wire import frame, tag_buffer, varint
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch import ResponseTopic, encode_response_topics, made_up_entries
+from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
 
 FLEXIBLE = tuple(version for version in VERSIONS if version >= 12)
 WITH_SESSIONS = tuple(version for version in VERSIONS if version >= 7)

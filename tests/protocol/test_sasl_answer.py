@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from protocol.sasl_answer import SaslAnswer
 from tests.protocol.wire import compact_string, frame, string, tag_buffer
+from weir.protocol.sasl_answer import SaslAnswer
 
 
 def answer(version: int, lifetime_ms: int, *, token: bytes = b"v=proof", message: bytes | None = None) -> bytes:

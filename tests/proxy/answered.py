@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from proxy.cluster.channel import Answer
+from weir.proxy.cluster.channel import Answer
 
 
 class Answered:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from proxy.export.sample import Sample
-from proxy.export.stats import ExportStats
-from samples.lines import SampleKey
-from samples.schema import IntervalLine, encode_lines
+from weir.proxy.export.sample import Sample
+from weir.proxy.export.stats import ExportStats
+from weir.samples.lines import SampleKey
+from weir.samples.schema import IntervalLine, encode_lines
 
 START_ID = "20260131T230000Z-0badcafe"
 BEGAN = datetime(2026, 1, 31, 23, 0, tzinfo=UTC)

@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from proxy.cluster.follow import WHAT, ThrottleFollower
-from proxy.cluster.followers import Followers
-from proxy.cluster.poll_stats import PollStats
-from proxy.config.address import Address
-from proxy.log import EventLog
-from quota.followed_throttle import Move
-from quota.layers import Layer
-from quota.setting_names import FOLLOWER_REPLICAS, LEADER_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.throttle_cluster import (
     ThrottleCluster,
 )
 from tests.proxy.resolving import DEADLINE_SECONDS
+from weir.proxy.cluster.follow import WHAT, ThrottleFollower
+from weir.proxy.cluster.followers import Followers
+from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.config.address import Address
+from weir.proxy.log import EventLog
+from weir.quota.followed_throttle import Move
+from weir.quota.layers import Layer
+from weir.quota.setting_names import FOLLOWER_REPLICAS, LEADER_REPLICAS
 
 LISTS: dict[str, str | None] = {LEADER_REPLICAS: "0:1", FOLLOWER_REPLICAS: "0:2"}
 

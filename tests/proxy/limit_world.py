@@ -16,24 +16,24 @@ from typing import Any, cast
 
 import msgspec
 
-from limits.rules import Rule
-from protocol.header import FETCH, PRODUCE
-from protocol.request_head import RequestHead, read_request_head
-from protocol.request_sender import RequestSender
-from protocol.request_stream import RequestBegins
-from protocol.steps import at_once
-from proxy.admin.fleet import Target
-from proxy.config.address import Address
-from proxy.limits.gate import LinkGate
-from proxy.limits.shares import LimitShares
-from proxy.limits.stage import LimitStage
-from proxy.log import EventLog
-from proxy.relay.outcomes import Answer, Hold, Outcome, Pass
-from proxy.relay.side import Side
-from proxy.shares.exchange import Exchange
-from proxy.shares.messages import ShareAnswer, ShareRequest
 from tests.fakes.clock import MovedClock
 from tests.proxy.limited import fetch, fetched, produce, produced
+from weir.limits.rules import Rule
+from weir.protocol.header import FETCH, PRODUCE
+from weir.protocol.request_head import RequestHead, read_request_head
+from weir.protocol.request_sender import RequestSender
+from weir.protocol.request_stream import RequestBegins
+from weir.protocol.steps import at_once
+from weir.proxy.admin.fleet import Target
+from weir.proxy.config.address import Address
+from weir.proxy.limits.gate import LinkGate
+from weir.proxy.limits.shares import LimitShares
+from weir.proxy.limits.stage import LimitStage
+from weir.proxy.log import EventLog
+from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass
+from weir.proxy.relay.side import Side
+from weir.proxy.shares.exchange import Exchange
+from weir.proxy.shares.messages import ShareAnswer, ShareRequest
 
 TICK = 0.25  # seconds between two looks at the shares
 LEAST_STEP = 0.001  # seconds

@@ -12,13 +12,13 @@ from uuid import UUID
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from limits.rules import Rule
-from proxy.limits.gate import LinkGate
-from proxy.limits.stage import LimitStage
 from tests.fakes.clock import MovedClock
 from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.test_batch_counter import NONE, built
 from tests.protocol.wire import frame
+from weir.limits.rules import Rule
+from weir.proxy.limits.gate import LinkGate
+from weir.proxy.limits.stage import LimitStage
 
 SINK, SOURCE = "connector-consumer-s3-0", "connector-producer-files-0"
 TOPIC_ID = UUID(int=7)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from proxy.cluster.client import ClusterClient
-from proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
-from proxy.cluster.kafka_channel import KafkaChannel
-from proxy.cluster.min_isr import MinIsrPoll, Partitions
-from proxy.cluster.removed_replicas import RemovedReplicasPoll
-from proxy.cluster.topics import BrokerHosts, TopicPoll
-from proxy.cluster.watch import EVENTS
-from proxy.config.address import Address
-from proxy.log import EventLog
-from quota.removed_replicas import RemovedReplicas
-from quota.throttle import Throttle
 from tests.fakes.clock import MovedClock
+from weir.proxy.cluster.client import ClusterClient
+from weir.proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
+from weir.proxy.cluster.kafka_channel import KafkaChannel
+from weir.proxy.cluster.min_isr import MinIsrPoll, Partitions
+from weir.proxy.cluster.removed_replicas import RemovedReplicasPoll
+from weir.proxy.cluster.topics import BrokerHosts, TopicPoll
+from weir.proxy.cluster.watch import EVENTS
+from weir.proxy.config.address import Address
+from weir.proxy.log import EventLog
+from weir.quota.removed_replicas import RemovedReplicas
+from weir.quota.throttle import Throttle
 
 
 class Polling:

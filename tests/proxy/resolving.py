@@ -8,18 +8,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.cluster.channel import PlainChannel
-from proxy.cluster.client import ClusterClient
-from proxy.cluster.removed_replicas import RemovedReplicasPoll
-from proxy.cluster.topic_ids import ThrottledTopics, TopicIdPoll
-from proxy.cluster.topics import TopicPoll
-from proxy.cluster.watch import EVENTS_WITHOUT_CLUSTER
-from proxy.config.address import Address
-from proxy.log import EventLog
-from quota.removed_replicas import RemovedReplicas
-from quota.throttle import Throttle
-from quota.topic_names import TopicNames
 from tests.fakes.clock import MovedClock
+from weir.proxy.cluster.channel import PlainChannel
+from weir.proxy.cluster.client import ClusterClient
+from weir.proxy.cluster.removed_replicas import RemovedReplicasPoll
+from weir.proxy.cluster.topic_ids import ThrottledTopics, TopicIdPoll
+from weir.proxy.cluster.topics import TopicPoll
+from weir.proxy.cluster.watch import EVENTS_WITHOUT_CLUSTER
+from weir.proxy.config.address import Address
+from weir.proxy.log import EventLog
+from weir.quota.removed_replicas import RemovedReplicas
+from weir.quota.throttle import Throttle
+from weir.quota.topic_names import TopicNames
 
 ORDERS, ORDERS_AGAIN, PAYMENTS, STRANGER = (bytes([number]) * 16 for number in (1, 2, 3, 0xFF))
 FOLLOWER = 2

@@ -16,23 +16,23 @@ import pytest
 import pytest_asyncio
 import yarl
 
-from limits.clients import Clients
-from proxy.admin import http as admin
-from proxy.admin.access import Access
-from proxy.admin.fleet import Fleet
-from proxy.admin.history import History
-from proxy.admin.http import MAX_BODY_BYTES, AdminServer
-from proxy.config.address import Address
-from proxy.config.client_limits import ClientLimitTable
-from proxy.config.load import parse_config
-from proxy.config.reader import ConfigError
-from proxy.config.tables import Admin, Config, ThrottleTable
-from proxy.log import EventLog
-from proxy.shares.messages import ShareAnswer
-from proxy.throttle.table import LayeredThrottle
 from tests.fakes.clock import MovedClock
 from tests.proxy.test_config import FULL
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
+from weir.limits.clients import Clients
+from weir.proxy.admin import http as admin
+from weir.proxy.admin.access import Access
+from weir.proxy.admin.fleet import Fleet
+from weir.proxy.admin.history import History
+from weir.proxy.admin.http import MAX_BODY_BYTES, AdminServer
+from weir.proxy.config.address import Address
+from weir.proxy.config.client_limits import ClientLimitTable
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import Admin, Config, ThrottleTable
+from weir.proxy.log import EventLog
+from weir.proxy.shares.messages import ShareAnswer
+from weir.proxy.throttle.table import LayeredThrottle
 
 
 @dataclass

@@ -13,17 +13,17 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from proxy.admin.access import MOST_FAILURES, Access
-from proxy.admin.fleet import Fleet
-from proxy.admin.http import AdminServer
-from proxy.admin.tokens import TokenFile
-from proxy.config.address import Address
-from proxy.config.load import parse_config
-from proxy.config.reader import ConfigError
-from proxy.config.tables import Admin, Config
-from proxy.log import EventLog
 from tests.fakes.clock import MovedClock
 from tests.proxy.test_admin import Sidecar
+from weir.proxy.admin.access import MOST_FAILURES, Access
+from weir.proxy.admin.fleet import Fleet
+from weir.proxy.admin.http import AdminServer
+from weir.proxy.admin.tokens import TokenFile
+from weir.proxy.config.address import Address
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import Admin, Config
+from weir.proxy.log import EventLog
 
 READ, WRITE = "read-read-read-read", "write-write-write-write"
 OPEN = "/healthz"

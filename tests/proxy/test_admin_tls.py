@@ -13,27 +13,27 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from cli.checkup import own_tls, running_sidecar
-from cli.doctor import _seconds_ahead
-from cli.errors import CommandError
-from cli.sidecars import ask
-from proxy.admin.access import Access
-from proxy.admin.fleet import Fleet
-from proxy.admin.http import AdminServer
-from proxy.config.address import Address
-from proxy.config.admin_keys import AdminKeys
-from proxy.config.load import parse_config
-from proxy.config.reader import ConfigError
-from proxy.config.tables import Admin, Config
-from proxy.config.tls import AdminTlsTable
-from proxy.log import EventLog
-from proxy.shares.exchange import Exchange
-from proxy.shares.messages import ShareRequest
-from proxy.sidecar import Sidecar as RealSidecar
 from tests.fakes.clock import MovedClock
 from tests.fakes.pki import Authority, Issued
 from tests.proxy.test_admin import Sidecar
 from tests.proxy.test_server import text
+from weir.cli.checkup import own_tls, running_sidecar
+from weir.cli.doctor import _seconds_ahead
+from weir.cli.errors import CommandError
+from weir.cli.sidecars import ask
+from weir.proxy.admin.access import Access
+from weir.proxy.admin.fleet import Fleet
+from weir.proxy.admin.http import AdminServer
+from weir.proxy.config.address import Address
+from weir.proxy.config.admin_keys import AdminKeys
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import Admin, Config
+from weir.proxy.config.tls import AdminTlsTable
+from weir.proxy.log import EventLog
+from weir.proxy.shares.exchange import Exchange
+from weir.proxy.shares.messages import ShareRequest
+from weir.proxy.sidecar import Sidecar as RealSidecar
 
 INGRESS = (
     'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:1"\nupstream = "127.0.0.1:2"\n[admin]\nlisten = "0.0.0.0:3"\n'

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.address import Address
-from proxy.relay.listener import Listener, Upstream
-from proxy.tls.ends import TlsServer
 from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.wire import request, response
 from tests.proxy.tls.securing import Keys
+from weir.proxy.config.address import Address
+from weir.proxy.relay.listener import Listener, Upstream
+from weir.proxy.tls.ends import TlsServer
 
 ON_BOTH_LOOPS = True
 

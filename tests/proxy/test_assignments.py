@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 from kafka.protocol.metadata import MetadataResponse
 
-from proxy.cluster.metadata import describe
-from quota.removed_replicas import Replicas
 from tests.fakes.metadata_broker import Broker, MetadataBroker, Partition, Question, Topic
 from tests.proxy.answered import Answered
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.resolving import FOLLOWER, POLL_SECONDS, Resolving, events, fields
+from weir.proxy.cluster.metadata import describe
+from weir.quota.removed_replicas import Replicas
 
 
 def fetched(resolving: Resolving, *topics: bytes) -> None:

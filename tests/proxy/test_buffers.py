@@ -1,6 +1,6 @@
 """The pool of buffers."""
 
-from proxy.relay.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE, BufferPool
+from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE, BufferPool
 
 
 def test_borrow_gives_large_buffers_up_to_the_limit_and_small_ones_beyond() -> None:

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from proxy.config.tables import QuotaTable
-from proxy.throttle.by_hand import is_set_by_hand
-from quota.layers import EffectiveThrottle, Lease, Part, Path
-from quota.settings import SideName
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+from weir.proxy.config.tables import QuotaTable
+from weir.proxy.throttle.by_hand import is_set_by_hand
+from weir.quota.layers import EffectiveThrottle, Lease, Part, Path
+from weir.quota.settings import SideName
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 LISTED = ("topics", "orders", LEADER_REPLICAS)
 QUOTA = QuotaTable(name="zones", side="follower", rate=5)

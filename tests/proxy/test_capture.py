@@ -12,26 +12,26 @@ from typing import Any
 
 import pytest
 
-from proxy.capture.capture import Capture
-from proxy.capture.nftables import NftError
-from proxy.capture.tls_trial import TlsTrial
-from proxy.config.address import Address
-from proxy.config.load import parse_config
-from proxy.config.route_keys import RouteKeys
-from proxy.config.tables import CaptureTable
-from proxy.relay.side import Side
-from proxy.relay.stand_in import FAILURES
-from proxy.relay.stats import RelayStats
-from proxy.tls.ends import TlsClient
-from proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
-from proxy.tls.live_keys import LiveKeys
-from proxy.tls.stats import TlsStats
-from quota.settings import SideName
 from tests.fakes.clock import MovedClock
 from tests.fakes.pki import Authority
 from tests.fakes.relaying import ScriptedThrottle, logged
 from tests.fakes.servers import serving
 from tests.protocol.wire import request, response
+from weir.proxy.capture.capture import Capture
+from weir.proxy.capture.nftables import NftError
+from weir.proxy.capture.tls_trial import TlsTrial
+from weir.proxy.config.address import Address
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.route_keys import RouteKeys
+from weir.proxy.config.tables import CaptureTable
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.stand_in import FAILURES
+from weir.proxy.relay.stats import RelayStats
+from weir.proxy.tls.ends import TlsClient
+from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
+from weir.proxy.tls.live_keys import LiveKeys
+from weir.proxy.tls.stats import TlsStats
+from weir.quota.settings import SideName
 
 BROKERS = {1: frozenset({ip_address("10.0.0.1")}), 2: frozenset({ip_address("10.0.0.2")})}
 
@@ -206,8 +206,10 @@ async def broker_with_tls(
     files = KeyFiles(certificate=authority.issue("localhost").together, ca=authority.ca)
 
     async with serving(answering, load_server_keys(files, "required").context) as (_, port):
-        monkeypatch.setattr("proxy.capture.capture.original_destination", lambda client: Address("127.0.0.1", port))
-        monkeypatch.setattr("proxy.capture.capture.mark_of", lambda broker_id: None)  # it needs a privilege
+        monkeypatch.setattr(
+            "weir.proxy.capture.capture.original_destination", lambda client: Address("127.0.0.1", port)
+        )
+        monkeypatch.setattr("weir.proxy.capture.capture.mark_of", lambda broker_id: None)  # it needs a privilege
         lines = f'certificate = "{files.certificate}"\nca = "{files.ca}"\n'
         keys = RouteKeys(
             parse_config(
@@ -279,7 +281,7 @@ async def test_captured_connection_with_tls_is_ended_where_there_are_keys(
 async def test_connection_that_is_still_made_while_it_steps_out_is_not_carried_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.capture.capture.REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr("weir.proxy.capture.capture.REFRESH_SECONDS", 0.01)
     async with (
         broker_with_tls(tmp_path, monkeypatch) as (port, keys, client),
         capturing(keys, port=port, sides=("leader",), when="throttled") as (capture, _, _),
@@ -307,7 +309,7 @@ async def test_it_stays_out_of_the_path_of_a_broker_whose_tls_it_cannot_speak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Followers would be refused by it, and have it directly."""
-    monkeypatch.setattr("proxy.capture.capture.REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr("weir.proxy.capture.capture.REFRESH_SECONDS", 0.01)
     other = Authority(tmp_path / "other")
     trusted = tmp_path / "trusted.pem"
     shutil.copyfile(other.ca, trusted)
@@ -333,8 +335,8 @@ async def test_it_stays_out_of_the_path_of_a_broker_whose_tls_it_cannot_speak(
 async def test_it_steps_out_where_the_broker_no_longer_takes_its_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.capture.capture.REFRESH_SECONDS", 0.01)
-    monkeypatch.setattr("proxy.capture.tls_trial.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("weir.proxy.capture.capture.REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr("weir.proxy.capture.tls_trial.LOOK_SECONDS", 0.01)
     async with (
         broker_with_tls(tmp_path, monkeypatch) as (port, keys, _),
         capturing(keys, port=port, sides=("leader",)) as (capture, packet_filter, _),
@@ -354,8 +356,8 @@ async def test_it_steps_out_where_the_broker_no_longer_takes_its_certificate(
 
 async def test_broker_that_does_not_run_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its followers wait for it wherever the sidecar is."""
-    monkeypatch.setattr("proxy.capture.capture.REFRESH_SECONDS", 0.01)
-    monkeypatch.setattr("proxy.capture.tls_trial.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("weir.proxy.capture.capture.REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr("weir.proxy.capture.tls_trial.LOOK_SECONDS", 0.01)
     async with contextlib.AsyncExitStack() as until_it_ends:
         port, keys, _ = await until_it_ends.enter_async_context(broker_with_tls(tmp_path, monkeypatch))
         async with capturing(keys, port=port, sides=("leader",)) as (capture, _, _), asyncio.timeout(10):
@@ -370,8 +372,8 @@ async def test_broker_that_does_not_run_changes_nothing(tmp_path: Path, monkeypa
 
 async def test_it_steps_out_where_no_follower_comes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their certificates have none of allowed_names, say. One that stands has come through."""
-    monkeypatch.setattr("proxy.capture.capture.REFRESH_SECONDS", 0.01)
-    monkeypatch.setattr("proxy.capture.tls_trial.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("weir.proxy.capture.capture.REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr("weir.proxy.capture.tls_trial.GRACE_SECONDS", 0.0)
     async with (
         broker_with_tls(tmp_path, monkeypatch, allowed_name="broker-*") as (port, keys, client),
         capturing(keys, port=port, sides=("leader",)) as (capture, packet_filter, _),

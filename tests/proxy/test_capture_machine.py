@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.capture import requirements
-from proxy.capture.nftables import Nftables, NftError
-from proxy.capture.privileges import CAP_NET_ADMIN
-from proxy.capture.requirements import CaptureError, check_broker, check_machine
-from proxy.capture.rules import mark_of
+from weir.proxy.capture import requirements
+from weir.proxy.capture.nftables import Nftables, NftError
+from weir.proxy.capture.privileges import CAP_NET_ADMIN
+from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
+from weir.proxy.capture.rules import mark_of
 
 PROJECT = Path(__file__).parents[2]
 NET_ADMIN = 1 << CAP_NET_ADMIN
@@ -19,7 +19,7 @@ NET_ADMIN = 1 << CAP_NET_ADMIN
 KEEPS = """
 import json, subprocess, sys, threading
 from pathlib import Path
-from proxy.capture.privileges import keep_only_net_admin
+from weir.proxy.capture.privileges import keep_only_net_admin
 reason = keep_only_net_admin()
 later = threading.Thread(target=threading.Event().wait, args=(60,), daemon=True)
 later.start()
@@ -78,7 +78,7 @@ def test_machine_with_all_of_it_is_taken(status: Path, monkeypatch: pytest.Monke
 
 
 def test_missing_library_of_nft_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.capture.nftables._LIBRARY", "libnftables.so.none")
+    monkeypatch.setattr("weir.proxy.capture.nftables._LIBRARY", "libnftables.so.none")
     with pytest.raises(NftError, match=r"libnftables.so.none is not there: install nftables"):
         Nftables()
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from lab.hosts import Hosts, missing
-from proxy.capture.rules import CaptureRules, mark_of
+from weir.lab.hosts import Hosts, missing
+from weir.proxy.capture.rules import CaptureRules, mark_of
 
 PROJECT = Path(__file__).parents[2]
 PORT = 9092
@@ -25,8 +25,8 @@ NEEDS_KERNEL = [
 SETTER = """
 import json, sys
 from ipaddress import ip_address
-from proxy.capture.nftables import Nftables
-from proxy.capture.rules import CaptureRules
+from weir.proxy.capture.nftables import Nftables
+from weir.proxy.capture.rules import CaptureRules
 packet_filter = Nftables()
 for given in json.load(sys.stdin):
     rules = CaptureRules(given["id"], 9092, {4: given["in"]}, {4: given["out"]}, given["anyone"], given["user"])
@@ -40,7 +40,7 @@ import time; time.sleep(float(sys.argv[1]))
 
 LISTENER = """
 import socket, sys, threading
-from proxy.capture.destination import original_destination
+from weir.proxy.capture.destination import original_destination
 def serve(port):
     listening = socket.create_server(("0.0.0.0", port))
     while True:
@@ -158,7 +158,7 @@ class TestKernel:
     def test_rules_match_nothing_when_a_process_hangs(self, kernel: Kernel) -> None:
         from time import sleep
 
-        from proxy.capture.rules import ALIVE_SECONDS
+        from weir.proxy.capture.rules import ALIVE_SECONDS
 
         kernel.set(rules_of(kernel.hosts))
         sleep(ALIVE_SECONDS + 0.5)  # it holds them, and never says that it lives
@@ -183,7 +183,7 @@ class TestKernel:
         assert kernel.reach(1, peer, user=1003) == f"{PORT} None"
 
     def test_leftover_without_an_owner_is_removed_and_a_running_sidecars_is_not(self, kernel: Kernel) -> None:
-        weir = [sys.executable, "-m", "cli.main", "capture", "remove"]
+        weir = [sys.executable, "-m", "weir", "capture", "remove"]
         rules = CaptureRules(7, PORT, {4: 19093}, {4: 19092})
         kernel.hosts.run(1, "nft", rules.create(owned=False).replace("\n", ";"))
         assert kernel.hosts.run(1, *weir) == "weir_7 removed.\n"

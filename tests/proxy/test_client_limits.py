@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from limits.rules import NamedLimiter, Rule
 from tests.fakes.relaying import DEADLINE_SECONDS, round_trip
 from tests.limits.limiters import Scripted, rule
 from tests.protocol.wire import fetch_response, frame, request, response
@@ -25,6 +24,7 @@ from tests.proxy.limited import (
     read_fetched,
     read_produced,
 )
+from weir.limits.rules import NamedLimiter, Rule
 
 ON_BOTH_LOOPS = True
 

@@ -11,17 +11,17 @@ import pytest
 import pytest_asyncio
 from aiokafka.protocol.metadata import MetadataResponse_v5
 
-from proxy.cluster import client, min_isr
-from proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
-from proxy.cluster.metadata import describe
-from proxy.cluster.min_isr import REFRESH_SECONDS, RETRY_SECONDS
-from proxy.cluster.view import ClusterView
-from proxy.config.address import Address
 from tests.fakes.servers import serving
 from tests.proxy.answered import Answered
 from tests.proxy.cluster_broker import Broker
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.polling import Polling
+from weir.proxy.cluster import client, min_isr
+from weir.proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
+from weir.proxy.cluster.metadata import describe
+from weir.proxy.cluster.min_isr import REFRESH_SECONDS, RETRY_SECONDS
+from weir.proxy.cluster.view import ClusterView
+from weir.proxy.config.address import Address
 
 
 @pytest_asyncio.fixture

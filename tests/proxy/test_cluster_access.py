@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.cluster_access import connection_options
-from proxy.config.load import parse_config
-from proxy.config.reader import ConfigError
-from proxy.config.tables import Cluster
+from weir.proxy.config.cluster_access import connection_options
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import Cluster
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";'
 BASE = """

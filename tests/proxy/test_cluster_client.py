@@ -11,24 +11,24 @@ import pytest
 import pytest_asyncio
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
-from proxy.cluster import client
-from proxy.cluster.channel import PlainChannel, metadata_version
-from proxy.cluster.client import FIRST_RETRY_SECONDS
-from proxy.cluster.followers import Followers
-from proxy.cluster.kafka_channel import KafkaChannel
-from proxy.cluster.metadata import describe, names_of_ids
-from proxy.cluster.poll_stats import PollStats
-from proxy.cluster.view import Broker, ClusterView, Topic
-from proxy.cluster.watch import ClusterWatch, Consumers
-from proxy.config.address import Address
-from proxy.config.load import parse_config
-from proxy.log import EventLog
-from quota.removed_replicas import RemovedReplicas, Replicas
-from quota.throttle import Throttle
-from quota.topic_names import TopicNames
 from tests.fakes.clock import MovedClock
 from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.proxy.resolving import FOLLOWER, ORDERS, PAYMENTS, Waits, events, fields
+from weir.proxy.cluster import client
+from weir.proxy.cluster.channel import PlainChannel, metadata_version
+from weir.proxy.cluster.client import FIRST_RETRY_SECONDS
+from weir.proxy.cluster.followers import Followers
+from weir.proxy.cluster.kafka_channel import KafkaChannel
+from weir.proxy.cluster.metadata import describe, names_of_ids
+from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.cluster.view import Broker, ClusterView, Topic
+from weir.proxy.cluster.watch import ClusterWatch, Consumers
+from weir.proxy.config.address import Address
+from weir.proxy.config.load import parse_config
+from weir.proxy.log import EventLog
+from weir.quota.removed_replicas import RemovedReplicas, Replicas
+from weir.quota.throttle import Throttle
+from weir.quota.topic_names import TopicNames
 
 CONFIG = """
 broker_id = 1

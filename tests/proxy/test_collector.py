@@ -11,21 +11,21 @@ from types import GeneratorType
 
 import pytest
 
-from protocol.fetch import (
+from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
+from tests.protocol.wire import fetch, request
+from tests.proxy.test_link_large import large_answer, name, receive_frame
+from weir.protocol.fetch import (
     FetchRequest,
     RequestTopic,
     encode_fetch_request,
     fetch_version,
     replica_state_tags,
 )
-from protocol.header import FETCH, RequestHeader
-from proxy.collector import LEAST_GROWTH, Collector, resident_bytes
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
-from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
-from tests.protocol.wire import fetch, request
-from tests.proxy.test_link_large import large_answer, name, receive_frame
+from weir.protocol.header import FETCH, RequestHeader
+from weir.proxy.collector import LEAST_GROWTH, Collector, resident_bytes
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 PARTITIONS = 1_000
 OURS = frozenset({"protocol", "proxy", "quota"})

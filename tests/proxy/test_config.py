@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.address import Address, Network
-from proxy.config.load import load_config, parse_config
-from proxy.config.tables import Config, ConfigError
-from proxy.config.throttle import throttle_settings
-from quota.settings import ThrottleSettings
-from quota.throttled_replicas import ThrottledReplicas
+from weir.proxy.config.address import Address, Network
+from weir.proxy.config.load import load_config, parse_config
+from weir.proxy.config.tables import Config, ConfigError
+from weir.proxy.config.throttle import throttle_settings
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttled_replicas import ThrottledReplicas
 
 # A file as users write it, with most tables of docs/running.md.
 FULL = """

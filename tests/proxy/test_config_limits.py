@@ -7,14 +7,14 @@ import types
 
 import pytest
 
-from limits.built_in import BUILT_IN, RecordRateLimiter
-from limits.rate_limiter import Option
-from limits.rules import INTERNAL_TOPICS
-from proxy.config import plugins
-from proxy.config.client_limits import MOST_RULES, ClientLimitTable, rules_of
-from proxy.config.load import parse_config
-from proxy.config.reader import ConfigError
 from tests.limits.limiters import Scripted
+from weir.limits.built_in import BUILT_IN, RecordRateLimiter
+from weir.limits.rate_limiter import Option
+from weir.limits.rules import INTERNAL_TOPICS
+from weir.proxy.config import plugins
+from weir.proxy.config.client_limits import MOST_RULES, ClientLimitTable, rules_of
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.reader import ConfigError
 
 BASE = """
 broker_id = 1

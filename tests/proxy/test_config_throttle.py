@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.config.load import parse_config
-from proxy.config.reader import ConfigError
-from proxy.config.tables import Cluster, ThrottleTable
-from proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
-from proxy.throttle.table import LayeredThrottle
-from quota.scopes import Matching, Reassigned, Recovering
-from quota.settings import QuotaSettings
 from tests.fakes.clock import MovedClock
 from tests.throttle_names import LEADER_RATE
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import Cluster, ThrottleTable
+from weir.proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
+from weir.proxy.throttle.table import LayeredThrottle
+from weir.quota.scopes import Matching, Reassigned, Recovering
+from weir.quota.settings import QuotaSettings
 
 BASE = """
 broker_id = 1

@@ -9,19 +9,19 @@ from itertools import pairwise
 
 import pytest
 
-from protocol.records import RecordsSeen
-from proxy.export.exporter import Exporter, new_start_id
-from proxy.export.sample import Sample
-from proxy.log import EventLog
-from quota.fetch.counts import count_strays
-from quota.settings import SideName, ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
-from samples.schema import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaLine
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.proxy.exporting import START_ID, until
 from tests.sample_files import lines_of, of_kind
+from weir.protocol.records import RecordsSeen
+from weir.proxy.export.exporter import Exporter, new_start_id
+from weir.proxy.export.sample import Sample
+from weir.proxy.log import EventLog
+from weir.quota.fetch.counts import count_strays
+from weir.quota.settings import SideName, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
+from weir.samples.schema import AnyLine, IntervalLine, LinkLine, PartitionLine, QuotaLine
 
 
 class KeptSamples:

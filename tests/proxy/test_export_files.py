@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from proxy.export import files as export_files
-from proxy.export.files import MOST_WAITING, FileSink, Folder
-from proxy.export.sample import Sample
-from proxy.export.stats import ExportStats
-from proxy.log import EventLog
 from tests.fakes.clock import MovedClock
 from tests.proxy.exporting import START_ID, counted, sample, until
 from tests.sample_files import finished_files, lines_in, unfinished_files
+from weir.proxy.export import files as export_files
+from weir.proxy.export.files import MOST_WAITING, FileSink, Folder
+from weir.proxy.export.sample import Sample
+from weir.proxy.export.stats import ExportStats
+from weir.proxy.log import EventLog
 
 HOUR = "date=2026-01-31/hour=23"
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
-from proxy.config.address import Address
-from proxy.config.tables import KafkaExport
-from proxy.export import kafka as export_kafka
-from proxy.export.kafka import KafkaSink
-from proxy.export.sample import Sample
-from proxy.export.stats import ExportStats
-from proxy.log import EventLog
 from tests.fakes.servers import serving
 from tests.proxy.exporting import counted, sample, until
+from weir.proxy.config.address import Address
+from weir.proxy.config.tables import KafkaExport
+from weir.proxy.export import kafka as export_kafka
+from weir.proxy.export.kafka import KafkaSink
+from weir.proxy.export.sample import Sample
+from weir.proxy.export.stats import ExportStats
+from weir.proxy.log import EventLog
 
 SIZE = sample(1, padding=1_000).size
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from proxy.relay.fetch_memory import FetchMemory
-from quota.fetch.decisions import Hold
 from tests.fakes.clock import MovedClock
 from tests.fakes.relaying import relaying
 from tests.protocol.wire import fetch, fetch_response, produce, request
+from weir.proxy.relay.fetch_memory import FetchMemory
+from weir.quota.fetch.decisions import Hold
 
 ON_BOTH_LOOPS = True
 
@@ -152,7 +152,7 @@ def test_a_half_whose_link_reads_nothing_is_not_to_blame() -> None:
 
 
 async def test_half_a_fetch_is_given_up_when_the_rest_of_it_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.relay.fetch_memory._SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("weir.proxy.relay.fetch_memory._SWEEP_SECONDS", 0.01)
     clock = MovedClock(time.monotonic())
     async with relaying() as relay:
         relay.relay.fetch_memory = FetchMemory(clock=clock)

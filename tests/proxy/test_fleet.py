@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from proxy.admin import fleet as fleet_module
-from proxy.admin.fleet import FRESH_SECONDS, Fleet
-from proxy.config.address import Address
-from proxy.config.tables import Admin, Cluster, Config
 from tests.fakes.clock import MovedClock
 from tests.fakes.servers import serving
 from tests.proxy.page.made_up import MOVING, side, status
+from weir.proxy.admin import fleet as fleet_module
+from weir.proxy.admin.fleet import FRESH_SECONDS, Fleet
+from weir.proxy.config.address import Address
+from weir.proxy.config.tables import Admin, Cluster, Config
 
 
 class Other:

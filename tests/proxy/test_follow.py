@@ -7,11 +7,6 @@ import logging
 
 import pytest
 
-from proxy.cluster import follow
-from proxy.cluster.follow import IDLE_LISTS_PER_ROUND, LISTS_PER_ROUND, WHAT
-from proxy.log import FAULT_INTERVAL_SECONDS
-from quota.followed_throttle import NO_RATE, RATE_KEPT_SECONDS, Move
-from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from tests.fakes.throttle_cluster import (
     CONFIGS,
     UNKNOWN_TOPIC,
@@ -21,6 +16,11 @@ from tests.fakes.throttle_cluster import (
 from tests.proxy.following import LISTS, Following, listed, until
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.resolving import events, fields
+from weir.proxy.cluster import follow
+from weir.proxy.cluster.follow import IDLE_LISTS_PER_ROUND, LISTS_PER_ROUND, WHAT
+from weir.proxy.log import FAULT_INTERVAL_SECONDS
+from weir.quota.followed_throttle import NO_RATE, RATE_KEPT_SECONDS, Move
+from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 
 async def test_first_round_tells_the_throttle_racks_and_moves(cluster: ThrottleCluster, following: Following) -> None:

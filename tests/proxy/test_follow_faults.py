@@ -8,10 +8,6 @@ from itertools import pairwise
 
 import pytest
 
-from proxy.cluster import follow
-from proxy.cluster.follow import LISTS_PER_ROUND, QUESTION_TIMEOUT_SECONDS, TOPICS_SECONDS, WHAT
-from quota.followed_throttle import RATE_KEPT_SECONDS
-from quota.setting_names import LEADER_RATE
 from tests.fakes.throttle_cluster import (
     CONFIGS,
     METADATA,
@@ -20,6 +16,10 @@ from tests.fakes.throttle_cluster import (
 )
 from tests.proxy.following import LISTS, Following, listed, until
 from tests.proxy.resolving import DEADLINE_SECONDS, events, fields
+from weir.proxy.cluster import follow
+from weir.proxy.cluster.follow import LISTS_PER_ROUND, QUESTION_TIMEOUT_SECONDS, TOPICS_SECONDS, WHAT
+from weir.quota.followed_throttle import RATE_KEPT_SECONDS
+from weir.quota.setting_names import LEADER_RATE
 
 
 async def test_cluster_that_is_away_at_the_start_is_followed_when_it_comes(

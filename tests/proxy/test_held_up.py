@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.admin.held_up import Facts, Limit, held_up_by
+from weir.proxy.admin.held_up import Facts, Limit, held_up_by
 
 MB = 1_000_000
 

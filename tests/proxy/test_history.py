@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from limits.clients import Clients
-from proxy.admin.history import KEPT_SAMPLES, History, Trend
-from proxy.admin.metrics import SideSource
-from proxy.relay.stats import RelayStats
-from quota.scopes import Recovering
-from quota.settings import QuotaSettings, ThrottleSettings
-from quota.throttle import Throttle
 from tests.fakes.clock import MovedClock
+from weir.limits.clients import Clients
+from weir.proxy.admin.history import KEPT_SAMPLES, History, Trend
+from weir.proxy.admin.metrics import SideSource
+from weir.proxy.relay.stats import RelayStats
+from weir.quota.scopes import Recovering
+from weir.quota.settings import QuotaSettings, ThrottleSettings
+from weir.quota.throttle import Throttle
 
 
 class Past:

@@ -3,9 +3,9 @@
 import struct
 from typing import cast
 
-from proxy.relay.inflow import MOST_FRAMES, Inflow
-from proxy.relay.pump import Pump
-from proxy.relay.turn_budget import TurnBudget
+from weir.proxy.relay.inflow import MOST_FRAMES, Inflow
+from weir.proxy.relay.pump import Pump
+from weir.proxy.relay.turn_budget import TurnBudget
 
 
 class StillPump:

@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchResponse
 
-from protocol.framing import Pending, RequestBegins, ResponseStream
-from protocol.header import FETCH
-from protocol.record_counts import counts_of_answer
-from protocol.request_head import RequestHead, read_request_head
-from protocol.request_sender import RequestSender
-from protocol.response_scanner import Buffer
-from proxy.limits.counting import FetchAnswer
-from proxy.limits.gate import LinkGate
-from proxy.limits.stage import LimitStage
-from proxy.log import EventLog
-from proxy.relay.outcomes import Hold, Pass
 from tests.fakes.clock import MovedClock
 from tests.limits.limiters import rule
 from tests.protocol.test_batch_counter import NONE, built
 from tests.protocol.wire import frame
 from tests.proxy.limited import SINK, fetch, fetched, limited
+from weir.protocol.framing import Pending, RequestBegins, ResponseStream
+from weir.protocol.header import FETCH
+from weir.protocol.record_counts import counts_of_answer
+from weir.protocol.request_head import RequestHead, read_request_head
+from weir.protocol.request_sender import RequestSender
+from weir.protocol.response_scanner import Buffer
+from weir.proxy.limits.counting import FetchAnswer
+from weir.proxy.limits.gate import LinkGate
+from weir.proxy.limits.stage import LimitStage
+from weir.proxy.log import EventLog
+from weir.proxy.relay.outcomes import Hold, Pass
 
 Topic = FetchResponse.FetchableTopicResponse
 BATCH = built(2, NONE, [300] * 3)

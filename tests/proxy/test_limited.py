@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from limits.clients import Client, Clients
-from limits.rules import NamedLimiter, Rule
-from proxy.admin.history import KEPT_SAMPLES
-from proxy.admin.limited import MOST_CHARTS, MOST_SHOWN, LimitHistory, limited_status
 from tests.fakes.clock import MovedClock
 from tests.limits.limiters import Scripted, batches, built_in, rule
+from weir.limits.clients import Client, Clients
+from weir.limits.rules import NamedLimiter, Rule
+from weir.proxy.admin.history import KEPT_SAMPLES
+from weir.proxy.admin.limited import MOST_CHARTS, MOST_SHOWN, LimitHistory, limited_status
 
 SINK = "connector-consumer-s3-{}"
 

@@ -13,12 +13,12 @@ from random import Random
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from limits.built_in import LATE_SECONDS
-from limits.rules import Per, Rule
-from proxy.limits.counting import HOLD_SECONDS, MOST_TOLD_SECONDS
-from proxy.limits.gate import FETCH_HOLD_SECONDS, MOST_TOLD_PRODUCE_SECONDS, TRANSACTION_SECONDS
 from tests.limits.limiters import built_in, rule
 from tests.proxy.limit_world import BROKERS, LEAST_STEP, ROUND_TRIP, Connection, Task, World
+from weir.limits.built_in import LATE_SECONDS
+from weir.limits.rules import Per, Rule
+from weir.proxy.limits.counting import HOLD_SECONDS, MOST_TOLD_SECONDS
+from weir.proxy.limits.gate import FETCH_HOLD_SECONDS, MOST_TOLD_PRODUCE_SECONDS, TRANSACTION_SECONDS
 
 BEGIN, AFTER = 8.0, 14.0  # seconds before and after what happens
 WINDOW = 3.0

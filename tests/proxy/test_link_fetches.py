@@ -6,27 +6,27 @@ from collections import deque
 
 import pytest
 
-from protocol.errors import MalformedFrame
-from protocol.fetch import (
+from tests.fakes.relaying import Scripted, ScriptedThrottle, relaying
+from tests.protocol.wire import fetch, fetch_response, request, response
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch import (
     FetchRequest,
     ResponseTopic,
     encode_fetch_response,
     encode_response_topics,
     made_up_entries,
 )
-from protocol.framing import Pending, ReplicaFetch
-from protocol.header import RequestHeader
-from protocol.steps import at_once
-from proxy.log import EventLog
-from proxy.relay import outcomes
-from proxy.relay.fetches import ReplicaFetches
-from proxy.relay.outcomes import Outcome
-from proxy.relay.side import HeldFetches, Side
-from proxy.relay.stats import OTHER_PEERS, RelayStats
-from quota.fetch.context import TooManyPartitions
-from quota.fetch.decisions import Answer, Forward, Hold
-from tests.fakes.relaying import Scripted, ScriptedThrottle, relaying
-from tests.protocol.wire import fetch, fetch_response, request, response
+from weir.protocol.framing import Pending, ReplicaFetch
+from weir.protocol.header import RequestHeader
+from weir.protocol.steps import at_once
+from weir.proxy.log import EventLog
+from weir.proxy.relay import outcomes
+from weir.proxy.relay.fetches import ReplicaFetches
+from weir.proxy.relay.outcomes import Outcome
+from weir.proxy.relay.side import HeldFetches, Side
+from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
+from weir.quota.fetch.context import TooManyPartitions
+from weir.quota.fetch.decisions import Answer, Forward, Hold
 
 ON_BOTH_LOOPS = True
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from protocol.framing import Pending, RequestBegins
-from protocol.request_head import Head, RequestHead
-from protocol.response_scanner import Buffer
-from protocol.steps import Steps
-from proxy.relay.outcomes import Answer, Hold, Outcome, Pass
 from tests.fakes.relaying import Relaying, no_steps, relaying, round_trip
 from tests.protocol.wire import CONSUMER, fetch, produce, request, response
 from tests.proxy.test_link_passthrough import random_requests, send_in_pieces
+from weir.protocol.framing import Pending, RequestBegins
+from weir.protocol.request_head import Head, RequestHead
+from weir.protocol.response_scanner import Buffer
+from weir.protocol.steps import Steps
+from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass
 
 ON_BOTH_LOOPS = True
 
@@ -155,7 +155,7 @@ async def test_other_requests_are_not_asked_about() -> None:
 async def test_requests_in_any_pieces_arrive_byte_for_byte_while_some_are_held(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.relay.link_requests.MOST_FETCHES", 1000)
+    monkeypatch.setattr("weir.proxy.relay.link_requests.MOST_FETCHES", 1000)
     rng = random.Random(seed)
     requests, _ = random_requests(rng, 100)
     async with relaying() as relay:

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from protocol.fetch import (
+from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
+from tests.protocol.wire import request, response
+from tests.proxy.loop_gaps import longest_gaps
+from weir.protocol.fetch import (
     FetchRequest,
     RequestTopic,
     ResponseTopic,
@@ -18,12 +21,9 @@ from protocol.fetch import (
     made_up_entries,
     replica_state_tags,
 )
-from protocol.header import FETCH, RequestHeader
-from proxy.relay.link_life import Work
-from quota.throttle import Throttle
-from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
-from tests.protocol.wire import request, response
-from tests.proxy.loop_gaps import longest_gaps
+from weir.protocol.header import FETCH, RequestHeader
+from weir.proxy.relay.link_life import Work
+from weir.quota.throttle import Throttle
 
 TOPICS = 10_000
 LONGEST_GAP_SECONDS = 0.02

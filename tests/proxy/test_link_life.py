@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.response_scanner import Buffer
-from proxy.relay.link import Link
-from proxy.relay.link_life import (
+from tests.fakes.relaying import PoisonedPool, ScriptedThrottle, logged
+from tests.protocol.wire import fetch, fetch_response, produce, request, response
+from weir.protocol.response_scanner import Buffer
+from weir.proxy.relay.link import Link
+from weir.proxy.relay.link_life import (
     CLOSED_TOGETHER,
     TABLE,
     Client,
@@ -25,11 +27,9 @@ from proxy.relay.link_life import (
     Upstream,
     Work,
 )
-from proxy.relay.side import Side
-from proxy.relay.stats import RelayStats
-from quota.fetch.decisions import Answer, Hold
-from tests.fakes.relaying import PoisonedPool, ScriptedThrottle, logged
-from tests.protocol.wire import fetch, fetch_response, produce, request, response
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.stats import RelayStats
+from weir.quota.fetch.decisions import Answer, Hold
 
 
 def after(*events: Event) -> LinkLife:

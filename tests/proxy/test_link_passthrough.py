@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from proxy.relay.stats import MOST_VERSIONS
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import CONSUMER, fetch, fetch_response, frame, produce, request, response, string
+from weir.proxy.relay.stats import MOST_VERSIONS
 
 ON_BOTH_LOOPS = True
 
@@ -51,7 +51,9 @@ async def test_requests_and_responses_in_any_pieces_arrive_byte_for_byte(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replica fetches among them too: the throttle here changes nothing."""
-    monkeypatch.setattr("proxy.relay.link_requests.MOST_FETCHES", 1000)  # none is answered before all of them are there
+    monkeypatch.setattr(
+        "weir.proxy.relay.link_requests.MOST_FETCHES", 1000
+    )  # none is answered before all of them are there
     rng = random.Random(seed)
     requests, answered = random_requests(rng, 150)
     async with relaying() as relay:
@@ -195,7 +197,7 @@ async def test_a_half_close_of_the_broker_is_passed_on() -> None:
 
 
 async def test_a_half_closed_connection_on_which_nothing_moves_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.relay.link.HALF_CLOSED_SECONDS", 0.01)
+    monkeypatch.setattr("weir.proxy.relay.link.HALF_CLOSED_SECONDS", 0.01)
     async with relaying() as relay:
         client, broker = await relay.connect()
         client.half_close()
@@ -205,7 +207,7 @@ async def test_a_half_closed_connection_on_which_nothing_moves_is_closed(monkeyp
 
 
 async def test_more_requests_than_may_be_pending_wait_in_the_clients_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.relay.link_requests.MOST_PENDING", 10)
+    monkeypatch.setattr("weir.proxy.relay.link_requests.MOST_PENDING", 10)
     async with relaying() as relay:
         client, broker = await relay.connect()
         first = b"".join(request(3, 0, one) for one in range(12))

@@ -1,10 +1,10 @@
 """A fetch of who is no replica passes as it came, and is counted."""
 
-from proxy.config.address import Network, numeric_address
-from proxy.relay.replica_sources import ReplicaSources
 from tests.fakes.clock import MovedClock
 from tests.fakes.relaying import relaying
 from tests.protocol.wire import fetch, fetch_response, request, response
+from weir.proxy.config.address import Network, numeric_address
+from weir.proxy.relay.replica_sources import ReplicaSources
 
 ON_BOTH_LOOPS = True
 

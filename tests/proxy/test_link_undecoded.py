@@ -7,9 +7,11 @@ import time
 
 import pytest
 
-from protocol import request_topics
-from protocol.errors import MalformedFrame
-from protocol.fetch import (
+from tests.fakes.relaying import Peer, Relaying, relaying
+from tests.protocol.wire import fetch, fetch_response, response
+from weir.protocol import request_topics
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch import (
     FetchRequest,
     RequestTopic,
     ResponseTopic,
@@ -18,12 +20,10 @@ from protocol.fetch import (
     made_up_entries,
     replica_state_tags,
 )
-from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
-from protocol.header import FETCH, RequestHeader
-from quota.fetch.decisions import Forward, Hold
-from quota.throttle import Throttle
-from tests.fakes.relaying import Peer, Relaying, relaying
-from tests.protocol.wire import fetch, fetch_response, response
+from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
+from weir.protocol.header import FETCH, RequestHeader
+from weir.quota.fetch.decisions import Forward, Hold
+from weir.quota.throttle import Throttle
 
 ON_BOTH_LOOPS = True
 

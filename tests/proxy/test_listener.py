@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from protocol.fetch import encode_fetch_response
-from protocol.response_scanner import Buffer
-from proxy.config.address import Address
-from proxy.relay.listener import Upstream
-from proxy.relay.transport import TcpTransport
-from quota.fetch.decisions import Answer, Hold
 from tests.fakes.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
+from weir.protocol.fetch import encode_fetch_response
+from weir.protocol.response_scanner import Buffer
+from weir.proxy.config.address import Address
+from weir.proxy.relay.listener import Upstream
+from weir.proxy.relay.transport import TcpTransport
+from weir.quota.fetch.decisions import Answer, Hold
 
 ON_BOTH_LOOPS = True
 LONG = 30.0
@@ -124,14 +124,14 @@ async def test_an_upstream_whose_name_is_unknown_closes_the_client(monkeypatch: 
         async def fail(*args: object) -> socket.socket:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-        monkeypatch.setattr("proxy.relay.listener.connect", fail)
+        monkeypatch.setattr("weir.proxy.relay.listener.connect", fail)
         client = await relay.client()
         await client.expect_end()
         assert relay.stats.upstream_failures == {"unreachable": 1}
 
 
 async def test_a_process_without_descriptors_accepts_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.relay.listener._ACCEPT_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr("weir.proxy.relay.listener._ACCEPT_PAUSE_SECONDS", 0.02)
     async with relaying() as relay:
         listening = relay.listener._socket
         assert listening is not None
@@ -347,7 +347,7 @@ async def test_drain_ends_a_connection_that_the_upstream_takes_at_that_moment() 
 
 
 async def test_drain_gives_a_client_that_does_not_close_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.relay.linger.LINGER_SECONDS", 0.02)
+    monkeypatch.setattr("weir.proxy.relay.linger.LINGER_SECONDS", 0.02)
     async with relaying() as relay:
         client, broker = await relay.connect()
         await relay.until(lambda: relay.listener.links)

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy import log as weir_log
-from proxy.log import EventLog, JsonFormatter, KeyValueFormatter, LibraryLimit, configure_logging, os_error_reason
-from proxy.log_writer import MAX_LINES, WriterHandler
 from tests.fakes.clock import MovedClock
+from weir.proxy import log as weir_log
+from weir.proxy.log import EventLog, JsonFormatter, KeyValueFormatter, LibraryLimit, configure_logging, os_error_reason
+from weir.proxy.log_writer import MAX_LINES, WriterHandler
 
 
 @pytest.fixture(autouse=True)

@@ -8,17 +8,17 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from protocol.errors import ProtocolError, TooMany, UnsupportedVersion
-from proxy.admin import exposition
-from proxy.admin.exposition import content_type, render
-from proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, families
-from proxy.relay.stats import OTHER_PEERS, RelayStats
-from quota.settings import SideName, ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
-from quota.topic_names import TopicNames
 from tests.fakes.clock import MovedClock
 from tests.proxy.loop_gaps import longest_gaps
+from weir.protocol.errors import ProtocolError, TooMany, UnsupportedVersion
+from weir.proxy.admin import exposition
+from weir.proxy.admin.exposition import content_type, render
+from weir.proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, families
+from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
+from weir.quota.settings import SideName, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
+from weir.quota.topic_names import TopicNames
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import pytest
 
-from proxy.relay.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
-from proxy.relay.pump import IN_LINE, STOPPED, UNTAKEN, Pump
-from proxy.relay.transport import TcpTransport
-from proxy.relay.turn_budget import TurnBudget
 from tests.fakes.relaying import Peer, PoisonedPool
+from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
+from weir.proxy.relay.pump import IN_LINE, STOPPED, UNTAKEN, Pump
+from weir.proxy.relay.transport import TcpTransport
+from weir.proxy.relay.turn_budget import TurnBudget
 
 ON_BOTH_LOOPS = True
 

@@ -5,10 +5,10 @@ import socket
 
 import pytest
 
-from proxy.cluster.broker_addresses import BrokerAddresses
-from proxy.config.address import IPAddress, Network, numeric_address
-from proxy.relay.replica_sources import GRACE_SECONDS, SEEN_SECONDS, Addresses, ReplicaSources
 from tests.fakes.clock import MovedClock
+from weir.proxy.cluster.broker_addresses import BrokerAddresses
+from weir.proxy.config.address import IPAddress, Network, numeric_address
+from weir.proxy.relay.replica_sources import GRACE_SECONDS, SEEN_SECONDS, Addresses, ReplicaSources
 
 
 def addresses(*texts: str) -> frozenset[IPAddress]:

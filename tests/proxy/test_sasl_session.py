@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.relay.fetches import SESSION_PART
-from quota.fetch.decisions import Answer, Forward, Hold
 from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.limits.limiters import rule
 from tests.protocol.test_sasl_answer import answer
 from tests.protocol.wire import fetch, request, response
 from tests.proxy.limited import SINK, fetched, limited, read_fetched
 from tests.proxy.limited import fetch as consumers_fetch
+from weir.proxy.relay.fetches import SESSION_PART
+from weir.quota.fetch.decisions import Answer, Forward, Hold
 
 FAR = float("inf")
 

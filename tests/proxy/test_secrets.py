@@ -121,7 +121,7 @@ def test_check_tells_no_secret_whatever_is_wrong(planted: Planted, mistake: str)
         path, text = broken[mistake]
         path.write_text(text)
     for words in ([], ["--json"]):
-        command = [sys.executable, "-m", "cli.main", "check", "--config", str(planted.config), *words]
+        command = [sys.executable, "-m", "weir", "check", "--config", str(planted.config), *words]
         done = subprocess.run(command, capture_output=True, text=True)
         assert PLANTED not in done.stdout + done.stderr
         assert done.returncode in (0, 2)

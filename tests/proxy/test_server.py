@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy import server
-from proxy.capture.privileges import advice_for_root
-from proxy.config.load import parse_config
-from proxy.config.tables import Config
-from proxy.event_loop import new_event_loop
-from proxy.sidecar import Sidecar
+from weir.proxy import server
+from weir.proxy.capture.privileges import advice_for_root
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.tables import Config
+from weir.proxy.event_loop import new_event_loop
+from weir.proxy.sidecar import Sidecar
 
 DEADLINE_SECONDS = 10
 
@@ -35,7 +35,7 @@ class Process:
         self.file = file
         file.write_text(text)
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", "run", "--config", str(file)],
+            [sys.executable, "-m", "weir", "run", "--config", str(file)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -216,7 +216,7 @@ def test_server_event_loop_is_the_one_asked_for(monkeypatch: pytest.MonkeyPatch)
 def test_server_raises_the_soft_limit_of_open_files_to_the_hard_one() -> None:
     """In a process of its own: a limit that was raised stays."""
     script = (
-        "import resource; from proxy.event_loop import raise_descriptor_limit as up;"
+        "import resource; from weir.proxy.event_loop import raise_descriptor_limit as up;"
         "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE); resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard));"
         "print(up() == hard == resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )

@@ -18,23 +18,23 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from proxy.admin import history
-from proxy.cluster import upstream_probe
-from proxy.config.address import Address
-from proxy.config.load import parse_config
-from proxy.config.tables import Admin, Config
-from proxy.listeners import ListenError
-from proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY
-from proxy.relay.side import Side
-from proxy.sidecar import Sidecar
-from quota.throttle import Throttle
-from samples.schema import IntervalLine, LinkLine
 from tests.fakes.metadata_broker import metadata_broker
 from tests.fakes.servers import serving
 from tests.proxy.cluster_broker import Broker as ClusterBroker
 from tests.proxy.exporting import until
 from tests.sample_files import lines_in
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+from weir.proxy.admin import history
+from weir.proxy.cluster import upstream_probe
+from weir.proxy.config.address import Address
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.tables import Admin, Config
+from weir.proxy.listeners import ListenError
+from weir.proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY
+from weir.proxy.relay.side import Side
+from weir.proxy.sidecar import Sidecar
+from weir.quota.throttle import Throttle
+from weir.samples.schema import IntervalLine, LinkLine
 
 
 class Broker:

@@ -12,11 +12,11 @@ from typing import ClassVar
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from proxy.config.load import parse_config
-from proxy.sidecar import Sidecar
-from samples.schema import IntervalLine, LimitLine
 from tests.proxy.limited import SINK, fetch, fetched
 from tests.sample_files import lines_in
+from weir.proxy.config.load import parse_config
+from weir.proxy.sidecar import Sidecar
+from weir.samples.schema import IntervalLine, LimitLine
 
 FILE = """
 broker_id = 1

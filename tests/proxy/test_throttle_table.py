@@ -7,14 +7,14 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from proxy.config.load import parse_config
-from proxy.config.reader import ConfigError
-from proxy.config.tables import ThrottleTable
-from proxy.throttle.table import TOPICS_PER_SLICE, LayeredThrottle, plain_table
-from quota.layers import Entry, Layer
 from tests.fakes.clock import MovedClock
 from tests.proxy.test_config import FULL
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import ThrottleTable
+from weir.proxy.throttle.table import TOPICS_PER_SLICE, LayeredThrottle, plain_table
+from weir.quota.layers import Entry, Layer
 
 FROM_FILE = {
     LEADER_RATE: 5000000,

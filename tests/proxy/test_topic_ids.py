@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from protocol.metadata import NO_ID
-from proxy.cluster import topic_ids, topics
-from proxy.cluster.watch import metadata_servers
-from proxy.config.address import Address
-from proxy.config.load import parse_config
 from tests.fakes.metadata_broker import MetadataBroker, Question
 from tests.proxy.resolving import ORDERS, ORDERS_AGAIN, PAYMENTS, POLL_SECONDS, STRANGER, Resolving, events, fields
+from weir.protocol.metadata import NO_ID
+from weir.proxy.cluster import topic_ids, topics
+from weir.proxy.cluster.watch import metadata_servers
+from weir.proxy.config.address import Address
+from weir.proxy.config.load import parse_config
 
 
 async def test_resolver_names_throttled_topics_before_they_are_fetched(

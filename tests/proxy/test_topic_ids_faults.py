@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
-from proxy.cluster import client
-from proxy.cluster.client import FIRST_RETRY_SECONDS
 from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.proxy.resolving import DEADLINE_SECONDS, ORDERS, PAYMENTS, POLL_SECONDS, Resolving, Waits, events, fields
+from weir.proxy.cluster import client
+from weir.proxy.cluster.client import FIRST_RETRY_SECONDS
 
 
 @pytest.mark.parametrize(

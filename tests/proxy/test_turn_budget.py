@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-from proxy.relay.side import HeldFetches
-from proxy.relay.stats import RelayStats
-from proxy.relay.turn_budget import TurnBudget
 from tests.fakes.clock import MovedClock
+from weir.proxy.relay.side import HeldFetches
+from weir.proxy.relay.stats import RelayStats
+from weir.proxy.relay.turn_budget import TurnBudget
 
 ON_BOTH_LOOPS = True
 

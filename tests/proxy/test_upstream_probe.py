@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from proxy.cluster import upstream_probe
-from proxy.cluster.upstream_probe import CACHE_SECONDS, UpstreamProbe
-from proxy.config.address import Address
-from proxy.tls.ends import TlsClient
-from proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
-from proxy.tls.live_keys import LiveKeys
 from tests.fakes.pki import Authority
 from tests.fakes.servers import serving
+from weir.proxy.cluster import upstream_probe
+from weir.proxy.cluster.upstream_probe import CACHE_SECONDS, UpstreamProbe
+from weir.proxy.config.address import Address
+from weir.proxy.tls.ends import TlsClient
+from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
+from weir.proxy.tls.live_keys import LiveKeys
 
 Serve = Callable[[bytes], Awaitable[bytes]]
 

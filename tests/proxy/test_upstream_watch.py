@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.cluster.upstream_probe import CACHE_SECONDS, UpstreamProbe
-from proxy.config.address import Address
-from proxy.log import EventLog
-from proxy.relay.listener import Listener, Upstream
-from proxy.upstream_watch import LOOK_SECONDS, UpstreamWatch
 from tests.fakes.clock import MovedClock
 from tests.fakes.relaying import Relaying, relaying
 from tests.fakes.servers import serving
+from weir.proxy.cluster.upstream_probe import CACHE_SECONDS, UpstreamProbe
+from weir.proxy.config.address import Address
+from weir.proxy.log import EventLog
+from weir.proxy.relay.listener import Listener, Upstream
+from weir.proxy.upstream_watch import LOOK_SECONDS, UpstreamWatch
 
 
 class Watching:
@@ -87,7 +87,7 @@ async def test_upstream_that_is_back_is_told(caplog: pytest.LogCaptureFixture) -
 async def test_looks_go_on_after_one_that_failed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("proxy.upstream_watch.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("weir.proxy.upstream_watch.LOOK_SECONDS", 0.0)
     async with relaying() as relay, answering() as (_, address):
         watching, looks = Watching(relay, Upstream(address, 2)), 0
 

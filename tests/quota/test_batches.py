@@ -1,7 +1,7 @@
 """Caps that end where a batch ends."""
 
-from protocol.records import RecordsSeen
-from quota.batches import BatchSizes
+from weir.protocol.records import RecordsSeen
+from weir.quota.batches import BatchSizes
 
 ASKED = 1024 * 1024
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from quota.scopes import Recovering
-from quota.settings import QuotaSettings, ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
+from weir.quota.scopes import Recovering
+from weir.quota.settings import QuotaSettings, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 BATCH = 100_000
 

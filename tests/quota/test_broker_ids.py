@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from quota.broker_ids import NO_BROKER, BrokerIds
-from quota.removed_replicas import Assignment, RemovedReplicas, Replicas
-from quota.throttle import Throttle
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
+from weir.quota.broker_ids import NO_BROKER, BrokerIds
+from weir.quota.removed_replicas import Assignment, RemovedReplicas, Replicas
+from weir.quota.throttle import Throttle
 
 LEADER, FOLLOWER = 1, 2
 ORDERS: Assignment = {0: Replicas(LEADER, frozenset({FOLLOWER, 3}))}

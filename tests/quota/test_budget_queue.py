@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import DataObject, booleans, data, integers, sampled_from
 
-from quota.budget.queue import BudgetQueue
-from quota.fetch.decisions import Forward, Hold
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.lines import line_of
+from weir.quota.budget.queue import BudgetQueue
+from weir.quota.fetch.decisions import Forward, Hold
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 
 def test_only_the_links_in_front_count_as_ahead() -> None:

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-import quota
-from quota.fetch.decisions import Forward
-from quota.fetch.link import ReplicaLink
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log
 from tests.fakes.lines import line_of
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir import quota
+from weir.quota.fetch.decisions import Forward
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 MB = 1_000_000
 BATCH = 30_000

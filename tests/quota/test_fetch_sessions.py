@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from protocol.fetch import FETCH_VERSIONS
-from quota.fetch.context import TooManyPartitions
-from quota.fetch.decisions import Answer, Forward, Hold
-from quota.fetch.sessions import LEFT_OUT_MS
-from quota.fetch.state import Upstream
-from quota.settings import SideName, ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
 from tests.fakes.session_conversation import Hop, Key, SessionFollower, SessionLeader
+from weir.protocol.fetch import FETCH_VERSIONS
+from weir.quota.fetch.context import TooManyPartitions
+from weir.quota.fetch.decisions import Answer, Forward, Hold
+from weir.quota.fetch.sessions import LEFT_OUT_MS
+from weir.quota.fetch.state import Upstream
+from weir.quota.settings import SideName, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 MB = 1_000_000
 BATCH = 10_300
@@ -381,7 +381,7 @@ def test_a_request_that_does_not_wait_for_its_answer_is_held_until_that_came() -
 
 @pytest.mark.parametrize("full", [True, False])
 def test_no_more_partitions_are_kept_than_one_link_may(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quota.fetch.context.MOST_PARTITIONS", PARTITIONS)
+    monkeypatch.setattr("weir.quota.fetch.context.MOST_PARTITIONS", PARTITIONS)
     made = cluster(MB, in_sync=0)
     made.follower.fetch()
     made.follower.offsets[b"t", PARTITIONS] = 0

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from quota.settings import ThrottleSettings
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.test_fetch_sessions import BATCH, MB, VERSIONS, Cluster, cluster
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 RUNS = 250
 NOT_LEADER_OR_FOLLOWER = 6

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.followed_throttle import NO_RATE, RATE_KEPT_SECONDS, FollowedThrottle, Move, Moves
-from quota.layers import Layer, Path, Value
-from quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
-from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
+from weir.quota.followed_throttle import NO_RATE, RATE_KEPT_SECONDS, FollowedThrottle, Move, Moves
+from weir.quota.layers import Layer, Path, Value
+from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
 MOVES: Moves = {"orders": {0: Move(frozenset({1, 2, 4}), frozenset({4}))}}
 

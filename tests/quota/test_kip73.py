@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from quota.budget.kip73 import InvalidQuota, Kip73Budget
-from quota.budget.simple_rate import SimpleRate
 from tests.fakes.clock import MovedClock
+from weir.quota.budget.kip73 import InvalidQuota, Kip73Budget
+from weir.quota.budget.simple_rate import SimpleRate
 
 
 def new_budget(

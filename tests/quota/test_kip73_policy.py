@@ -2,11 +2,11 @@
 
 import pytest
 
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 MB = 1_000_000
 BATCH = 10_300

@@ -4,10 +4,10 @@ import tracemalloc
 
 import pytest
 
-from quota.lag.asked_topic import AskedTopic
-from quota.lag.topic_lag import LagRow
-from quota.lag.tracker import LagTracker
 from tests.fakes.clock import MovedClock
+from weir.quota.lag.asked_topic import AskedTopic
+from weir.quota.lag.topic_lag import LagRow
+from weir.quota.lag.tracker import LagTracker
 
 LAG_TIME_MAX = 30.0
 FOLLOWER = 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 import tracemalloc
 
-from quota.lag.asked_topic import Asker
-from quota.lag.tracker import LagTracker
-from quota.removed_replicas import RemovedReplicas
-from quota.throttle import Throttle
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log
+from weir.quota.lag.asked_topic import Asker
+from weir.quota.lag.tracker import LagTracker
+from weir.quota.removed_replicas import RemovedReplicas
+from weir.quota.throttle import Throttle
 
 LAG_TIME_MAX = 30.0
 FOLLOWER = 2

@@ -4,13 +4,13 @@ from itertools import pairwise
 
 import pytest
 
-from quota.batches import REMEMBERED_SECONDS, LargestBatch, LargestBatches
-from quota.fetch.decisions import Forward
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
+from weir.quota.batches import REMEMBERED_SECONDS, LargestBatch, LargestBatches
+from weir.quota.fetch.decisions import Forward
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 MB = 1_000_000
 

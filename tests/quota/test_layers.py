@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.layers import (
+from weir.quota.layers import (
     EVERYTHING,
     FOREVER,
     SOURCES,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from quota.budget.ledger import UNSTEADY, Account, StrictLedger
 from tests.fakes.clock import MovedClock
+from weir.quota.budget.ledger import UNSTEADY, Account, StrictLedger
 
 RATE = 1000
 

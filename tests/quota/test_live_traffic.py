@@ -5,15 +5,15 @@ What is granted goes along with a live record: an answer of its own would be one
 
 from collections.abc import Sequence
 
-from protocol.fetch import FetchRequest
-from quota.fetch.decisions import Forward
-from quota.fetch.link import ReplicaLink
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested
 from tests.quota.test_fetch_sessions import BATCH, MB, Cluster, cluster
+from weir.protocol.fetch import FetchRequest
+from weir.quota.fetch.decisions import Forward
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 RATE = 5 * MB
 RECORD = 1_000

@@ -2,19 +2,19 @@
 
 import pytest
 
-from quota.budget.ledger import CREDIT_SECONDS, StrictLedger
-from quota.budget.queue import BudgetQueue
-from quota.budget.quota import Ask
-from quota.budget.simple_rate import SimpleRate
-from quota.budget.strict import StrictQuota
-from quota.fetch import plan as plan_module
-from quota.fetch.decisions import Hold
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS, EVERY_PARTITION
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.lines import line_of
+from weir.quota.budget.ledger import CREDIT_SECONDS, StrictLedger
+from weir.quota.budget.queue import BudgetQueue
+from weir.quota.budget.quota import Ask
+from weir.quota.budget.simple_rate import SimpleRate
+from weir.quota.budget.strict import StrictQuota
+from weir.quota.fetch import plan as plan_module
+from weir.quota.fetch.decisions import Hold
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS, EVERY_PARTITION
 
 MB = 1_000_000
 

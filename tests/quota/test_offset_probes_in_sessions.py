@@ -2,9 +2,9 @@
 
 import struct
 
-from quota.settings import ThrottleSettings
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.quota.test_fetch_sessions import BATCH, MB, cluster
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 NOT_LEADER_OR_FOLLOWER = 6
 

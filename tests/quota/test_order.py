@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.steps import at_once
-from quota.budget.queue import FLOOR
-from quota.fetch.decisions import Forward, Hold
-from quota.fetch.order import RANK_SECONDS, CatchUp, _sorted_places
-from quota.fetch.partitions import ABSENT_SECONDS
-from quota.fetch.state import ReplicaPartition
-from quota.settings import Order, Policy, ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Conversation, Follower, Leader, Log, mean_rate, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir.protocol.steps import at_once
+from weir.quota.budget.queue import FLOOR
+from weir.quota.fetch.decisions import Forward, Hold
+from weir.quota.fetch.order import RANK_SECONDS, CatchUp, _sorted_places
+from weir.quota.fetch.partitions import ABSENT_SECONDS
+from weir.quota.fetch.state import ReplicaPartition
+from weir.quota.settings import Order, Policy, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 RATE = 5_000_000
 BATCH = 10_240

@@ -2,15 +2,15 @@
 
 import pytest
 
-from quota.settings import Order, ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from tests.quota.model.draw import many_links
 from tests.quota.model.judge import judge
 from tests.quota.model.scenario import MB
+from weir.quota.settings import Order, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 BATCH = 10_300
 

@@ -10,24 +10,24 @@ from typing import Any
 
 import pytest
 
-from quota.budget.ledger import Account, StrictLedger
-from quota.budget.offset_probes import OffsetProbes
-from quota.budget.queue import BudgetQueue
-from quota.budget.quota import Part, Quota
-from quota.fetch import context, plan, response_limit
-from quota.fetch.grant_queue import GrantQueue
-from quota.fetch.order import CatchUp
-from quota.fetch.partitions import LinkPartitions
-from quota.fetch.settlement import Settlement
-from quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
-from quota.scopes import Matching, Reassigned, Recovering
-from quota.settings import QuotaSettings
-from quota.side_quotas import SideQuotas
-from quota.throttled_replicas import ThrottledReplicas
 from tests.quota.model import hops
 from tests.quota.model.judge import judge
 from tests.quota.model.rogues import ROGUE_ID
 from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
+from weir.quota.budget.ledger import Account, StrictLedger
+from weir.quota.budget.offset_probes import OffsetProbes
+from weir.quota.budget.queue import BudgetQueue
+from weir.quota.budget.quota import Part, Quota
+from weir.quota.fetch import context, plan, response_limit
+from weir.quota.fetch.grant_queue import GrantQueue
+from weir.quota.fetch.order import CatchUp
+from weir.quota.fetch.partitions import LinkPartitions
+from weir.quota.fetch.settlement import Settlement
+from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
+from weir.quota.scopes import Matching, Reassigned, Recovering
+from weir.quota.settings import QuotaSettings
+from weir.quota.side_quotas import SideQuotas
+from weir.quota.throttled_replicas import ThrottledReplicas
 
 Patch = pytest.MonkeyPatch
 

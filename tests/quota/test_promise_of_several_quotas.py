@@ -1,9 +1,9 @@
 """Scenarios with several quotas of a side in which something was broken once, as small as they could be made."""
 
-from quota.scopes import Matching, Reassigned, Recovering
-from quota.settings import QuotaSettings
 from tests.quota.model.judge import judge
 from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
+from weir.quota.scopes import Matching, Reassigned, Recovering
+from weir.quota.settings import QuotaSettings
 
 
 def violations(scenario: Scenario) -> list[str]:

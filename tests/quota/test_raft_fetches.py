@@ -2,13 +2,13 @@
 
 import pytest
 
-from protocol.fetch import FetchRequest, RequestTopic
-from protocol.header import FETCH, RequestHeader
-from quota.fetch.decisions import Forward
-from quota.throttle import Throttle
-from quota.topic_names import CLUSTER_METADATA_ID
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import requested_partition
+from weir.protocol.fetch import FetchRequest, RequestTopic
+from weir.protocol.header import FETCH, RequestHeader
+from weir.quota.fetch.decisions import Forward
+from weir.quota.throttle import Throttle
+from weir.quota.topic_names import CLUSTER_METADATA_ID
 
 METADATA_TOPICS = {12: b"__cluster_metadata", 13: CLUSTER_METADATA_ID, 17: CLUSTER_METADATA_ID}
 """The topic's key by version: a name below v13, an id from there on."""

@@ -6,18 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-import quota.throttle
-from protocol.metadata import NO_ID
-from quota.fetch.link import ReplicaLink
-from quota.lag.topic_lag import LagRow
-from quota.removed_replicas import SILENT_SECONDS, Assignment, RemovedReplicas, Replicas
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
-from quota.topic_names import CLUSTER_METADATA_ID
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir.protocol.metadata import NO_ID
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.lag.topic_lag import LagRow
+from weir.quota.removed_replicas import SILENT_SECONDS, Assignment, RemovedReplicas, Replicas
+from weir.quota.settings import SideName, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
+from weir.quota.topic_names import CLUSTER_METADATA_ID
 
 LEADER = 1
 FOLLOWER = 2
@@ -34,11 +33,11 @@ MOVED_AWAY: Assignment = {0: led(1)}
 POLL_SECONDS = 5.0
 
 
-class SideName:
+class LeaderSide:
     """The leader's side of broker 1, its poll of the metadata, and followers' connections."""
 
     def __init__(
-        self, settings: ThrottleSettings | None = None, most_topics: int = 500, side: quota.settings.SideName = "leader"
+        self, settings: ThrottleSettings | None = None, most_topics: int = 500, side: SideName = "leader"
     ) -> None:
         self.clock = MovedClock()
         self.throttle = Throttle(side, 1, self.clock, settings)
@@ -90,7 +89,7 @@ class SideName:
 @pytest.mark.parametrize("assignment", [MOVED_AWAY, DELETED, {1: led(FOLLOWER)}])
 def test_replica_that_is_gone_is_forgotten_before_it_counts_as_out_of_sync(assignment: Assignment) -> None:
     """Moved away; its topic deleted; and its partition alone, as in a topic that was made anew with fewer."""
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0), behind=3)
     assert side.throttle.lag.sum_messages() == 3
     assert side.polled_for(30, orders=assignment) == 1
@@ -100,14 +99,14 @@ def test_replica_that_is_gone_is_forgotten_before_it_counts_as_out_of_sync(assig
 
 def test_replica_that_another_broker_leads_now_is_no_lag_of_this_one() -> None:
     """This broker was restarted, and leads nothing any more: its followers fetch elsewhere."""
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     assert side.polled_for(30, orders={0: led(1, 2, 3, leader=3)}) == 1
     assert side.rows == []
 
 
 def test_replica_on_the_followers_side_is_kept_whoever_leads_it() -> None:
-    side = SideName(side="follower")
+    side = LeaderSide(side="follower")
     side.closed((b"orders", 0), replica=1)
     assert side.polled_for(300, orders={0: led(1, 2, 3, leader=3)}) == 0
     assert side.row.stuck
@@ -116,7 +115,7 @@ def test_replica_on_the_followers_side_is_kept_whoever_leads_it() -> None:
 
 def test_replica_that_the_cluster_says_is_in_sync_has_no_lag_until_it_says_so_no_more() -> None:
     """Its fetches go another way than through this sidecar. In the ISR it was caught up 30 s before at the most."""
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     side.polled_for(300, orders={0: led(1, FOLLOWER, in_sync=frozenset({1, FOLLOWER}))})
     assert (side.row.lag_seconds, side.row.stuck) == (0, False)
@@ -125,7 +124,7 @@ def test_replica_that_the_cluster_says_is_in_sync_has_no_lag_until_it_says_so_no
 
 
 def test_replica_that_died_is_over_the_limit_as_soon_as_it_leaves_the_isr() -> None:
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     side.polled_for(35, orders={0: led(1, FOLLOWER, in_sync=frozenset({1, FOLLOWER}))})
     assert (side.row.lag_seconds, side.row.stuck) == (0, False)
@@ -134,7 +133,7 @@ def test_replica_that_died_is_over_the_limit_as_soon_as_it_leaves_the_isr() -> N
 
 
 def test_replica_in_the_isr_of_throttled_topics_has_no_lag_at_once() -> None:
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     side.throttle.set_in_sync_replicas({(b"orders", 0): frozenset({1, FOLLOWER})})
     side.clock.move(100)
@@ -147,7 +146,7 @@ def test_replica_in_the_isr_of_throttled_topics_has_no_lag_at_once() -> None:
 @pytest.mark.parametrize("error_code", [3, 6])
 def test_replica_that_is_refused_by_this_broker_is_forgotten_when_another_one_leads(error_code: int) -> None:
     """It asks on, and has errors only."""
-    side = SideName()
+    side = LeaderSide()
     leader = Leader({(b"orders", 0): Log([100])})
     talk = Conversation(side.clock, side.throttle.link(FOLLOWER), leader, Follower({(b"orders", 0): 1}, FOLLOWER))
     talk.run(1)
@@ -161,7 +160,7 @@ def test_replica_that_is_refused_by_this_broker_is_forgotten_when_another_one_le
 
 
 def test_partition_that_one_connection_left_away_is_forgotten_where_it_was_moved_away() -> None:
-    side = SideName()
+    side = LeaderSide()
     logs = {(b"orders", partition): Log([100]) for partition in range(2)}
     follower = Follower(dict.fromkeys(logs, 1), FOLLOWER)
     talk = Conversation(side.clock, side.throttle.link(FOLLOWER), Leader(logs), follower)
@@ -174,7 +173,7 @@ def test_partition_that_one_connection_left_away_is_forgotten_where_it_was_moved
 
 
 def test_replica_that_is_assigned_is_kept_while_its_broker_is_down() -> None:
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     assert side.polled_for(3000, orders=ON_BOTH) == 0
     assert side.row.stuck
@@ -184,7 +183,7 @@ def test_replica_that_is_assigned_is_kept_while_its_broker_is_down() -> None:
 @pytest.mark.parametrize("assignment", [None, {0: None}])
 def test_replica_of_which_the_cluster_tells_nothing_is_kept(assignment: Assignment | None) -> None:
     """The topic or the partition has an error, or the broker does not answer."""
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     assert side.polled_for(300, **({} if assignment is None else {"orders": assignment})) == 0
     assert side.row.stuck
@@ -192,7 +191,7 @@ def test_replica_of_which_the_cluster_tells_nothing_is_kept(assignment: Assignme
 
 def test_replica_in_a_reassignment_is_kept_until_it_is_removed() -> None:
     """Metadata shows the replicas that are added and those that are removed until the move is over."""
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     side.closed((b"orders", 0), replica=3)
     assert side.polled_for(60, orders={0: led(1, 2, 3)}) == 0
@@ -201,7 +200,7 @@ def test_replica_in_a_reassignment_is_kept_until_it_is_removed() -> None:
 
 
 def test_replica_that_was_silent_for_a_moment_is_not_asked_for() -> None:
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     side.clock.move(SILENT_SECONDS - 1)
     assert side.topics() == []
@@ -211,7 +210,7 @@ def test_replica_that_was_silent_for_a_moment_is_not_asked_for() -> None:
 
 def test_replica_that_old_metadata_leaves_out_is_kept() -> None:
     """An answer from before the replica was added, and then the true one: again and again nothing is forgotten."""
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     for _ in range(100):
         assert side.polled_for(2 * POLL_SECONDS, orders=MOVED_AWAY) == 0
@@ -220,7 +219,7 @@ def test_replica_that_old_metadata_leaves_out_is_kept() -> None:
 
 
 def test_replica_that_fetches_between_two_answers_that_leave_it_out_is_kept() -> None:
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     for _ in range(10):
         assert side.polled_for(2 * POLL_SECONDS + POLL_SECONDS, orders=MOVED_AWAY) == 0
@@ -230,7 +229,7 @@ def test_replica_that_fetches_between_two_answers_that_leave_it_out_is_kept() ->
 
 
 def test_replica_that_fetches_while_the_answer_is_on_its_way_is_kept() -> None:
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     side.polled_for(15, orders=MOVED_AWAY)
     side.clock.move(10)
@@ -241,7 +240,7 @@ def test_replica_that_fetches_while_the_answer_is_on_its_way_is_kept() -> None:
 
 
 def test_replica_that_fetches_while_the_answer_is_taken_is_kept() -> None:
-    side = SideName()
+    side = LeaderSide()
     for name in (b"a", b"b"):
         side.closed((name, 0))
     side.polled_for(15, a=DELETED, b=DELETED)
@@ -255,7 +254,7 @@ def test_replica_that_fetches_while_the_answer_is_taken_is_kept() -> None:
 
 
 def test_replica_that_comes_back_has_its_row_with_its_first_answer() -> None:
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     side.polled_for(60, orders=MOVED_AWAY)
     assert side.rows == []
@@ -266,7 +265,7 @@ def test_replica_that_comes_back_has_its_row_with_its_first_answer() -> None:
 @pytest.mark.parametrize("version", [3, 12])
 def test_idle_replica_that_is_silent_on_an_open_connection_comes_back_with_its_next_fetch(version: int) -> None:
     """Kafka 4.1 keeps the connection when the last replica was moved away; and a broker may have hung."""
-    side = SideName()
+    side = LeaderSide()
     link = side.throttle.link(FOLLOWER)
     logs = Leader({(b"orders", 0): Log([100])})
     exchange: Callable[[], object]
@@ -285,7 +284,7 @@ def test_idle_replica_that_is_silent_on_an_open_connection_comes_back_with_its_n
 
 
 def test_replica_that_was_forgotten_does_not_come_back_by_another_connection_of_its_topic() -> None:
-    side = SideName()
+    side = LeaderSide()
     link = side.fetched((b"orders", 0))
     side.polled_for(60, orders={0: led(1), 1: led(1, FOLLOWER)})
     link.close()
@@ -295,7 +294,7 @@ def test_replica_that_was_forgotten_does_not_come_back_by_another_connection_of_
 
 def test_partition_that_lags_alone_is_forgotten_beside_others_of_its_topic() -> None:
     """A move that was cancelled, with a fetcher of its own: the topic is not silent, the partition lags for ever."""
-    side = SideName()
+    side = LeaderSide()
     side.fetched((b"orders", 0), behind=3)  # the connection is open
     leader = Leader({(b"orders", partition): Log([100] * 9, high_watermark=9) for partition in (1, 2)})
     follower = Follower({(b"orders", 1): 9, (b"orders", 2): 9}, FOLLOWER)
@@ -317,7 +316,7 @@ def test_partition_that_lags_alone_is_forgotten_beside_others_of_its_topic() -> 
 
 
 def test_partitions_of_a_topic_are_forgotten_one_by_one() -> None:
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0), (b"orders", 1), (b"payments", 0))
     both = led(1, FOLLOWER)
     assert side.polled_for(60, orders={0: led(1), 1: both}, payments={0: both}) == 1
@@ -326,7 +325,7 @@ def test_partitions_of_a_topic_are_forgotten_one_by_one() -> None:
 
 def test_bytes_of_a_topic_are_counted_on_after_its_replicas_were_forgotten() -> None:
     """Prometheus may not have read the last of them yet; they go when the topic has been silent for an hour."""
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"orders", 0))
     side.throttle.stats.partition_bytes[b"orders"][0] = 100
     assert side.polled_for(60, orders=DELETED) == 1
@@ -336,7 +335,7 @@ def test_bytes_of_a_topic_are_counted_on_after_its_replicas_were_forgotten() -> 
 
 
 def test_topics_are_asked_for_in_turn_where_they_are_many() -> None:
-    side = SideName(most_topics=2)
+    side = LeaderSide(most_topics=2)
     side.closed(*((name, 0) for name in (b"a", b"b", b"c")))
     side.clock.move(SILENT_SECONDS + 1)
     asked = [side.topics() for _ in range(4)]
@@ -345,7 +344,7 @@ def test_topics_are_asked_for_in_turn_where_they_are_many() -> None:
 
 def test_topics_that_metadata_does_not_know_by_name_are_not_asked_for() -> None:
     """The cluster's own log, and a topic whose id has no name (yet): both would count as deleted."""
-    side = SideName()
+    side = LeaderSide()
     side.closed((b"__cluster_metadata", 0))
     for topic_id in (CLUSTER_METADATA_ID, b"\x07" * 16, NO_ID):
         link = side.throttle.link(FOLLOWER)
@@ -357,7 +356,7 @@ def test_topics_that_metadata_does_not_know_by_name_are_not_asked_for() -> None:
 
 
 def test_short_replica_lag_time_max_shortens_what_is_waited() -> None:
-    side = SideName(ThrottleSettings(replica_lag_time_max_ms=3000))
+    side = LeaderSide(ThrottleSettings(replica_lag_time_max_ms=3000))
     side.closed((b"orders", 0))
     forgotten = []
     for _ in range(3):
@@ -368,7 +367,7 @@ def test_short_replica_lag_time_max_shortens_what_is_waited() -> None:
 
 def test_throttled_replica_that_is_gone_leaves_no_lag_for_its_move() -> None:
     """What WeirMoveStuck looks at: the messages behind, while a throttle is left in force."""
-    side = SideName(ThrottleSettings(rate=0, replicas={"orders": ALL_REPLICAS}))
+    side = LeaderSide(ThrottleSettings(rate=0, replicas={"orders": ALL_REPLICAS}))
     side.closed((b"orders", 0), behind=3)
     assert side.throttle.lag.sum_messages() == 3
     side.polled_for(30, orders=MOVED_AWAY)

@@ -4,14 +4,6 @@ import struct
 
 import pytest
 
-from protocol.fetch import RESPONSE_ENTRY, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
-from protocol.response_scanner import FetchResponseScanner
-from quota.budget.offset_probes import URGENT_SECONDS
-from quota.fetch.decisions import Answer, Forward, Hold
-from quota.fetch.link import ReplicaLink
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import (
     MAX_WAIT_MS,
@@ -24,6 +16,14 @@ from tests.fakes.conversation import (
     requested,
     worst_second,
 )
+from weir.protocol.fetch import RESPONSE_ENTRY, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
+from weir.protocol.response_scanner import FetchResponseScanner
+from weir.quota.budget.offset_probes import URGENT_SECONDS
+from weir.quota.fetch.decisions import Answer, Forward, Hold
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 BATCH = 100_000
 MB = 1_000_000

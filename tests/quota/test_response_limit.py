@@ -1,12 +1,12 @@
 """KIP-74's cap on one replica fetch, in versions with and without the field."""
 
-from protocol.fetch import FetchRequest
-from quota.fetch.decisions import Forward
-from quota.fetch.response_limit import ResponseRotation, limit_response
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Follower, requested
+from weir.protocol.fetch import FetchRequest
+from weir.quota.fetch.decisions import Forward
+from weir.quota.fetch.response_limit import ResponseRotation, limit_response
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
 
 
 def request(version: int, partitions: int = 4) -> FetchRequest:

@@ -2,16 +2,16 @@
 
 import pytest
 
-from protocol.errors import MalformedFrame
-from protocol.fetch import FetchRequest, RequestTopic
-from quota.fetch.decisions import Forward, Hold
-from quota.fetch.link import ReplicaLink
-from quota.settings import ThrottleSettings
-from quota.throttle import SESSION_EVICTION_SECONDS, Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested_partition, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch import FetchRequest, RequestTopic
+from weir.quota.fetch.decisions import Forward, Hold
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import SESSION_EVICTION_SECONDS, Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 MB = 1_000_000
 BATCH = 10_300

@@ -9,12 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quota.fetch.observe import observe
-from quota.fetch.plan import Action, plan
-from quota.scopes import Matching, Recovering, Scope
-from quota.settings import Order, QuotaSettings, ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import (
     PARTITION_MAX_BYTES,
@@ -27,6 +21,12 @@ from tests.fakes.conversation import (
     worst_second,
 )
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir.quota.fetch.observe import observe
+from weir.quota.fetch.plan import Action, plan
+from weir.quota.scopes import Matching, Recovering, Scope
+from weir.quota.settings import Order, QuotaSettings, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 MB = 1_000_000
 BATCH = 10_000

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.budget.simple_rate import SimpleRate
 from tests.fakes.clock import MovedClock
+from weir.quota.budget.simple_rate import SimpleRate
 
 
 def test_rate_first_window_is_of_fixed_size() -> None:

@@ -4,13 +4,13 @@ from heapq import heappop, heappush
 
 import pytest
 
-from protocol.fetch import FetchRequest
-from quota.fetch.decisions import Forward, Hold
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second
+from weir.protocol.fetch import FetchRequest
+from weir.quota.fetch.decisions import Forward, Hold
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 MB = 1_000_000
 RATE = 5 * MB

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.metadata import NO_ID
-from quota.budget.ledger import CREDIT_SECONDS
-from quota.scopes import Ends, Matching, Reassigned, Recovering, Scope
-from quota.settings import Policy, QuotaSettings, SideName, ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
-from quota.topic_names import CLUSTER_METADATA_ID
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, mean_rate
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir.protocol.metadata import NO_ID
+from weir.quota.budget.ledger import CREDIT_SECONDS
+from weir.quota.scopes import Ends, Matching, Reassigned, Recovering, Scope
+from weir.quota.settings import Policy, QuotaSettings, SideName, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
+from weir.quota.topic_names import CLUSTER_METADATA_ID
 
 MB = 1_000_000
 BATCH = 10_000

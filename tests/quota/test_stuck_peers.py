@@ -2,14 +2,14 @@
 
 import pytest
 
-from quota.fetch.decisions import Hold
-from quota.fetch.link import STUCK_SECONDS
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir.quota.fetch.decisions import Hold
+from weir.quota.fetch.link import STUCK_SECONDS
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 RATE = 5_000_000
 BATCH = 10_300

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.throttled_replicas import ALL_REPLICAS, InvalidThrottledReplicas, ThrottledReplicas
+from weir.quota.throttled_replicas import ALL_REPLICAS, InvalidThrottledReplicas, ThrottledReplicas
 
 
 def test_partitions_of_broker_with_listed_replicas_are_its_own() -> None:

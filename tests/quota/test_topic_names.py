@@ -6,9 +6,15 @@ import math
 
 import pytest
 
-from protocol.metadata import NO_ID
-from quota.topic_names import CLUSTER_METADATA_ID, FIRST_RETRY_SECONDS, FORGET_SECONDS, MAX_RETRY_SECONDS, TopicNames
 from tests.fakes.clock import MovedClock
+from weir.protocol.metadata import NO_ID
+from weir.quota.topic_names import (
+    CLUSTER_METADATA_ID,
+    FIRST_RETRY_SECONDS,
+    FORGET_SECONDS,
+    MAX_RETRY_SECONDS,
+    TopicNames,
+)
 
 ORDERS, ORDERS_AGAIN, PAYMENTS = (bytes([number]) * 16 for number in (1, 2, 3))
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from quota.budget.offset_probes import URGENT_SECONDS
-from quota.fetch.decisions import Forward
-from quota.fetch.link import ReplicaLink
-from quota.fetch.partitions import ABSENT_SECONDS
-from quota.settings import SideName, ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, mean_rate, requested, worst_second
+from weir.quota.budget.offset_probes import URGENT_SECONDS
+from weir.quota.fetch.decisions import Forward
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.fetch.partitions import ABSENT_SECONDS
+from weir.quota.settings import SideName, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 MB = 1_000_000
 BATCH = 10_300

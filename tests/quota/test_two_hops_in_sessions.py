@@ -4,15 +4,15 @@ import struct
 
 import pytest
 
-from protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic
-from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
-from protocol.header import FETCH, RequestHeader
-from quota.fetch.decisions import Answer
-from quota.settings import ThrottleSettings
-from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from tests.fakes.conversation import requested_partition
 from tests.fakes.session_conversation import Key
 from tests.quota.test_fetch_sessions import BATCH, MB, cluster
+from weir.protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic
+from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
+from weir.protocol.header import FETCH, RequestHeader
+from weir.quota.fetch.decisions import Answer
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
 NOT_LEADER_OR_FOLLOWER = 6
 

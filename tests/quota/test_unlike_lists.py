@@ -2,16 +2,16 @@
 
 import pytest
 
-from protocol.fetch import FETCH_VERSIONS, FetchRequest, RequestTopic
-from protocol.header import FETCH, RequestHeader
-from protocol.response_scanner import ResponseHead
-from quota.fetch.decisions import Forward
-from quota.settings import Order, SideName, ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, requested, requested_partition
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir.protocol.fetch import FETCH_VERSIONS, FetchRequest, RequestTopic
+from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.response_scanner import ResponseHead
+from weir.quota.fetch.decisions import Forward
+from weir.quota.settings import Order, SideName, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 MB = 1_000_000
 BATCH = 10_300

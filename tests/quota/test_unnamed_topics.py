@@ -2,13 +2,13 @@
 
 import pytest
 
-from quota.fetch.decisions import Forward, Hold
-from quota.scopes import Ends, Matching, Recovering
-from quota.settings import QuotaSettings, ThrottleSettings
-from quota.throttled_replicas import ALL_REPLICAS
-from quota.topic_names import CLUSTER_METADATA_ID
 from tests.fakes.conversation import mean_rate, worst_second
 from tests.quota.test_fetch_sessions import BATCH, MB, TOPIC_ID, Cluster, cluster
+from weir.quota.fetch.decisions import Forward, Hold
+from weir.quota.scopes import Ends, Matching, Recovering
+from weir.quota.settings import QuotaSettings, ThrottleSettings
+from weir.quota.throttled_replicas import ALL_REPLICAS
+from weir.quota.topic_names import CLUSTER_METADATA_ID
 
 ANSWER_SECONDS = 0.02  # until the metadata tells the name
 UNBOUNDED = 3 * MB  # bytes: less than the partitions of one cluster here return in one answer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quota.budget.offset_probes import PROBE_SECONDS, UNREAD_SECONDS, URGENT_SECONDS, OffsetProbes
 from tests.fakes.clock import MovedClock
+from weir.quota.budget.offset_probes import PROBE_SECONDS, UNREAD_SECONDS, URGENT_SECONDS, OffsetProbes
 
 RATE = 100_000
 BATCH = 9 * RATE  # takes 9 s to be paid for

@@ -4,14 +4,14 @@ from itertools import permutations
 
 import pytest
 
-from protocol.fetch import FETCH_VERSIONS, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
-from quota.budget.offset_probes import URGENT_SECONDS
-from quota.fetch.decisions import Forward
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Conversation, Follower, Leader, Log, mean_rate
+from weir.protocol.fetch import FETCH_VERSIONS, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
+from weir.quota.budget.offset_probes import URGENT_SECONDS
+from weir.quota.fetch.decisions import Forward
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 BATCH = 100_000
 MB = 1_000_000

@@ -1,4 +1,4 @@
-"""Lines of one partition each, put into columns: the other way round than `samples.schema.by_partition`."""
+"""Lines of one partition each, put into columns: the other way round than `weir.samples.schema.by_partition`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from samples.schema import BLOCK, Line, PartitionColumns, PartitionLine, PartitionsLine
+from weir.samples.schema import BLOCK, Line, PartitionColumns, PartitionLine, PartitionsLine
 
 
 def in_columns(lines: Iterable[Line]) -> Iterator[Line]:

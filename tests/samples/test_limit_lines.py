@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from limits.clients import Client, Clients
-from limits.rules import Rule
-from samples.limit_lines import cut_clients, limit_lines
-from samples.lines import SampleKey
-from samples.schema import LimitLine
 from tests.fakes.clock import MovedClock
 from tests.limits.limiters import batches, rule
+from weir.limits.clients import Client, Clients
+from weir.limits.rules import Rule
+from weir.samples.limit_lines import cut_clients, limit_lines
+from weir.samples.lines import SampleKey
+from weir.samples.schema import LimitLine
 
 SINK = "connector-consumer-s3-{}"
 

@@ -7,23 +7,23 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.records import RecordsSeen
-from protocol.response_scanner import ScannedTopic
-from protocol.steps import at_once
-from quota.counters import IntervalCounts
-from quota.fetch.counts import count_strays
-from quota.fetch.decisions import Forward
-from quota.fetch.link import ReplicaLink
-from quota.lag.tracker import EXPIRE_SECONDS
-from quota.scopes import Matching, Recovering
-from quota.settings import RECOVERY, QuotaSettings, SideName, ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS
-from samples.lines import SampleKey, count_left_out, lines
-from samples.schema import AnyLine, LinkLine, PartitionLine, QuotaLine, by_partition
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, requested
 from tests.sample_files import of_kind
+from weir.protocol.records import RecordsSeen
+from weir.protocol.response_scanner import ScannedTopic
+from weir.protocol.steps import at_once
+from weir.quota.counters import IntervalCounts
+from weir.quota.fetch.counts import count_strays
+from weir.quota.fetch.decisions import Forward
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.lag.tracker import EXPIRE_SECONDS
+from weir.quota.scopes import Matching, Recovering
+from weir.quota.settings import RECOVERY, QuotaSettings, SideName, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
+from weir.samples.lines import SampleKey, count_left_out, lines
+from weir.samples.schema import AnyLine, LinkLine, PartitionLine, QuotaLine, by_partition
 
 RATE = 100_000
 BATCH = 1_000

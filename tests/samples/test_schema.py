@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from samples.schema import (
+from weir.samples.schema import (
     KINDS,
     SCHEMA_VERSION,
     IntervalLine,

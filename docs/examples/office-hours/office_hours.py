@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from limits.rate_limiter import Batch, Option
+from weir.limits.rate_limiter import Batch, Option
 
 
 class OfficeHours:

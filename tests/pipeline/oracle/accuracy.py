@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from samples.schema import LinkLine, QuotaLine
 from tests.pipeline.oracle.lines import Day, Sample
 from tests.pipeline.oracle.rates import Row
+from weir.samples.schema import LinkLine, QuotaLine
 
 NO_BOUND = ("observe", "shared")
 _TEN = 10

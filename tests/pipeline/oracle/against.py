@@ -10,13 +10,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
-from pipeline.day_tables import QUARANTINE
-from pipeline.open_tables import OpenTables, published, run_folders
-from pipeline.tables import ALL_TABLES
 from tests.pipeline.oracle import accuracy, coverage, rates, spans
 from tests.pipeline.oracle.lines import SHOWN, Day, read_day
 from tests.pipeline.oracle.rates import Row
 from tests.pipeline.oracle.world import BROKERS
+from weir.pipeline.day_tables import QUARANTINE
+from weir.pipeline.open_tables import OpenTables, published, run_folders
+from weir.pipeline.tables import ALL_TABLES
 
 TABLES: Mapping[str, Callable[[Day], Iterator[Row]]] = {
     function.__name__: function

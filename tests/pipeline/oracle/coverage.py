@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime
 
-from samples.schema import LinkLine
 from tests.pipeline.oracle.lines import Day, Sample
 from tests.pipeline.oracle.rates import Row
+from weir.samples.schema import LinkLine
 
 
 def coverage(day: Day) -> Iterator[Row]:

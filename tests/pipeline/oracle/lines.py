@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from samples.schema import (
+from weir.samples.schema import (
     BLOCK,
     KINDS,
     SCHEMA_VERSION,

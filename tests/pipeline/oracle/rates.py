@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from pipeline.tables import WINDOW_SECONDS
-from samples.schema import LimitLine, LinkLine, PartitionLine
 from tests.pipeline.oracle.lines import Day, Sample
+from weir.pipeline.tables import WINDOW_SECONDS
+from weir.samples.schema import LimitLine, LinkLine, PartitionLine
 
 Row = dict[str, Any]
 _LEAST_SECONDS = 1.0

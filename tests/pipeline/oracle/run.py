@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pipeline.build import build
 from tests.pipeline.oracle.against import differences
 from tests.pipeline.oracle.world import FIRST, HOUR, MIDNIGHT, world
+from weir.pipeline.build import build
 
 DAY = timedelta(days=1)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
-from samples.schema import PartitionLine, QuotaLine
 from tests.pipeline.oracle.lines import Day, Sample
 from tests.pipeline.oracle.rates import Row
+from weir.samples.schema import PartitionLine, QuotaLine
 
 OUT_OF_SYNC = 30.0
 STUCK = 30.0

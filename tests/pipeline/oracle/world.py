@@ -17,10 +17,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from quota.settings import SideName
-from samples.schema import Line
 from tests.pipeline.exported import NOON, Sidecar, limit, link, partition, quota, write_lines
 from tests.pipeline.oracle.spoiled import spoil
+from weir.quota.settings import SideName
+from weir.samples.schema import Line
 
 FIRST = NOON.replace(hour=22, minute=50)
 UNTIL = FIRST + timedelta(minutes=110)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pipeline.tables import (
+from tests.pipeline.parquet import START, Row, broker_rate, write
+from weir.pipeline.tables import (
     ABSENCES,
     BEHIND_MINUTES,
     BROKER_RATES,
@@ -23,7 +24,6 @@ from pipeline.tables import (
     WINDOW_SECONDS,
     Table,
 )
-from tests.pipeline.parquet import START, Row, broker_rate, write
 
 TABLES = (
     *(BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG),

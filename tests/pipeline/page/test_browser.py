@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from bench.page import make_tables
-from pipeline.page.read import read_page
-from pipeline.page.write import page_of
-from pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
 from tests.browser import Browser
 from tests.pipeline.page.past import Past, broker_minutes, lag, minutes, move, partition_rate, quota
 from tests.pipeline.parquet import START
+from weir.pipeline.page.read import read_page
+from weir.pipeline.page.write import page_of
+from weir.pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
 
 DESK, PHONE = 1200, 360
 HEADINGS = ["Rates against quotas", "Partitions", "Moves", "How exactly quotas were kept", "Slowest replicas"]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.page.contents import Contents
-from pipeline.page.read import read_page
-from pipeline.tables import ALL_TABLES
 from tests.pipeline.oracle.against import TABLES
 from tests.pipeline.oracle.lines import read_day
 from tests.pipeline.oracle.world import FIRST, HOUR, MIDNIGHT, world
 from tests.pipeline.parquet import write
+from weir.pipeline.page.contents import Contents
+from weir.pipeline.page.read import read_page
+from weir.pipeline.tables import ALL_TABLES
 
 UNTIL = FIRST + 2 * HOUR
 LEAST = 48

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.open_tables import TablesError
-from pipeline.page.contents import Columns, Contents
-from pipeline.page.read import MOST_COLUMNS, columns_of, read_page
-from pipeline.page.write import page_of
-from pipeline.tables import BROKER_RATES, MOVES, THROTTLE_ACCURACY
 from tests.pipeline.page.past import TABLES, Past, broker_minutes, minutes, move, quota
 from tests.pipeline.parquet import START, broker_rate, write
+from weir.pipeline.open_tables import TablesError
+from weir.pipeline.page.contents import Columns, Contents
+from weir.pipeline.page.read import MOST_COLUMNS, columns_of, read_page
+from weir.pipeline.page.write import page_of
+from weir.pipeline.tables import BROKER_RATES, MOVES, THROTTLE_ACCURACY
 
 
 def _range(contents: Contents) -> tuple[datetime, datetime]:

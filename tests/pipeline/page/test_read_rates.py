@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from pipeline.page.contents import BrokerSide, PartitionBytes, Replication
-from pipeline.page.read import read_page
-from pipeline.tables import BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS
 from tests.pipeline.page.past import Past, broker_minutes, minutes, partition_rate, quota
 from tests.pipeline.parquet import HOUR, MINUTE, START, broker_rate
+from weir.pipeline.page.contents import BrokerSide, PartitionBytes, Replication
+from weir.pipeline.page.read import read_page
+from weir.pipeline.tables import BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS
 
 
 def test_broker_has_a_mean_and_a_peak_for_each_column_and_gaps(past: Past) -> None:

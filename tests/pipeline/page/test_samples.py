@@ -6,13 +6,13 @@ from datetime import UTC, timedelta
 
 import pytest
 
-from pipeline.page.contents import Contents
-from pipeline.page.read import read_page
-from pipeline.page.timeline import Timeline
-from pipeline.page.write import page_of
-from pipeline.tables import BROKER_RATES, BROKER_SAMPLES, PARTITION_RATES
 from tests.pipeline.page.past import Past, broker_minutes, broker_sample, minutes, partition_rate
 from tests.pipeline.parquet import START, broker_rate
+from weir.pipeline.page.contents import Contents
+from weir.pipeline.page.read import read_page
+from weir.pipeline.page.timeline import Timeline
+from weir.pipeline.page.write import page_of
+from weir.pipeline.tables import BROKER_RATES, BROKER_SAMPLES, PARTITION_RATES
 
 SECOND = timedelta(seconds=1)
 

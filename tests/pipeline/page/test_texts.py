@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.page.texts import left_out, round_up, show_ratio, show_seconds
+from weir.pipeline.page.texts import left_out, round_up, show_ratio, show_seconds
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pipeline.page.read import columns_of
-from pipeline.page.timeline import MOST_TICKS, Timeline, show_moment
 from tests.pipeline.parquet import START
+from weir.pipeline.page.read import columns_of
+from weir.pipeline.page.timeline import MOST_TICKS, Timeline, show_moment
 
 BERLIN = ZoneInfo("Europe/Berlin")
 CLOCKS_BACK = datetime(2026, 10, 25, tzinfo=BERLIN)  # a day of 25 hours, with 02:00 to 03:00 twice

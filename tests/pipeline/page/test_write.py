@@ -14,14 +14,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pipeline.page.broker_charts import broker_charts
-from pipeline.page.contents import Contents
-from pipeline.page.heat_map import LEVELS, level_of
-from pipeline.page.markup import Element
-from pipeline.page.read import read_page
-from pipeline.page.timeline import Timeline
-from pipeline.page.write import page_of, summary
-from pipeline.tables import ABSENCES, BROKER_RATES, COVERAGE, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY
 from tests.pipeline.page.past import (
     Past,
     absence,
@@ -35,6 +27,22 @@ from tests.pipeline.page.past import (
     quota,
 )
 from tests.pipeline.parquet import START
+from weir.pipeline.page.broker_charts import broker_charts
+from weir.pipeline.page.contents import Contents
+from weir.pipeline.page.heat_map import LEVELS, level_of
+from weir.pipeline.page.markup import Element
+from weir.pipeline.page.read import read_page
+from weir.pipeline.page.timeline import Timeline
+from weir.pipeline.page.write import page_of, summary
+from weir.pipeline.tables import (
+    ABSENCES,
+    BROKER_RATES,
+    COVERAGE,
+    MOVES,
+    PARTITION_RATES,
+    REPLICA_LAG,
+    THROTTLE_ACCURACY,
+)
 
 EVIL = "<script>alert('t')</script>&\"x"
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from proxy.checkup.certificates import certificate_findings
-from proxy.checkup.findings import Finding
-from proxy.checkup.look import Seen
-from proxy.checkup.routes import World
-from proxy.cluster.view import Broker
-from proxy.config.load import parse_config
-from proxy.config.route_keys import RouteKeys
 from tests.fakes.pki import Authority
+from weir.proxy.checkup.certificates import certificate_findings
+from weir.proxy.checkup.findings import Finding
+from weir.proxy.checkup.look import Seen
+from weir.proxy.checkup.routes import World
+from weir.proxy.cluster.view import Broker
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.route_keys import RouteKeys
 
 
 def found(tmp_path: Path, host: str = "kafka2", days: float = 90, later_days: float = 0) -> list[Finding]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from proxy.checkup.findings import Finding
-from proxy.checkup.listening import Running, listening_findings
-from proxy.config.load import parse_config
-from proxy.config.tables import Config
+from weir.proxy.checkup.findings import Finding
+from weir.proxy.checkup.listening import Running, listening_findings
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.tables import Config
 
 
 def config(port: int, host: str = "127.0.0.1") -> Config:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from proxy.checkup.look import CLUSTER_ACTION, Seen, look
-from proxy.cluster.view import Broker
-from proxy.config.address import Address
-from proxy.tls.ends import TlsClient
-from proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
-from proxy.tls.live_keys import LiveKeys
 from tests.fakes.pki import Authority
 from tests.fakes.servers import serving
 from tests.fakes.told_broker import OF_A_CONTROLLER, told_broker
+from weir.proxy.checkup.look import CLUSTER_ACTION, Seen, look
+from weir.proxy.cluster.view import Broker
+from weir.proxy.config.address import Address
+from weir.proxy.tls.ends import TlsClient
+from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
+from weir.proxy.tls.live_keys import LiveKeys
 
 BROKERS = {1: ("kafka1", 9092), 2: ("kafka2", 9092)}
 

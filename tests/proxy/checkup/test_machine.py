@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.capture.nftables import NftError, PacketFilter
-from proxy.capture.requirements import CaptureError
-from proxy.checkup.findings import Finding
-from proxy.checkup.machine import (
+from weir.proxy.capture.nftables import NftError, PacketFilter
+from weir.proxy.capture.requirements import CaptureError
+from weir.proxy.checkup.findings import Finding
+from weir.proxy.checkup.machine import (
     Process,
     clock_findings,
     kernel_says_synchronised,
@@ -19,8 +19,8 @@ from proxy.checkup.machine import (
     sidecar_process,
     way_findings,
 )
-from proxy.config.load import parse_config
-from proxy.relay.admission import connections_with, descriptors_for
+from weir.proxy.config.load import parse_config
+from weir.proxy.relay.admission import connections_with, descriptors_for
 
 LISTENERS = parse_config('broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:0"\nupstream = "127.0.0.1:1"\n')
 CAPTURE = parse_config('broker_id = 1\n[capture]\nport = 9092\n[cluster]\nbootstrap_servers = "127.0.0.1:1"\n')

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.checkup.machine import Process
-from proxy.checkup.readable import readable_findings
-from proxy.config.load import parse_config
-from proxy.config.route_keys import RouteKeys
 from tests.fakes.pki import Authority
+from weir.proxy.checkup.machine import Process
+from weir.proxy.checkup.readable import readable_findings
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.route_keys import RouteKeys
 
 USER, GROUP, OTHER = 70_001, 70_002, 70_003
 

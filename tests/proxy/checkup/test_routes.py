@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from proxy.checkup.findings import Finding
-from proxy.checkup.look import Seen
-from proxy.checkup.routes import World, route_findings
-from proxy.cluster.view import Broker
-from proxy.config.address import Address, IPAddress, numeric_address
-from proxy.config.load import parse_config
 from tests.fakes.told_broker import OF_A_BROKER, OF_A_CONTROLLER
+from weir.proxy.checkup.findings import Finding
+from weir.proxy.checkup.look import Seen
+from weir.proxy.checkup.routes import World, route_findings
+from weir.proxy.cluster.view import Broker
+from weir.proxy.config.address import Address, IPAddress, numeric_address
+from weir.proxy.config.load import parse_config
 
 INGRESS, EGRESS_2, EGRESS_3 = "127.0.0.1:19092", "10.0.0.2:9092", "10.0.0.3:9092"
 FILE = """

@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from proxy.admin.access import Access
-from proxy.admin.fleet import Fleet
-from proxy.admin.history import History
-from proxy.admin.http import AdminServer
-from proxy.config.address import Address
-from proxy.config.client_limits import ClientLimitTable
-from proxy.config.tables import Admin, ThrottleTable
-from proxy.log import EventLog
-from proxy.shares.messages import ShareAnswer
-from proxy.throttle.table import LayeredThrottle
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+from weir.proxy.admin.access import Access
+from weir.proxy.admin.fleet import Fleet
+from weir.proxy.admin.history import History
+from weir.proxy.admin.http import AdminServer
+from weir.proxy.config.address import Address
+from weir.proxy.config.client_limits import ClientLimitTable
+from weir.proxy.config.tables import Admin, ThrottleTable
+from weir.proxy.log import EventLog
+from weir.proxy.shares.messages import ShareAnswer
+from weir.proxy.throttle.table import LayeredThrottle
 
 MB = 1_000_000
 HOSTILE = "<img src='http://127.0.0.1:9/x' onerror='document.title=1'><script>document.title=2</script>"

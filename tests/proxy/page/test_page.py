@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from proxy.admin.page.write import headers, page
 from tests.browser import Browser
 from tests.proxy.page.made_up import (
     HOSTILE,
@@ -30,6 +29,7 @@ from tests.proxy.page.made_up import (
     status,
     waves,
 )
+from weir.proxy.admin.page.write import headers, page
 
 DESK, PHONE = 1280, 360
 IS_SHOWN = "document.querySelector('#sides .readout')?.textContent.startsWith('Last minute')"

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from proxy.admin.fleet import Target
-from proxy.config.address import Address
-from proxy.config.reader import ConfigError
-from proxy.log import EventLog
-from proxy.shares.exchange import Exchange
-from quota.shares.share import Terms
 from tests.fakes.clock import MovedClock
 from tests.fakes.servers import Serve, serving
+from weir.proxy.admin.fleet import Target
+from weir.proxy.config.address import Address
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.log import EventLog
+from weir.proxy.shares.exchange import Exchange
+from weir.quota.shares.share import Terms
 
 RATE = 900.0
 ALL = frozenset({1, 2, 3})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.shares.follower_quotas import FollowerQuotas
-from quota.scopes import Ends, Matching
-from quota.settings import QuotaSettings, ThrottleSettings
-from quota.shares.share import Terms
-from quota.side_quotas import LEAST_SHARE
-from quota.throttle import Throttle
 from tests.fakes.clock import MovedClock
+from weir.proxy.shares.follower_quotas import FollowerQuotas
+from weir.quota.scopes import Ends, Matching
+from weir.quota.settings import QuotaSettings, ThrottleSettings
+from weir.quota.shares.share import Terms
+from weir.quota.side_quotas import LEAST_SHARE
+from weir.quota.throttle import Throttle
 
 RATE = 900
 OWN = 1

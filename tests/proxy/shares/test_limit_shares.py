@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
-from limits.clients import Clients
-from limits.rules import Rule
-from proxy.limits.shares import IDLE_SECONDS, LEAST_PART, LimitShares
 from tests.limits.limiters import batches, rule
 from tests.proxy.shares.test_exchange import ALL, Sidecar, Trio, User
+from weir.limits.clients import Clients
+from weir.limits.rules import Rule
+from weir.proxy.limits.shares import IDLE_SECONDS, LEAST_PART, LimitShares
 
 LIMIT, CLIENT = 1000, "connector-consumer-s3-0"
 STEP, TICK = 0.02, 12  # seconds; steps between two rounds

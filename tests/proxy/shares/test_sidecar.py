@@ -6,11 +6,11 @@ import json
 
 import aiohttp
 
-from proxy.config.load import parse_config
-from proxy.sidecar import Sidecar
-from quota.side_quotas import LEAST_SHARE
 from tests.fakes.metadata_broker import metadata_broker
 from tests.proxy.exporting import until
+from weir.proxy.config.load import parse_config
+from weir.proxy.sidecar import Sidecar
+from weir.quota.side_quotas import LEAST_SHARE
 
 QUOTA = {"name": "into", "side": "follower", "rate": 900, "kept_at": "leaders"}
 

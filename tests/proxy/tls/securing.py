@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from proxy.tls.ends import TlsClient, TlsServer
-from proxy.tls.keys import ClientAuth, KeyFiles, load_client_keys, load_server_keys
-from proxy.tls.live_keys import LiveKeys
 from tests.fakes.pki import Authority, Issued
 from tests.fakes.relaying import DEADLINE_SECONDS, Peer, Relaying
+from weir.proxy.tls.ends import TlsClient, TlsServer
+from weir.proxy.tls.keys import ClientAuth, KeyFiles, load_client_keys, load_server_keys
+from weir.proxy.tls.live_keys import LiveKeys
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ import contextlib
 
 import pytest
 
-from proxy.relay.handshakes import PLAINTEXT_SECONDS
 from tests.fakes.pki import Authority
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import request, response
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, secure_broker, secure_client
+from weir.proxy.relay.handshakes import PLAINTEXT_SECONDS
 
 ON_BOTH_LOOPS = True
 

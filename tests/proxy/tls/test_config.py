@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.load import parse_config
-from proxy.config.reader import ConfigError
-from proxy.config.route_keys import RouteKeys
 from tests.fakes.pki import Authority
+from weir.proxy.config.load import parse_config
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.route_keys import RouteKeys
 
 BASE = """
 broker_id = 1

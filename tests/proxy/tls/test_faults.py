@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.tls.keys import load_client_keys
-from proxy.tls.stats import HandshakeResult
 from tests.fakes.pki import Authority
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import request, response
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, SecurePeer, secure_broker, secure_client
+from weir.proxy.tls.keys import load_client_keys
+from weir.proxy.tls.stats import HandshakeResult
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tls.keys import KeyFiles, KeysError, load_client_keys, load_server_keys
-from proxy.tls.live_keys import KeyWatch, LiveKeys
-from proxy.tls.names import fits, names_in
-from proxy.tls.stats import TlsStats
 from tests.fakes.pki import DAY, Authority, Issued
 from tests.fakes.relaying import logged
+from weir.proxy.tls.keys import KeyFiles, KeysError, load_client_keys, load_server_keys
+from weir.proxy.tls.live_keys import KeyWatch, LiveKeys
+from weir.proxy.tls.names import fits, names_in
+from weir.proxy.tls.stats import TlsStats
 
 SECRET = "pass word=#1"  # noqa: S105
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from proxy.admin.exposition import render
-from proxy.admin.tls_metrics import tls_families
-from proxy.tls.stats import TlsStats
+from weir.proxy.admin.exposition import render
+from weir.proxy.admin.tls_metrics import tls_families
+from weir.proxy.tls.stats import TlsStats
 
 
 async def test_metrics_of_tls_are_shown_from_the_start() -> None:

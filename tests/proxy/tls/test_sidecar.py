@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from proxy.config.address import Address
-from proxy.config.load import parse_config
-from proxy.sidecar import Sidecar
-from proxy.tls.keys import load_client_keys, load_server_keys
 from tests.fakes.pki import Issued
 from tests.fakes.servers import serving
 from tests.protocol.wire import request, response
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys
+from weir.proxy.config.address import Address
+from weir.proxy.config.load import parse_config
+from weir.proxy.sidecar import Sidecar
+from weir.proxy.tls.keys import load_client_keys, load_server_keys
 
 ADMIN = '[admin]\nlisten = "127.0.0.1:0"\n'
 

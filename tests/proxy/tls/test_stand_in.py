@@ -11,13 +11,13 @@ from functools import partial
 
 import pytest
 
-from proxy.relay.stand_in import FAILURES, PAUSE_SECONDS
-from proxy.tls.ends import TlsServer
-from proxy.tls.keys import load_client_keys, load_server_keys
-from proxy.tls.live_keys import LiveKeys
 from tests.fakes.pki import Authority, Issued
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, SecurePeer, secure_broker, secure_client
+from weir.proxy.relay.stand_in import FAILURES, PAUSE_SECONDS
+from weir.proxy.tls.ends import TlsServer
+from weir.proxy.tls.keys import load_client_keys, load_server_keys
+from weir.proxy.tls.live_keys import LiveKeys
 
 ON_BOTH_LOOPS = True
 

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.relay.tls_transport import TlsTransport
-from quota.fetch.decisions import Hold
 from tests.fakes.relaying import relaying, round_trip
 from tests.protocol.wire import fetch
 from tests.proxy.tls.securing import Keys, secure_client
+from weir.proxy.relay.tls_transport import TlsTransport
+from weir.quota.fetch.decisions import Hold
 
 ON_BOTH_LOOPS = True
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from quota.scopes import Matching, Reassigned, Recovering, Scope
 from tests.quota.model.logs import Key
+from weir.quota.scopes import Matching, Reassigned, Recovering, Scope
 
 NOTHING: frozenset[Key] = frozenset()
 

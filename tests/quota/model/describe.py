@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 
-from protocol.fetch import FETCH_VERSIONS, FetchRequest
-from protocol.response_scanner import ScannedTopic
-from quota.fetch.decisions import Answer, Decision, Hold
 from tests.quota.model.scenario import Scenario
 from tests.quota.model.world import START
+from weir.protocol.fetch import FETCH_VERSIONS, FetchRequest
+from weir.protocol.response_scanner import ScannedTopic
+from weir.quota.fetch.decisions import Answer, Decision, Hold
 
 _MOST_SHOWN = 8
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocol.fetch import DECODED_VERSIONS
-from quota.settings import Order, Policy
 from tests.quota.model.draw_quotas import with_quotas
 from tests.quota.model.scenario import MB, ROGUES, Chooser, Event, Happening, Hops, Partition, Scenario, Side
+from weir.protocol.fetch import DECODED_VERSIONS
+from weir.quota.settings import Order, Policy
 
 _HOPS: tuple[Hops, ...] = ("leader", "both", "follower", "both")
 _ORDERS: tuple[Order, ...] = ("round-robin", "urgent-first")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quota.scopes import Matching, Reassigned, Recovering, Scope
-from quota.settings import QuotaSettings
 from tests.quota.model.scenario import MB, RACKS, Chooser, Event, Happening, Scenario, Side
+from weir.quota.scopes import Matching, Reassigned, Recovering, Scope
+from weir.quota.settings import QuotaSettings
 
 _HAPPENINGS: tuple[Happening, ...] = ("reassign", "under min ISR", "scoped quota")
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 
-from protocol.fetch import (
+from tests.quota.model.hops import Chain
+from tests.quota.model.leader import FIRST_WITH_SESSIONS
+from tests.quota.model.logs import Key, Log
+from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, Response, entry_packer
+from tests.quota.model.world import World
+from weir.protocol.fetch import (
     FETCH_VERSIONS,
     RESPONSE_ENTRY,
     FetchRequest,
@@ -12,13 +17,8 @@ from protocol.fetch import (
     RequestTopic,
     replica_state_tags,
 )
-from protocol.header import FETCH, RequestHeader
-from protocol.response_scanner import ScannedTopic
-from tests.quota.model.hops import Chain
-from tests.quota.model.leader import FIRST_WITH_SESSIONS
-from tests.quota.model.logs import Key, Log
-from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, Response, entry_packer
-from tests.quota.model.world import World
+from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.response_scanner import ScannedTopic
 
 BACKOFF_SECONDS = 1.0  # replica.fetch.backoff.ms
 _APPEND_SECONDS = 0.0003

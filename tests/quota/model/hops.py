@@ -8,18 +8,18 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from protocol.fetch import FetchRequest
-from protocol.response_scanner import ResponseHead
-from quota.fetch.decisions import Answer, Forward, Hold
-from quota.fetch.link import ReplicaLink
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
 from tests.quota.model.describe import answer_line, decision_line, request_line
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Key
 from tests.quota.model.promise import SideMeter, Term, Told, most_probes
 from tests.quota.model.wire import Response, scan, scan_appended, seen_by_scanner
 from tests.quota.model.world import World
+from weir.protocol.fetch import FetchRequest
+from weir.protocol.response_scanner import ResponseHead
+from weir.quota.fetch.decisions import Answer, Forward, Hold
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
 
 _WAKE_INTERVAL_SECONDS = 0.005
 _SHORTEST_HOLD_SECONDS = 0.001

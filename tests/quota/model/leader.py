@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest
-from protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FETCH_SESSION_TOPIC_ID_ERROR, INVALID_FETCH_SESSION_EPOCH
-from protocol.records import RecordsSeen
-from protocol.response_scanner import ResponseHead, ScannedTopic
 from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Key, Log
 from tests.quota.model.wire import Response
 from tests.quota.model.world import World
+from weir.protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest
+from weir.protocol.fetch_session import (
+    FETCH_SESSION_ID_NOT_FOUND,
+    FETCH_SESSION_TOPIC_ID_ERROR,
+    INVALID_FETCH_SESSION_EPOCH,
+)
+from weir.protocol.records import RecordsSeen
+from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 
 FIRST_WITH_SESSIONS = 7
 UNKNOWN_TOPIC_OR_PARTITION = 3

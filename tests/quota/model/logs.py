@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
-from protocol.records import BATCH_HEAD_SIZE, RecordsSeen
+from weir.protocol.records import BATCH_HEAD_SIZE, RecordsSeen
 
 Key = tuple[bytes, int]
 """A topic's name, from v13 on its id, and a partition."""

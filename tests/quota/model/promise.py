@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from protocol.fetch import RESPONSE_ENTRY
-from protocol.response_scanner import ScannedTopic
 from tests.quota.model.logs import Key
 from tests.quota.model.world import START, World
+from weir.protocol.fetch import RESPONSE_ENTRY
+from weir.protocol.response_scanner import ScannedTopic
 
 WINDOW_SECONDS = 1.0
 WINDOW_SLACK = 1.04

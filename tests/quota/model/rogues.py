@@ -6,10 +6,6 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from protocol.errors import MalformedFrame
-from protocol.fetch import FETCH_VERSIONS, FetchRequest, RequestTopic, decode_fetch_request, encode_fetch_request
-from protocol.fetch import replica_state_tags as state_tags
-from protocol.header import FETCH, SIZE, RequestHeader
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.hops import Chain, Sidecar
 from tests.quota.model.leader import LeaderNode
@@ -17,6 +13,10 @@ from tests.quota.model.logs import Key, Log
 from tests.quota.model.scenario import Rogue, Scenario
 from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, Response, entry_packer
 from tests.quota.model.world import World
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch import FETCH_VERSIONS, FetchRequest, RequestTopic, decode_fetch_request, encode_fetch_request
+from weir.protocol.fetch import replica_state_tags as state_tags
+from weir.protocol.header import FETCH, SIZE, RequestHeader
 
 if TYPE_CHECKING:
     from tests.quota.model.run import Run

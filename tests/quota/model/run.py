@@ -6,10 +6,6 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from protocol.fetch import FETCH_VERSIONS
-from quota.settings import ThrottleSettings
-from quota.throttle import Throttle
-from quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from tests.quota.model.coverage import Facts, covered
 from tests.quota.model.follower import BACKOFF_SECONDS, Fetcher, Replica
 from tests.quota.model.hops import Chain, Sidecar
@@ -21,6 +17,10 @@ from tests.quota.model.scenario import RACKS, Event, Partition, Scenario, Side, 
 from tests.quota.model.watch import Watch
 from tests.quota.model.wire import PARTITION_MAX_BYTES
 from tests.quota.model.world import START, Violation, World
+from weir.protocol.fetch import FETCH_VERSIONS
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
 TOPICS = ("alpha", "beta", "gamma", "delta")
 FIRST_FOLLOWER = 101

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, Protocol, TypeVar
 
-from quota.settings import Order, Policy, QuotaSettings
+from weir.quota.settings import Order, Policy, QuotaSettings
 
 T = TypeVar("T")
 MB = 1_000_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from functools import lru_cache
 
-from protocol.fetch import FETCH_VERSIONS, encode_fetch_response
-from protocol.header import SIZE
-from protocol.records import RecordsSeen
-from protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
 from tests.quota.model.logs import Key
+from weir.protocol.fetch import FETCH_VERSIONS, encode_fetch_response
+from weir.protocol.header import SIZE
+from weir.protocol.records import RecordsSeen
+from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
 
 PARTITION_MAX_BYTES = 1024 * 1024
 RESPONSE_MAX_BYTES = 10 * 1024 * 1024

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quota.shares.demand import DemandMeter
 from tests.fakes.clock import MovedClock
+from weir.quota.shares.demand import DemandMeter
 
 RATE = 900.0
 

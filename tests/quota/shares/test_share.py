@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from quota.shares.allocation import allocate
-from quota.shares.roll import Roll, pace_of
-from quota.shares.share import Report, Share, Terms
 from tests.fakes.clock import MovedClock
+from weir.quota.shares.allocation import allocate
+from weir.quota.shares.roll import Roll, pace_of
+from weir.quota.shares.share import Report, Share, Terms
 
 RATE = 900.0
 ALL = frozenset({1, 2, 3})

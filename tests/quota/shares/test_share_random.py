@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.shares.exchange import ANSWER_SECONDS
-from quota.shares.roll import Roll
-from quota.shares.share import Report, Share, Terms
+from weir.proxy.shares.exchange import ANSWER_SECONDS
+from weir.quota.shares.roll import Roll
+from weir.quota.shares.share import Report, Share, Terms
 
 RATE = 1000.0
 MOST_SILENT_SECONDS = 3.0

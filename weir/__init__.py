@@ -1,0 +1,1 @@
+"""weir bounds Kafka's replication traffic on the wire. Each room is a folder at the top of the repository."""

@@ -1,0 +1,7 @@
+"""`python -m weir` is the command `weir`."""
+
+import sys
+
+from weir.cli.main import main
+
+sys.exit(main())
