@@ -38,7 +38,16 @@ class RecordsSeen:
     largest: int = 0
     """The size of the largest whole batch; 0 without any."""
     next_batch_size: int = 0
-    """The whole size of the batch that was cut; 0 if none was, or if its first 12 bytes did not arrive whole."""
+    """The whole size of the batch that was cut or taken out; 0 if none was, or if its first 12 bytes did not arrive
+    whole."""
+    taken_out: int = 0
+    """What the broker sent beyond `size`, and was not passed on (see take_out)."""
+
+    def take_out_tail(self) -> int:
+        """Count the tail as taken out. Returns the bytes that pass."""
+        self.taken_out, self.cut_bytes = self.cut_bytes, 0
+        self.size -= self.taken_out
+        return self.size
 
 
 class RecordWalker:

@@ -15,6 +15,7 @@ from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, TOPIC_ID_SIZE
 from weir.protocol.header import SIZE
 from weir.protocol.primitives import COUNT, LONGEST_STRING, STRING_LENGTH
 from weir.protocol.records import RecordsSeen, RecordWalker
+from weir.protocol.take_out import Passing, TakeOut
 from weir.protocol.varint import LONGEST_VARINT
 
 RESPONSE_ENTRY: Final = struct.Struct(">ihqi")
@@ -79,6 +80,7 @@ class ResponseBody:
         "_wanted",
         "behind_topics",
         "left",
+        "take_out",
         "topics",
     )
 
@@ -94,6 +96,8 @@ class ResponseBody:
         self.topics: list[ScannedTopic] = []
         self.left = left
         self.behind_topics = -1 if count else left
+        self.take_out: TakeOut | None = None
+        """What to ask about each partition's records, while some may be taken out."""
 
         self._row = row
         self._topics_left = count
@@ -261,16 +265,39 @@ class ResponseBody:
         if size + (self._partitions_left - 1) * self._smallest > self.left:
             raise self._malformed(f"{size} bytes of records pass the end of the frame", start)
         self._seen_headers.append(head + SIZE.pack(size))
-        yield from self._records_of(partition, max(size, 0))
+        yield from self._records_of(partition, max(size, 0), start)
 
-    def _records_of(self, partition: int, size: int) -> Structure:
-        """Read a partition's records, and what follows them."""
+    def _records_of(self, partition: int, size: int, length: int = 0) -> Structure:
+        """Read a partition's records, and what follows them.
+
+        `length` is what was left of the frame where their size stands; without it nothing is taken out of them.
+        """
         if size:
-            seen = RecordsSeen(partition, size, complete_bytes=0 if self._is_walked else size)
-            self._records.append(seen)
-            self._walker = RecordWalker(seen) if self._is_walked else None
-            yield -size
+            take_out = self.take_out if length else None
+            passing = Passing.ALL if take_out is None else take_out.passing(self._name, partition, size)
+            if passing is Passing.NOTHING:
+                yield from self._taken_out(partition, size, length)
+            else:
+                walks = self._is_walked or passing is Passing.WHOLE_BATCHES
+                seen = RecordsSeen(partition, size, complete_bytes=0 if walks else size)
+                self._records.append(seen)
+                self._walker = RecordWalker(seen) if walks else None
+                records = self.left
+                yield -size
+                if passing is Passing.WHOLE_BATCHES and seen.cut_bytes and take_out is not None:
+                    length_at, records_at = self._frame_size - length, self._frame_size - records
+                    take_out.shorten(length_at, records_at, size, seen.take_out_tail())
         yield from self._partition_end(partition)
+
+    def _taken_out(self, partition: int, size: int, length: int) -> Structure:
+        """Read records that do not pass: one whole batch, or its bytes up to the end where it was cut."""
+        assert self.take_out is not None  # noqa: S101
+        self.take_out.shorten(self._frame_size - length, self._frame_size - self.left, size, 0)
+        seen = RecordsSeen(partition, size)
+        self._walker = RecordWalker(seen)
+        yield -size
+        next_size = seen.largest or seen.next_batch_size
+        self._records.append(RecordsSeen(partition, 0, next_batch_size=next_size, taken_out=size))
 
     def _partition_end(self, partition: int) -> Structure:
         if self._row.is_flexible and (yield from self._tags()):

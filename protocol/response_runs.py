@@ -124,6 +124,8 @@ class ClassicBody(ResponseBody):
             partition, size = unpack_from(view, at)
             if transactions_at and SIZE.unpack_from(view, at + transactions_at)[0] not in (0, _NULL):
                 break
+            if size > 0 and self.take_out is not None:
+                break
             behind = at + stride
             if size < _NULL or behind + size + (partitions_left - 1) * stride > frame_end:
                 break
@@ -281,6 +283,8 @@ class CompactBody(ResponseBody):
                     break
                 behind += 1
             size -= 1
+            if size > 0 and self.take_out is not None:
+                break
             if behind + size + (partitions_left - 1) * stride > frame_end:
                 break
             headers.append(view[at : at + HEAD_SIZE].tobytes() + SIZE.pack(size))

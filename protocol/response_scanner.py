@@ -19,6 +19,7 @@ from weir.protocol.records import RecordsSeen
 from weir.protocol.request_topics import smallest_topic
 from weir.protocol.response_body import ResponseBody, ScannedTopic
 from weir.protocol.response_runs import ClassicBody, CompactBody
+from weir.protocol.take_out import Admit, TakeOut
 from weir.protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
 
 __all__ = ["Buffer", "FetchResponseScanner", "RecordsSeen", "ResponseHead", "ScannedTopic"]
@@ -54,6 +55,8 @@ class FetchResponseScanner:
       each time), so what is kept of it is bounded by its request. None is no bound.
     - `head_patch`: called once with the broker's head. It returns the head to send, as far as the version has the
       fields.
+    - `admit`: says what passes of each partition's records; None lets all pass. Nothing is sent before it is known what
+      is taken out (see take_out). `holds_all`: a small answer is held whole, so that tails can be taken out, too.
 
     `topics` is complete when `done`. `frame_size` is the size field as received, and `head` the broker's head; both
     exist as soon as there are buffers to send.
@@ -70,6 +73,7 @@ class FetchResponseScanner:
         "_needed",
         "_patch",
         "_row",
+        "_take_out",
         "_walk",
         "done",
         "frame_size",
@@ -89,6 +93,8 @@ class FetchResponseScanner:
         *,
         most_partitions: int | None = None,
         most_topics: int | None = None,
+        admit: Admit | None = None,
+        holds_all: bool = False,
     ) -> None:
         self.done = False
         self.topics: list[ScannedTopic] = []
@@ -101,6 +107,9 @@ class FetchResponseScanner:
         """
 
         self._row = fetch_version(version)
+        self._take_out = (
+            None if admit is None else TakeOut(admit, is_flexible=self._row.is_flexible, holds_all=holds_all)
+        )
         self._correlation_id = correlation_id
         self._appended = appended
         self._appended_topics = appended_topics
@@ -131,7 +140,10 @@ class FetchResponseScanner:
                 return [], len(view)
             received, sent = head
             walked = len(received) - held
-            if held or sent != received:
+            if self._take_out is not None:
+                self._take_out.begin(sent, len(received) - SIZE.size, self.frame_size)
+                start = walked
+            elif held or sent != received:
                 buffers.append(sent)
                 start = walked
         body = self._body
@@ -141,7 +153,15 @@ class FetchResponseScanner:
         body.walk(view, walked, end)
         is_dense = (len(body.topics) - topics) * _SPARSE_TOPIC > end - walked
         self.is_dense = is_dense and not body.is_within(_SPARSE_RUN)
-        if self._appended and body.behind_topics >= 0:
+        take_out = self._take_out
+        if body.take_out is not None:
+            buffers, start = self._held_back(body, body.take_out, view[start:end]), end
+        elif take_out is not None:
+            at = self.frame_size - body.left - end  # the offset of view[0] in the frame
+            start = min(max(start, take_out.drops_until - at), end)
+            if at + end >= take_out.drops_until:
+                self._take_out = None
+        if self._appended and body.behind_topics >= 0 and body.take_out is None:
             topics_end = end + body.left - body.behind_topics
             if topics_end > start:
                 buffers.append(view[start:topics_end])
@@ -156,14 +176,28 @@ class FetchResponseScanner:
             self.done = True
         return buffers, end
 
+    def _held_back(self, body: ResponseBody, take_out: TakeOut, data: memoryview) -> list[Buffer]:
+        """Hold `data` back. Returns what to send: all that was held, if nothing more can be taken out."""
+        take_out.hold(data)
+        if body.left and not take_out.is_decided:
+            return []
+        if self._appended and body.behind_topics >= 0:
+            take_out.insert(self.frame_size - body.behind_topics, self._appended)
+            self._appended = b""
+        body.take_out = None
+        buffers = take_out.release()
+        if take_out.drops_until <= self.frame_size - body.left:
+            self._take_out = None
+        return buffers
+
     def step_over(self) -> int:
         """Take bytes of records that are not walked for received; see ResponseObserver."""
-        return 0 if self._body is None else self._body.step_over()
+        return 0 if self._body is None or self._take_out is not None else self._body.step_over()
 
     def look(self, view: memoryview) -> int:
         """Take bytes that all lie in the middle of one partition's records; see ResponseObserver."""
         body = self._body
-        if body is None or not body.is_within(len(view)):
+        if body is None or self._take_out is not None or not body.is_within(len(view)):
             return -1
         body.walk(view, 0, len(view))
         return body.step_over()
@@ -207,6 +241,7 @@ class FetchResponseScanner:
         self._held = bytearray()
         body_type = CompactBody if row.is_flexible else ClassicBody
         self._body = body_type(row, count, left, size, self._walk, self._most_partitions)
+        self._body.take_out = self._take_out
 
         received = head[: SIZE.size + end]
         sent_head = self.head if self._patch is None else self._patch(self.head)
