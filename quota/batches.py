@@ -7,10 +7,6 @@ batch sizes are read off the stream and remembered.
 
 from __future__ import annotations
 
-import math
-from typing import Final
-from weakref import WeakValueDictionary
-
 from weir.protocol.records import BATCH_HEAD_SIZE
 from weir.protocol.response_scanner import RecordsSeen
 
@@ -21,60 +17,6 @@ _SOME_BATCHES = 4
 _FORGIVEN_MISSES = 6
 _BARREN_BEFORE_FIRST = 2
 _NEXT_CAP_BYTES = 64 * 1024  # the first cap after a grant that brought nothing
-REMEMBERED_SECONDS: Final = 60.0
-"""How long the largest batch of a topic is remembered: at least this, and at most twice as long."""
-
-
-class LargestBatch:
-    """The largest batch of one topic lately, on any link of a side: the most that one whole batch is expected to have.
-
-    All links share it. Otherwise a batch that one link has seen would surprise each of the others once, perhaps all at
-    once.
-    """
-
-    __slots__ = ("__weakref__", "_before", "_since", "_size", "_whole")
-
-    def __init__(self, whole: LargestBatch | None = None) -> None:
-        """`whole` is the one of all topics."""
-        self._size = self._before = 0  # of the minute that began at `_since`, and of the one before it
-        self._since = -math.inf
-        self._whole = whole
-
-    @property
-    def size(self) -> int:
-        """Its size in bytes; 0 while no batch was seen."""
-        return max(self._size, self._before)
-
-    @property
-    def size_of_any(self) -> int:
-        """The same of all throttled partitions of the side."""
-        return self.size if self._whole is None else self._whole.size
-
-    def learn(self, size: int, now: float, *, is_throttled: bool = True) -> None:
-        """Take in that a batch of `size` bytes was seen; `is_throttled`: it counts for other topics too."""
-        if now - self._since >= REMEMBERED_SECONDS:
-            self._before = self._size if now - self._since < 2 * REMEMBERED_SECONDS else 0
-            self._size, self._since = 0, now
-        if size > self._size:
-            self._size = size
-        if is_throttled and self._whole is not None:
-            self._whole.learn(size, now)
-
-
-class LargestBatches:
-    """The LargestBatch of each topic that links of a side fetch, by topic as requests name it."""
-
-    def __init__(self) -> None:
-        # weak: a topic that no link fetches any more is forgotten
-        self._topics: WeakValueDictionary[bytes, LargestBatch] = WeakValueDictionary()
-        self._whole = LargestBatch()
-
-    def of(self, topic: bytes) -> LargestBatch:
-        """Return the LargestBatch of a topic. Keep a reference to it for as long as the topic is fetched."""
-        largest = self._topics.get(topic)
-        if largest is None:
-            largest = self._topics[topic] = LargestBatch(self._whole)
-        return largest
 
 
 class BatchSizes:
@@ -140,25 +82,28 @@ class BatchSizes:
             return float("inf")
         return offsets * known.bytes_per_offset + known.largest / 2
 
-    def cap_for(self, left: float, asked: int, others: BatchSizes, *, wastes_some: bool = False) -> tuple[int, bool]:
+    def cap_for(
+        self, left: float, asked: int, others: BatchSizes, *, takes_out: bool = False, wastes_some: bool = False
+    ) -> tuple[int, bool]:
         """Return the partition_max_bytes (> 0, <= `asked`) for at most `left` bytes, and whether a batch is sure.
 
         - A cap above `left` means that not even one batch fits.
         - A cap that is not sure brings exactly one whole batch where this is the first partition with data, and perhaps
           nothing elsewhere.
         - `others` is what the topic's other partitions showed; it is used while nothing is known of this one.
+        - `takes_out` says that the batch which a cap cuts is taken out of the answer, so it costs nothing.
         - `wastes_some` says that answers take long. A cut batch then costs less than an answer with a single batch.
         """
         known = self if self.seen >= FEW else others
         batch = self.next_size or known.largest
+        room = max(1, int(min(left, asked)))
         if self.barren:
-            return max(1, min(asked, int(left), max(batch, _NEXT_CAP_BYTES) << min(self.barren, 16))), False
-        if not batch:
-            return 1, False
-        room = int(min(left, asked))
+            return min(room, max(batch, _NEXT_CAP_BYTES) << min(self.barren, 16)), False
         if known.is_even and known.largest <= asked:
             return max(1, room // known.largest) * known.largest, True
-        if room >= (_SOME_BATCHES if wastes_some else _MANY_BATCHES) * batch:
-            return room, True
+        if self.next_size > room:
+            return min(asked, self.next_size), True
+        if takes_out or room >= (_SOME_BATCHES if wastes_some else _MANY_BATCHES) * batch:
+            return room, 0 < batch <= room
         # Sizes differ: ask for one whole batch, and for the head of the next, which tells its size.
         return min(asked, batch + BATCH_HEAD_SIZE), bool(self.next_size)

@@ -6,10 +6,8 @@ import math
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Literal, Protocol
 
-from weir.quota.batches import LargestBatches
 from weir.quota.broker_ids import NO_BROKER, BrokerIds
 from weir.quota.budget.accounts import LinkAccounts
-from weir.quota.budget.offset_probes import OffsetProbes
 from weir.quota.budget.quota import Quota
 from weir.quota.counters import CountedQuota, IntervalCounts
 from weir.quota.lag.tracker import LagTracker
@@ -52,8 +50,9 @@ class SideState(SideQuotas):
         super().__init__(broker_id, clock, TopicNames(clock) if topic_names is None else topic_names)
         self.side = side
         self.stats = ThrottleStats()
-        self.offset_probes = OffsetProbes(clock)
-        self.largest_batches = LargestBatches()
+        self.takes_out = side == "leader"
+        """Whether records above a grant are taken out of answers: where the broker that sends them is on this machine.
+        """
         self.brokers = BrokerIds()
         self.brokers.learn([broker_id])
         settings = settings or ThrottleSettings()
@@ -123,9 +122,7 @@ class SideState(SideQuotas):
         if any([quota.limits and not quota.reserves for quota in self.quotas]):
             return None
         # who finds too little budget is in a line, so where all are empty nobody waits for any
-        first = [link for quota in self.quotas if (link := quota.first_in_line()) is not None]
-        asking = self.offset_probes.first()
-        return first if asking is None else [*first, asking]
+        return [link for quota in self.quotas if (link := quota.first_in_line()) is not None]
 
     def release_stuck(self) -> None:
         """Take back what links with stuck peers hold of the budget."""
@@ -143,7 +140,6 @@ class SideState(SideQuotas):
         finally:
             self.holders.discard(holder)
             self.leave_lines(holder)
-            self.offset_probes.drop(holder)
             for ledger in [quota.ledger for quota in self.quotas]:
                 ledger.recount(sum([other.accounts.held(ledger) for other in self.holders]))
 
@@ -151,7 +147,6 @@ class SideState(SideQuotas):
         """Take a link out of every line."""
         for quota in self.quotas:
             quota.leave(link)
-        self.offset_probes.leave(link)
 
     # What was counted
 

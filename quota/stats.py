@@ -29,6 +29,7 @@ class ThrottleStats:
     """Bytes of replicas behind that no quota may hold back, while some quota may hold back others."""
     partitions_left_out: int = 0
     offset_probes: int = 0
+    taken_out_bytes: int = 0  # records that stayed on the leader's machine
     full_fetches_received: int = 0
     """From v7 on: followers' fetches that list every partition. In the steady state there are none."""
     full_fetches_sent: int = 0

@@ -237,6 +237,8 @@ def _outcome(
         decision.head_patch,
         most_partitions=most_partitions,
         most_topics=most_topics,
+        admit=decision.admit,
+        holds_all=decision.holds_all,
     )
     is_unchanged = decision.request is request
     data = with_size(event.frame) if is_unchanged else (yield from encoding_steps(decision.request))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from weir.quota.budget.ledger import Account, StrictLedger
 from weir.quota.budget.quota import Part, Quota
@@ -27,9 +27,17 @@ class LinkAccounts:
         reserved = {}
         for quota, part in parts.items():
             if quota.reserves:
-                self._of(quota.ledger).reserve(part.reserved)
-                reserved[quota.ledger] = part.reserved
+                self._of(quota.ledger).reserve(part.size)
+                reserved[quota.ledger] = part.size
         return reserved
+
+    def reserve_more(self, reserved: Bytes, quotas: Iterable[Quota], size: int) -> Bytes:
+        """Set aside `size` bytes more of each quota, for a fetch that has `reserved`. Returns what it has then."""
+        more = dict(reserved)
+        for quota in quotas:
+            self._of(quota.ledger).reserve(size)
+            more[quota.ledger] = more.get(quota.ledger, 0) + size
+        return more
 
     def hand_over(self, reserved: Bytes, used: Bytes) -> None:
         """Note that the answer came, with `used` bytes. These stay reserved until `confirm`; the rest is given back."""
@@ -45,10 +53,10 @@ class LinkAccounts:
             for ledger, size in unconfirmed.items():
                 self._of(ledger).confirm(size)
 
-    def count_as_sent(self, reserved: Bytes, likely: int) -> None:
-        """Give `reserved` bytes back, of which `likely` count as sent: no answer came, or not in time."""
+    def count_as_sent(self, reserved: Bytes) -> None:
+        """Count `reserved` bytes as sent: no answer came, or not in time, and what went of it is not known."""
         for ledger, size in reserved.items():
-            self._of(ledger).count_as_sent(size, likely)
+            self._of(ledger).count_as_sent(size)
 
     def held(self, ledger: StrictLedger) -> int:
         """The bytes that this link holds of a ledger."""

@@ -26,7 +26,6 @@ _BUCKET_SECONDS = 0.001  # sends within this time share one entry, so the window
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes the waiting links earlier
 UNSTEADY = 0.02  # of the exempt bytes: room is kept for the next second's, which may be that many more
 _SMOOTH_SECONDS = 4.0  # over which the exempt rate is averaged
-DEBT_SECONDS = 10.0  # of quota: the most debt that offset probes, or answers that did not come, may make
 _EPSILON_BYTES = 0.5  # absorbs the rounding of the credit, a float; rates are integers
 
 
@@ -100,6 +99,14 @@ class StrictLedger:
             return float("inf")
         return self._credit_at + max(0.0, size - self._credit - _EPSILON_BYTES) / self._rate
 
+    def rounding(self, batch: int) -> int:
+        """Return the bytes by which whole batches of a size go beyond the window, where they fill it: below one batch.
+
+        Example: of batches of 150 KB a window of 1 MB has 7 or 6, so it has room for 50 KB more than 1 MB. With 6 the
+        rate would be 0.9 of the quota for ever. A batch larger than the window goes when the window is empty.
+        """
+        return -int(self._limit()) % batch if batch else 0
+
     def room_at(self, size: float) -> float:
         """Return the time at which `room` reaches `size` if nothing else is sent; inf at rate 0.
 
@@ -166,20 +173,9 @@ class StrictLedger:
         self._reserved -= used
         self._send(now, used)
 
-    def count_as_sent(self, reserved: int, likely: int) -> None:
-        """Count `likely` bytes as sent of an answer whose connection has ended, or hangs, and give back the rest.
-
-        What really went is not known. So no debt of more than DEBT_SECONDS of quota comes of it.
-        """
-        now = self._clock()
-        self._advance(now)
-        before = self._credit + reserved
-        floor = -(self._rate or 0) * DEBT_SECONDS
-        sent = min(reserved, likely)
-        after = max(before - sent, min(before, floor))
-        self._credit = min(after, max(self._credit, self.most_credit))
-        self._reserved -= reserved
-        self._send(now, sent)
+    def count_as_sent(self, reserved: int) -> None:
+        """Count the bytes of an answer as sent whose connection has ended, or hangs: what really went is not known."""
+        self.confirm(reserved)
 
     def charge(self, size: int) -> None:
         """Count exempt bytes: those of in-sync replicas, which no quota can stop.
@@ -187,29 +183,17 @@ class StrictLedger:
         Their debt is at most one window of quota. Otherwise an hour of produce traffic above the quota would starve a
         move for hours.
         """
-        now = self._owe(size, WINDOW_SECONDS)
+        now = self._clock()
+        self._advance(now)
+        floor = -(self._rate or 0) * WINDOW_SECONDS
+        self._credit = min(self._credit, max(floor, self._credit - size))
         self._exempt_rate += size / _SMOOTH_SECONDS
         self._exempt_now += size
         self._send(now, size, size)
 
-    def charge_probe(self, size: int) -> None:
-        """Count bytes that came with the answer to an offset probe.
-
-        Their debt is at most DEBT_SECONDS of quota.
-        """
-        self._send(self._owe(size, DEBT_SECONDS), size)
-
     def recount(self, reserved: int) -> None:
         """Set the reserved bytes to what all open accounts hold: an exception may have left the count wrong."""
         self._reserved = reserved
-
-    def _owe(self, size: int, most_seconds: float) -> float:
-        """Take `size` bytes off the credit, down to a debt of `most_seconds` of quota. Returns the time."""
-        now = self._clock()
-        self._advance(now)
-        floor = -(self._rate or 0) * most_seconds
-        self._credit = min(self._credit, max(floor, self._credit - size))
-        return now
 
     def _taken(self, sent: int, exempt: int) -> float:
         """Return what a second's bytes take of the window, and room for the exempt bytes of the next second.
@@ -267,10 +251,10 @@ class Account:
         self.held += size
         self._ledger.reserve(size)
 
-    def count_as_sent(self, reserved: int, likely: int) -> None:
+    def count_as_sent(self, reserved: int) -> None:
         """See StrictLedger.count_as_sent."""
         self.held -= reserved
-        self._ledger.count_as_sent(reserved, likely)
+        self._ledger.count_as_sent(reserved)
 
     def hand_over(self, reserved: int, used: int) -> None:
         """See StrictLedger.hand_over."""
@@ -285,4 +269,4 @@ class Account:
     def close(self) -> None:
         """Give back everything. It may have been sent in part, so it counts as sent."""
         held, self.held = self.held, 0
-        self._ledger.count_as_sent(held, held)
+        self._ledger.count_as_sent(held)

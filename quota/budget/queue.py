@@ -190,15 +190,6 @@ class BudgetQueue:
         elif len(self._line) > self._urgent_count:
             self._owed += size * FLOOR / (1 - FLOOR)
 
-    def owe(self, replica: Hashable, size: float) -> None:
-        """Note that `replica` had `size` bytes without a turn: its next turns come later by as much."""
-        if self._line and size:
-            self._finished[replica] = max(self._reached, self._finished.get(replica, 0.0)) + size
-            self._is_summed = False
-            for claim in self._waiting.get(replica, ()):
-                claim.start += size
-            self._rebuild()
-
     def leave(self, link: Hashable) -> None:
         """Take `link` out of the line."""
         claim = self._claims.pop(link, None)

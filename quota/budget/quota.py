@@ -30,8 +30,8 @@ class Ask(Struct, frozen=True):
     link: Hashable
     replica_id: int
     """The follower's broker id. Turns go by replica, so it does not matter how many connections a follower has."""
-    largest_batch: int
-    """The size in bytes of the largest batch of the partition that is next in the link's order.
+    next_batch: int
+    """The size in bytes of the next batch of the partition that is next in the link's order; 0 where it is not known.
 
     In Fetch v0 to v2 it is the `partition_max_bytes` asked for: there a partition is granted whole or not at all.
     """
@@ -65,12 +65,10 @@ class Offer(Struct, frozen=True):
 class Part(Struct, frozen=True):
     """What one fetch takes of one quota, in bytes."""
 
-    share: int
-    """What the caps are expected to bring."""
-    reserved: int
-    """What may come: the first partition with data returns a whole batch, however large."""
+    size: int
+    """What is reserved. On the leader's side no more passes."""
     batch: int
-    """The largest batch that is expected in it. A batch cannot be split, so it may go beyond the window."""
+    """The size of a batch that is larger than its share; 0 where there is none. It cannot be split."""
 
 
 class Verdict(Struct, frozen=True):
@@ -156,9 +154,6 @@ class Quota(ABC):
     @abstractmethod
     def is_exceeded(self, now: float) -> bool:
         """Whether nothing of it could be granted now. It decides what an observed quota would have left out."""
-
-    def owe(self, replica_id: int, size: int) -> None:
-        """Note that a replica had `size` bytes without a grant: an offset probe brought them."""
 
     def first_in_line(self) -> Hashable | None:
         """Return the link whose turn is next; None where every link may try."""

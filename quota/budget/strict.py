@@ -71,13 +71,13 @@ class StrictQuota(Quota):
         share = rate * (SHARE_BESIDE_LIVE_SECONDS if ask.is_live else SHARE_SECONDS)
         fair = rate * ROUND_SECONDS / (len(self.line) + 1)
         share = min(share, fair)
-        turn = max(share, ask.largest_batch)
+        turn = max(share, ask.next_batch)
         ahead = self.line.ahead_of(ask.link, replica=ask.replica_id, is_urgent=ask.is_urgent, turn=turn)
         claim = self.line.claim_of(ask.link) if ahead else None
         # Times of the ledger are compared with a new reading of the clock: it has read it since `now`.
         if claim is not None and claim[0] <= MOST_STALE * turn and self.ledger.credit_at(ahead) > self._clock():
             size, share = claim
-            claimed = Part(share=int(share), reserved=int(size), batch=0)
+            claimed = Part(int(share), 0)
             return Offer(self, self.ledger.credit_at(size + ahead), ahead=ahead, turn=turn, claimed=claimed)
         # A fetch that comes late takes along what has gathered meanwhile, within bounds: else a burst would repeat each
         # second.
@@ -95,14 +95,14 @@ class StrictQuota(Quota):
         A batch larger than the credit that can gather goes when half of that is there, and the rest becomes debt. It
         does not wait for all of the credit: beside records in sync a fetch never finds that much.
         """
-        return min(part.reserved, self.ledger.most_credit / 2)
+        return min(part.size, self.ledger.most_credit / 2)
 
     def judge(self, offer: Offer, part: Part) -> Verdict:
         ledger, ahead = self.ledger, offer.ahead
         if not ahead:
             needed = self._needed(part)
-        elif part.reserved > max(offer.spend, ledger.most_credit):
-            needed = part.reserved + ahead  # its debt would take from those ahead what they wait for
+        elif part.size > max(offer.spend, ledger.most_credit):
+            needed = part.size + ahead  # its debt would take from those ahead what they wait for
         else:
             # At the most credit those ahead could have gone, so they are away, and no more credit gathers for them.
             needed = min(self._needed(part) + ahead, ledger.most_credit)
@@ -112,17 +112,18 @@ class StrictQuota(Quota):
         if ahead:
             # A batch that goes beyond the window would take the room that those ahead wait for: each time, where they
             # come back seldom. So there has to be as much room as gathers while they could have gone.
-            ready = ledger.room_at(min(part.reserved, ledger.most_credit))
+            ready = ledger.room_at(min(part.size, ledger.most_credit))
             if ready > self._clock():
                 return Verdict(False, ready)
         room = ledger.room() - ahead
-        if part.reserved <= room + part.batch:
+        rounding = ledger.rounding(part.batch)
+        if part.size <= room + rounding:
             return Verdict(True, ready)
         smallest = min(offer.share, (self.rate or 0) * SMALLEST_FILL_SECONDS)
         ready = ledger.room_at(smallest + ahead)
         if ready > self._clock():
             return Verdict(False, ready)
-        return Verdict(False, ledger.room_at(part.reserved - part.batch + ahead), spend=room)
+        return Verdict(False, ledger.room_at(part.size - rounding + ahead), spend=room)
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
         self.ledger.missed()
@@ -133,18 +134,15 @@ class StrictQuota(Quota):
             replica=ask.replica_id,
             is_urgent=ask.is_urgent,
             turn=offer.turn,
-            share=part.share,
+            share=part.size,
         )
 
     def served(self, ask: Ask, part: Part) -> None:
         self.ledger.found()
-        self.line.served(ask.link, part.share, is_urgent=ask.is_urgent, replica=ask.replica_id)
+        self.line.served(ask.link, part.size, is_urgent=ask.is_urgent, replica=ask.replica_id)
 
     def leave(self, link: Hashable) -> None:
         self.line.leave(link)
-
-    def owe(self, replica_id: int, size: int) -> None:
-        self.line.owe(replica_id, size)
 
     def first_in_line(self) -> Hashable | None:
         return self.line.first()

@@ -8,8 +8,7 @@ reserved.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Hashable, Iterable, Sequence
-from functools import partial
+from collections.abc import Hashable, Sequence
 from itertools import chain
 
 from weir.protocol.fetch import (
@@ -21,14 +20,14 @@ from weir.protocol.fetch import (
 )
 from weir.protocol.steps import Steps
 from weir.quota.fetch import response_limit
+from weir.quota.fetch.admission import Admission
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.order import GrantOrder
 from weir.quota.fetch.plan import Action, FetchPlan, FetchView
 from weir.quota.fetch.request_parts import granted_topics, split, without_behind
 from weir.quota.fetch.sessions import LEFT_OUT_MS
-from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
-from weir.quota.throttled_replicas import NO_PARTITION
+from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, Upstream
 
 _EMPTY_MS = 1
 _FIRST_MUTING_VERSION = 8
@@ -47,9 +46,6 @@ def commit(
         return (yield from _grant(state, link, request, view, order, plan))
     if plan.action is Action.PROBE:
         return (yield from _probe(state, link, request, view, plan))
-    state.unknown_since = _unknown_since(state, view)
-    if plan.probe_ready < float("inf"):
-        state.side.offset_probes.wait(link, plan.probe_ready)
     state.leave_unanswered(view.now)
     if plan.action is Action.LEAVE_OUT:
         state.partitions.leave_out()
@@ -60,13 +56,6 @@ def commit(
             _count_held(state)
         return Hold(plan.until)
     return Answer((yield from _empty_answer(state, request)))
-
-
-def _unknown_since(state: LinkState, view: FetchView) -> float | None:
-    """The time (clock seconds) since which an offset probe waits that tells who is in sync; None where none waits."""
-    if not view.unknown_count:
-        return None
-    return view.now if state.unknown_since is None else state.unknown_since
 
 
 def _count_held(state: LinkState) -> None:
@@ -97,17 +86,9 @@ def _grant(
     state.catch_up.granted(order, plan.grants, max(reserved.values(), default=0))
     granted = [replica for replica, _ in plan.grants]
     partitions.leave_out(granted)
-    if plan.probe_ready < float("inf"):
-        state.unknown_since = _unknown_since(state, view)
-        state.side.offset_probes.wait(link, plan.probe_ready)
-    unpaid = _none_unpaid if plan.paid is None else partial(ReplicaTopic.unpaid, paying=plan.paid)
-    left_out: Collection[ReplicaPartition] = ()
-    made_up: list[ResponseTopic] = []
     grants_are_first = view.now < state.crowded_until and not state.grants_filled_answer
     if sessions.is_incremental:
-        if plan.asks_all and plan.paid is not None:
-            left_out = [one for one in partitions.waiting() if one.partition in unpaid(one.topic)]
-        asked = [one for one in _asked_along(state, plan) if one.partition not in unpaid(one.topic)]
+        asked = _asked_along(state, plan)
         if grants_are_first:
             # a session keeps an order of its own, so only a new session puts the grants in front
             sessions.leader.begin_anew()
@@ -120,49 +101,23 @@ def _grant(
             grants_are_first=grants_are_first,
         )
     else:
-        parts = yield from split(partitions.topics, request, frozenset(granted), unpaid)
-        funded, front, left_out = granted_topics(request, plan.grants, parts.granted), parts.front, parts.left_out
+        parts = yield from split(partitions.topics, request, frozenset(granted))
+        funded, front = granted_topics(request, plan.grants, parts.granted), parts.front
         # What is not throttled goes in front. Only where it fills every answer do the grants go in front of it: it
         # would take turns with them if there were no quota.
         first = funded + front if grants_are_first else front + funded
         request = request.with_(topics=first + parts.asked)
-        treated: Iterable[ReplicaPartition] = chain(granted, partitions.waiting())
-        if left_out:
-            treated = [one for one in treated if one not in left_out]
-            for topic, behind in _by_topic(left_out).items():
-                made_up.append(ResponseTopic(topic.key, topic.made_up_entries(request.header.api_version, behind)))
-        request = yield from sessions.whole(request, partitions.topics, treated, leaves_out=bool(left_out))
-    asks_all = plan.asks_all and not left_out
-    if not asks_all:
+        request = yield from sessions.whole(request, partitions.topics, chain(granted, partitions.waiting()))
+    if not plan.asks_all:
         state.leave_unanswered(view.now)
     fetch = InFlight(
         reserved=reserved,
-        granted=granted,
-        granted_bytes=sum([cap for _, cap in plan.grants]),
-        asks_all=asks_all,
+        # in the first place a batch comes whole, whatever its cap is; then it is what was paid for
+        grants={replica: max(cap, replica.batches.next_size) for replica, cap in plan.grants},
+        asks_all=plan.asks_all,
         grants_are_first=grants_are_first,
     )
-    request = request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes)
-    appended = yield from _encoded(request.header.api_version, made_up)
-    return _forward(
-        state,
-        request,
-        fetch,
-        appended,
-        len(made_up),
-        leaves_out=sessions.in_session and bool(left_out),
-    )
-
-
-def _none_unpaid(topic: ReplicaTopic) -> Container[int]:
-    return NO_PARTITION
-
-
-def _by_topic(replicas: Iterable[ReplicaPartition]) -> dict[ReplicaTopic, list[ReplicaPartition]]:
-    by_topic: dict[ReplicaTopic, list[ReplicaPartition]] = {}
-    for replica in replicas:
-        by_topic.setdefault(replica.topic, []).append(replica)
-    return by_topic
+    return _forward(state, request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes), fetch)
 
 
 def _asked(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
@@ -196,16 +151,15 @@ def _asked_along(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
 def _probe(
     state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, plan: FetchPlan
 ) -> Steps[Decision]:
-    """Send an offset probe: ask for every partition that waits, with 0 bytes and without a wait.
+    """Send an offset probe: ask for what waits, with 0 bytes and without a wait, to be told true offsets and errors.
 
-    Its answer has true offsets and errors, and at most one batch.
+    On the follower's side it may bring one batch. So one that is to tell who is in sync asks for nothing that is known
+    to be behind: in sync there is no batch for it to bring.
     """
-    side, partitions, sessions = state.side, state.partitions, state.sessions
-    state.probed_at = view.now
-    state.unknown_since = None
-    side.stats.offset_probes += 1
-    side.offset_probes.asked(link, partitions.replica_id)
+    partitions, sessions = state.partitions, state.sessions
+    state.side.stats.offset_probes += 1
     partitions.leave_out()
+    appended, appended_topics = b"", 0
     if not plan.asks_all:
         state.leave_unanswered(view.now)
     if sessions.is_incremental:
@@ -213,11 +167,27 @@ def _probe(
             request, partitions, (), _asked(state, plan), is_throttling=view.is_throttling
         )
     else:
-        parts = yield from split(partitions.topics, request, frozenset(), _none_unpaid)
+        listed = request
+        if not plan.asks_all:
+            version = request.header.api_version
+            listed = request.with_(topics=(yield from without_behind(partitions.topics, request)))
+            made_up = yield from _made_up_topics(state, version)
+            appended, appended_topics = (yield from _encoded(version, made_up)), len(made_up)
+        parts = yield from split(partitions.topics, listed, frozenset())
         request = yield from sessions.whole(
-            request.with_(topics=parts.front + parts.asked), partitions.topics, partitions.waiting()
+            request.with_(topics=parts.front + parts.asked),
+            partitions.topics,
+            partitions.waiting() if plan.asks_all else partitions.unknown(),
+            leaves_out=bool(appended_topics),
         )
-    return _forward(state, request.with_(max_wait_ms=0), InFlight(is_probe=True, asks_all=plan.asks_all))
+    return _forward(
+        state,
+        request.with_(max_wait_ms=0),
+        InFlight(asks_all=plan.asks_all, is_probe=True),
+        appended,
+        appended_topics,
+        leaves_out=sessions.in_session and not plan.asks_all,
+    )
 
 
 def _leave_out(state: LinkState, request: FetchRequest) -> Steps[Decision]:
@@ -300,4 +270,7 @@ def _forward(
     fetch.max_bytes = request.max_bytes
     walk = side.walked_topics(state.partitions.ends, by_id=row.names_topics_by_id)
     head_patch = state.sessions.head_patch(leaves_out=leaves_out)
-    return Forward(request, appended, appended_topics, walk, head_patch, state.partitions.count)
+    may_bring_more = fetch.grants or fetch.is_probe or state.partitions.is_asked_for_none
+    admit = Admission(state, fetch) if side.takes_out and may_bring_more else None
+    most = state.partitions.count
+    return Forward(request, appended, appended_topics, walk, head_patch, most, admit, holds_all=bool(fetch.grants))

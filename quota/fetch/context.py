@@ -180,6 +180,8 @@ def _check(link: LinkPartitions, partition: int, fetch_offset: int, max_bytes: i
     if max_bytes < 0 or fetch_offset < 0 or partition < 0:
         reason = f"partition {partition} is asked for from offset {fetch_offset} with {max_bytes} bytes"
         raise MalformedFrame(reason, 0)
+    if not max_bytes:
+        link.is_asked_for_none = True
     if max_bytes > link.most_max_bytes:
         link.most_max_bytes = max_bytes
 

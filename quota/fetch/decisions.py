@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from weir.protocol.fetch import FetchRequest
 from weir.protocol.response_scanner import ResponseHead
+from weir.protocol.take_out import Admit
 
 
 class Forward(Struct, frozen=True):
@@ -19,6 +20,8 @@ class Forward(Struct, frozen=True):
     - `head_patch` turns the head of the leader's response into the follower's, where there are sessions.
     - `most_partitions` is how many partitions a true answer may have (in a session: all that are in it). None is no
       bound.
+    - `admit` says what passes of each partition's records in the answer; None lets all pass. `holds_all`: a small
+      answer is held whole, so that batches which are cut at the end do not pass.
     """
 
     request: FetchRequest
@@ -27,6 +30,8 @@ class Forward(Struct, frozen=True):
     walk: Container[bytes] = ()
     head_patch: Callable[[ResponseHead], ResponseHead] | None = None
     most_partitions: int | None = None
+    admit: Admit | None = None
+    holds_all: bool = False
 
 
 class Hold(Struct, frozen=True):

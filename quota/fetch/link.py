@@ -18,7 +18,7 @@ from weir.quota.fetch.observe import observe
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.plan import plan
 from weir.quota.fetch.sessions import FetchSessions
-from weir.quota.fetch.settlement import Settlement, charge_probe
+from weir.quota.fetch.settlement import Settlement
 from weir.quota.fetch.state import InFlight
 from weir.quota.side_state import SideState
 
@@ -127,7 +127,7 @@ class ReplicaLink:
         if fetch.api_version >= FIRST_SESSION_VERSION:
             self.state.sessions.answered(head)
         self._response_number += 1
-        yield from Settlement(self.state, fetch, head, self._response_number).steps(self, topics)
+        yield from Settlement(self.state, fetch, head, self._response_number).steps(topics)
         self.state.in_flight.popleft()
 
     def abandon(self) -> None:
@@ -151,12 +151,8 @@ class ReplicaLink:
     def _count_as_sent(self, fetch: InFlight) -> None:
         """Count, once, what went of an answer that never came whole, or hangs: it is not known, but likely."""
         if fetch.reserved:
-            likely = fetch.likely_bytes  # is what is reserved where no batch was seen
             reserved, fetch.reserved = fetch.reserved, {}
-            self.accounts.count_as_sent(reserved, likely)
-        if fetch.is_probe and not fetch.is_paid:
-            fetch.is_paid = True
-            charge_probe(self.state, self, self.partitions.largest_waiting())
+            self.accounts.count_as_sent(reserved)
 
     def close(self) -> None:
         """End the link. Even if this fails half way, the link holds nothing of the budget afterwards."""
@@ -175,7 +171,6 @@ class ReplicaLink:
         """Take a request in. Returns the answer to it where it does not fit its session, else None."""
         # the follower asks again only after it has appended the last answer: that one has arrived
         self.accounts.confirm()
-        self.throttle.offset_probes.read(self, self.replica_id)
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
         partitions.replica_id = request.replica_id
         error_code = sessions.enter(request, now)

@@ -32,9 +32,6 @@ class LinkState:
         self.response_rotation = ResponseRotation()
         self.unanswered_since: float | None = None
         """The time since which some partitions had no true answer, as they were left out; None where all had one."""
-        self.probed_at = -math.inf
-        self.unknown_since: float | None = None
-        """The time since which an offset probe waits that tells who is in sync; None where none waits."""
         self.crowded_until = -math.inf
         """Up to this time answers are expected to be full of what is not granted."""
         self.grants_filled_answer = False

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from weir.protocol.fetch import NO_LEADER_EPOCH
 from weir.protocol.steps import Steps
-from weir.quota.budget.ledger import StrictLedger
 from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.grant_queue import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
@@ -44,6 +42,7 @@ class LinkPartitions:
         self.unknown_count = 0
         self.most = 0  # the most partitions at one time: no more absent ones than that are remembered
         self.most_max_bytes = 0  # the largest partition_max_bytes that was asked for
+        self.is_asked_for_none = False  # whether 0 bytes were ever asked for: by the follower's own sidecar
         self.left_out_count = 0  # fetches so far that left out what is behind; `left_out_from` counts the exceptions
         self._generation = side.generation
 
@@ -76,7 +75,7 @@ class LinkPartitions:
             shown = printed_id(key).encode() if name is None else name
             lag = self.asker.topic(self.replica_id, shown, names_topic=name is not None)
             throttled, coverage = side.throttled_partitions(name, key, self.ends), side.coverage(name, key, self.ends)
-            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttled, coverage, side.largest_batches.of(key))
+            topic = self.topics[key] = ReplicaTopic(key, name, lag, throttled, coverage)
         return topic
 
     def __iter__(self) -> Iterator[ReplicaPartition]:
@@ -96,17 +95,6 @@ class LinkPartitions:
             for topic in self.topics.values():
                 for partition in topic.unknown:
                     yield topic.partitions[partition]
-
-    def largest_waiting(self) -> dict[StrictLedger, int]:
-        """Return the largest batch seen lately of topics that wait, in bytes, for each ledger that it counts in."""
-        sizes: dict[StrictLedger, int] = {}
-        for topic in self.topics.values():
-            size = topic.largest_batch.size
-            for quota, covered in topic.coverage:
-                is_larger = quota.limits and size > sizes.get(quota.ledger, 0)
-                if is_larger and any(partition in covered for partition in chain(topic.behind, topic.unknown)):
-                    sizes[quota.ledger] = size
-        return sizes
 
     # What a request changes
 

@@ -8,7 +8,7 @@ Unlike Kafka, weir asks the quota before the bytes are sent. Each partition that
 - *asked*: in the request with partition_max_bytes 0, after a granted one that has data. The leader itself then answers
   with true offsets and errors;
 - *left out*: not in the request; an empty entry is appended to the answer. Only where nothing is granted while other
-  partitions cannot wait, or where no grant pays for the batch that an asked one may bring: in another quota;
+  partitions cannot wait;
 - *held*: the whole request waits, as every partition of it would be left out.
 
 `plan` reads a view and returns a value. It changes nothing: `weir.quota.fetch.commit` carries the plan out.
@@ -16,13 +16,12 @@ Unlike Kafka, weir asks the quota before the bytes are sent. Each partition that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
 
-from weir.quota.budget.offset_probes import PROBE_SECONDS
 from weir.quota.budget.queue import CLAIM_SECONDS
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
 from weir.quota.budget.strict import SHARE_BESIDE_LIVE_SECONDS, SLOW_SECONDS
@@ -55,22 +54,10 @@ class Action(Enum):
 
     PASS = auto()  # as it came: no partition of it waits
     GRANT = auto()  # with some of the partitions that wait
-    PROBE = auto()  # an offset probe: all that waits with 0 bytes, so at most one batch comes
+    PROBE = auto()  # an offset probe: what waits is asked for with 0 bytes
     LEAVE_OUT = auto()  # without the partitions that wait
     HOLD = auto()
     ANSWER = auto()  # by the sidecar itself, with nothing new
-
-
-class ProbeTimes(NamedTuple):
-    """When a link's next offset probe may go (clock seconds); inf where there is nothing to ask."""
-
-    at: float
-    """The earliest time; `now` where the probe may go at once."""
-    ready: float
-    """When the probe is due and earlier ones are paid for, whichever links stand in front."""
-
-
-NO_PROBE: Final = ProbeTimes(_NEVER, _NEVER)
 
 
 class FetchView(Struct):
@@ -97,16 +84,14 @@ class FetchView(Struct):
     is_incremental: bool
     is_throttling: bool
     """Whether any quota has a rate."""
-    must_wait: bool
-    """Whether the answer has to be full and needs an entry that only the leader can give."""
-    probe_times: Callable[[], ProbeTimes]
-    """When the next offset probe may go; called only where nothing is granted."""
+    takes_out: bool
+    """Whether records above a grant are taken out of the answer: on the leader's side. Then a probe brings none."""
+    probe_at: float
+    """When the link's next offset probe goes; inf where there is nothing to ask."""
     unanswered_since: float | None
     """The time since which some partitions had no true answer, as they were left out; None where all had one."""
     is_asked_for_offsets: bool
     """Whether the request is an earlier hop's offset probe."""
-    are_unknown_paid: Callable[[Container[Quota]], bool]
-    """Whether grants of these quotas pay for a batch of every partition without a known high watermark."""
     names_awaited_until: float
     """When the first topic id without a name is no longer treated as throttled (clock seconds)."""
 
@@ -133,13 +118,8 @@ class FetchPlan(Struct, frozen=True):
     max_wait_ms: int = 0
     min_bytes: int | None = None
     """None keeps the follower's own."""
-    paid: Container[Quota] | None = None
-    """The quotas that pay for a batch of what is asked for with 0 bytes, where not all do. Partitions of others are
-    left out."""
     until: float = _NEVER
     """When a held fetch is planned again (clock seconds)."""
-    probe_ready: float = _NEVER
-    """`ready` of the link's ProbeTimes, where its offset probe has to wait."""
 
 
 def plan(view: FetchView) -> FetchPlan:
@@ -147,25 +127,12 @@ def plan(view: FetchView) -> FetchPlan:
     if not (view.behind_count or view.unknown_count) or not view.is_throttling:
         return FetchPlan(Action.PASS)
     grants, parts, claims, ready = _grants(view)
-    if grants and not view.has_several_quotas:
+    if grants:
         return _granted(view, grants, parts, claims)
-    are_paid = bool(grants) and view.are_unknown_paid(parts)
-    if grants and are_paid and not _is_answer_due(view):
-        return _granted(view, grants, parts, claims)
-    probe = view.probe_times()
-    if probe.at <= view.now:
-        return FetchPlan(Action.PROBE, claims=claims, asks_all=_asks_all(view))
-    if grants and (are_paid or view.is_incremental):
-        return structs.replace(_granted(view, grants, parts, claims), probe_ready=probe.ready)
-    return _left_out(view, claims, min(ready, probe.at), probe.ready)
-
-
-def _is_answer_due(view: FetchView) -> bool:
-    """Whether some partitions had no true answer for so long that an offset probe goes before any grant.
-
-    What no grant pays for is left out beside grants, and these may go on without an end.
-    """
-    return view.unanswered_since is not None and view.now - view.unanswered_since >= PROBE_SECONDS
+    if view.probe_at <= view.now:
+        asks_all = view.takes_out or not view.unknown_count or view.is_asked_for_offsets
+        return FetchPlan(Action.PROBE, claims=claims, asks_all=asks_all)
+    return _left_out(view, claims, min(ready, view.probe_at))
 
 
 # Granting
@@ -189,7 +156,7 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
                 continue
             first.setdefault(quota, part)
             if quota in smaller:
-                if part.reserved <= spends[quota] + part.batch:
+                if part.size <= spends[quota]:
                     continue
                 fits_at = smaller[quota]
             else:
@@ -214,23 +181,18 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
 class _Purse:
     """What is left of one quota, or of the answer, while grants are chosen."""
 
-    __slots__ = ("batch", "caps", "excess", "is_open", "left", "spend")
+    __slots__ = ("batch", "is_open", "left", "size")
 
     def __init__(self, spend: float) -> None:
-        self.spend = self.left = spend
-        self.caps = self.excess = self.batch = 0
+        self.left = spend
+        self.size = self.batch = 0
         self.is_open = True  # whether it may have room for one more partition
 
-    def pay(self, taken: float, cap: int, batch: int, excess: int) -> None:
-        self.left -= taken
-        self.caps += cap
+    def pay(self, size: int, batch: int) -> None:
+        self.left -= size
+        self.size += size
         self.batch = max(self.batch, batch)
-        self.excess = max(self.excess, excess)
         self.is_open = self.left > 0
-
-    def part(self) -> Part:
-        share = int(self.spend - self.left)
-        return Part(share, max(share, self.caps + self.excess), self.batch)
 
 
 def fill(
@@ -255,41 +217,31 @@ def fill(
         if not all([purse.is_open for purse in own]):
             continue
         left = min([purse.left for purse in own])
-        excess = 0
         if view.api_version < LEAST_WHOLE_VERSION:
             # v0 to v2 cut a batch larger than the cap, and would do so for ever: take the partition whole or not at
             # all.
-            cap = batch = replica.max_bytes
-            taken: float = cap
+            cap = size = replica.max_bytes
         else:
             cap, is_sure = replica.batches.cap_for(
-                left, replica.worth_asking(), replica.topic.batches, wastes_some=wastes_some
+                left, replica.worth_asking(), replica.topic.batches, takes_out=view.takes_out, wastes_some=wastes_some
             )
             if (
                 grants
                 and (cap > left or not is_sure)
                 # the first grant of a quota does not wait until those of other quotas leave it the first place
-                and not (1 < cap <= answer.left and not any([purse.caps for purse in own[1:]]))
+                and not (cap <= answer.left and not any([purse.size for purse in own[1:]]))
             ):
                 min(own, key=_left).is_open = False
                 if not _any_open(every):
                     break
                 continue
-            largest, seen = replica.largest_batch, replica.seen_batch
-            excess = max(0, largest - cap)
-            # Where a larger batch comes than was seen it comes alone. But the cap may hold many that are smaller, and
-            # they are no more than the window has room for, and one.
-            batch = seen + max(0, largest - max(cap, seen))
-            # A batch of unknown size is charged as the whole share, or as one that other links had of its topic. One
-            # larger than its cap comes whole where it is first.
-            size = replica.batches.next_size or replica.batches.largest
-            taken = max(cap, size) if cap > 1 else max(left, replica.topic.largest_batch.size)
+            size = max(cap, replica.batches.next_size)  # in the first place a batch comes whole, whatever its cap is
         grants.append((replica, cap))
         for purse in own:
-            purse.pay(taken, cap, batch, excess)
+            purse.pay(size, size if size > left else 0)
         if not _any_open(every):
             break
-    return tuple(grants), {quota: purse.part() for quota, purse in purses.items() if purse.caps}
+    return tuple(grants), {quota: Part(purse.size, purse.batch) for quota, purse in purses.items() if purse.size}
 
 
 def _any_open(purses: list[_Purse]) -> bool:
@@ -345,20 +297,19 @@ def _granted(
         asks_all=_asks_all(view),
         max_wait_ms=wait_left,
         min_bytes=min_bytes,
-        paid=parts if view.has_several_quotas else None,
     )
 
 
 def _asks_all(view: FetchView) -> bool:
     """Whether everything that is not granted goes along with 0 bytes.
 
-    A whole fetch does so each time. An incremental one does so after half of PROBE_SECONDS without a true answer, early
-    enough that no offset probe has to go alone.
+    A whole fetch does so each time. An incremental one does so as soon as half of the time before the next offset probe
+    is over, so that none has to go alone.
     """
     if not view.is_incremental or view.is_asked_for_offsets:
         return True
     since = view.unanswered_since
-    return since is not None and view.now - since >= PROBE_SECONDS / 2
+    return since is not None and view.now - since >= (view.probe_at - since) / 2
 
 
 def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, Part]) -> int:
@@ -380,19 +331,15 @@ def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, P
 # Not granting
 
 
-def _left_out(view: FetchView, claims: tuple[Claim, ...], ready: float, probe_ready: float) -> FetchPlan:
+def _left_out(view: FetchView, claims: tuple[Claim, ...], ready: float) -> FetchPlan:
     now = view.now
-    since = now if view.unanswered_since is None else view.unanswered_since
-    ready = min(ready, since + PROBE_SECONDS, view.names_awaited_until)
-    if view.count > view.behind_count + view.unknown_count and (view.is_incremental or not view.unknown_count):
+    ready = min(ready, view.names_awaited_until)
+    if view.count > view.behind_count:
         shorter = min(view.max_wait_seconds, max(ready - now, SHORTEST_WAIT_SECONDS))
         max_wait_ms = round(shorter * 1000)
-        return FetchPlan(
-            Action.LEAVE_OUT, claims=claims, max_wait_ms=max_wait_ms, min_bytes=_AT_ONCE, probe_ready=probe_ready
-        )
+        return FetchPlan(Action.LEAVE_OUT, claims=claims, max_wait_ms=max_wait_ms, min_bytes=_AT_ONCE)
     wait = min(max(view.max_wait_seconds, SHORTEST_WAIT_SECONDS), LONGEST_HOLD_SECONDS)
-    if view.held_seconds < wait - _SHORTEST_HOLD_SECONDS or view.must_wait:
-        until = max(ready, now + _SHORTEST_HOLD_SECONDS)
-        until = until if view.must_wait else min(until, now + wait - view.held_seconds)
-        return FetchPlan(Action.HOLD, claims=claims, until=until, probe_ready=probe_ready)
-    return FetchPlan(Action.ANSWER, claims=claims, probe_ready=probe_ready)
+    if view.held_seconds < wait - _SHORTEST_HOLD_SECONDS:
+        until = min(max(ready, now + _SHORTEST_HOLD_SECONDS), now + wait - view.held_seconds)
+        return FetchPlan(Action.HOLD, claims=claims, until=until)
+    return FetchPlan(Action.ANSWER, claims=claims)

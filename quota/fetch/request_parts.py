@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from weir.protocol.fetch import FetchRequest, FetchVersion, RequestTopic, fetch_version
 from weir.protocol.steps import Steps
 from weir.quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
-from weir.quota.throttled_replicas import NO_PARTITION
 
 _WORK_PER_STEP = 500  # topics and entries looked at in one step of about 2 ms
 
@@ -24,22 +23,18 @@ class Parts(NamedTuple):
     """The entries of those granted."""
     asked: list[RequestTopic]
     """The others, with 0 bytes."""
-    left_out: dict[ReplicaPartition, None]
-    """Those that are neither granted nor asked for."""
 
 
 def split(
     topics: Mapping[bytes, ReplicaTopic],
     request: FetchRequest,
     granted: Set[ReplicaPartition],
-    unpaid: Callable[[ReplicaTopic], Container[int]],
 ) -> Steps[Parts]:
-    """Return the parts of `request`; partitions that wait and are `unpaid` are left out, unless they are granted."""
+    """Return the parts of `request`."""
     row = fetch_version(request.header.api_version)
     front: list[RequestTopic] = []
     asked: list[RequestTopic] = []
     found: dict[ReplicaPartition, bytes] = {}
-    left_out: dict[ReplicaPartition, None] = {}
     granted_topics = {replica.topic for replica in granted}
     work = 0
     for block in request.topics:
@@ -55,8 +50,7 @@ def split(
             asks_none = entries and not row.requested(stride).unpack_from(entries)[_MAX_BYTES]
             (asked if asks_none else front).append(block)
             continue
-        none_pays = unpaid(topic)
-        if none_pays is NO_PARTITION and topic not in granted_topics and _holds_back_all(topic):
+        if topic not in granted_topics and _holds_back_all(topic):
             asked.append(RequestTopic(name, row.with_no_bytes(entries, stride), stride, tags))
         else:
             kept: list[bytes] = []
@@ -70,15 +64,13 @@ def split(
                     (kept if max_bytes else zero).append(entry)  # 0 bytes as above
                 elif topic in granted_topics and topic.partitions[partition] in granted:
                     found[topic.partitions[partition]] = entry
-                elif partition in none_pays:
-                    left_out[topic.partitions[partition]] = None
                 else:
                     zero.append(entry)
             if kept:
                 front.append(RequestTopic(name, b"".join(kept), stride))
             if zero:
                 asked.append(RequestTopic(name, row.with_no_bytes(b"".join(zero), stride), stride))
-    return Parts(front, found, asked, left_out)
+    return Parts(front, found, asked)
 
 
 def without_behind(topics: Mapping[bytes, ReplicaTopic], request: FetchRequest) -> Steps[list[RequestTopic]]:
@@ -103,7 +95,7 @@ def without_behind(topics: Mapping[bytes, ReplicaTopic], request: FetchRequest) 
 
 def _without_behind(topic: ReplicaTopic, row: FetchVersion, block: RequestTopic) -> RequestTopic:
     name, entries, stride, _ = block
-    if _holds_back_all(topic):
+    if len(topic.behind) == len(topic.partitions):
         return RequestTopic(name, b"", stride)
     behind = topic.behind
     kept = [

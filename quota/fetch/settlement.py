@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from weir.protocol.fetch import RESPONSE_ENTRY
@@ -44,20 +44,6 @@ class _Arrival(NamedTuple):
     """Whether it was throttled and not in sync when the fetch was planned."""
 
 
-def charge_probe(state: LinkState, link: Hashable, sizes: Mapping[StrictLedger, int]) -> None:
-    """Charge what came with an offset probe: at most one batch.
-
-    Nothing was reserved for it, and no quota could have stopped it.
-    """
-    side, replica_id = state.side, state.partitions.replica_id
-    for ledger, size in sizes.items():
-        ledger.charge_probe(size)
-    rate = min([ledger.rate or 0 for ledger in sizes], default=side.ledger.rate or 0)
-    side.offset_probes.answered(link, replica_id, max(sizes.values(), default=0), rate)
-    for quota in side.quotas:
-        quota.owe(replica_id, sizes.get(quota.ledger, 0))
-
-
 class Settlement:
     """Takes in the answer to one fetch; made anew for each.
 
@@ -73,14 +59,13 @@ class Settlement:
         self._number = number
         self._now = state.side.clock()
         self._is_throttling = state.side.is_throttling
-        self._granted = frozenset(fetch.granted)
-        self._barren = set(fetch.granted)
+        self._barren = set(fetch.grants)
         self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
         self._of_waiting: dict[StrictLedger, int] = {}  # the same for each ledger
         self._in_sync: dict[StrictLedger, int] = {}
         self._is_live = False
 
-    def steps(self, link: Hashable, topics: Sequence[ScannedTopic]) -> Steps[None]:
+    def steps(self, topics: Sequence[ScannedTopic]) -> Steps[None]:
         """Settle `topics`, which the leader sent. Done in steps."""
         state, fetch, head = self._state, self._fetch, self._head
         state.settled_at = state.catch_up.answered_at = self._now
@@ -101,10 +86,10 @@ class Settlement:
         count_bytes(state.partitions, self._throttled, self._unthrottled, self._cut)
         self._note_liveness()
         self._note_barren()
-        self._settle_budget(link)
+        self._settle_budget()
 
     def _arrivals(self, topics: Sequence[ScannedTopic]) -> list[_Arrival]:
-        partitions, granted = self._state.partitions, self._granted
+        partitions, granted = self._state.partitions, self._fetch.grants
         arrivals: list[_Arrival] = []
         for key, _, records, _ in topics:
             if not records:
@@ -126,6 +111,7 @@ class Settlement:
         for arrival in arrivals:
             _, replica, seen, is_throttled, waited = arrival
             self._cut += seen.cut_bytes
+            self._state.side.stats.taken_out_bytes += seen.taken_out
             self._is_live |= replica is not None and not waited
             self._tally_by_ledger(arrival)
             if not is_throttled:
@@ -149,17 +135,12 @@ class Settlement:
             if quota.is_observed and is_behind and quota.is_exceeded(self._now):
                 self._state.side.stats.would_leave_out[quota.name] += 1
 
-    def _settle_budget(self, link: Hashable) -> None:
+    def _settle_budget(self) -> None:
         state, fetch, side = self._state, self._fetch, self._state.side
         of_waiting, in_sync = self._of_waiting, self._in_sync
-        if fetch.is_probe:
-            if not fetch.is_paid:
-                fetch.is_paid = True
-                charge_probe(state, link, of_waiting)
-        else:
-            # taken out first: it is settled once, even if an exception follows
-            reserved, fetch.reserved = fetch.reserved, {}
-            state.accounts.hand_over(reserved, of_waiting)
+        # taken out first: it is settled once, even if an exception follows
+        reserved, fetch.reserved = fetch.reserved, {}
+        state.accounts.hand_over(reserved, of_waiting)
         for ledger, size in in_sync.items():
             ledger.charge(size)
         for quota in side.quotas:
@@ -180,7 +161,7 @@ class Settlement:
     # Batch sizes
 
     def _learn_batches(self, arrivals: list[_Arrival]) -> None:
-        for topic, replica, seen, is_throttled, _ in arrivals:
+        for topic, replica, seen, _, _ in arrivals:
             if replica is not None:
                 self._barren.discard(replica)
                 replica.barren_grants = replica.barren_turns = 0
@@ -188,8 +169,6 @@ class Settlement:
                 replica.batches.learn(seen)
                 replica.arrived = seen.complete_bytes
                 topic.batches.learn(seen)
-                largest = max(seen.largest, seen.next_batch_size)
-                topic.largest_batch.learn(largest, self._now, is_throttled=is_throttled)
 
     def _note_barren(self) -> None:
         """Find out why granted partitions brought nothing.
@@ -227,7 +206,7 @@ class Settlement:
             interval.link(state.partitions.counted_peer).fetches += 1
         if self._is_live:
             state.live_until = self._now + LIVE_SECONDS
-        if fetch.granted and (self._waited or self._unthrottled):
+        if fetch.grants and (self._waited or self._unthrottled):
             state.answer_seconds = self._now - fetch.forwarded_at
             state.most_beside_live = self._most_beside_live()
 

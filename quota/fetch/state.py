@@ -6,25 +6,21 @@ empty entry with a stale high watermark could destroy a replica.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from weir.protocol.fetch import NO_LEADER_EPOCH, made_up_entries
-from weir.quota.batches import FEW, BatchSizes, LargestBatch
+from weir.quota.batches import BatchSizes
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.quota import Quota
 from weir.quota.lag.asked_topic import AskedTopic
-from weir.quota.throttled_replicas import NO_PARTITION, AnyOf
 
 UNKNOWN_OFFSET = -1
 Coverage = tuple[tuple[Quota, Container[int]], ...]
 """Quotas, each with the partitions of one topic whose bytes belong to it."""
 
 NEVER = float("-inf")
-UNSEEN_BATCH_BYTES = (
-    1024 * 1024
-)  # replica.fetch.max.bytes, and about message.max.bytes; an earlier hop may ask for less
 _ID_SIZE = 4  # bytes of a partition id: a block of entries is known by its first one
 
 
@@ -95,34 +91,6 @@ class ReplicaPartition:
         self.left_out_from = 0
         self.entry = b""  # from v7 on: its latest entry as on the wire
         self.upstream = Upstream.ABSENT
-
-    @property
-    def seen_batch(self) -> int:
-        """The largest batch that its topic had lately on any link, or its own next one, in bytes.
-
-        It is 0 until this link has seen a batch of the topic: those of other links may be small ones only.
-        """
-        lately = self.topic.largest_batch.size if self.topic.batches.seen else 0
-        return max(self.batches.next_size, lately)
-
-    @property
-    def largest_batch(self) -> int:
-        """What one whole batch of it may have, in bytes.
-
-        That is as much as was seen of its topic. While few of its own were seen, they may be as large as any of the
-        side: what passes of a topic may be small ones alone, such as those in sync. And the first few of a topic may be
-        small ones by chance. Where the next size is not known either, one of them is as large as a cluster with Kafka's
-        defaults has.
-        """
-        if self.batches.next_size:
-            return self.seen_batch
-        if self.topic.batches.seen >= FEW:
-            return (
-                self.seen_batch
-                if self.batches.seen >= FEW
-                else max(self.seen_batch, self.topic.largest_batch.size_of_any)
-            )
-        return max(self.max_bytes, self.seen_batch, UNSEEN_BATCH_BYTES)
 
     def advance(self, fetch_offset: int) -> None:
         """Take a fetch offset beyond the last one, and learn the bytes per offset from it."""
@@ -223,7 +191,6 @@ class ReplicaTopic:
         "coverage",
         "key",
         "lag",
-        "largest_batch",
         "made_up",
         "name",
         "partitions",
@@ -239,7 +206,6 @@ class ReplicaTopic:
         lag: AskedTopic,
         throttled: Container[int],
         coverage: Coverage,
-        largest_batch: LargestBatch,
     ) -> None:
         self.key = key  # as on the wire: the name, from v13 on the id
         self.name = name  # None while it is not known for the id
@@ -252,22 +218,12 @@ class ReplicaTopic:
         self.behind: dict[int, ReplicaPartition] = {}
         self.unknown: set[int] = set()  # throttled partitions without a known high watermark
         self.batches = BatchSizes()  # of the topic as a whole
-        self.largest_batch = largest_batch  # of the topic on all links
         # version, and the encoded entries of all behind; kept while they stay the same
         self.made_up: tuple[int, bytes] | None = None
         self._request_number = self._response_number = -1
         self._earlier_blocks: dict[bytes, bytes] = {}
         self._request_blocks: dict[bytes, bytes] = {}
         self._response_blocks: dict[bytes, bytes] = {}
-
-    def unpaid(self, paying: Container[Quota]) -> Container[int]:
-        """Return the partitions that a quota beside those in `paying` may hold back: it does not pay for a batch."""
-        covered = [
-            partitions
-            for quota, partitions in self.coverage
-            if quota.limits and quota not in paying and partitions is not NO_PARTITION
-        ]
-        return AnyOf(tuple(covered)) if covered else NO_PARTITION
 
     def repeats_request(self, entries: bytes, number: int) -> bool:
         """Note a block of request `number`. Returns whether the request before had the same one."""
@@ -325,21 +281,13 @@ class InFlight:
     uses_topic_ids: bool = False
     reserved: Mapping[StrictLedger, int] = field(default_factory=dict)  # bytes set aside
     max_bytes: int = 0  # of the whole answer
-    granted: Sequence[ReplicaPartition] = ()
-    granted_bytes: int = 0  # all caps together
+    grants: Mapping[ReplicaPartition, int] = field(default_factory=dict)  # the bytes that each may bring
     grants_are_first: bool = False  # whether the grants stand in front of everything else
     is_probe: bool = False
-    is_paid: bool = False  # whether what came with this probe, or is likely to have come, was charged
     asks_all: bool = False  # whether it has every partition that waits, so that its answer is true for all
     forwarded_at: float = 0.0  # clock seconds
     answer_began_at: float | None = None  # clock seconds; None while it did not, and where it came in one piece
     max_wait_seconds: float = 0.0
-
-    @property
-    def likely_bytes(self) -> int:
-        """What its grants bring at most, as far as batches seen lately on any link tell; else all that is reserved."""
-        known = [replica.topic.largest_batch.size for replica in self.granted]
-        return self.granted_bytes + max(known) if known and all(known) else max(self.reserved.values(), default=0)
 
 
 Grant = tuple[ReplicaPartition, int]

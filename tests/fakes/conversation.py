@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tests.fakes.clock import MovedClock
+from tests.fakes.take_out import passed, take_out
 from weir.protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest, RequestTopic
 from weir.protocol.header import FETCH, RequestHeader
 from weir.protocol.records import RecordsSeen
@@ -181,8 +182,9 @@ class NextHop:
         topics = self.leader.answer(decision.request)
         self.clock.move(self.round_trip)
         wait_for_bytes(self.clock, decision.request, topics)
+        topics = take_out(topics, decision)
         self.link.settle(topics)
-        return topics
+        return passed(topics)
 
 
 @dataclass
@@ -219,8 +221,9 @@ class Conversation:
             self.clock.move(self.round_trip)
             if self.next_hop is None:
                 wait_for_bytes(self.clock, decision.request, topics)
+            topics = take_out(topics, decision)
             self.link.settle(topics)
-            self.follower.take(topics, self.clock.now)
+            self.follower.take(passed(topics), self.clock.now)
         else:
             assert isinstance(decision, Answer)
             self.clock.move(self.round_trip / 4)

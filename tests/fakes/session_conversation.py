@@ -18,6 +18,7 @@ from tests.fakes.conversation import (
     requested_partition,
     wait_for_bytes,
 )
+from tests.fakes.take_out import passed, take_out
 from weir.protocol.fetch import (
     FETCH_VERSIONS,
     RESPONSE_ENTRY,
@@ -159,10 +160,11 @@ class Hop:
             return scan(request, decision.frame)
         is_full = request.session_epoch in (0, -1)
         assert is_full or not decision.appended, "an incremental answer makes nothing up"
-        head, topics = self.upstream.respond(decision.request)
+        head, answered = self.upstream.respond(decision.request)
+        topics = take_out(answered, decision)
         self.link.settle(topics, head)
         assert decision.head_patch is not None
-        return decision.head_patch(head), topics + scan_appended(request, decision)
+        return decision.head_patch(head), passed(topics) + scan_appended(request, decision)
 
 
 def scan(request: FetchRequest, frame: bytes) -> Response:

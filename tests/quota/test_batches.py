@@ -16,8 +16,14 @@ def learned(records: RecordsSeen) -> BatchSizes:
     return sizes
 
 
-def test_unknown_sizes_ask_for_one_byte() -> None:
-    assert BatchSizes().cap_for(50_000, ASKED, BatchSizes()) == (1, False)
+def test_unknown_sizes_ask_for_all_that_is_left() -> None:
+    assert BatchSizes().cap_for(50_000, ASKED, BatchSizes()) == (50_000, False)
+
+
+def test_where_tails_are_taken_out_uneven_batches_fill_what_is_left() -> None:
+    sizes = learned(seen(1000, 5000, 3000, 2000, next_size=4000))
+    assert sizes.cap_for(20_000, ASKED, BatchSizes(), takes_out=True) == (20_000, True)
+    assert sizes.cap_for(3_000, ASKED, BatchSizes(), takes_out=True) == (4_000, True)
 
 
 def test_even_batches_are_asked_for_in_whole_numbers() -> None:

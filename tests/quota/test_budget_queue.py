@@ -176,21 +176,13 @@ def test_what_is_ahead_is_what_the_claims_in_front_ask_for(drawn: DataObject) ->
             assert turns.ahead_of(asking, is_urgent=is_urgent) == expected
 
 
-def test_next_in_line_is_the_first_turn_and_the_first_probe_that_may_go() -> None:
+def test_next_in_line_is_the_first_turn() -> None:
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=1000))
     assert throttle.next_in_line() == []  # all that waits for budget is in line, so nobody does
     for link in "ab":
         line_of(throttle).wait(link, 10, clock.now + 1)
     assert throttle.next_in_line() == ["a"]
-    throttle.offset_probes.ready_at("later", 2, clock.now + 5)
-    throttle.offset_probes.ready_at("c", 3, clock.now)
-    throttle.offset_probes.ready_at("d", 4, clock.now)
-    assert throttle.next_in_line() == ["a", "c"]
-    throttle.offset_probes.asked("c", 3)
-    assert throttle.next_in_line() == ["a"]
-    throttle.offset_probes.answered("c", 3, 0, 1000)
-    assert throttle.next_in_line() == ["a", "d"]
 
 
 def test_without_a_line_any_link_may_be_next() -> None:
@@ -225,8 +217,6 @@ def test_places_of_one_replica_are_as_far_apart_as_what_its_turns_take() -> None
     turns.served("b", 100, is_urgent=False, replica="b")
     turns.wait("b", 10, clock.now + 1, replica="b", share=100)
     assert turns.first() == "a2"
-    turns.owe("a", 50)
-    assert turns.first() == "b"
 
 
 def test_below_v3_links_take_turns_whether_or_not_their_batches_are_known() -> None:

@@ -144,8 +144,8 @@ def test_two_hops_keep_to_the_lower_quota_and_send_no_full_fetch(
     assert worst_second(made.follower.received) <= 1.05 * lower + BATCH
     assert made.leader.full_fetches == 1
     assert not made.follower.errors
-    assert made.follower.fetches / 20 < 25
-    assert made.leader.fetches / 20 < 25
+    assert made.follower.fetches / 20 < 30
+    assert made.leader.fetches / 20 < 30
     made.check()
 
 
@@ -159,13 +159,13 @@ def test_what_is_not_throttled_costs_no_more_than_its_changes() -> None:
     assert sent.request.session_epoch == 1
 
 
-def test_nothing_passes_at_rate_0_but_the_probe() -> None:
+def test_nothing_passes_at_rate_0() -> None:
     made = cluster(0, in_sync=0)
     made.follower.fetch()
     made.follower.received.clear()
     made.follower.run(30)
-    assert sum(size for _, size in made.follower.received) <= 3 * BATCH
-    assert made.leader.fetches <= 1 + 3
+    assert not made.follower.received
+    assert made.leader.fetches <= 1 + 8
     assert made.follower.fetches / 30 < 3
     assert any(isinstance(one, Answer) for one in made.hops[0].decisions)
     made.check()

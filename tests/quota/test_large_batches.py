@@ -1,12 +1,9 @@
 """Batches of unlike sizes: a large one behind small ones has to come, whatever was learned from the small ones."""
 
-from itertools import pairwise
-
 import pytest
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Conversation, Follower, Leader, Log
-from weir.quota.batches import REMEMBERED_SECONDS, LargestBatch, LargestBatches
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, worst_second
 from weir.quota.fetch.decisions import Forward
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -31,59 +28,45 @@ def test_partition_with_a_large_last_batch_catches_up_beside_live_records(versio
         assert clock.now - start < 5
 
 
-def test_links_with_large_batches_take_their_first_answers_one_after_the_other() -> None:
-    """Each has to be asked who is in sync, and each probe may bring a batch that no quota can stop."""
+def test_links_that_come_at_once_are_all_answered_at_once_and_have_nothing_above_the_quota() -> None:
+    """Each has to be asked who is in sync; the batch that the leader returns for it stays on the leader's machine."""
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
-    links = [throttle.link(replica) for replica in range(2, 12)]
-    requests = [Follower({(b"t", 0): 0}, replica_id=link_number).request() for link_number in range(2, 12)]
-    leader, start = Leader({(b"t", 0): Log([MB] * 100)}), clock.now
-    asked_at: list[float] = []
-    waiting = dict.fromkeys(range(len(links)), 0.0)
-    while waiting:
-        for number, held in list(waiting.items()):
-            decision = links[number].plan(requests[number], held)
-            if isinstance(decision, Forward):
-                asked_at.append(clock.now)
-                links[number].settle(leader.answer(decision.request))
-                del waiting[number]
-            else:
-                waiting[number] = clock.now + 0.01 - start
-        clock.move(0.01)
-    assert all(second - first >= 0.98 for first, second in pairwise(asked_at[:5]))  # each as soon as the last is paid
-    assert 5.0 <= asked_at[-1] - asked_at[0] <= 10.0  # but none waits for longer than URGENT_SECONDS
+    leader = Leader({(b"t", 0): Log([400_000] * 100)})
+    talks = [
+        Conversation(clock, throttle.link(replica), leader, Follower({(b"t", 0): 0}, replica_id=replica), 0.0)
+        for replica in range(2, 102)
+    ]
+    for talk in talks:
+        assert isinstance(talk.exchange(), Forward)
+    assert clock.now == MovedClock().now
+    assert sum(size for talk in talks for _, size in talk.follower.received) <= MB
+    assert all(talk.link.partitions.behind_count for talk in talks), "each knows now that it is behind"
 
 
-def test_batch_that_one_link_has_seen_surprises_no_other() -> None:
-    """What comes first in an answer comes whole: budget is set aside for as large a batch as any link has seen."""
+@pytest.mark.parametrize("version", [3, 6])
+def test_a_batch_larger_than_its_grant_is_taken_out_and_its_size_is_known_from_then_on(version: int) -> None:
     clock = MovedClock()
-    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=2 * MB, replicas={"t": ALL_REPLICAS}))
-    leader = Leader({(b"t", 0): Log([50_000, 51_000, 400_000] * 100)})
-    Conversation(clock, throttle.link(2), leader, Follower({(b"t", 0): 0})).run(2.0)
-    clock.move(6.0)
-    second = Conversation(clock, throttle.link(3), leader, Follower({(b"t", 0): 0}, replica_id=3))
-    second.exchange()  # it is asked who is in sync, and learns of the first batch
-    throttle.release_stuck()  # nothing of the first link is on its way
-    assert isinstance(second.next_decision(), Forward)
-    assert throttle.ledger.reserved >= 400_000
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
+    logs = {(b"t", 0): Log([1_000] * 2_000 + [900_000] + [1_000] * 2_000)}
+    talk = Conversation(clock, throttle.link(2), Leader(logs), Follower({(b"t", 0): 0}, version=version))
+    while talk.follower.offsets[b"t", 0] <= 2_000:
+        talk.exchange()
+    assert throttle.stats.taken_out_bytes >= 900_000
+    assert worst_second(talk.follower.received) <= 1.04 * MB + 900_000
+    assert throttle.stats.cut_bytes == 0
 
 
-def test_batch_that_is_long_ago_is_forgotten() -> None:
-    largest = LargestBatch()
-    largest.learn(400_000, 10.0)
-    largest.learn(1_000, 10.0 + REMEMBERED_SECONDS)
-    assert largest.size == 400_000
-    largest.learn(1_000, 10.0 + 2 * REMEMBERED_SECONDS)
-    assert largest.size == 1_000
-
-
-def test_topic_that_no_link_fetches_is_forgotten() -> None:
-    largest_batches = LargestBatches()
-    one, same = largest_batches.of(b"t"), largest_batches.of(b"t")
-    assert one is same
-    one.learn(400_000, 10.0)
-    del one, same
-    assert largest_batches.of(b"t").size == 0
+@pytest.mark.parametrize("version", [1, 3, 6])
+def test_at_a_quota_of_0_nothing_passes_and_true_answers_come_all_the_same(version: int) -> None:
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=0, replicas={"t": ALL_REPLICAS}))
+    leader = Leader({(b"t", 0): Log([900_000] * 100), (b"live", 0): Log([1_000] * 5)})
+    follower = Follower({(b"t", 0): 0, (b"live", 0): 0}, version=version)
+    talk = Conversation(clock, throttle.link(2), leader, follower)
+    talk.run(30.0)
+    assert (follower.offsets[b"t", 0], follower.offsets[b"live", 0]) == (0, 5)
+    assert throttle.stats.offset_probes >= 7
 
 
 def test_partition_whose_batches_are_not_known_yet_loses_no_turns() -> None:

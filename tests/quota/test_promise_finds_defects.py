@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,6 @@ from tests.quota.model.judge import judge
 from tests.quota.model.rogues import ROGUE_ID
 from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
 from weir.quota.budget.ledger import Account, StrictLedger
-from weir.quota.budget.offset_probes import OffsetProbes
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Part, Quota
 from weir.quota.fetch import context, plan, response_limit
@@ -30,19 +28,6 @@ from weir.quota.side_quotas import SideQuotas
 from weir.quota.throttled_replicas import ThrottledReplicas
 
 Patch = pytest.MonkeyPatch
-
-
-def probe_for_each_return(patch: Patch) -> None:
-    """What returns has no high watermark, and links ask whenever they have a probe."""
-    appear = LinkPartitions.appear
-
-    def forget(link: LinkPartitions, *args: Any, **more: Any) -> ReplicaPartition:
-        replica = appear(link, *args, **more)
-        replica.high_watermark = UNKNOWN_OFFSET
-        return replica
-
-    patch.setattr(LinkPartitions, "appear", forget)
-    patch.setattr(OffsetProbes, "look", lambda self, link, replica, due, **_: (due, due))
 
 
 def place_lost_by_each_return(patch: Patch) -> None:
@@ -102,9 +87,7 @@ def negative_sizes(patch: Patch) -> None:
 
     def lend(view: plan.FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
         grants, parts = fill(view, spends)
-        return grants, {
-            quota: replace(part, reserved=min(part.reserved, view.max_bytes)) for quota, part in parts.items()
-        }
+        return grants, {quota: replace(part, size=min(part.size, view.max_bytes)) for quota, part in parts.items()}
 
     patch.setattr(plan, "fill", lend)
 
@@ -191,7 +174,6 @@ BACKLOG = [Partition(3, number, 0, 0, 0, True, count=20_000) for number in range
 HONEST = replace(T, pattern=(100_000,), count=400)
 
 DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
-    "1": (probe_for_each_return, link(4, "both", side(100_000, 0), side(5 * MB, 0), LARGE, REST)),
     "3": (place_lost_by_each_return, link(3, "both", side(2 * MB, 0, 1), side(2 * MB, 0), T, U, seconds=40.0)),
     "4": (grants_always_last, link(3, "leader", side(5 * MB, 0), side(MB), T, *BACKLOG)),
     "5": (reservations_that_leak, link(4, "leader", side(5 * MB, 0), side(MB), HONEST, *OTHERS, rogues=("twice",))),

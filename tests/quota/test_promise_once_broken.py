@@ -261,9 +261,7 @@ def test_promise_of_the_mean_beside_a_peer_that_never_reads_what_its_probes_brin
         Partition(2, 0, 0, 0, 0, False, live_every=0.5),
     )
     rogues: tuple[Rogue, ...] = ("never reads",)
-    assert not violations(
-        Scenario(7, "follower", side, side, partitions, rogues=rogues, seconds=31.0, most_exchanges=80)
-    )
+    assert not violations(Scenario(7, "leader", side, side, partitions, rogues=rogues, seconds=31.0, most_exchanges=80))
 
 
 def test_promise_of_a_partition_that_an_earlier_hop_grants_seldom_holds() -> None:

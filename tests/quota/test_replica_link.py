@@ -18,7 +18,6 @@ from tests.fakes.conversation import (
 )
 from weir.protocol.fetch import RESPONSE_ENTRY, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
 from weir.protocol.response_scanner import FetchResponseScanner
-from weir.quota.budget.offset_probes import URGENT_SECONDS
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import ThrottleSettings
@@ -43,8 +42,6 @@ def conversation(rate: int, behind: int = 1, in_sync: int = 0, version: int = 3,
     if known:
         probe = forward(talk.link, follower.request())
         talk.link.settle(leader.answer(probe.request))
-        if not rate:
-            clock.move(URGENT_SECONDS)  # another one may be asked
     return talk
 
 
@@ -162,25 +159,25 @@ def test_request_wholly_left_out_is_held_and_then_answered(version: int) -> None
 
 @pytest.mark.parametrize("in_sync", [0, 1])
 @pytest.mark.parametrize("rate", [0, 1000])
-def test_true_answer_comes_every_ten_seconds(rate: int, in_sync: int) -> None:
+def test_true_answer_comes_every_four_seconds(rate: int, in_sync: int) -> None:
     talk = conversation(rate, in_sync=in_sync)
     last = start = talk.clock.now
     answers = 0
     while talk.clock.now < start + 65:
         decision = talk.exchange()
         if isinstance(decision, Forward) and any(entry[:2] == (b"t", 0) for entry in asked(decision.request)):
-            assert talk.clock.now - last <= 10.6
+            assert talk.clock.now - last <= 4.6
             last = talk.clock.now
             answers += 1
-    assert 5 <= answers <= 8
+    assert 13 <= answers <= 17
 
 
-def test_rate_zero_lets_nothing_but_probes_pass() -> None:
+def test_rate_zero_lets_nothing_pass() -> None:
     talk = conversation(0, behind=3)
     talk.run(60)
-    assert 5 <= len(talk.forwarded) <= 6
+    assert 12 <= len(talk.forwarded) <= 15
     assert all(is_probe(decision) for decision in talk.forwarded)
-    assert all(size <= BATCH for _, size in talk.follower.received)
+    assert not talk.follower.received
 
 
 def test_max_wait_is_shortened_to_the_next_grant_but_not_below_50_ms() -> None:
@@ -207,18 +204,18 @@ def test_below_v3_a_partition_is_taken_whole_or_not_at_all(version: int) -> None
 
 
 @pytest.mark.parametrize("version", [0, 2, 3, 12])
-def test_what_a_broken_connection_had_reserved_counts_where_no_batch_was_seen(version: int) -> None:
+def test_what_a_broken_connection_had_reserved_counts_as_sent(version: int) -> None:
     """Each new connection would otherwise be granted at once what the one before it did not read."""
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, settings(BATCH))
-    grants = 0
+    granted = []
     for _ in range(40):
         link = throttle.link(2)
         fetch = forward(link, Follower({(b"t", 0): 10}, version=version).request())
-        grants += asked(fetch.request)[0][2] > 0
+        granted.append(asked(fetch.request)[0][2])
         link.close()
         clock.move(0.05)
-    assert grants == 1
+    assert sum(granted) <= 1.3 * 2.0 * BATCH or granted.count(0) == 39
 
 
 def long_conversation(rate: int, batch: int, version: int = 3) -> Conversation:

@@ -4,7 +4,6 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, mean_rate, requested, worst_second
-from weir.quota.budget.offset_probes import URGENT_SECONDS
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.fetch.partitions import ABSENT_SECONDS
@@ -89,7 +88,6 @@ def test_partition_that_returns_from_an_earlier_offset_has_no_known_high_waterma
     link.settle(leader.answer(follower.request()))
     del follower.offsets[b"t", 0]
     link.plan(follower.request())
-    clock.move(URGENT_SECONDS)  # another probe may be asked
     asked_before = side.stats.offset_probes
     follower.offsets[b"t", 0] = 4
     assert included(link, follower) == {(b"t", 0), (b"t", 1)}

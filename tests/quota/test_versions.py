@@ -7,7 +7,6 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Conversation, Follower, Leader, Log, mean_rate
 from weir.protocol.fetch import FETCH_VERSIONS, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
-from weir.quota.budget.offset_probes import URGENT_SECONDS
 from weir.quota.fetch.decisions import Forward
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -70,7 +69,6 @@ def test_follower_that_changes_its_version_is_asked_for_anew() -> None:
     talk.exchange()
     talk.exchange()
     talk.follower.version = 5
-    talk.clock.move(URGENT_SECONDS)
     probe = talk.exchange()
     assert isinstance(probe, Forward)
     asked = [fields["partition_max_bytes"] for (name, _), fields in entries(probe.request).items() if name == b"t"]

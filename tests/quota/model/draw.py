@@ -45,6 +45,8 @@ def _with_rarer_things(choose: Chooser, scenario: Scenario) -> Scenario:
             follower = replace(follower, response_max_bytes=limit)
     if choose.chance(5):
         rogues = (*rogues, "several in flight")
+    if scenario.hops == "follower":
+        rogues = ()  # who fetches through that side is the sidecar's own broker
     return replace(scenario, leader=leader, follower=follower, rogues=rogues)
 
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from tests.fakes.take_out import passed, take_out
 from tests.quota.model.describe import answer_line, decision_line, request_line
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Key
@@ -15,7 +16,7 @@ from tests.quota.model.promise import SideMeter, Term, Told, most_probes
 from tests.quota.model.wire import Response, scan, scan_appended, seen_by_scanner
 from tests.quota.model.world import World
 from weir.protocol.fetch import FetchRequest
-from weir.protocol.response_scanner import ResponseHead
+from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import ThrottleSettings
@@ -138,7 +139,12 @@ class Chain:
         self._later(self._latency, self._arrive, number + 1, request)
 
     def answered(self, response: Response) -> None:
-        """The leader sends an answer; its bytes take their time on the slowest stretch only."""
+        """The leader sends an answer; its bytes take their time on the slowest stretch only.
+
+        A leader's sidecar is on the leader's machine, so what it takes out takes none.
+        """
+        if self.hops:
+            response = self.hops[-1].take_out(response)
         delay = self._latency + response.size / self._bandwidth
         self._sent = response, self.world.now, self.world.now + delay
         self._later(self._latency, self._begins, response)
@@ -220,6 +226,7 @@ class Hop:
         self._planned_at = -math.inf
         self._plans_at_once = 0
         self._in_flight: deque[tuple[Forward, tuple[Term, ...], bool]] = deque()
+        self._seen: deque[list[ScannedTopic]] = deque()  # of the answers that are on their way
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -251,6 +258,18 @@ class Hop:
         if self._link is not None:
             self._link.answer_begins()
 
+    def take_out(self, response: Response) -> Response:
+        """An answer comes; returns what passes of it."""
+        if not self.is_throttled:
+            return response
+        decision = self._in_flight[len(self._seen)][0]
+        seen = take_out(response.topics, decision)
+        self._seen.append(seen)
+        topics = passed(seen)
+        size = sum(one.size for topic in topics for one in topic.records)
+        bases = {(topic.name, one.partition) for topic in topics for one in topic.records}
+        return Response(response.head, topics, {key: response.bases[key] for key in bases}, size)
+
     def settle(self, response: Response) -> Response:
         """An answer passed; returns what goes on to the follower."""
         if not self.is_throttled:
@@ -270,7 +289,9 @@ class Hop:
         self.told.take(response.topics)
         assert self._link is not None
         try:
-            self._link.settle(seen_by_scanner(response.topics, decision.walk), response.head)
+            is_last = self._number == len(self.chain.hops) - 1
+            seen = self._seen.popleft() if is_last else response.topics
+            self._link.settle(seen_by_scanner(seen, decision.walk), response.head)
         except Exception as error:  # noqa: BLE001 - as the proxy does
             self._give_up(error)
         self.sidecar.wake_soon()

@@ -27,19 +27,23 @@ class Exceptions:
 
     batch: int
     links: int  # that can ask probes of their own
+    takes_out: bool  # whether records above a grant are taken out of answers: the leader's side
 
 
 def most_in_a_second(quota: int, allowed: Exceptions) -> float:
     """Bytes of throttled replicas, not known to be in sync, in any sliding second.
 
-    What probes brought is not among them: that is at most one batch for each, and how many there are is bounded by
-    `most_probes`.
+    On the leader's side that is the quota, rounded up to whole batches, and nothing where the quota is 0. On the
+    follower's side a batch of unknown size may come on each link. What its probes brought is not among them: that is at
+    most one batch for each, and how many there are is bounded by `most_probes`.
     """
-    return WINDOW_SLACK * quota + allowed.batch
+    if allowed.takes_out:
+        return WINDOW_SLACK * quota + (allowed.batch if quota else 0)
+    return WINDOW_SLACK * quota + allowed.batch * allowed.links
 
 
 def most_probes(seconds: float, reasons: int) -> float:
-    """Probes that brought a batch, of one link in its first so many seconds.
+    """Probes that brought a batch, of one link in its first so many seconds, on the follower's side.
 
     `reasons` are those to ask who is in sync: the connection, a leader epoch, a partition that is new or that failed, a
     full fetch of the follower's, settings that changed.
@@ -54,28 +58,32 @@ def most_in_all(quotas: Sequence[tuple[float, int | None]], until: float, allowe
     tell who is in sync, wait for no payment that takes longer than that; and a quota too low to pay for one batch in
     10 s may be passed by one probe a link in so long.
     """
+    if allowed.takes_out:
+        urgent = 0
     total = float(allowed.batch) * (1 + urgent)
     largest = max((quota or 0 for _, quota in quotas), default=0)
     for (since, quota), (end, _) in zip(quotas, [*quotas[1:], (until, 0)], strict=True):
         if quota is not None:
-            is_unpaid = quota * PROBE_SECONDS < allowed.batch
+            is_unpaid = quota * PROBE_SECONDS < allowed.batch and not allowed.takes_out
             probes = allowed.links * (1 + (end - since) / PROBE_SECONDS) if is_unpaid else 0.0
             total += quota * (end - since) + probes * allowed.batch
-    return total + (WINDOW_SLACK + PROBE_SECONDS) * largest
+    return total + (WINDOW_SLACK + (0.0 if allowed.takes_out else PROBE_SECONDS)) * largest
 
 
 class Told:
     """The high watermarks that passed one hop of one connection; each is what `in sync` is judged by."""
 
-    __slots__ = ("headers", "high_watermarks", "lately")
+    __slots__ = ("before", "headers", "high_watermarks", "lately")
 
     def __init__(self) -> None:
         self.high_watermarks: dict[Key, int] = {}
         self.headers: dict[bytes, bytes] = {}
+        self.before: dict[Key, int] = {}  # what was told before an election, until the next answer
         self.lately: dict[Key, tuple[int, float]] = {}  # up to which offset a replica counts as in sync, and until when
 
     def take(self, topics: Sequence[ScannedTopic]) -> None:
         """What an answer tells."""
+        self.before.clear()
         for name, headers, _, _ in topics:
             if self.headers.get(name) == headers:
                 continue
@@ -86,13 +94,16 @@ class Told:
 
     def elected(self, key: Key, in_sync_below: int, now: float) -> None:
         """A leader epoch begins. A replica that was in sync and goes back counts as in sync for a while."""
-        if in_sync_below >= self.high_watermarks.pop(key, in_sync_below + 1):
+        told = self.high_watermarks.pop(key, None)
+        if told is not None:
+            self.before[key] = told
+        if told is not None and in_sync_below >= told:
             self.lately[key] = in_sync_below, now + IN_SYNC_LATELY_SECONDS
         self.headers.pop(key[0], None)
 
     def is_in_sync(self, key: Key, offset: int, now: float) -> bool:
         """Whether a replica that asks from `offset` on is known to be in sync."""
-        if 0 <= self.high_watermarks.get(key, -1) <= offset:
+        if 0 <= self.high_watermarks.get(key, self.before.get(key, -1)) <= offset:
             return True
         below, until = self.lately.get(key, (0, 0.0))
         return offset < below and now < until
@@ -221,6 +232,8 @@ class SideMeter:
                 if covering and not told.is_in_sync(key, bases[key], now):
                     for term in covering:
                         sizes[term] += seen.size
+        if is_probe and self.allowed.takes_out and any(sizes.values()):
+            self.world.violate("probes", f"{self.side}: an offset probe brought records")
         for term, size in sizes.items():
             if size:
                 term.meter.passed(int(size * share), is_probe=is_probe)

@@ -183,7 +183,7 @@ class Run:
         batch = (
             self._largest if scenario.version >= FIRST_WITH_WHOLE_BATCHES else max(self._largest, PARTITION_MAX_BYTES)
         )
-        allowed = Exceptions(batch, links + 20 * len(scenario.rogues))
+        allowed = Exceptions(batch, links + 20 * len(scenario.rogues), throttle.takes_out)
         if scenario.walks_all:
             throttle.walked_topics = lambda ends, *, by_id: _EveryTopic()  # type: ignore[method-assign]
         meter = SideMeter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")

@@ -1,0 +1,49 @@
+"""Says what passes of the records in an answer, on the leader's side: never more than was granted.
+
+The sidecar stands beside its broker. What the broker returns above a grant need not leave the machine: it is taken out
+of the answer (`weir.protocol.take_out`), and from then on the batch's exact size is known. So a grant needs no guess at
+what may come, and asking a broker for 0 bytes brings 0 bytes.
+"""
+
+from __future__ import annotations
+
+from weir.protocol.take_out import Passing
+from weir.quota.fetch.link_state import LinkState
+from weir.quota.fetch.state import InFlight, ReplicaPartition
+
+
+class Admission:
+    """Judges the answer to one fetch. It is called for each partition with records, in their order."""
+
+    __slots__ = ("_fetch", "_state")
+
+    def __init__(self, state: LinkState, fetch: InFlight) -> None:
+        self._state = state
+        self._fetch = fetch
+
+    def __call__(self, key: bytes, partition: int, size: int) -> Passing:
+        """Return what passes of `size` bytes. `key` names a topic as requests do."""
+        state = self._state
+        topic = state.partitions.topics.get(key)
+        replica = None if topic is None else topic.partitions.get(partition)
+        if replica is None:
+            return Passing.ALL
+        granted = self._fetch.grants.get(replica)
+        if granted is None:
+            is_held_back = replica.is_waiting and state.side.is_throttling
+            return Passing.NOTHING if is_held_back or not replica.max_bytes else Passing.ALL
+        if size > granted and not self._pays(replica, size - granted):
+            return Passing.NOTHING
+        return Passing.WHOLE_BATCHES
+
+    def _pays(self, replica: ReplicaPartition, extra: int) -> bool:
+        """Reserve `extra` bytes for a first batch that is larger than its grant, if every quota has room for them."""
+        quotas = [
+            quota
+            for quota, covered in replica.topic.coverage
+            if quota.limits and quota.reserves and replica.partition in covered
+        ]
+        if any([quota.ledger.room() < extra for quota in quotas]):
+            return False
+        self._fetch.reserved = self._state.accounts.reserve_more(self._fetch.reserved, quotas, extra)
+        return True
