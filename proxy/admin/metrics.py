@@ -193,6 +193,13 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         lambda side: side.throttle.stats.cut_bytes,
     )
     yield _by_side(
+        "weir_taken_out_bytes",
+        "counter",
+        "Record bytes above a grant that the broker returned and its sidecar did not send on.",
+        sides,
+        lambda side: side.throttle.stats.taken_out_bytes,
+    )
+    yield _by_side(
         "weir_partitions_left_out",
         "counter",
         "Partitions left out of a replica fetch for want of quota.",

@@ -70,6 +70,7 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
         "fetch_sessions": throttle.open_sessions,
         "full_fetches": {"follower": stats.full_fetches_received, "sidecar": stats.full_fetches_sent},
         "cut_bytes": stats.cut_bytes,
+        "taken_out_bytes": stats.taken_out_bytes,
         "replication": [
             {"peer": peer, "throttled": throttled, "bytes": size}
             for (peer, throttled), size in sorted(stats.replication_bytes.items())
