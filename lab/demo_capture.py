@@ -55,7 +55,6 @@ def run(console: Console, chart: Path) -> int:
     if (reason := missing()) is not None:
         raise LabError(f"weir demo --capture makes three hosts of this machine, and here {reason}.")
     outcome = _run(console)
-    chart.parent.mkdir(parents=True, exist_ok=True)
     draw_phases(chart, outcome.received, [(one.name, one.begin, one.end) for one in outcome.phases], RATE, LINK)
     for phase in outcome.phases:
         rate = _rate(outcome.received, phase.begin, phase.end) / MEGABYTE

@@ -10,19 +10,15 @@ from rich.console import Console
 
 from tests.lab.programs import processes_of, python
 from weir.lab import demo_connect
-from weir.lab.demo import Plan, run
+from weir.lab.demo import plan_for, run
 
 pytestmark = pytest.mark.integration
 
 
-def test_demo_of_a_smaller_move_holds_every_promise(own_temporary_folder: Path) -> None:
+def test_fast_demo_holds_every_promise(own_temporary_folder: Path) -> None:
     shown = StringIO()
-    plan = Plan(
-        total=30_000_000,
-        least_mean=0.85,
-        chart=own_temporary_folder / "out" / "demo.png",
-        page=own_temporary_folder / "out" / "demo.html",
-    )
+    (out := own_temporary_folder / "out").mkdir()
+    plan = plan_for(out, fast=True)
     outcome = run(plan, Console(file=shown, width=120))
     text = shown.getvalue()
     assert outcome.held, text
@@ -37,7 +33,7 @@ def test_demo_of_a_smaller_move_holds_every_promise(own_temporary_folder: Path) 
 def test_connect_demo_with_fewer_records_holds_every_promise(own_temporary_folder: Path) -> None:
     shown = StringIO()
     # on a busy machine the unlimited sink writes less than a thousand records a second
-    chart = own_temporary_folder / "out" / "connect.png"
+    chart = own_temporary_folder / "connect.png"
     plan = demo_connect.Plan(records=1500, limit=150, least_mean=0.8, chart=chart)
     assert demo_connect.run(Console(file=shown, width=120), plan) == 0, shown.getvalue()
     text = shown.getvalue()
