@@ -61,7 +61,7 @@ def run(console: Console, chart: Path) -> int:
         console.print(f"  {phase.name:<34} {phase.end - phase.begin:5.1f} s  {rate:5.1f} MB/s", highlight=False)
     for sentence, held in outcome.promises:
         console.print(f"  {'[green]held[/green]  ' if held else '[red]BROKEN[/red]'} {sentence}", highlight=False)
-    console.print(f"  chart  {chart}", highlight=False)
+    console.print(f"  chart  {chart}", highlight=False, soft_wrap=True)
     return 0 if all(held for _, held in outcome.promises) else 1
 
 

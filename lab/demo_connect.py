@@ -83,7 +83,7 @@ def run(console: Console, plan: Plan) -> int:
         console.print(
             f"  {'[green]held[/green]  ' if held else '[red]BROKEN[/red]'} {sentence}", highlight=False, soft_wrap=True
         )
-    console.print(f"  chart  {plan.chart}", highlight=False)
+    console.print(f"  chart  {plan.chart}", highlight=False, soft_wrap=True)
     return 0 if all(held for _, held in found) else 1
 
 
