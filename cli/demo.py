@@ -12,7 +12,7 @@ import typer
 
 from weir.cli.errors import WRONG_USAGE, CommandError
 
-_PACKAGES: Final = ("cramjam", "duckdb", "matplotlib", "pyspark")
+PACKAGES: Final = ("cramjam", "duckdb", "matplotlib", "pyspark")
 
 
 def is_offered() -> bool:
@@ -48,4 +48,4 @@ def demo(
 
 
 def _absent() -> list[str]:
-    return [package for package in _PACKAGES if find_spec(package) is None]
+    return [package for package in PACKAGES if find_spec(package) is None]
