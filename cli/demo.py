@@ -21,7 +21,7 @@ def is_offered() -> bool:
 
 
 def demo(
-    fast: Annotated[bool, typer.Option("--fast", help="Move 30 MB in place of 200: less than a minute.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Move 30 MB in place of 200, in half the time.")] = False,
     capture: Annotated[
         bool, typer.Option("--capture", help="Put sidecars beside running brokers instead (as root, with nft).")
     ] = False,

@@ -111,7 +111,7 @@ class Outcome:
 
 
 def plan_for(out: Path, *, fast: bool) -> Plan:
-    """Return what is moved, `fast` in less than a minute; a chart and a page are left in the folder `out`."""
+    """Return what is moved, less of it if `fast`; a chart and a page are left in the folder `out`."""
     made = Plan(chart=out / "demo.png", page=out / "demo.html")
     return replace(made, total=30_000_000, least_mean=LEAST_FAST_MEAN) if fast else made
 

@@ -1,5 +1,6 @@
-"""For every test: Hypothesis without its clock, for a busy machine is no fault of the code under test; one name for each
-module; and, for some, Chromium and what is released.
+"""For every test: Hypothesis without its clock, for a busy machine is no fault of the code under test.
+
+Also one name for each module; and, for some tests, Chromium and what is released.
 
 The profile is global, so it is loaded here and not where some folder's tests would have it by chance. On CI
 Hypothesis's own profile for CI is its parent.
