@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
-SECONDS = 300
+SECONDS = 600  # a machine may be busy
 
 
 class Environment:
