@@ -9,7 +9,8 @@
 #   make release the wheel, the sdist, and a bill of materials with licences, in dist/
 #   make lock    writes the lock files anew from pyproject.toml
 #
-# Needed: Python 3.11, Java 17 or newer, and the package registries (through pip, and Maven or the Ivy inside PySpark).
+# Needed: Python 3.11 or newer with venv (make PYTHON=python3.13 ... names one), Java 17 or newer, and the package
+# registries (through pip, and Maven or the Ivy inside PySpark).
 
 SHELL := /bin/sh
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3) python3)
@@ -18,17 +19,25 @@ BIN := .venv/bin
 # Without Python's caches each worker of each stage would compile all the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test check unit spark integration bench release lock clean
+.PHONY: setup same-python demo test check unit spark integration bench release lock clean
 
 setup: .venv/.installed .cache/.jars
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "weir needs Python 3.11 or newer and '$(PYTHON)' is not: install it, or name it: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "'$(PYTHON)' makes no virtual environments: install its venv (Debian: apt-get install python3-venv), or name" \
+	    "another: make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
+# A .venv that is there stays of the Python that it was made with.
+same-python: | $(BIN)/python
+	@[ "$(origin PYTHON)" = file ] || [ "$$($(PYTHON) --version)" = "$$($(BIN)/python --version)" ] || \
+	  { echo ".venv is of $$($(BIN)/python --version) and '$(PYTHON)' is another: run make clean first" >&2; exit 1; }
+
 # Hashes for every package; the project itself is built by the setuptools of the lock, so nothing else is fetched for it.
-.venv/.installed: requirements-dev.lock pyproject.toml | $(BIN)/python
+.venv/.installed: requirements-dev.lock pyproject.toml | same-python
 	@echo "Installing the packages of requirements-dev.lock (PySpark alone is 300 MB: minutes the first time)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -31,7 +31,7 @@ app.add_typer(throttle.app, name="throttle")
 app.add_typer(move.app, name="move")
 app.add_typer(capture.app, name="capture")
 app.add_typer(report.app, name="report")
-app.command("demo", context_settings=demo.PASS_ARGUMENTS_ON)(demo.demo)
+app.command("demo", hidden=not demo.is_offered())(demo.demo)
 add_examples(app)
 
 

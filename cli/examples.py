@@ -40,17 +40,15 @@ EXAMPLES: Final = {
         " --to 2026-11-09",
     ),
     "report html": ("weir report html --input /var/lib/weir/tables --output report.html",),
+    "demo": ("weir demo --fast", "weir demo --connect --out charts"),
 }
 
 
 def add_examples(app: typer.Typer, group: str = "") -> None:
-    """Have the help of each command of `app`, and of those in its groups, end with its examples.
-
-    The demo has a help of its own.
-    """
+    """Have the help of each command of `app`, and of those in its groups, end with its examples."""
     for command in app.registered_commands:
         name = command.name or getattr(command.callback, "__name__", "")
-        command.epilog = "\n\n".join(f"Example:  {line}" for line in EXAMPLES.get(f"{group}{name}", ()))
+        command.epilog = "\n\n".join(f"Example:  {line}" for line in EXAMPLES[f"{group}{name}"])
     for below in app.registered_groups:
         if below.typer_instance is not None:
             add_examples(below.typer_instance, f"{below.name} ")

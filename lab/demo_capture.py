@@ -55,14 +55,13 @@ def run(console: Console, chart: Path) -> int:
     if (reason := missing()) is not None:
         raise LabError(f"weir demo --capture makes three hosts of this machine, and here {reason}.")
     outcome = _run(console)
-    chart.parent.mkdir(parents=True, exist_ok=True)
     draw_phases(chart, outcome.received, [(one.name, one.begin, one.end) for one in outcome.phases], RATE, LINK)
     for phase in outcome.phases:
         rate = _rate(outcome.received, phase.begin, phase.end) / MEGABYTE
         console.print(f"  {phase.name:<34} {phase.end - phase.begin:5.1f} s  {rate:5.1f} MB/s", highlight=False)
     for sentence, held in outcome.promises:
         console.print(f"  {'[green]held[/green]  ' if held else '[red]BROKEN[/red]'} {sentence}", highlight=False)
-    console.print(f"  chart  {chart}", highlight=False)
+    console.print(f"  chart  {chart}", highlight=False, soft_wrap=True)
     return 0 if all(held for _, held in outcome.promises) else 1
 
 

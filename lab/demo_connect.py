@@ -53,7 +53,7 @@ class Plan:
     records: int = 20_000
     limit: int = 1000
     least_mean: float = 0.93  # x limit
-    chart: Path = Path("out/demo-connect.png")
+    chart: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,6 @@ def run(console: Console, plan: Plan) -> int:
     """Run the demo. Returns 0 only if every promise was held."""
     with TemporaryDirectory(prefix="weir-demo-") as folder:
         seen = _run(console, plan, Path(folder))
-    plan.chart.parent.mkdir(parents=True, exist_ok=True)
     draw_sinks(plan.chart, seen.written, plan.limit)
     for name in (LIMITED, FREE):
         bars = sparkline(seen.written[name].per_second(), plan.limit)
@@ -84,7 +83,7 @@ def run(console: Console, plan: Plan) -> int:
         console.print(
             f"  {'[green]held[/green]  ' if held else '[red]BROKEN[/red]'} {sentence}", highlight=False, soft_wrap=True
         )
-    console.print(f"  chart  {plan.chart}", highlight=False)
+    console.print(f"  chart  {plan.chart}", highlight=False, soft_wrap=True)
     return 0 if all(held for _, held in found) else 1
 
 

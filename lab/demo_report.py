@@ -34,7 +34,6 @@ def write_page(samples: Path, tables: Path, page: Path) -> None:
         raise LabError(f"The sidecars exported no samples to {samples}.")
     until = days[-1] + timedelta(days=1)
     _weir_report("build", "--input", samples, "--output", tables, "--from", days[0], "--to", until)
-    page.parent.mkdir(parents=True, exist_ok=True)
     _weir_report("html", "--input", tables, "--output", page, "--top", _MOST_SHOWN)
 
 

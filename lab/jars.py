@@ -104,7 +104,7 @@ def ensure(version: str, *, cache: Path | None = None, report: Callable[[str], N
                 version,
                 [jar.path for jar in wrong],
                 f"{len(wrong)} jar(s) are not what lab/jars-{version}.sha256 lists, {wrong[0].path} first: the "
-                "registry or its mirror gave other bytes than were published. Check it, then run `make setup` again.",
+                "registry or its mirror gave other bytes than were published. Check it, then try again.",
             )
     stamp.write_text(mark)
     tell(f"Kafka {version}: {len(jars)} jars are there and match their checksums.")
@@ -135,7 +135,8 @@ def fetch(version: str, jars: list[Jar], folder: Path, tell: Callable[[str], Non
         raise JarsMissing(
             version,
             [jar.path for jar in jars],
-            "neither Maven nor PySpark (which brings Ivy along) is installed to fetch its jars: run `make setup`.",
+            "neither Maven nor PySpark (which brings Ivy along) is installed to fetch its jars: install Maven, or"
+            " 'kafka-weir[demo]'.",
         )
     said = ""
     for name, tool in fetchers:
@@ -154,7 +155,7 @@ def fetch(version: str, jars: list[Jar], folder: Path, tell: Callable[[str], Non
         version,
         [jar.path for jar in jars],
         f"its jars could not be fetched with {' or '.join(name for name, _ in fetchers)}: check that the registry "
-        f"can be reached from here (proxy, mirror settings), then run `make setup` again. The last lines were:\n{said}",
+        f"can be reached from here (proxy, mirror settings), then try again. The last lines were:\n{said}",
     )
 
 

@@ -1,7 +1,7 @@
 """The batch job from exported samples to tables, one UTC day at a time. It also runs under spark-submit:
 
-    spark-submit pipeline/build.py --input s3a://bucket/samples --output s3a://bucket/tables \
-        --from 2026-11-02 --to 2026-11-09
+    spark-submit --py-files kafka_weir-VERSION-py3-none-any.whl pipeline/build.py \
+        --input s3a://bucket/samples --output s3a://bucket/tables --from 2026-11-02 --to 2026-11-09
 """
 
 from __future__ import annotations

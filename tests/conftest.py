@@ -1,4 +1,6 @@
-"""For every test: Hypothesis without its clock, for a busy machine is no fault of the code under test; and Chromium.
+"""For every test: Hypothesis without its clock, for a busy machine is no fault of the code under test.
+
+Also one name for each module; and, for some tests, Chromium and what is released.
 
 The profile is global, so it is loaded here and not where some folder's tests would have it by chance. On CI
 Hypothesis's own profile for CI is its parent.
@@ -6,12 +8,16 @@ Hypothesis's own profile for CI is its parent.
 
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.browser import Browser
+from tests.one_name import files_of_two_modules
+from weir.lab.release import build
 
 # Half of the usual number of examples: `make unit` is run many times a day, each time with others.
 settings.register_profile(
@@ -38,3 +44,25 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     found = Browser(chromium, tmp_path_factory.mktemp("profile"))
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_name_for_each_module() -> Iterator[None]:
+    """Fail the run, at its end, where a room was imported by its folder's name: its classes would exist twice."""
+    yield
+    assert files_of_two_modules(sys.modules) == []
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    build(Path(__file__).parents[1], folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def wheel(dist: Path) -> Path:
+    """The wheel."""
+    (found,) = dist.glob("*.whl")
+    return found

@@ -17,6 +17,7 @@ import pytest
 from tests.cli.commands import GOOD, config, failing
 from tests.fakes.pki import Authority
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.cli.demo import is_offered
 from weir.cli.main import main
 from weir.cli.version import __version__
 from weir.proxy.config.load import parse_config
@@ -255,27 +256,57 @@ def test_check_capture_with_tls_is_shown_and_what_may_not_be_meant_is_noted(
 # demo
 
 
-def test_demo_without_the_lab_extra_says_what_to_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that has all packages of the demo but one."""
+    monkeypatch.setattr("weir.cli.demo.find_spec", lambda name: None if name == "matplotlib" else object())
+
+
+@pytest.mark.usefixtures("without_matplotlib")
+def test_demo_without_its_packages_says_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
+    assert failing(capsys, "demo") == (
+        1,
+        "the demo needs packages that are not installed (matplotlib): pip install 'kafka-weir[demo]'.",
+    )
+    assert not is_offered()
+
+
+def test_demo_is_not_offered_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert not is_offered()
+    monkeypatch.setenv("JAVA_HOME", "/usr/lib/jvm")
+    assert is_offered()
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "options"),
+    [
+        ((), "move", {"fast": False, "as_json": False}),
+        (("--fast", "--json"), "move", {"fast": True, "as_json": True}),
+        (("--capture",), "capture", {"fast": False, "as_json": False}),
+        (("--connect",), "connect", {"fast": False, "as_json": False}),
+    ],
+)
+def test_demo_is_that_of_its_options_and_its_status_is_returned(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], kind: str, options: dict[str, bool]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "weir.lab.demo", None)
-    status, error = failing(capsys, "demo")
-    assert status == 1
-    assert error.endswith("run `make demo`.")
+    asked: list[object] = []
+
+    def shown(kind: str, out: Path, **options: bool) -> int:
+        asked.extend((kind, out, options))
+        return 1
+
+    monkeypatch.setattr("weir.lab.demo.main", shown)
+    assert main(["demo", *words, "--out", "charts"]) == 1
+    assert asked == [kind, Path("charts"), options]
 
 
-def test_demo_passes_its_arguments_on_and_returns_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Demo:
-        arguments: list[str] | None = None
-
-        @classmethod
-        def main(cls, arguments: list[str]) -> int:
-            cls.arguments = arguments
-            return 1
-
-    monkeypatch.setitem(sys.modules, "weir.lab.demo", Demo)
-    assert main(["demo", "--fast", "--help"]) == 1
-    assert Demo.arguments == ["--fast", "--help"]
+@pytest.mark.parametrize("words", [("--capture", "--connect"), ("--capture", "--json"), ("--connect", "--fast")])
+def test_demo_refuses_options_that_do_not_go_together(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    assert failing(capsys, "demo", *words)[0] == 2
 
 
 def test_run_path_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:

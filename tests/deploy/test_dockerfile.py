@@ -9,14 +9,19 @@ import signal
 import socket
 import subprocess
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from weir.cli.version import __version__
+
 PROJECT = Path(__file__).parents[2]
+PROJECT_FACTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 LINES = (PROJECT / "Dockerfile").read_text().replace("\\\n", "").splitlines()
 # Another base, where no registry can be reached: an image of this machine that has Python and pip.
-BASE = os.environ.get("WEIR_TEST_BASE", "docker.io/library/python:3.11-slim-bookworm")
+DEFAULT_BASE = next(line for line in LINES if line.startswith("ARG BASE=")).removeprefix("ARG BASE=")
+BASE = os.environ.get("WEIR_TEST_BASE", f"docker.io/library/{DEFAULT_BASE}")
 
 
 def copied() -> set[str]:
@@ -46,6 +51,26 @@ def test_packages_of_python_are_fetched_by_their_hashes_alone() -> None:
     assert len(fetching) == 4
     for command in fetching:
         assert "--require-hashes" in command or "--no-index" in command, command
+
+
+def test_base_is_named_by_its_digest_and_has_a_python_that_weir_knows() -> None:
+    found = re.fullmatch(r"python:(3\.\d+)\.\d+-slim-\w+@sha256:[0-9a-f]{64}", DEFAULT_BASE)
+    assert found is not None
+    assert f"Programming Language :: Python :: {found[1]}" in PROJECT_FACTS["classifiers"]
+
+
+def test_image_says_what_it_is() -> None:
+    (label,) = [line for line in LINES if line.startswith("LABEL ")]
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', label))
+    assert labels == {
+        "title": "weir",
+        "description": PROJECT_FACTS["description"],
+        "version": __version__,
+        "licenses": PROJECT_FACTS["license"],
+        "source": "${SOURCE}",
+        "revision": "${REVISION}",
+        "created": "${CREATED}",
+    }
 
 
 @pytest.fixture(scope="module")

@@ -28,3 +28,18 @@ def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
         assert target.exists(), path
         if anchor:
             assert anchor in anchors(target), f"{path}#{anchor}"
+
+
+def test_examples_name_no_room_by_its_folder_alone() -> None:
+    rooms = "|".join(link.name for link in (ROOT / "weir").iterdir() if link.is_symlink())
+    wrong = re.compile(
+        rf"^ *(?:(?:from|import) (?:{rooms})\b(?! \w)|.*python\S* (?:-\w+ )*-m (?:{rooms})\.)", re.MULTILINE
+    )
+    files = [
+        *PAGES,
+        ROOT / "Makefile",
+        *(path for room in (*rooms.split("|"), "bench") for path in (ROOT / room).rglob("*.py")),
+    ]
+    assert {path.name: found for path in files if (found := wrong.findall(path.read_text()))} == {}
+    for text in ("from limits.rate_limiter import Batch", "    import proxy", "Run `python -m lab.prepare`"):
+        assert wrong.search(text)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import socketserver
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import threading
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,24 +20,17 @@ from pathlib import Path
 import pytest
 
 from tests.protocol.wire import request, response
+from weir.cli import demo
 from weir.cli.version import __version__
-from weir.lab.release import bill_of, build, licences
+from weir.lab.release import bill_of, licences
 
 PROJECT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    build(PROJECT, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def site(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel alone, as pip installs it."""
-    (wheel,) = dist.glob("*.whl")
     folder = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "--no-deps", "--no-index", "--no-compile", "--target", folder, wheel], check=True)
@@ -57,8 +53,7 @@ def test_both_are_built_and_have_the_version(dist: Path) -> None:
     ]
 
 
-def test_the_wheel_has_every_room_under_one_name(dist: Path) -> None:
-    (wheel,) = dist.glob("*.whl")
+def test_the_wheel_has_every_room_under_one_name(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name.partition("/")[0] for name in names} == {"weir", f"kafka_weir-{__version__}.dist-info"}
@@ -67,6 +62,33 @@ def test_the_wheel_has_every_room_under_one_name(dist: Path) -> None:
     page = PROJECT / "weir" / "proxy" / "admin" / "page"
     wanted |= {str(path.relative_to(PROJECT)) for path in page.iterdir() if path.is_file()}
     assert wanted <= names
+
+
+def test_the_sdist_has_every_room_once(dist: Path, wheel: Path) -> None:
+    """Links are files there: who unpacks it, and the wheel that is built from it, see the one package."""
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {member.name.partition("/")[2] for member in archive if not member.isdir()}
+        assert not [member.name for member in archive if member.issym() or member.islnk()]
+    of_the_wheel = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("weir/")}
+    assert {name for name in names if name.startswith("weir/")} == of_the_wheel
+    assert {name.partition("/")[0] for name in names} == {
+        "weir",
+        *("kafka_weir.egg-info", "PKG-INFO", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"),
+    }
+
+
+def test_the_extra_of_the_demo_has_what_building_and_reading_tables_takes() -> None:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {*extras["history"], *extras["pipeline"]} < set(extras["demo"])
+    assert {re.split("[<>=]", needed)[0] for needed in extras["demo"]} == set(demo.PACKAGES)
+
+
+def test_manifests_name_the_images_of_this_version() -> None:
+    files = [path for path in (PROJECT / "deploy").rglob("*") if path.suffix in (".yaml", ".md")]
+    named = re.findall(r"\bweir(?:-capture)?:(\d[\d.]*\d)", "".join(path.read_text() for path in files))
+    assert len(named) == 10
+    assert set(named) == {__version__}
 
 
 def test_the_command_of_the_wheel_tells_its_version(site: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -19,7 +20,7 @@ from weir.lab.demo import (
     promised_sessions,
     promised_worst_second,
 )
-from weir.lab.errors import LabError
+from weir.lab.errors import JavaMissing, LabError
 from weir.lab.sidecar import Metrics
 
 QUOTA = 1_000_000
@@ -120,22 +121,16 @@ def test_fetches_are_counted_over_all_sidecars() -> None:
     )
 
 
-def test_demo_takes_no_options_but_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    assert main(["--fast"]) == 2
-    assert capsys.readouterr().out.count("weir demo takes no options") == 2
-
-
 @pytest.mark.parametrize(("held", "status"), [(True, 0), (False, 1)])
 def test_demo_succeeds_only_when_every_promise_was_held(
-    monkeypatch: pytest.MonkeyPatch, held: bool, status: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, held: bool, status: int
 ) -> None:
     monkeypatch.setattr(demo, "run", lambda plan, console: Outcome({}, [Promise("one", True), Promise("other", held)]))
-    assert main([]) == status
+    assert main("move", tmp_path / "out") == status
 
 
 def test_demo_json_has_the_figures_and_promises_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     move = Move(received=steady(4_000_000, 4.0), p99=0.014, early=FETCHES, end=FETCHES)
 
@@ -144,19 +139,35 @@ def test_demo_json_has_the_figures_and_promises_alone(
         return Outcome({"weir": move}, [Promise("one", True)])
 
     monkeypatch.setattr(demo, "run", run)
-    assert main(["--json"]) == 0
+    assert main("move", tmp_path, as_json=True) == 0
     shown = json.loads(capsys.readouterr().out)
     (throttle,) = shown["throttles"]
     assert (throttle["throttle"], throttle["seconds"], throttle["live_p99_ms"]) == ("weir", 4.0, 14.0)
     assert throttle["mean_over_quota"] == pytest.approx(0.8)
     assert shown["promises"] == [{"sentence": "one", "held": True}]
-    assert (shown["chart"], shown["page"]) == ("out/demo.png", "out/demo.html")
+    assert (shown["chart"], shown["page"]) == (f"{tmp_path}/demo.png", f"{tmp_path}/demo.html")
 
 
-def test_demo_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_that_fails_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def run(plan: object, console: object) -> bool:
         raise LabError("broker 1 ended: [/127.0.0.1:9092] is taken")
 
     monkeypatch.setattr(demo, "run", run)
-    assert main([]) == 1
+    assert main("move", tmp_path) == 1
     assert capsys.readouterr().out == "The demo failed: broker 1 ended: [/127.0.0.1:9092] is taken\n"
+
+
+def test_demo_without_java_says_what_to_install_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find_java() -> Path:
+        raise JavaMissing(17)
+
+    monkeypatch.setattr(demo, "find_java", find_java)
+    assert main("move", tmp_path / "out") == 1
+    said = capsys.readouterr().out
+    assert said.startswith("The demo failed: Kafka needs Java 17 or newer, and there is no java on PATH")
+    assert "apt-get install openjdk-17-jre-headless" in said
+    assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ from weir.lab.connect_chart import draw_sinks
 from weir.lab.demo_connect import FREE, LIMITED, Plan, Seen, promises
 from weir.lab.received import Series
 
-PLAN = Plan(records=10_000)
+PLAN = Plan(records=10_000, chart=Path("chart.png"))
 LINES = [f"{number:06d}" for number in range(PLAN.records)]
 JOINED = "".join(f"groupId=connect-{name}] Successfully joined group with generation\n" for name in (LIMITED, FREE))
 GOOD = Seen(
@@ -74,11 +74,10 @@ def test_demo_succeeds_only_when_every_promise_was_held(
     seen: Seen,
     status: int,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(demo_connect, "Plan", lambda: PLAN)
+    monkeypatch.setattr(demo_connect, "Plan", lambda chart: replace(PLAN, chart=chart))
     monkeypatch.setattr(demo_connect, "_run", lambda console, plan, folder: seen)
-    assert demo.main(["--connect"]) == status
+    assert demo.main("connect", tmp_path / "out") == status
     shown = capsys.readouterr().out
     assert shown.count("BROKEN") == status
-    assert shown.endswith("chart  out/demo-connect.png\n")
+    assert shown.endswith(f"chart  {tmp_path}/out/demo-connect.png\n")
     assert (tmp_path / "out" / "demo-connect.png").exists()

@@ -8,36 +8,35 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.installed import Environment
 from tests.lab.programs import processes_of, python
 from weir.lab import demo_connect
-from weir.lab.demo import Plan, run
 
 pytestmark = pytest.mark.integration
 
 
-def test_demo_of_a_smaller_move_holds_every_promise(own_temporary_folder: Path) -> None:
-    shown = StringIO()
-    plan = Plan(
-        total=30_000_000,
-        least_mean=0.85,
-        chart=own_temporary_folder / "out" / "demo.png",
-        page=own_temporary_folder / "out" / "demo.html",
-    )
-    outcome = run(plan, Console(file=shown, width=120))
-    text = shown.getvalue()
-    assert outcome.held, text
-    assert text.count("  held   ") == 7
-    assert " of v18, 0 undecoded; " in text
-    assert text.count(" x quota), ") >= 1  # a line of progress
-    assert plan.chart.read_bytes().startswith(b"\x89PNG")
-    assert "orders" in plan.page.read_text()
-    assert processes_of(own_temporary_folder) == []
+def test_fast_demo_of_the_wheel_holds_every_promise_and_leaves_a_chart_and_a_page(tmp_path: Path, wheel: Path) -> None:
+    environment = Environment(tmp_path / "env")
+    environment.install(wheel)
+    here, temporary, home = (tmp_path / name for name in ("here", "temporary", "home"))
+    for folder in (here, temporary, home):
+        folder.mkdir()
+    done = environment.run("weir", "demo", "--fast", cwd=here, TMPDIR=str(temporary), HOME=str(home))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("  held   ") == 7
+    assert " of v18, 0 undecoded; " in done.stdout
+    assert done.stdout.count(" x quota), ") >= 1  # a line of progress
+    assert sorted(path.relative_to(here) for path in here.rglob("*.*")) == [Path("out/demo.html"), Path("out/demo.png")]
+    assert (here / "out" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "orders" in (here / "out" / "demo.html").read_text()
+    assert list(temporary.iterdir()) == []
+    assert processes_of(tmp_path) == []
 
 
 def test_connect_demo_with_fewer_records_holds_every_promise(own_temporary_folder: Path) -> None:
     shown = StringIO()
     # on a busy machine the unlimited sink writes less than a thousand records a second
-    chart = own_temporary_folder / "out" / "connect.png"
+    chart = own_temporary_folder / "connect.png"
     plan = demo_connect.Plan(records=1500, limit=150, least_mean=0.8, chart=chart)
     assert demo_connect.run(Console(file=shown, width=120), plan) == 0, shown.getvalue()
     text = shown.getvalue()

@@ -50,8 +50,7 @@ def test_commands_are_given_all_days_of_the_samples(
 ) -> None:
     given: list[str] = []
     monkeypatch.setattr(demo_report, "_weir_report", lambda *arguments: given.append(" ".join(map(str, arguments))))
-    write_page(samples, tmp_path / "tables", tmp_path / "out" / "page.html")
+    write_page(samples, tmp_path / "tables", tmp_path / "page.html")
     build, html = given
     assert re.search(rf"--from {DAY} --to {DAY + timedelta(days=2)}$", build)
-    assert html == f"html --input {tmp_path / 'tables'} --output {tmp_path / 'out' / 'page.html'} --top 50"
-    assert (tmp_path / "out").is_dir()
+    assert html == f"html --input {tmp_path / 'tables'} --output {tmp_path / 'page.html'} --top 50"

@@ -96,7 +96,7 @@ def test_wrong_jars_are_the_missing_and_the_different(tmp_path: Path) -> None:
 def test_without_any_package_client_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(jars, "ivy_jar", lambda: None)
-    with pytest.raises(JarsMissing, match=r"neither Maven nor PySpark.*make setup"):
+    with pytest.raises(JarsMissing, match=r"neither Maven nor PySpark.*kafka-weir.demo"):
         jars.fetch("1", LIST, tmp_path / "jars", silent)
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
-import pytest
-
+from tests.installed import PROJECT, Environment
 from tests.proxy.test_config_limits import BASE
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "office-hours"
+EXAMPLE = PROJECT / "docs" / "examples" / "office-hours"
 
 PROGRAM = """
 import office_hours
@@ -36,23 +33,11 @@ print("held")
 """
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the example's package is installed in."""
-    folder = tmp_path_factory.mktemp("installed")
-    source = folder / "source"
-    source.mkdir()
-    for file in EXAMPLE.iterdir():
-        if file.is_file():
-            (source / file.name).write_text(file.read_text())
-    target = folder / "target"
-    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-build-isolation"]
-    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(source)]
-    subprocess.run(command, check=True, timeout=120)
-    return target
-
-
-def test_the_limiter_of_the_docs_is_found_by_its_name_and_limits_by_day(installed: Path, tmp_path: Path) -> None:
+def test_the_limiter_of_the_docs_is_found_by_its_name_and_limits_by_day(tmp_path: Path, wheel: Path) -> None:
+    """It and weir are installed side by side, as packages."""
+    environment = Environment(tmp_path / "env")
+    # a build leaves files in the folder
+    environment.install(wheel, shutil.copytree(EXAMPLE, tmp_path / "source"))
     limits = """
 [[limits.client]]
 client_id = "connector-consumer-*"
@@ -61,14 +46,7 @@ client_id = "connector-consumer-*"
 "office.record.rate.limit" = 500
 """
     (tmp_path / "weir.toml").write_text(BASE + limits)
-    path = os.pathsep.join([str(installed), str(EXAMPLE.parents[2])])
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = environment.run("weir", "check", "--config", str(tmp_path / "weir.toml"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = environment.run("python", "-c", PROGRAM, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "held\n"), done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pyspark
 import pytest
 
 from bench.spark_job import independent_sums
+from tests.installed import Environment
 from tests.pipeline.conftest import FOR_FEW_LINES
 from tests.pipeline.exported import DAY
 from weir.pipeline.day_tables import TABLES
@@ -30,14 +32,14 @@ WEIR = (sys.executable, "-m", "weir", "report", "build", "--master", "local[2]")
 SUBMIT = (
     str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
     *("--master", "local[2]", "--conf", "spark.ui.enabled=false"),
-    str(ROOT / "pipeline" / "build.py"),
 )
+JOB = ROOT / "pipeline" / "build.py"
 SECONDS = 120
 OWN_JAVA_OPTION = "-Dmine=kept"
 RANGE = ("--from", f"{DAY}", "--to", f"{DAY + timedelta(days=1)}")
 
 
-def _started(command: tuple[str, ...], samples: Path, tables: Path) -> subprocess.Popen[str]:
+def _started(command: tuple[str, ...], samples: Path, tables: Path, **variables: str) -> subprocess.Popen[str]:
     """Start a build, in a group of processes of its own: Spark's JVM is another process.
 
     With settings for few lines, but for the build of the fixture `built`: that has nearly Spark's own.
@@ -49,7 +51,7 @@ def _started(command: tuple[str, ...], samples: Path, tables: Path) -> subproces
     if not settings.exists():
         wanted = FOR_FEW_LINES | {"spark.driver.extraJavaOptions": OWN_JAVA_OPTION}
         settings.write_text("".join(f"{name} {value}\n" for name, value in wanted.items()))
-    environment["SPARK_CONF_DIR"] = str(tables.parent)
+    environment |= {"SPARK_CONF_DIR": str(tables.parent), **variables}
     words = [*command, "--input", str(samples), "--output", str(tables), *RANGE]
     return subprocess.Popen(
         words,
@@ -62,9 +64,9 @@ def _started(command: tuple[str, ...], samples: Path, tables: Path) -> subproces
     )
 
 
-def _run(command: tuple[str, ...], samples: Path, tables: Path) -> tuple[int, list[str], list[str]]:
+def _run(command: tuple[str, ...], samples: Path, tables: Path, **variables: str) -> tuple[int, list[str], list[str]]:
     """Run a build to its end; return its status and the lines it printed on stdout and on stderr."""
-    with _started(command, samples, tables) as build:
+    with _started(command, samples, tables, **variables) as build:
         try:
             out, error = build.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
@@ -120,7 +122,20 @@ def test_weir_builds_the_tables(samples: Path, built: tuple[Path, list[str]]) ->
 
 
 def test_spark_submit_builds_the_same_tables(samples: Path, built: tuple[Path, list[str]], tmp_path: Path) -> None:
-    status, said, errors = _run(SUBMIT, samples, tmp_path / "tables")
+    status, said, errors = _run((*SUBMIT, str(JOB)), samples, tmp_path / "tables")
+    assert status == 0, errors
+    assert said == built[1]
+    assert _contents(tmp_path / "tables") == _contents(built[0])
+
+
+def test_spark_submit_with_the_wheel_builds_the_same_tables(
+    samples: Path, built: tuple[Path, list[str]], tmp_path: Path, wheel: Path
+) -> None:
+    """Where the driver starts there is the wheel and the job's own file, and no weir that is installed."""
+    python = Environment(tmp_path / "env").bin / "python"
+    job = str(shutil.copy(JOB, tmp_path))
+    command = (*SUBMIT, "--py-files", str(wheel), job)
+    status, said, errors = _run(command, samples, tmp_path / "tables", PYTHONPATH="", PYSPARK_PYTHON=str(python))
     assert status == 0, errors
     assert said == built[1]
     assert _contents(tmp_path / "tables") == _contents(built[0])
