@@ -78,7 +78,7 @@ class SideQuotas:
         return any([quota.limits for quota in self.quotas])
 
     def put_in_force(self, settings: ThrottleSettings) -> None:
-        """Make the quotas that `settings` ask for. Those that stay keep what they know of passed bytes, and what they owe."""
+        """Make the quotas that `settings` ask for. Those that stay keep what has passed, and what they owe."""
         previous, self.settings = self.settings, settings
         self._listed = {}
         for topic, replicas in settings.replicas.items():
