@@ -73,7 +73,7 @@ def is_passed(decision: Decision) -> bool:
     if not isinstance(decision, Forward):
         assert isinstance(decision, (Answer, Hold))
         return False
-    return list(requested(decision.request).values())[0][1] == PARTITION_MAX_BYTES
+    return next(iter(requested(decision.request).values()))[1] == PARTITION_MAX_BYTES
 
 
 @pytest.mark.parametrize("version", [3, 6, 7, 12])
