@@ -129,7 +129,7 @@ class LinkPartitions:
         if replica is None:
             replica = topic.partitions[partition] = ReplicaPartition(topic, partition, fetch_offset, max_bytes)
             if caught_up is not None and fetch_offset >= caught_up.offset:
-                replica.keep_in_sync(caught_up.at + self.side.lag.replica_lag_time_max)
+                replica.keep_in_sync(caught_up.offset, caught_up.at + self.side.lag.replica_lag_time_max)
             return replica
         topic.partitions[partition] = replica
         del self.absent[replica]

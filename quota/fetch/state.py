@@ -164,30 +164,29 @@ class ReplicaPartition:
         """Whether it needs budget: throttled, and not known to be in sync."""
         return self.behind or self.partition in self.topic.unknown
 
-    def keep_in_sync(self, until: float, fetch_offset: int | None = None) -> None:
-        """Have it count as in sync until then, as it has caught up before.
+    def keep_in_sync(self, since: int, until: float) -> None:
+        """Have it count as in sync until then, from offset `since` on: it has caught up with that high watermark.
 
         Kafka's leader (0.10.2 and later) waits for such a replica with its high watermark, whether or not the ISR has
-        it, until it was not caught up for `replica.lag.time.max.ms`. Producers with acks=all wait as long. One that
-        goes back below `fetch_offset`, by default the present one, may have been deleted and made anew.
+        it, until it was not caught up for `replica.lag.time.max.ms`. Producers with acks=all wait as long. What is
+        below the high watermark is committed, and no follower truncates it. One that goes back further may have been
+        deleted and made anew.
         """
-        self.in_sync_from = self.fetch_offset if fetch_offset is None else fetch_offset
-        self.in_sync_until = until
+        self.in_sync_from, self.in_sync_until = since, until
 
     def go_back(self, fetch_offset: int, in_sync_until: float, *, truncates: bool) -> None:
         """Drop the high watermark, as the fetch offset went back or a leader epoch may have begun.
 
-        A replica that had caught up counts as in sync until `in_sync_until`, unless its offset went back. But below
+        A replica that had caught up with it counts as in sync until `in_sync_until`. But below
         inter.broker.protocol.version 0.11 (before KIP-101; `truncates`) a follower then truncates to its own high
-        watermark, which is one fetch older than its leader's, and stays in the ISR.
+        watermark, which is one fetch older than its leader's.
 
-        Example: the high watermarks told were 80, then 100, and the follower was at 100. If it truncates, it counts as
-        in sync from offset 80 on; from 79 on it does not, as the truncation explains no more than one step back.
+        Example: the high watermarks told were 80, then 100, and the follower was at 105. From 100 on it counts as in
+        sync, and if it truncates from 80 on, as that explains no more than one step back.
         """
         if self.has_caught_up:
-            known = self.earlier_high_watermark != UNKNOWN_OFFSET
-            one_back = self.earlier_high_watermark if known else self.high_watermark
-            self.keep_in_sync(in_sync_until, one_back if truncates else None)
+            known = truncates and self.earlier_high_watermark != UNKNOWN_OFFSET
+            self.keep_in_sync(self.earlier_high_watermark if known else self.high_watermark, in_sync_until)
         if fetch_offset < self.in_sync_from:
             self.in_sync_until = NEVER
         self.high_watermark = self.earlier_high_watermark = UNKNOWN_OFFSET

@@ -81,7 +81,7 @@ class AskedTopic:
         self.topic = topic
         self.names_topic = names_topic
         self._lag = asker.tracker.known(replica, topic)
-        # Observations that wait: partition, fetch offset, messages behind (None: refused with an error), and when.
+        # Observations that wait: partition, high watermark, messages behind (None: refused with an error), and when.
         self._early: list[tuple[int, int, int | None, float]] | None = None
 
     @property
@@ -117,12 +117,12 @@ class AskedTopic:
         behind = max(high_watermark - fetch_offset, 0)
         lag = self._lag
         if lag is None or not lag.is_kept:
-            if self._is_left_for_later(partition, fetch_offset, behind, now):
+            if self._is_left_for_later(partition, high_watermark, behind, now):
                 return
             lag = self._lag = self.asker.tracker.made(self)
             if lag is None:
                 return
-        lag.update(partition, fetch_offset, behind, self, now)
+        lag.update(partition, high_watermark, behind, self, now)
 
     def take_early(self) -> TopicLag | None:
         """Take in the observations that were left for later."""
@@ -131,11 +131,11 @@ class AskedTopic:
             return None
         self._lag = lag = self.asker.tracker.made(self)
         if lag is not None:
-            for partition, fetch_offset, behind, at in early:
+            for partition, high_watermark, behind, at in early:
                 if behind is None:
                     lag.refuse(partition, self, at, begins=True)
                 else:
-                    lag.update(partition, fetch_offset, behind, self, at)
+                    lag.update(partition, high_watermark, behind, self, at)
         return lag
 
     def refuse(self, partition: int, now: float, *, begins: bool) -> None:
@@ -163,12 +163,12 @@ class AskedTopic:
             self.asker.tracker.known(self.replica, topic) if lag is None else self.asker.tracker.renamed(lag, self)
         )
 
-    def _is_left_for_later(self, partition: int, fetch_offset: int, behind: int | None, now: float) -> bool:
+    def _is_left_for_later(self, partition: int, high_watermark: int, behind: int | None, now: float) -> bool:
         if self._early is None and self._known() is None and self.asker.tracker.makes_later(self):
             self._early = []
         if self._early is None:
             return False
-        self._early.append((partition, fetch_offset, behind, now))
+        self._early.append((partition, high_watermark, behind, now))
         return True
 
     def _known(self) -> TopicLag | None:

@@ -30,7 +30,7 @@ class CaughtUp(NamedTuple):
     """The last time that a replica is known to have caught up."""
 
     offset: int
-    """Its fetch offset then."""
+    """The high watermark that it had reached."""
     at: float
     """Clock seconds."""
 
@@ -91,7 +91,7 @@ class Tracker(Protocol):
 
 _Seen = tuple[int, float, Asked | float, int]
 """Messages behind; lagBegin, or when it was last seen caught up; who asks for it, or when that was last the case; the
-fetch offset when it had caught up."""
+high watermark that it had reached then."""
 
 _NEVER_CAUGHT_UP: Final = -1
 
@@ -149,20 +149,20 @@ class TopicLag:
         if seen is not None and seen[2] is asked:
             self._partitions[partition] = (seen[0], seen[1], now, seen[3])
 
-    def update(self, partition: int, fetch_offset: int, behind: int, asked: Asked, now: float) -> None:
-        """Note that a partition is `behind` messages behind at `fetch_offset`."""
+    def update(self, partition: int, high_watermark: int, behind: int, asked: Asked, now: float) -> None:
+        """Note that a partition is `behind` messages behind `high_watermark`."""
         seen = self._partitions.get(partition)
         if seen is None:
             if self._tracker.has_room():
                 self._count(1, behind)
-                self._partitions[partition] = (behind, now, asked, _NEVER_CAUGHT_UP if behind else fetch_offset)
+                self._partitions[partition] = (behind, now, asked, _NEVER_CAUGHT_UP if behind else high_watermark)
             return
         messages, since, _, reached = seen
         if behind != messages:
             self._count(0, behind - messages)
         if not behind:
-            since, reached = now, fetch_offset
-        elif fetch_offset < reached:
+            since, reached = now, high_watermark
+        elif high_watermark - behind < reached:
             reached = _NEVER_CAUGHT_UP  # it may have been deleted and made anew
         if behind and not messages:
             since = self._lag_begin(partition, since, asked.asker, now)

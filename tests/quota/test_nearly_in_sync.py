@@ -184,6 +184,25 @@ def test_partition_that_was_refused_counts_from_its_last_answer_on() -> None:
     assert not is_passed(made.come_back(11.0))
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_follower_that_truncates_what_was_not_committed_is_in_sync(is_new: bool) -> None:
+    """As after a leader has failed: the new one had less, but all that was committed."""
+    made = Cluster()
+    made.catch_up()
+    made.write(5)
+    made.log.high_watermark = 100
+    made.follower.offsets[b"t", 0] = 105
+    made.fetch()
+    probes = made.throttle.stats.offset_probes
+    made.leader_epoch += 1
+    made.follower.offsets[b"t", 0] = 102
+    if is_new:
+        made.link.close()
+        made.connect(3)
+    assert is_passed(made.fetch())
+    assert made.throttle.stats.offset_probes == probes
+
+
 def test_offset_that_goes_back_with_a_leader_epoch_is_asked_for() -> None:
     """Since KIP-101 no follower goes back to its own high watermark."""
     made = Cluster()

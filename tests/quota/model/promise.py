@@ -71,7 +71,7 @@ class Told:
     __slots__ = ("_caught_up", "headers", "high_watermarks", "lately")
 
     def __init__(self, caught_up: Callable[[Key], tuple[int, float]]) -> None:
-        """`caught_up` returns from which offset a replica asked when it had caught up last, and when that was."""
+        """`caught_up` returns which high watermark a replica had reached when it had caught up last, and when."""
         self._caught_up = caught_up
         self.high_watermarks: dict[Key, int] = {}
         self.headers: dict[bytes, bytes] = {}
