@@ -78,7 +78,7 @@ class SideQuotas:
         return any([quota.limits for quota in self.quotas])
 
     def put_in_force(self, settings: ThrottleSettings) -> None:
-        """Make the quotas that `settings` ask for. Those that stay keep what they know of passed bytes."""
+        """Make the quotas that `settings` ask for. Those that stay keep what has passed, and what they owe."""
         previous, self.settings = self.settings, settings
         self._listed = {}
         for topic, replicas in settings.replicas.items():
@@ -98,14 +98,15 @@ class SideQuotas:
         window = (settings.window_num, settings.window_size_seconds)
         has_other_policy = previous is not None and previous.policy != settings.policy
         is_new = previous is None or window != (previous.window_num, previous.window_size_seconds)
-        known = {quota.name: quota for quota in self.quotas}
+        kept = self._kept_quotas(previous)
 
         def made(name: str, rate: int | None, covers: Coverage, *, counts_in_sync: bool, is_observed: bool) -> Quota:
-            quota = known.get(name)
+            quota = kept.get(name)
             ledger = StrictLedger(self.clock, rate) if quota is None else quota.ledger
             if ledger.rate != rate:
                 ledger.set_rate(rate)
             if quota is not None and not is_new and not has_other_policy:
+                quota.name = name
                 quota.covers, quota.counts_in_sync, quota.is_observed = covers, counts_in_sync, is_observed
                 return quota
             measured = SimpleRate(self.clock, *window) if quota is None or is_new else quota.measured
@@ -115,6 +116,10 @@ class SideQuotas:
             # Links that waited in line for another policy wait for nothing any more.
             line = quota.line if isinstance(quota, StrictQuota) else BudgetQueue(self.clock)
             return StrictQuota(name, ledger, covers, measured, line, self.clock, **flags)
+
+        def share_of(name: str) -> int:
+            """Return the share that is in force of a shared rate; the least at first."""
+            return (kept[name].rate if name in kept else None) or LEAST_SHARE
 
         self.quotas = (
             made(
@@ -127,7 +132,7 @@ class SideQuotas:
             *[
                 made(
                     one.name,
-                    one.rate if one.shared_for is None else self._share_of(one),
+                    one.rate if one.shared_for is None else share_of(one.name),
                     self._coverage_of(one),
                     counts_in_sync=one.scope.counts_in_sync,
                     is_observed=one.is_observed or settings.is_observed,
@@ -139,10 +144,20 @@ class SideQuotas:
         for one, quota in zip(settings.quotas, self.quotas[1:], strict=True):
             quota.shared_for = one.shared_for
 
-    def _share_of(self, quota: QuotaSettings) -> int:
-        """Return the share that is in force of a shared rate; the least at first."""
-        known = next((other for other in self.quotas if other.name == quota.name), None)
-        return LEAST_SHARE if known is None else known.rate or LEAST_SHARE
+    def _kept_quotas(self, previous: ThrottleSettings | None) -> dict[str, Quota]:
+        """Return the quotas that stay, by their names from now on: with another name, one that covers the same stays.
+
+        Otherwise a change of its name would forgive what it owes.
+        """
+        kept = {quota.name: quota for quota in self.quotas}
+        if previous is None:
+            return kept
+        names = {CONFIGURED, *[one.name for one in self.settings.quotas]}
+        gone = {(one.scope, one.shared_for): kept[one.name] for one in previous.quotas if one.name not in names}
+        for one in self.settings.quotas:
+            if one.name not in kept and (quota := gone.pop((one.scope, one.shared_for), None)) is not None:
+                kept[one.name] = quota
+        return kept
 
     def use_shares(self, shares: Mapping[str, float]) -> None:
         """Put shares (bytes/s) of shared rates in force, by their quotas' names."""
@@ -150,7 +165,7 @@ class SideQuotas:
             if quota.shared_for is not None and quota.name in shares:
                 rate = max(LEAST_SHARE, int(shares[quota.name]))
                 if rate != quota.rate:
-                    quota.ledger.set_share(rate)
+                    quota.ledger.set_rate(rate)
 
     # What is throttled
 

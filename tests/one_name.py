@@ -16,4 +16,9 @@ def files_of_two_modules(modules: Mapping[str, ModuleType]) -> list[list[str]]:
     for name, module in list(modules.items()):
         if name != "__main__" and (file := getattr(module, "__file__", None)):
             names[Path(file).resolve()].append(name)
-    return [sorted(found) for file, found in names.items() if len(found) > 1 and file.is_relative_to(PROJECT)]
+    return [sorted(found) for file, found in names.items() if len(found) > 1 and _is_ours(file)]
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file is the project's; .venv/ holds those of others."""
+    return file.is_relative_to(PROJECT) and not file.relative_to(PROJECT).parts[0].startswith(".")

@@ -7,7 +7,10 @@ Two bounds work together. The *window* remembers what was sent in the last secon
 bucket would let its burst through on top of a second's worth of tokens.) The *credit* grows at the quota's rate up to a
 quarter of a second's worth. It spreads the bytes evenly over the second, and holds debt until it is paid.
 
-*Exempt* bytes are those of in-sync replicas: no quota can stop them, but they count.
+*Exempt* bytes are those of in-sync replicas: no quota can stop them, but they count. What they owe is kept apart, as it
+is a second of quota at most.
+
+A quota that changes has the same ledger: debt is in bytes, and is paid at the rate that is in force.
 
 Each link reserves through an `Account`. Closing the account gives back everything that the link held.
 """
@@ -37,6 +40,7 @@ class StrictLedger:
         self._rate = rate
         self._credit = 0.0  # not full: the first second would show more than the quota
         self._credit_at = clock()
+        self._exempt_owed = 0.0  # bytes, paid before the credit grows
         self._sent: deque[list[float]] = deque()  # [time, bytes, exempt bytes among them], oldest first
         self._sent_bytes = 0
         self._exempt_bytes = 0
@@ -56,26 +60,19 @@ class StrictLedger:
         """Bytes reserved by requests that are not answered yet."""
         return self._reserved
 
-    def set_share(self, rate: int) -> None:
-        """Put another share of a quota in force at once. Debt stays: a share changes often, and would forget it."""
-        self._advance(self._clock())
-        self._rate = rate
-        self._credit = min(self._credit, rate * CREDIT_SECONDS)
-
     def set_rate(self, rate: int | None) -> None:
         """Put another quota in force at once.
 
-        Credit is cut to the new quota's cap, and debt to one window of the new quota.
+        No debt is forgiven: a rate may change each second. But exempt bytes owe no more than a second of the new one.
         """
         self._advance(self._clock())
         if self._rate is None:
-            self._credit = 0.0
+            self._credit = min(self._credit, 0.0)
             self._exempt_rate = 0.0  # measured while nothing was throttled, it says little
         self._rate = rate
         if rate is not None:
-            self._credit = max(min(self._credit, rate * CREDIT_SECONDS), -rate * WINDOW_SECONDS)
-            if rate == 0:
-                self._credit = 0.0  # at rate 0 a debt would never be paid
+            self._credit = min(self._credit, rate * CREDIT_SECONDS)
+            self._exempt_owed = min(self._exempt_owed, rate * WINDOW_SECONDS)
 
     @property
     def most_credit(self) -> float:
@@ -85,7 +82,7 @@ class StrictLedger:
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
         self._advance(self._clock())
-        return self._credit + _EPSILON_BYTES
+        return self._credit - self._exempt_owed + _EPSILON_BYTES
 
     def room(self) -> float:
         """Return the bytes that the window has room for now. Needs a rate."""
@@ -94,10 +91,8 @@ class StrictLedger:
 
     def credit_at(self, size: float) -> float:
         """Return the time at which `credit` reaches `size` if nothing else is granted; inf at rate 0."""
-        self._advance(self._clock())
-        if not self._rate:
-            return float("inf")
-        return self._credit_at + max(0.0, size - self._credit - _EPSILON_BYTES) / self._rate
+        missing = size - self.credit()
+        return self._credit_at + max(0.0, missing) / self._rate if self._rate else math.inf
 
     def rounding(self, batch: int) -> int:
         """Return the bytes by which whole batches of a size go beyond the window, where they fill it: below one batch.
@@ -160,11 +155,13 @@ class StrictLedger:
     def hand_over(self, reserved: int, used: int) -> None:
         """Settle an answer: `used` bytes were sent against `reserved`. The rest is given back; an excess is debt.
 
-        The bytes sent stay reserved until `confirm`: the follower has not received them yet.
+        The bytes sent stay reserved until `confirm`: the follower has not received them yet. At rate 0 there is no debt,
+        for nothing would pay it.
         """
         self._advance(self._clock())
         self._reserved += used - reserved
-        self._credit = min(self._credit + reserved - used, max(self._credit, self.most_credit))
+        back = reserved - used if self._rate else max(0, reserved - used)
+        self._credit = min(self._credit + back, max(self._credit, self.most_credit))
 
     def confirm(self, used: int) -> None:
         """Note that the follower has received bytes that were handed over: they leave the window a second from now."""
@@ -180,13 +177,14 @@ class StrictLedger:
     def charge(self, size: int) -> None:
         """Count exempt bytes: those of in-sync replicas, which no quota can stop.
 
-        Their debt is at most one window of quota. Otherwise an hour of produce traffic above the quota would starve a
-        move for hours.
+        They owe at most one window of quota. Otherwise an hour of produce traffic above the quota would starve a move
+        for hours.
         """
         now = self._clock()
         self._advance(now)
-        floor = -(self._rate or 0) * WINDOW_SECONDS
-        self._credit = min(self._credit, max(floor, self._credit - size))
+        there = min(size, max(0.0, self._credit))
+        self._credit -= there
+        self._exempt_owed = min(self._exempt_owed + size - there, (self._rate or 0) * WINDOW_SECONDS)
         self._exempt_rate += size / _SMOOTH_SECONDS
         self._exempt_now += size
         self._send(now, size, size)
@@ -220,8 +218,11 @@ class StrictLedger:
             self._sent.append([now + _BUCKET_SECONDS, size, exempt])
 
     def _advance(self, now: float) -> None:
-        if self._rate is not None and self._credit < (cap := self._rate * CREDIT_SECONDS):
-            self._credit = min(cap, self._credit + (now - self._credit_at) * self._rate)
+        if self._rate:
+            earned = (now - self._credit_at) * self._rate
+            paid = min(self._exempt_owed, earned)
+            self._exempt_owed -= paid
+            self._credit = min(self._rate * CREDIT_SECONDS, self._credit + earned - paid)
         if self._exempt_rate:
             self._exempt_rate *= math.exp((self._credit_at - now) / _SMOOTH_SECONDS)
         self._credit_at = now

@@ -14,7 +14,7 @@ from weir.protocol.fetch import FetchRequest, fetch_version
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION
 from weir.protocol.steps import Steps
 from weir.quota.fetch.partitions import LinkPartitions
-from weir.quota.fetch.state import NEVER, ReplicaTopic
+from weir.quota.fetch.state import ReplicaTopic
 
 PARTITIONS_PER_STEP = 60  # in one step: about 2 ms, where all of them are new, each in a new topic
 TOPICS_PER_STEP = 2_000  # in one step, where they repeat the request before
@@ -45,8 +45,7 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
     if count > MOST_PARTITIONS:
         raise TooManyPartitions(count)
     keeps_entries = request.header.api_version >= FIRST_SESSION_VERSION
-    truncates = request.header.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
-    in_sync_until = now + link.side.lag.replica_lag_time_max if truncates else NEVER
+    link.truncates = request.header.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
     new = 0  # partitions looked at one by one since the last step
     for first in range(0, len(request.topics), TOPICS_PER_STEP):
         if first:
@@ -62,7 +61,7 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
                 if keeps_entries:
                     _take_entries(link, topic, block, row.changes(block, stride), stride, now)
                 else:
-                    _take_block(link, topic, row.requested(stride).iter_unpack(block), now, in_sync_until)
+                    _take_block(link, topic, row.requested(stride).iter_unpack(block), now)
                 new += len(block) // stride
                 if new >= PARTITIONS_PER_STEP:
                     new = 0
@@ -120,7 +119,6 @@ def _take_block(
     topic: ReplicaTopic,
     entries: Iterable[tuple[int, int, int]],
     now: float,
-    in_sync_until: float,
 ) -> None:
     """Take in entries below v7: only what throttling needs is kept of each."""
     partitions = topic.partitions
@@ -128,11 +126,11 @@ def _take_block(
         replica = partitions.get(partition)
         _check(link, partition, fetch_offset, max_bytes)
         if replica is None:
-            replica = link.appear(topic, partition, fetch_offset, max_bytes, now, in_sync_until=in_sync_until)
+            replica = link.appear(topic, partition, fetch_offset, max_bytes, now)
         elif replica.fetch_offset == fetch_offset and replica.max_bytes == max_bytes:
             continue
         else:
-            link.move(replica, fetch_offset, now, in_sync_until)
+            link.move(replica, fetch_offset, now)
             replica.max_bytes = max_bytes
         link.classify(replica)
 
@@ -163,7 +161,7 @@ def _take_entries(
         else:
             if leader_epoch != replica.leader_epoch:
                 # A new leader epoch: the high watermark that was told belongs to the one before.
-                replica.go_back(fetch_offset)
+                link.go_back(replica, fetch_offset)
                 topic.forget_responses()
             link.move(replica, fetch_offset, now)
             replica.max_bytes = max_bytes

@@ -9,7 +9,7 @@ from weir.protocol.steps import Steps
 from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.grant_queue import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
-from weir.quota.fetch.state import NEVER, UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic, Upstream
+from weir.quota.fetch.state import UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic, Upstream
 from weir.quota.scopes import Ends
 from weir.quota.side_state import SideState
 from weir.quota.topic_names import printed_id
@@ -36,6 +36,7 @@ class LinkPartitions:
         self.absent: dict[ReplicaPartition, float] = {}  # when to forget each (clock seconds), oldest first
         self.queue = GrantQueue()  # of partitions behind, or without a high watermark
         self.asker = side.lag.asker()
+        self.truncates = False  # whether its follower may truncate to its high watermark when a leader epoch begins
         self.failed: list[ReplicaPartition] = []  # answered with an error while no high watermark was known
         self.count = 0
         self.behind_count = 0
@@ -106,31 +107,42 @@ class LinkPartitions:
         max_bytes: int,
         now: float,
         leader_epoch: int = NO_LEADER_EPOCH,
-        in_sync_until: float = NEVER,
     ) -> ReplicaPartition:
         """Add a partition that was not asked for before. One set aside lately keeps what was known of it."""
+        caught_up = topic.lag.caught_up(partition)
         topic.lag.ask(partition, now)
         topic.forget_responses()
         self.count += 1
         replica = topic.absent.pop(partition, None)
         if replica is None:
             replica = topic.partitions[partition] = ReplicaPartition(topic, partition, fetch_offset, max_bytes)
+            if caught_up is not None and fetch_offset >= caught_up.offset:
+                replica.keep_in_sync(caught_up.offset, caught_up.at + self.side.lag.replica_lag_time_max)
             return replica
         topic.partitions[partition] = replica
         del self.absent[replica]
         if leader_epoch != replica.leader_epoch or fetch_offset < replica.fetch_offset:
             # the high watermark that was told may belong to an earlier leader epoch
-            replica.go_back(fetch_offset, in_sync_until)
+            self.go_back(replica, fetch_offset)
         replica.fetch_offset, replica.max_bytes, replica.arrived = fetch_offset, max_bytes, 0
         if not fetch_offset:
             replica.forget_sync()
         return replica
 
-    def move(self, replica: ReplicaPartition, fetch_offset: int, now: float, in_sync_until: float = NEVER) -> None:
+    @property
+    def in_sync_until(self) -> float:
+        """How long what has caught up until now counts as in sync (clock seconds)."""
+        return self.asker.caught_up_at + self.side.lag.replica_lag_time_max
+
+    def go_back(self, replica: ReplicaPartition, fetch_offset: int) -> None:
+        """See ReplicaPartition.go_back."""
+        replica.go_back(fetch_offset, self.in_sync_until, truncates=self.truncates)
+
+    def move(self, replica: ReplicaPartition, fetch_offset: int, now: float) -> None:
         """Take the offset from which the follower asks for a partition now; it may be the same as before."""
         topic = replica.topic
         if fetch_offset < replica.fetch_offset:
-            replica.go_back(fetch_offset, in_sync_until)
+            self.go_back(replica, fetch_offset)
             if not fetch_offset:  # deleted and made anew while its last fetch waited at the leader
                 replica.forget_sync()
             topic.forget_responses()
@@ -249,8 +261,8 @@ class LinkPartitions:
     def classify(self, replica: ReplicaPartition) -> None:
         """Find out whether a partition needs budget.
 
-        It needs none in sync: its fetch offset has reached the high watermark last reported, or had done so before it
-        went back (see `ReplicaPartition.go_back`).
+        It needs none in sync: its fetch offset has reached the high watermark last reported, or had done so lately (see
+        `ReplicaPartition.keep_in_sync`).
 
         The cluster's ISR counts only where no high watermark is known, and not at offset 0: it may be some seconds old.
         A known high watermark is at most the least offset of the ISR's members, so a replica below it is not one of

@@ -265,6 +265,8 @@ class Settlement:
             replica.last_reported = high_watermark
             if high_watermark == replica.high_watermark:
                 continue
+            if replica.has_caught_up:
+                replica.keep_in_sync(replica.high_watermark, link.in_sync_until)
             replica.earlier_high_watermark, replica.high_watermark = replica.high_watermark, high_watermark
             topic.made_up = None
             topic.lag.update(partition, replica.fetch_offset, high_watermark, now)

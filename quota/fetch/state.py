@@ -72,7 +72,7 @@ class ReplicaPartition:
         self.earlier_high_watermark = UNKNOWN_OFFSET  # the one that was known before `high_watermark`
         self.last_reported = UNKNOWN_OFFSET  # the last one in an answer; kept when `high_watermark` becomes unknown
         self.behind = False  # throttled, and known not to be in sync
-        # the least fetch offset that counts as in sync until `in_sync_until`; see `go_back`
+        # the least fetch offset that counts as in sync until `in_sync_until`; see `keep_in_sync`
         self.in_sync_from = UNKNOWN_OFFSET
         self.in_sync_until = NEVER  # clock seconds
         self.batches = BatchSizes()
@@ -111,7 +111,7 @@ class ReplicaPartition:
         return self.fetch_offset < self.high_watermark
 
     def is_in_sync(self, now: float) -> bool:
-        """Whether it has caught up, or had before it went back (see `go_back`)."""
+        """Whether it has caught up, or had lately (see `keep_in_sync`)."""
         return self.has_caught_up or now < self.in_sync_until
 
     @property
@@ -132,21 +132,29 @@ class ReplicaPartition:
         """Whether it needs budget: throttled, and not known to be in sync."""
         return self.behind or self.partition in self.topic.unknown
 
-    def go_back(self, fetch_offset: int, in_sync_until: float = NEVER) -> None:
+    def keep_in_sync(self, since: int, until: float) -> None:
+        """Have it count as in sync until then, from offset `since` on: it has caught up with that high watermark.
+
+        Kafka's leader (0.10.2 and later) waits for such a replica with its high watermark, whether or not the ISR has
+        it, until it was not caught up for `replica.lag.time.max.ms`. Producers with acks=all wait as long. What is
+        below the high watermark is committed, and no follower truncates it. One that goes back further may have been
+        deleted and made anew.
+        """
+        self.in_sync_from, self.in_sync_until = since, until
+
+    def go_back(self, fetch_offset: int, in_sync_until: float, *, truncates: bool) -> None:
         """Drop the high watermark, as the fetch offset went back or a leader epoch may have begun.
 
-        Below inter.broker.protocol.version 0.11 (before KIP-101) a follower then truncates to its own high watermark,
-        which is one fetch older than its leader's. It stays in the ISR until `replica.lag.time.max.ms` is over:
-        producers wait for it, and it may become the leader. So a partition that was in sync counts as in sync until
-        `in_sync_until`.
+        A replica that had caught up with it counts as in sync until `in_sync_until`. But below
+        inter.broker.protocol.version 0.11 (before KIP-101; `truncates`) a follower then truncates to its own high
+        watermark, which is one fetch older than its leader's.
 
-        Example: the high watermarks told were 80, then 100, and the follower was at 100. From offset 80 on it counts as
-        in sync; from 79 on it does not, as the truncation explains no more than one step back.
+        Example: the high watermarks told were 80, then 100, and the follower was at 105. From 100 on it counts as in
+        sync, and if it truncates from 80 on, as that explains no more than one step back.
         """
         if self.has_caught_up:
-            known = self.earlier_high_watermark != UNKNOWN_OFFSET
-            self.in_sync_from = self.earlier_high_watermark if known else self.high_watermark
-            self.in_sync_until = in_sync_until
+            known = truncates and self.earlier_high_watermark != UNKNOWN_OFFSET
+            self.keep_in_sync(self.earlier_high_watermark if known else self.high_watermark, in_sync_until)
         if fetch_offset < self.in_sync_from:
             self.in_sync_until = NEVER
         self.high_watermark = self.earlier_high_watermark = UNKNOWN_OFFSET

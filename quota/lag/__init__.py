@@ -1,4 +1,5 @@
 """How far replicas lag behind their leaders (KIP-16), in messages and in seconds, as fetches and answers show it.
 
-Nothing in here throttles, and no decision in `weir.quota.budget` or `weir.quota.fetch` may depend on a lag.
+Nothing in here throttles, and no decision in `weir.quota.budget` or `weir.quota.fetch` may depend on a lag. Only when a
+replica had last caught up is asked for, as no connection remembers that of the one before.
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from weir.quota.lag.topic_lag import TopicLag
+from weir.quota.lag.topic_lag import CaughtUp, TopicLag
 
 
 class Tracker(Protocol):
@@ -50,6 +50,14 @@ class Asker:
         self.at = now
         self.tracker.fetched()
 
+    @property
+    def caught_up_at(self) -> float:
+        """The last fetch at which what has caught up until now is known to have (clock seconds).
+
+        The first one after a silence asks for what was written meanwhile.
+        """
+        return self.silent_since if self.returned_at == self.at else self.at
+
     def close(self) -> None:
         """End the connection. Each of its partitions is silent from the last fetch on."""
         self.is_open = False
@@ -73,13 +81,18 @@ class AskedTopic:
         self.topic = topic
         self.names_topic = names_topic
         self._lag = asker.tracker.known(replica, topic)
-        # Observations that wait: partition, messages behind (None: refused with an error), and when it was seen.
-        self._early: list[tuple[int, int | None, float]] | None = None
+        # Observations that wait: partition, high watermark, messages behind (None: refused with an error), and when.
+        self._early: list[tuple[int, int, int | None, float]] | None = None
 
     @property
     def is_known(self) -> bool:
         """Whether its lag is known."""
         return self._lag is not None and self._lag.is_kept
+
+    def caught_up(self, partition: int) -> CaughtUp | None:
+        """Return when the replica had caught up last, on any connection. None where it is not known, or never had."""
+        lag = self._known()
+        return None if lag is None else lag.caught_up(partition)
 
     def ask(self, partition: int, now: float) -> None:
         """Note that the connection asks for a partition from `now` on."""
@@ -104,12 +117,12 @@ class AskedTopic:
         behind = max(high_watermark - fetch_offset, 0)
         lag = self._lag
         if lag is None or not lag.is_kept:
-            if self._is_left_for_later(partition, behind, now):
+            if self._is_left_for_later(partition, high_watermark, behind, now):
                 return
             lag = self._lag = self.asker.tracker.made(self)
             if lag is None:
                 return
-        lag.update(partition, behind, self, now)
+        lag.update(partition, high_watermark, behind, self, now)
 
     def take_early(self) -> TopicLag | None:
         """Take in the observations that were left for later."""
@@ -118,11 +131,11 @@ class AskedTopic:
             return None
         self._lag = lag = self.asker.tracker.made(self)
         if lag is not None:
-            for partition, behind, at in early:
+            for partition, high_watermark, behind, at in early:
                 if behind is None:
                     lag.refuse(partition, self, at, begins=True)
                 else:
-                    lag.update(partition, behind, self, at)
+                    lag.update(partition, high_watermark, behind, self, at)
         return lag
 
     def refuse(self, partition: int, now: float, *, begins: bool) -> None:
@@ -130,7 +143,7 @@ class AskedTopic:
 
         `begins`: its lag begins now, if nothing was known of it.
         """
-        if begins and self._is_left_for_later(partition, None, now):
+        if begins and self._is_left_for_later(partition, 0, None, now):
             return
         lag = self._known()
         if lag is None and begins:
@@ -150,12 +163,12 @@ class AskedTopic:
             self.asker.tracker.known(self.replica, topic) if lag is None else self.asker.tracker.renamed(lag, self)
         )
 
-    def _is_left_for_later(self, partition: int, behind: int | None, now: float) -> bool:
+    def _is_left_for_later(self, partition: int, high_watermark: int, behind: int | None, now: float) -> bool:
         if self._early is None and self._known() is None and self.asker.tracker.makes_later(self):
             self._early = []
         if self._early is None:
             return False
-        self._early.append((partition, behind, now))
+        self._early.append((partition, high_watermark, behind, now))
         return True
 
     def _known(self) -> TopicLag | None:

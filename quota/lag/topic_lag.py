@@ -26,6 +26,15 @@ class LagRow(NamedTuple):
     """Whether the replica did not ask for it, or was answered with errors only, for `replica.lag.time.max.ms`."""
 
 
+class CaughtUp(NamedTuple):
+    """The last time that a replica is known to have caught up."""
+
+    offset: int
+    """The high watermark that it had reached."""
+    at: float
+    """Clock seconds."""
+
+
 class _Note:
     """Facts that only few partitions have; times are clock seconds."""
 
@@ -49,6 +58,10 @@ class Asker(Protocol):
     """Its last fetch before a silence that was longer than a long poll."""
     returned_at: float
     """Its first fetch after that silence."""
+
+    @property
+    def caught_up_at(self) -> float:
+        """The last fetch at which what has caught up until now is known to have."""
 
 
 class Asked(Protocol):
@@ -76,8 +89,11 @@ class Tracker(Protocol):
     def has_room(self) -> bool: ...
 
 
-_Seen = tuple[int, float, Asked | float]
-"""Messages behind; lagBegin, or when it was last seen caught up; who asks for it, or when that was last the case."""
+_Seen = tuple[int, float, Asked | float, int]
+"""Messages behind; lagBegin, or when it was last seen caught up; who asks for it, or when that was last the case; the
+high watermark that it had reached then."""
+
+_NEVER_CAUGHT_UP: Final = -1
 
 
 class TopicLag:
@@ -120,35 +136,37 @@ class TopicLag:
         seen = self._partitions.get(partition)
         if seen is None:
             return
-        messages, since, before = seen
+        messages, since, before, reached = seen
         asked_at = _asked_at(before)
         if messages == 0 and now - asked_at > self._tracker.silence_grace_seconds:
             note = self._note(partition)
             note.silent_since, note.returned_at = asked_at, now
-        self._partitions[partition] = (messages, since, asked)
+        self._partitions[partition] = (messages, since, asked, reached)
 
     def leave(self, partition: int, asked: Asked, now: float) -> None:
         """Note that a connection no longer asks for a partition. Ignored where another connection does meanwhile."""
         seen = self._partitions.get(partition)
         if seen is not None and seen[2] is asked:
-            self._partitions[partition] = (seen[0], seen[1], now)
+            self._partitions[partition] = (seen[0], seen[1], now, seen[3])
 
-    def update(self, partition: int, behind: int, asked: Asked, now: float) -> None:
-        """Note that a partition is `behind` messages behind."""
+    def update(self, partition: int, high_watermark: int, behind: int, asked: Asked, now: float) -> None:
+        """Note that a partition is `behind` messages behind `high_watermark`."""
         seen = self._partitions.get(partition)
         if seen is None:
             if self._tracker.has_room():
                 self._count(1, behind)
-                self._partitions[partition] = (behind, now, asked)
+                self._partitions[partition] = (behind, now, asked, _NEVER_CAUGHT_UP if behind else high_watermark)
             return
-        messages, since, _ = seen
+        messages, since, _, reached = seen
         if behind != messages:
             self._count(0, behind - messages)
         if not behind:
-            since = now
-        elif not messages:
+            since, reached = now, high_watermark
+        elif high_watermark - behind < reached:
+            reached = _NEVER_CAUGHT_UP  # it may have been deleted and made anew
+        if behind and not messages:
             since = self._lag_begin(partition, since, asked.asker, now)
-        self._partitions[partition] = (behind, since, asked)
+        self._partitions[partition] = (behind, since, asked, reached)
         if self._notes and (note := self._notes.get(partition)) is not None:
             note.refused_at = None
 
@@ -159,9 +177,9 @@ class TopicLag:
             if not begins or not self._tracker.has_room():
                 return
             self._count(1, 0)
-            seen = (0, now, asked)
-        messages, since, _ = seen
-        self._partitions[partition] = (messages, since, asked)
+            seen = (0, now, asked, _NEVER_CAUGHT_UP)
+        messages, since, _, reached = seen
+        self._partitions[partition] = (messages, since, asked, reached)
         note = self._note(partition)
         if note.refused_at is None:
             # it came back after a silence, and has had no good answer since
@@ -172,11 +190,11 @@ class TopicLag:
         note = self._notes.get(partition)
         if note is None or note.refused_at is None:
             return
-        messages, since, _ = self._partitions[partition]
+        messages, since, _, reached = self._partitions[partition]
         if not messages:
             since = now
         note.refused_at = None
-        self._partitions[partition] = (messages, since, asked)
+        self._partitions[partition] = (messages, since, asked, reached)
 
     def take(self, other: TopicLag) -> None:
         """Take in what was seen of the topic under another key of it."""
@@ -189,7 +207,7 @@ class TopicLag:
         """Return the partitions without a good answer for `silent_seconds`, or behind by `replica.lag.time.max.ms`."""
         since = now - self._tracker.replica_lag_time_max
         found = []
-        for partition, (messages, begin, asked) in self._partitions.items():
+        for partition, (messages, begin, asked, _) in self._partitions.items():
             is_late = now - _asked_at(asked) > silent_seconds or (messages > 0 and begin < since)
             note = self._notes.get(partition) if self._notes else None
             if note is not None:
@@ -205,6 +223,21 @@ class TopicLag:
         if seen is None:
             return -math.inf
         return _asked_at(seen[2]) if note is None or note.refused_at is None else note.refused_at
+
+    def caught_up(self, partition: int) -> CaughtUp | None:
+        """Return when the replica had caught up last; None where it is not known, or never had."""
+        seen, note = self._partitions.get(partition), self._notes.get(partition)
+        if seen is None or seen[3] == _NEVER_CAUGHT_UP:
+            return None
+        messages, since, asked, reached = seen
+        if messages:
+            return CaughtUp(reached, since)
+        at = asked if isinstance(asked, (int, float)) else asked.asker.caught_up_at
+        if note is not None and note.returned_at > since:  # no answer since
+            at = note.silent_since
+        if note is not None and note.refused_at is not None:
+            at = min(at, note.refused_at)
+        return CaughtUp(reached, at)
 
     def is_answered(self, partition: int, now: float, silent_seconds: float) -> bool:
         """Whether the replica asks for a partition and gets answers.
@@ -233,13 +266,13 @@ class TopicLag:
         seen = self._partitions.get(partition)
         if seen is None:
             return
-        messages, since, asked = seen
+        messages, since, asked, _ = seen
         if not _is_open(asked) or _is_refused(self._notes.get(partition)):
             self.forget(partition)
             self._emptied_at = self._tracker.now()
             return
         self._count(0, -messages)
-        self._partitions[partition] = (0, since, asked)
+        self._partitions[partition] = (0, since, asked, _NEVER_CAUGHT_UP)
         self._note(partition).hidden_at = _asked_at(asked)
 
     # What the tracker asks
@@ -265,14 +298,14 @@ class TopicLag:
     @property
     def is_asked(self) -> bool:
         """Whether an open connection asks for one of its partitions."""
-        return any(_is_open(asked) for _, _, asked in self._partitions.values())
+        return any(_is_open(asked) for _, _, asked, _ in self._partitions.values())
 
     def expire(self, now: float) -> bool:
         """Forget partitions that nobody asks for and that were silent for long. Returns whether none is left."""
         before = now - self._tracker.expire_seconds
         over = [
             partition
-            for partition, (_, _, asked) in self._partitions.items()
+            for partition, (_, _, asked, _) in self._partitions.items()
             if _asked_at(asked) < before and not _is_open(asked)
         ]
         for partition in over:
@@ -288,7 +321,7 @@ class TopicLag:
 
     def empty(self) -> None:
         """Drop all partitions: the tracker no longer keeps the topic."""
-        self._count(-len(self._partitions), -sum(messages for messages, _, _ in self._partitions.values()))
+        self._count(-len(self._partitions), -self.messages)
         self._partitions, self._notes, self.is_kept = {}, {}, False
 
     def _count(self, partitions: int, messages: int) -> None:
@@ -329,7 +362,7 @@ class TopicLag:
 
     def _lag(self, partition: int, seen: _Seen, now: float) -> tuple[float, bool]:
         """Return for how many seconds a partition lags, and whether it is stuck."""
-        messages, since, asked = seen
+        messages, since, asked, _ = seen
         tracker = self._tracker
         silence = now - _asked_at(asked)
         note = self._notes.get(partition) if self._notes else None

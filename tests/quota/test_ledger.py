@@ -168,11 +168,26 @@ def test_set_rate_caps_the_credit_saved_under_a_higher_one() -> None:
     assert ledger.credit() == pytest.approx(25, abs=1)
 
 
-def test_lowered_quota_keeps_no_more_debt_than_one_window_of_it() -> None:
+@pytest.mark.parametrize("rate", [RATE // 10, 10 * RATE, 0])
+def test_debt_of_a_batch_is_paid_at_the_new_rate_and_never_forgiven(rate: int) -> None:
     ledger = full_ledger(MovedClock())
     settle(ledger, 0, 50 * RATE)
+    owed = ledger.credit()
+    ledger.set_rate(rate)
+    ledger.set_rate(None)
+    ledger.set_rate(RATE)
+    assert ledger.credit() == owed
+
+
+def test_exempt_bytes_owe_no_more_than_a_second_of_a_lowered_quota() -> None:
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    ledger.charge(50 * RATE)
+    settle(ledger, 0, 2 * RATE)
     ledger.set_rate(RATE // 10)
-    assert ledger.credit() == pytest.approx(-RATE // 10, abs=1)
+    assert ledger.credit() == pytest.approx(-2 * RATE - RATE // 10, abs=1)
+    clock.move(1.0)
+    assert ledger.credit() == pytest.approx(-2 * RATE, abs=1)
 
 
 @pytest.mark.parametrize("times_quota", [10, 50])

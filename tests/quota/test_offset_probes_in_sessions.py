@@ -33,6 +33,7 @@ def test_no_probe_is_asked_of_what_had_its_answers_until_it_fell_behind() -> Non
     made.follower.run(20)
     assert made.follower.offsets[b"t", 0] == 400
     throttle.configure(ThrottleSettings(rate=0, replicas={"t": ALL_REPLICAS}))
+    made.clock.move(throttle.settings.replica_lag_time_max_ms / 1000)
     made.leader.leader.logs[b"t", 0].batches.extend([BATCH] * 400)
     asked_before = throttle.stats.offset_probes
     made.follower.run(1)  # one fetch in sync brings what it finds, and the replica is behind from then on

@@ -16,7 +16,7 @@ from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
 from weir.quota.budget.ledger import Account, StrictLedger
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Part, Quota
-from weir.quota.fetch import context, plan, response_limit
+from weir.quota.fetch import plan, response_limit
 from weir.quota.fetch.grant_queue import GrantQueue
 from weir.quota.fetch.order import CatchUp
 from weir.quota.fetch.partitions import LinkPartitions
@@ -103,9 +103,9 @@ def claims_that_last(patch: Patch) -> None:
 
 
 def in_sync_lately_however_far_back(patch: Patch) -> None:
-    """A replica that was in sync may go back to any offset, at any version below 7."""
+    """A replica that was in sync may go back to any offset."""
 
-    def go_back(one: ReplicaPartition, fetch_offset: int, in_sync_until: float = 0.0) -> None:
+    def go_back(one: ReplicaPartition, fetch_offset: int, in_sync_until: float, *, truncates: bool) -> None:
         if one.has_caught_up:
             one.in_sync_until = in_sync_until
         one.high_watermark = one.earlier_high_watermark = UNKNOWN_OFFSET
@@ -113,7 +113,6 @@ def in_sync_lately_however_far_back(patch: Patch) -> None:
 
     patch.setattr(ReplicaPartition, "go_back", go_back)
     patch.setattr(ReplicaPartition, "forget_sync", lambda one: None)
-    patch.setattr(context, "LAST_VERSION_BEFORE_LEADER_EPOCHS", 6)
 
 
 def limits_not_kept(patch: Patch) -> None:

@@ -64,7 +64,10 @@ def test_what_is_left_out_is_made_up_in_the_version_of_the_request(version: int)
 
 
 def test_follower_that_changes_its_version_is_asked_for_anew() -> None:
-    """What is kept of a partition has the layout of its version: nothing of it is made up in another."""
+    """What is kept of a partition has the layout of its version: nothing of it is made up in another.
+
+    That one of them had caught up lately is still known.
+    """
     talk = conversation(3, 0)
     talk.exchange()
     talk.exchange()
@@ -72,7 +75,7 @@ def test_follower_that_changes_its_version_is_asked_for_anew() -> None:
     probe = talk.exchange()
     assert isinstance(probe, Forward)
     asked = [fields["partition_max_bytes"] for (name, _), fields in entries(probe.request).items() if name == b"t"]
-    assert asked == [0] * 4
+    assert asked == [PARTITION_MAX_BYTES, 0, 0, 0]
     decision = talk.exchange()
     assert isinstance(decision, Forward)
     made_up = [made_up_entries(5, [(partition, 1000)]) for partition in range(3)]

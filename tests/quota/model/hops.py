@@ -212,7 +212,7 @@ class Hop:
     def __init__(self, chain: Chain, number: int, sidecar: Sidecar) -> None:
         self.chain = chain
         self.sidecar = sidecar
-        self.told = Told()
+        self.told = Told(self._caught_up)
         self.is_throttled = True
         self.reasons = 0  # for probes
         self._probes = 0  # that brought something
@@ -232,6 +232,10 @@ class Hop:
     def terms(self) -> tuple[Term, ...]:
         """The quotas that hold back partitions of this link now."""
         return self.sidecar.terms(self.chain.client.replica_id, self.chain.leader.broker_id)
+
+    def _caught_up(self, key: Key) -> tuple[int, float]:
+        log = self.chain.leader.logs.get(key)
+        return (0, -math.inf) if log is None else log.caught_up.get(self.chain.client.replica_id, (0, -math.inf))
 
     @property
     def in_flight(self) -> bool:

@@ -25,7 +25,18 @@ def _ends(pattern: tuple[int, ...], count: int, last: tuple[int, ...]) -> tuple[
 class Log:
     """`ends` are the bytes up to each offset. Reads follow Log.read and LogSegment.read of Kafka."""
 
-    __slots__ = ("appended_at", "ends", "error_code", "first_live", "high_watermark", "isr", "key", "seen_at", "sizes")
+    __slots__ = (
+        "appended_at",
+        "caught_up",
+        "ends",
+        "error_code",
+        "first_live",
+        "high_watermark",
+        "isr",
+        "key",
+        "seen_at",
+        "sizes",
+    )
 
     def __init__(self, key: Key, pattern: tuple[int, ...], count: int, last: tuple[int, ...] = ()) -> None:
         self.key = key
@@ -34,6 +45,7 @@ class Log:
         self.error_code = 0
         self.isr: dict[int, int] = {}  # followers in the ISR, each with its fetch offset
         self.seen_at: dict[int, float] = {}  # when each of them was last at the end
+        self.caught_up: dict[int, tuple[int, float]] = {}  # followers that were: with which high watermark, and when
         self.high_watermark = len(self.ends) - 1
         self.first_live = self.high_watermark
         self.appended_at: list[float] = []  # of the offsets from `first_live` on
@@ -56,6 +68,8 @@ class Log:
 
     def fetched(self, replica: int, offset: int, now: float) -> None:
         """A follower asks from `offset` on: it has all before."""
+        if offset >= self.high_watermark:
+            self.caught_up[replica] = self.high_watermark, now
         if replica in self.isr or offset >= self.high_watermark:
             self.isr[replica] = offset
             if offset >= self.end or replica not in self.seen_at:

@@ -6,7 +6,7 @@ The two functions at the top are the promise as documented, and the only place w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ WINDOW_SECONDS = 1.0
 WINDOW_SLACK = 1.04
 PROBE_SECONDS = 10.0
 IN_SYNC_LATELY_SECONDS = 30.0
+LONGEST_POLL_SECONDS = 2.0  # by which the sidecar may see it later
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,11 @@ def most_in_all(quotas: Sequence[tuple[float, int | None]], until: float, allowe
 class Told:
     """The high watermarks that passed one hop of one connection; each is what `in sync` is judged by."""
 
-    __slots__ = ("before", "headers", "high_watermarks", "lately")
+    __slots__ = ("_caught_up", "before", "headers", "high_watermarks", "lately")
 
-    def __init__(self) -> None:
+    def __init__(self, caught_up: Callable[[Key], tuple[int, float]]) -> None:
+        """`caught_up` returns which high watermark a replica had reached when it had caught up last, and when."""
+        self._caught_up = caught_up
         self.high_watermarks: dict[Key, int] = {}
         self.headers: dict[bytes, bytes] = {}
         self.before: dict[Key, int] = {}  # what was told before an election, until the next answer
@@ -102,8 +105,11 @@ class Told:
         self.headers.pop(key[0], None)
 
     def is_in_sync(self, key: Key, offset: int, now: float) -> bool:
-        """Whether a replica that asks from `offset` on is known to be in sync."""
+        """Whether a replica that asks from `offset` on is known to be in sync, or was lately."""
         if 0 <= self.high_watermarks.get(key, self.before.get(key, -1)) <= offset:
+            return True
+        since, at = self._caught_up(key)
+        if offset >= since and now - at < IN_SYNC_LATELY_SECONDS + LONGEST_POLL_SECONDS:
             return True
         below, until = self.lately.get(key, (0, 0.0))
         return offset < below and now < until

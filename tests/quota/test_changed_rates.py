@@ -1,0 +1,76 @@
+"""A quota that changes all the time: what went before is paid at the rates that are in force meanwhile."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle
+
+import pytest
+
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Follower, Leader, Log
+from weir.quota.fetch.decisions import Forward
+from weir.quota.scopes import Matching
+from weir.quota.settings import QuotaSettings, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
+
+MB = 1_000_000
+SECONDS = 60
+STEP_SECONDS = 0.01
+LISTED = ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS})
+OF_ALL = QuotaSettings("first", MB, Matching())
+SHARED = replace(OF_ALL, shared_for=2)
+
+
+NAMES = ("first", "second")
+CHANGES = {
+    "the same rate": [LISTED],
+    "by 1 %": [LISTED, replace(LISTED, rate=1_010_000)],
+    "by half": [LISTED, replace(LISTED, rate=2 * MB)],
+    "its samples": [LISTED, replace(LISTED, window_num=10)],
+    "its name": [ThrottleSettings(quotas=(replace(OF_ALL, name=name),)) for name in NAMES],
+    "its name, shared": [ThrottleSettings(quotas=(replace(SHARED, name=name),)) for name in NAMES],
+    "its topics": [ThrottleSettings(quotas=(replace(OF_ALL, scope=Matching(topics=one)),)) for one in (None, ("t*",))],
+    "removed and put back": [LISTED, ThrottleSettings(), LISTED],
+    "its share": [ThrottleSettings(quotas=(SHARED,))],
+}
+
+
+def passed_and_allowed(batch: int, changes: Sequence[ThrottleSettings]) -> tuple[int, float]:
+    """What a follower receives in SECONDS, and what the rates in force allow; each second, the next of `changes`.
+
+    No rate is too low to pay for an offset probe's batch before the next one.
+    """
+    clock, settings, shares = MovedClock(), cycle(changes), cycle((MB, 2 * MB))
+    throttle = Throttle("leader", 1, clock, next(settings))
+    link, leader = throttle.link(2), Leader({(b"t", 0): Log([batch] * 1_000)})
+    follower, asked_at, allowed = Follower({(b"t", 0): 0}), clock.now, 0.0
+    request = follower.request()
+    for step in range(round(SECONDS / STEP_SECONDS)):
+        if step % 100 == 0:
+            throttle.configure(next(settings))
+            if not throttle.is_throttling:
+                throttle.configure(next(settings))
+            throttle.use_shares(dict.fromkeys(NAMES, next(shares)))
+        allowed += min([quota.rate for quota in throttle.quotas if quota.rate is not None]) * STEP_SECONDS
+        decision = link.plan(request, clock.now - asked_at)
+        clock.move(STEP_SECONDS)
+        if isinstance(decision, Forward):
+            topics = leader.answer(decision.request)
+            link.settle(topics)
+            follower.take(topics, clock.now)
+            request, asked_at = follower.request(), clock.now
+    return sum([size for _, size in follower.received]), allowed
+
+
+@pytest.mark.parametrize("batch", [4 * MB, 10 * MB])
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES.keys())
+def test_change_each_second_forgives_no_debt(batch: int, changes: Sequence[ThrottleSettings]) -> None:
+    passed, allowed = passed_and_allowed(batch, changes)
+    assert allowed - batch <= passed <= 1.001 * allowed + batch
+
+
+def test_change_of_policy_forgives_no_debt() -> None:
+    """With larger batches KIP-73's samples would run empty, and each time let one through."""
+    passed, allowed = passed_and_allowed(4 * MB, [LISTED, replace(LISTED, policy="kip73")])
+    assert passed <= 1.001 * allowed + 4 * MB

@@ -1,0 +1,217 @@
+"""Replicas that had caught up within `replica.lag.time.max.ms`: a leader waits for them with its high watermark."""
+
+import pytest
+
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import PARTITION_MAX_BYTES, Follower, Leader, Log, requested, requested_partition
+from weir.protocol.fetch import FetchRequest, RequestTopic
+from weir.protocol.header import FETCH, RequestHeader
+from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.scopes import Recovering
+from weir.quota.settings import QuotaSettings, SideName, ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
+
+MB = 1_000_000
+NOT_LEADER_OR_FOLLOWER = 6
+LAG_TIME_MAX_SECONDS = 30.0
+LISTED = ThrottleSettings(rate=0, replicas={"t": ALL_REPLICAS})
+RECOVERY = ThrottleSettings(quotas=(QuotaSettings("recovery", 0, Recovering()),))
+
+
+class Cluster:
+    """A leader and a follower of one partition, whose offsets are moved by hand; nothing may pass of what waits."""
+
+    def __init__(self, side: SideName = "leader", settings: ThrottleSettings = LISTED, version: int = 12) -> None:
+        self.clock = MovedClock()
+        self.throttle = Throttle(side, 1, self.clock, settings)
+        self.log = Log([1_000] * 100)
+        self.leader = Leader({(b"t", 0): self.log})
+        self.follower = Follower({(b"t", 0): 100}, version=version)
+        self.link = self.connect()
+        self.leader_epoch = 5
+
+    def connect(self, peer: int = 2) -> ReplicaLink:
+        self.link = self.throttle.link(peer)
+        return self.link
+
+    def fetch(self) -> Decision:
+        """One fetch with its answer, none of which the follower takes."""
+        decision = self.link.plan(self.request())
+        if isinstance(decision, Forward):
+            self.link.settle(self.leader.answer(decision.request))
+        return decision
+
+    def request(self) -> FetchRequest:
+        version, offset = self.follower.version, self.follower.offsets[b"t", 0]
+        entry = requested_partition(version, 0, offset, PARTITION_MAX_BYTES, self.leader_epoch)
+        header = RequestHeader(FETCH, version, 1, b"follower")
+        return FetchRequest(header, 2, 500, 1, 10 * MB, [RequestTopic(b"t", entry, len(entry))], session_epoch=-1)
+
+    def catch_up(self) -> None:
+        for _ in range(2):
+            assert is_passed(self.fetch()) or self.throttle.stats.offset_probes
+        assert is_passed(self.fetch())
+
+    def write(self, batches: int = 100) -> None:
+        self.log.batches += [1_000] * batches
+
+    def come_back(self, after: float, *, offset: int = 100) -> Decision:
+        """The broker ends and comes back: what it is answered to its second fetch, when high watermarks are told."""
+        self.link.close()
+        self.write()
+        self.clock.move(after)
+        self.follower.offsets[b"t", 0] = offset
+        self.connect()
+        self.fetch()
+        self.clock.move(1.0)
+        return self.fetch()
+
+
+def is_passed(decision: Decision) -> bool:
+    if not isinstance(decision, Forward):
+        assert isinstance(decision, (Answer, Hold))
+        return False
+    return next(iter(requested(decision.request).values()))[1] == PARTITION_MAX_BYTES
+
+
+@pytest.mark.parametrize("version", [3, 6, 7, 12])
+@pytest.mark.parametrize("side", ["leader", "follower"])
+@pytest.mark.parametrize("settings", [LISTED, RECOVERY])
+def test_broker_that_is_back_soon_is_not_throttled(side: SideName, settings: ThrottleSettings, version: int) -> None:
+    made = Cluster(side, settings, version)
+    made.catch_up()
+    probes = made.throttle.stats.offset_probes
+    assert is_passed(made.come_back(14.0))
+    assert made.throttle.stats.offset_probes == probes
+
+
+def test_it_is_throttled_once_it_had_not_caught_up_for_as_long_as_leaders_wait() -> None:
+    made = Cluster()
+    made.catch_up()
+    assert is_passed(made.come_back(14.0))
+    made.clock.move(LAG_TIME_MAX_SECONDS - 15.1)
+    made.follower.offsets[b"t", 0] += 1
+    assert is_passed(made.fetch())
+    made.clock.move(0.2)
+    made.follower.offsets[b"t", 0] += 1
+    assert not is_passed(made.fetch())
+
+
+def test_further_connections_prolong_nothing() -> None:
+    made = Cluster()
+    made.catch_up()
+    for _ in range(2):
+        assert is_passed(made.come_back(13.0))
+    assert not is_passed(made.come_back(2.0))
+
+
+def test_connection_that_breaks_before_its_first_answer_prolongs_nothing() -> None:
+    made = Cluster()
+    made.catch_up()
+    made.link.close()
+    made.clock.move(20.0)
+    made.connect()
+    assert is_passed(made.link.plan(made.request()))
+    assert not is_passed(made.come_back(11.0))
+
+
+def test_broker_that_stood_still_on_its_connection_counts_from_its_last_fetch_on() -> None:
+    made = Cluster()
+    made.catch_up()
+    made.write()
+    made.clock.move(14.0)
+    assert is_passed(made.fetch())  # until it is answered, nothing tells that it is behind
+    made.clock.move(15.9)
+    made.follower.offsets[b"t", 0] += 1
+    assert is_passed(made.fetch())
+    made.clock.move(0.2)
+    made.follower.offsets[b"t", 0] += 1
+    assert not is_passed(made.fetch())
+
+
+@pytest.mark.parametrize("offset", [0, 99])
+def test_replica_that_may_have_been_deleted_and_made_anew_is_throttled(offset: int) -> None:
+    made = Cluster()
+    made.catch_up()
+    assert not is_passed(made.come_back(1.0, offset=offset))
+    made.link.close()
+    made.follower.offsets[b"t", 0] = 150  # however far it comes
+    assert not is_passed(made.come_back(1.0, offset=150))
+
+
+def test_replica_that_is_added_is_throttled_whatever_its_connection_does() -> None:
+    made = Cluster()
+    made.follower.offsets[b"t", 0] = 0
+    for offset in (0, 50, 80):
+        assert not is_passed(made.come_back(1.0, offset=offset))
+
+
+def test_replica_that_the_cluster_moved_away_is_throttled_when_it_is_back() -> None:
+    made = Cluster()
+    made.catch_up()
+    for lag in made.throttle.lag.topics():
+        lag.leave_out(0)
+    assert not is_passed(made.come_back(1.0))
+
+
+def test_sidecar_that_has_just_begun_throttles_what_it_cannot_tell() -> None:
+    """Which replicas a leader waits for is in no metadata. A move must not pass whole after each start."""
+    made = Cluster()
+    assert not is_passed(made.come_back(1.0))
+
+
+def test_leader_epoch_that_begins_is_no_reason_to_ask_who_is_in_sync() -> None:
+    made = Cluster()
+    made.catch_up()
+    probes = made.throttle.stats.offset_probes
+    for _ in range(20):
+        made.leader_epoch += 1
+        assert is_passed(made.fetch())
+        made.clock.move(0.5)
+    assert made.throttle.stats.offset_probes == probes
+
+
+def test_partition_that_was_refused_counts_from_its_last_answer_on() -> None:
+    made = Cluster()
+    made.catch_up()
+    made.log.error_code = NOT_LEADER_OR_FOLLOWER
+    for _ in range(20):
+        made.fetch()
+        made.clock.move(1.0)
+    made.log.error_code = 0
+    assert not is_passed(made.come_back(11.0))
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_follower_that_truncates_what_was_not_committed_is_in_sync(is_new: bool) -> None:
+    """As after a leader has failed: the new one had less, but all that was committed."""
+    made = Cluster()
+    made.catch_up()
+    made.write(5)
+    made.log.high_watermark = 100
+    made.follower.offsets[b"t", 0] = 105
+    made.fetch()
+    probes = made.throttle.stats.offset_probes
+    made.leader_epoch += 1
+    made.follower.offsets[b"t", 0] = 102
+    if is_new:
+        made.link.close()
+        made.connect(3)
+    assert is_passed(made.fetch())
+    assert made.throttle.stats.offset_probes == probes
+
+
+def test_offset_that_goes_back_with_a_leader_epoch_is_asked_for() -> None:
+    """Since KIP-101 no follower goes back to its own high watermark."""
+    made = Cluster()
+    made.catch_up()
+    made.write(1)
+    made.fetch()
+    made.follower.offsets[b"t", 0] += 1
+    made.catch_up()
+    made.leader_epoch += 1
+    made.follower.offsets[b"t", 0] -= 1
+    made.clock.move(10.0)
+    assert not is_passed(made.fetch())
