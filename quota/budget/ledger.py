@@ -155,8 +155,8 @@ class StrictLedger:
     def hand_over(self, reserved: int, used: int) -> None:
         """Settle an answer: `used` bytes were sent against `reserved`. The rest is given back; an excess is debt.
 
-        The bytes sent stay reserved until `confirm`: the follower has not received them yet. At rate 0 there is no debt,
-        for nothing would pay it.
+        The bytes sent stay reserved until `confirm`: the follower has not received them yet. At rate 0 there is no
+        debt, for nothing would pay it.
         """
         self._advance(self._clock())
         self._reserved += used - reserved
