@@ -25,8 +25,8 @@ from weir.lab.errors import JarsMissing
 from weir.lab.java import find_java
 
 VERSIONS = ("4.1.0", "3.9.1")
-_HERE = Path(__file__).resolve().parent
-_MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+HERE = Path(__file__).resolve().parent
+MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _FETCH_SECONDS = 900  # enough for a slow mirror
 
 
@@ -47,12 +47,12 @@ def project_cache() -> Path:
     """Return the folder for what is fetched: WEIR_CACHE, else the checkout's `.cache`, else the user's cache folder."""
     if named := os.environ.get("WEIR_CACHE"):
         return Path(named)
-    if (_HERE.parent / "pyproject.toml").is_file():
-        return _HERE.parent / ".cache"
+    if (HERE.parent / "pyproject.toml").is_file():
+        return HERE.parent / ".cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir"
 
 
-def read_manifest(version: str, folder: Path = _HERE) -> list[Jar]:
+def read_manifest(version: str, folder: Path = HERE) -> list[Jar]:
     """Return the jars of a Kafka version.
 
     Raises JarsMissing for a version without a manifest or a line that is not one.
@@ -178,7 +178,7 @@ def _maven(work: Path, mvn: str, jars: list[Jar]) -> list[str]:
         f"<artifactId>jars</artifactId><version>1</version><dependencies>{dependencies}</dependencies></project>"
     )
     copy = [
-        f"{_MAVEN_PLUGIN}:copy-dependencies",
+        f"{MAVEN_PLUGIN}:copy-dependencies",
         "-Dmdep.useRepositoryLayout=true",
         f"-DoutputDirectory={work / 'jars'}",
     ]
