@@ -6,7 +6,7 @@
         ...
         worker.stop()
 
-The jars are of the same version as the newest broker's, and are fetched when they are first asked for.
+The worker is of the newest broker's version (lab.modes). Its jars are fetched when they are first asked for.
 """
 
 from __future__ import annotations

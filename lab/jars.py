@@ -2,7 +2,8 @@
 
 `jars-<version>.sha256` lists every jar as `<SHA-256>  <path in Maven's repository layout>`: what to fetch, and what has
 to arrive. `sha256sum -c` can read it too. Dependencies are not resolved, so no jar outside the list is fetched, and the
-bytes are the same whether Maven or Ivy (which comes with PySpark) has fetched them.
+bytes are the same whether Maven or Ivy (which comes with PySpark) has fetched them. `weir.lab.manifest` writes the
+lists.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from xml.sax.saxutils import quoteattr
 from weir.lab.errors import JarsMissing
 from weir.lab.java import find_java
 
-VERSIONS = ("4.1.0", "3.9.1")
 HERE = Path(__file__).resolve().parent
 MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _FETCH_SECONDS = 900  # enough for a slow mirror

@@ -24,7 +24,7 @@ from tests.integration.moves import (
 )
 from weir.control.cluster_admin import Partition
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES, ZooKeeperCluster
+from weir.lab.modes import MODES, NEWEST, ZooKeeperCluster
 from weir.planning.reassignment_json import format_reassignment
 from weir.quota.budget.ledger import CREDIT_SECONDS
 from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
@@ -41,9 +41,9 @@ BOTH_RATES = (LEADER_RATE, FOLLOWER_RATE)
 CONFIGS = "kafka.admin.ConfigCommand"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 REASSIGN_2_8 = "kafka.admin.ReassignPartitionsCommand"
-OF_TOOLS = ("kraft-4.1", "kraft-3.9", "zookeeper-2.8")
+OF_TOOLS = (NEWEST.name, "kraft-3.9", "zookeeper-2.8")
 """Each with the tools of its own brokers' version, but the last: there it is Kafka 2.8's own tools."""
-OF_FAULTS = ("kraft-4.1", "zookeeper-2.8")
+OF_FAULTS = (NEWEST.name, "zookeeper-2.8")
 
 _number = count(1)
 
