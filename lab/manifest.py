@@ -1,9 +1,7 @@
-"""Writes the list of jars of a Kafka version, 4.0 or newer: `python -m weir.lab.manifest 4.5.0`.
+"""Writes the lists of jars of Kafka 4.0 or newer: `python -m weir.lab.manifest 4.5.0 connect-4.5.0`.
 
-Maven resolves what brokers and tools depend on, into `jars-<version>.sha256`. With a second version, `4.5.0 4.5.0`, it
-also resolves what Connect needs beside that, into `jars-connect-<version>.sha256`. The second version is that of
-Connect's plug-ins, which are not published with every release. The checksums are of what was fetched: look at what
-changed before it is committed.
+Maven resolves what brokers and tools depend on into `jars-4.5.0.sha256`, and what Connect needs beside that into
+`jars-connect-4.5.0.sha256`. The checksums are of what was fetched: look at what changed before it is committed.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from typing import Final
 from weir.lab.jars import HERE, MAVEN_PLUGIN
 
 _KAFKA: Final = "org.apache.kafka"
-_PLUGINS: Final = ("connect-file", "connect-mirror")
+_CONNECT: Final = ("connect-runtime", "connect-file", "connect-mirror")
 _OF_CONNECT: Final = (
     (_KAFKA, "connect-runtime"),
     ("com.fasterxml.jackson.jakarta.rs", "jackson-jakarta-rs-json-provider"),
@@ -33,18 +31,17 @@ Artifact = tuple[str, str, str]
 
 
 def main() -> int:
-    """Write the lists that the command line asks for."""
-    version, *plugins = sys.argv[1:]
-    broker = [
-        (_KAFKA, "kafka_2.13", version),
-        (_KAFKA, "kafka-tools", version),
-        ("org.slf4j", "slf4j-simple", _SLF4J),
-    ]
-    jars = _resolved(broker, without=_OF_CONNECT)
-    _write(version, jars)
-    for of_plugins in plugins:
-        connect = [(_KAFKA, "connect-runtime", version), *((_KAFKA, name, of_plugins) for name in _PLUGINS)]
-        _write(f"connect-{version}", _resolved([*broker, *connect]) - jars)
+    """Write the lists that the command line names."""
+    for name in sys.argv[1:]:
+        version = name.removeprefix("connect-")
+        kafka = [(_KAFKA, "kafka_2.13", version), (_KAFKA, "kafka-tools", version)]
+        broker = [*kafka, ("org.slf4j", "slf4j-simple", _SLF4J)]
+        jars = _resolved(broker, without=_OF_CONNECT)
+        if name != version:
+            jars = _resolved([*broker, *((_KAFKA, part, version) for part in _CONNECT)]) - jars
+        file = HERE / f"jars-{name}.sha256"
+        file.write_text("".join(f"{sha256}  {path}\n" for path, sha256 in sorted(jars)))
+        print(f"{file.name}: {len(jars)} jars")
     return 0
 
 
@@ -69,12 +66,6 @@ def _resolved(artifacts: list[Artifact], without: tuple[tuple[str, str], ...] = 
         return {
             (str(jar.relative_to(jars)), hashlib.sha256(jar.read_bytes()).hexdigest()) for jar in jars.rglob("*.jar")
         }
-
-
-def _write(name: str, jars: set[tuple[str, str]]) -> None:
-    file = HERE / f"jars-{name}.sha256"
-    file.write_text("".join(f"{sha256}  {path}\n" for path, sha256 in sorted(jars)))
-    print(f"{file.name}: {len(jars)} jars")
 
 
 if __name__ == "__main__":

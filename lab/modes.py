@@ -61,7 +61,7 @@ _ROWS: Final[tuple[tuple[str, str, Mapping[str, int]], ...]] = (
 )
 """Mode, version of the jars, and the Fetch version that replicas use at each level.
 
-The last row is the Kafka that the demo and the tests run first, with its tools and its Connect.
+The last row is the Kafka that the demo and the tests run first, with its tools. Connect is lab.connect.VERSION.
 """
 
 _ZOOKEEPER_KAFKA: Final = _ROWS[0][1]

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from weir.lab import jars
+from weir.lab.connect import VERSION
 from weir.lab.errors import JarsMissing
 from weir.lab.jars import Jar, ensure, read_manifest, wrong_jars
-from weir.lab.modes import MODES, NEWEST
+from weir.lab.modes import MODES
 
 CONTENT = {"org/a/one/1.0/one-1.0.jar": b"first", "org/b.c/two_2.13/2.0/two_2.13-2.0.jar": b"second"}
 LIST = [Jar(path, hashlib.sha256(content).hexdigest()) for path, content in CONTENT.items()]
@@ -40,9 +41,9 @@ def test_committed_manifest_names_kafka_of_that_version(version: str) -> None:
     assert len({jar.path for jar in listed}) == len(listed)
 
 
-def test_connect_of_the_newest_kafka_is_listed_and_shares_no_jar_with_it() -> None:
-    connect, broker = read_manifest(f"connect-{NEWEST.kafka}"), read_manifest(NEWEST.kafka)
-    assert ("org.apache.kafka", "connect-runtime", NEWEST.kafka) in [jar.coordinates for jar in connect]
+def test_connect_is_listed_and_shares_no_jar_with_its_kafka() -> None:
+    connect, broker = read_manifest(f"connect-{VERSION}"), read_manifest(VERSION)
+    assert ("org.apache.kafka", "connect-file", VERSION) in [jar.coordinates for jar in connect]
     assert not {jar.path for jar in connect} & {jar.path for jar in broker}
 
 
