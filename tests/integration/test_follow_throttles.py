@@ -25,6 +25,7 @@ from tests.integration.moves import (
 from weir.control.cluster_admin import Partition
 from weir.lab.cluster import Cluster
 from weir.lab.modes import MODES, NEWEST, ZooKeeperCluster
+from weir.lab.settings import configs_tool
 from weir.planning.reassignment_json import format_reassignment
 from weir.quota.budget.ledger import CREDIT_SECONDS
 from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
@@ -38,7 +39,6 @@ GONE_SECONDS = 5.0 + IN_FORCE_SECONDS  # a rate that was removed stays for five 
 RATE = 2 * MB
 BOTH_RATES = (LEADER_RATE, FOLLOWER_RATE)
 
-CONFIGS = "kafka.admin.ConfigCommand"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 REASSIGN_2_8 = "kafka.admin.ReassignPartitionsCommand"
 OF_TOOLS = (NEWEST.name, "kraft-3.9", "zookeeper-2.8")
@@ -186,7 +186,7 @@ def test_kafka_configs_of_a_broker_of_all_brokers_and_of_a_topic_is_followed(clu
 
     def configs(change: str, *by_entity: tuple[str, str]) -> None:
         commands = [("--alter", "--entity-type", *who.split(), change, what) for who, what in by_entity]
-        run_tool(cluster, CONFIGS, *commands)
+        run_tool(cluster, configs_tool(cluster.version), *commands)
 
     configs(
         "--add-config",
