@@ -136,7 +136,8 @@ def _run(console: Console, plan: Plan, folder: Path) -> Seen:
         _say(
             console,
             f"A Kafka {cluster.version} broker is up with a weir sidecar before it, and a topic of {plan.records:,}"
-            f" records. A worker of Connect {VERSION} with two file sinks of it starts: one is held to {plan.limit:,} records/s.",
+            f" records. A Connect {VERSION} worker with two file sinks of it starts: one is held to {plan.limit:,}"
+            " records/s.",
         )
         files = {name: folder / f"{name}.txt" for name in (LIMITED, FREE)}
         sinks = [file_sink(name, TOPIC, file, **_SMALL_ANSWERS) for name, file in files.items()]
