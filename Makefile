@@ -44,7 +44,7 @@ same-python: | $(BIN)/python
 	@touch $@
 
 # Also starts one broker of each version and stops it, so that set-up fails where the lab would.
-.cache/.jars: $(wildcard lab/jars-*.sha256) lab/jars.py lab/prepare.py | .venv/.installed
+.cache/.jars: $(wildcard lab/jars-*.sha256) lab/jars.py lab/modes.py lab/prepare.py | .venv/.installed
 	$(BIN)/python -m weir.lab.prepare
 	@touch $@
 
