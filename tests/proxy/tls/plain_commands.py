@@ -75,7 +75,7 @@ class PlainCommands:
         self._run(
             f"openssl x509 -req -CA ca-cert -CAkey ca-key -in {self._request} -out signed -days 365 -CAcreateserial"
         )
-        return self._made("short", "ca-cert", "signed")
+        return self.made("short", "ca-cert", "signed")
 
     @cached_property
     def kafkas_long(self) -> Made:
@@ -88,7 +88,7 @@ class PlainCommands:
             "openssl ca -batch -notext -config openssl-ca.cnf -policy signing_policy -extensions signing_req"
             f" -out signed.pem -infiles {self._request}"
         )
-        return self._made("long", "cacert.pem", "signed.pem")
+        return self.made("long", "cacert.pem", "signed.pem")
 
     @cached_property
     def keytool_alone(self) -> Made:
@@ -97,7 +97,7 @@ class PlainCommands:
         self._run(f"keytool -genkeypair -keystore ca.p12 -alias ca -keyalg RSA -dname CN=ca -ext bc:c {store}")
         self._run(f"keytool -exportcert -rfc -keystore ca.p12 -alias ca -file kca.pem {store}")
         self._run(f"keytool -gencert -rfc -keystore ca.p12 -alias ca -infile {self._request} -outfile ksigned {store}")
-        return self._made("keytool", "kca.pem", "ksigned")
+        return self.made("keytool", "kca.pem", "ksigned")
 
     @cached_property
     def _request(self) -> str:
@@ -108,10 +108,15 @@ class PlainCommands:
         self._run(f"openssl pkcs12 -in server.p12 -passin pass:{_PASSWORD} -nodes -nocerts -out server.key")
         return "cert-file"
 
-    def _made(self, name: str, ca: str, certificate: str) -> Made:
+    def made(self, name: str, ca: str, certificate: str) -> Made:
+        """Return what a way made: an authority, and a certificate for the broker's key."""
         together = self._folder / f"{name}-both.pem"
         together.write_text((self._folder / certificate).read_text() + (self._folder / "server.key").read_text())
         return Made(str(self._folder / ca), str(together))
+
+    def shell(self, line: str) -> None:
+        """Run a line of a shell in the folder."""
+        subprocess.run(["/bin/sh", "-ec", line], cwd=self._folder, check=True, capture_output=True, timeout=60)
 
     def _run(self, command: str) -> None:
         subprocess.run(command.split(), cwd=self._folder, check=True, capture_output=True, timeout=60)

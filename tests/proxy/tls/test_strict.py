@@ -30,6 +30,7 @@ from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
 from weir.proxy.tls.live_keys import LiveKeys
 
+DOCS = Path(__file__).parents[3] / "docs" / "tls.md"
 ROUTE = """
 broker_id = 1
 [[ingress]]
@@ -180,3 +181,17 @@ async def test_checks_of_a_running_broker_tell_what_its_certificate_lacks(
         await asyncio.to_thread(main, ["check", "--live", str(path)])
     found = [line for line in capsys.readouterr().out.splitlines() if "RFC 5280" in line]
     assert [line.partition(": ")[0] for line in found] == [f"warn  localhost:{port}"]
+
+
+def test_commands_of_the_docs_make_certificates_that_lack_nothing(commands: PlainCommands) -> None:
+    made = commands.kafkas_short
+    starts = ("openssl req", "printf", "openssl x509 -req")
+    reissued, *rest = (line for line in DOCS.read_text().splitlines() if line.startswith(starts))
+    commands.shell(reissued.replace("-out ca-cert", "-out ca-new").replace("/CN=kafka-ca", "/CN=ca"))
+    new = replace(files(made), ca=str(Path(made.ca).with_name("ca-new")))
+    assert own_gap(new) is None
+    for line in rest:
+        commands.shell(line.replace("ca-cert", "ca-new"))
+    signed = commands.made("docs", "ca-new", "cert-signed")
+    assert load_client_keys(files(signed), checks_name=True).names == ("broker-1.kafka.internal",)
+    assert own_gap(files(signed)) is None
