@@ -58,7 +58,7 @@ unit-newest: .venv/.installed
 	$(BIN)/python -m weir.lab.newest_python -n 2 --dist loadfile -m "not integration and not spark and not slow" \
 	  $(NEWEST_TESTS)
 
-NEWEST_TESTS = tests/access tests/cli tests/control tests/proxy/tls tests/proxy/checkup tests/protocol
+NEWEST_TESTS = tests/access tests/cli tests/control tests/proxy/tls tests/proxy/checkup tests/proxy/test_*.py
 
 spark: .venv/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "spark and not slow"

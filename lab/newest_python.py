@@ -79,7 +79,7 @@ def prepared(project: Path, python: Path, version: Version) -> Path:
     subprocess.run([python, "-m", "venv", environment], check=True)
     used = environment / "requirements.lock"
     used.write_text(without(lock, _LEFT_OUT))
-    pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", used], check=True)
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", project], check=True)
     made.write_text(mark)
