@@ -53,7 +53,7 @@ check: .venv/.installed
 unit: .venv/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "not integration and not spark and not slow"
 
-# Again on the newest other Python of this machine: what depends on its version, so that it takes half a minute.
+# Again on the newest other Python of this machine: what depends on its version, in 40 s on two cores.
 unit-newest: .venv/.installed
 	$(BIN)/python -m weir.lab.newest_python -n 2 --dist loadfile -m "not integration and not spark and not slow" \
 	  $(NEWEST_TESTS)
