@@ -20,7 +20,8 @@ PAUSE_SECONDS: Final = 60.0
 """For how long TLS passes as it is, before one connection tries again."""
 
 _LASTING: Final[tuple[HandshakeResult, ...]] = (
-    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "version", "refused_by_peer", "other"),
+    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "not_strict"),
+    *("version", "refused_by_peer", "other"),
 )
 """How a handshake ends that ends so again. Who is not there, or is slow, may be back with the next connection."""
 

@@ -203,7 +203,7 @@ def test_kafka_configs_of_a_broker_of_all_brokers_and_of_a_topic_is_followed(clu
     configs("--delete-config", ("brokers --entity-name 1", LEADER_RATE))
     assert seconds_until(cluster, "the default", dict.fromkeys((1, 2, 3), default)) < IN_FORCE_SECONDS
     configs("--delete-config", (f"topics --entity-name {topic}", f"{LEADER_REPLICAS},{FOLLOWER_REPLICAS}"))
-    configs("--delete-config", ("brokers --entity-default", ",".join(BOTH_RATES)))  # alone, so that its end is the begin
+    configs("--delete-config", ("brokers --entity-default", ",".join(BOTH_RATES)))  # alone, to know its end
     assert 3 < seconds_until(cluster, "no throttle", nothing(cluster)) < GONE_SECONDS
 
 
