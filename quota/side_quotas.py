@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from weir.protocol.metadata import NO_ID
 from weir.quota.budget.ledger import StrictLedger
@@ -54,12 +53,11 @@ class SideQuotas:
         self.topic_names = topic_names
         self.settings = ThrottleSettings()
         self.generation = 0
-        self.facts = ClusterFacts({}, None, {})
-        self.names_awaited_until = math.inf  # when the first id without a name is no longer throttled (clock seconds)
-        self.unnamed_until = math.inf  # the same, with ids that count in quotas which only observe
+        self.facts = ClusterFacts()
         self.quotas: tuple[Quota, ...] = ()
         """All quotas that bytes may belong to; the one of the listed replicas is the first."""
         self._listed: dict[bytes, frozenset[int] | EveryPartition] = {}
+        self._listed_anywhere: frozenset[int] | EveryPartition = NO_PARTITION  # of any topic
         self._make_quotas(None)
 
     @property
@@ -89,6 +87,7 @@ class SideQuotas:
                 self._listed[topic.encode()] = EVERY_PARTITION
             elif partitions:
                 self._listed[topic.encode()] = partitions
+        self._listed_anywhere = _union(self._listed.values())
         self._make_quotas(previous)
         self.generation += 1
 
@@ -176,36 +175,23 @@ class SideQuotas:
     def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> frozenset[int] | EveryPartition:
         """Return the topic's partitions in the settings' lists.
 
-        While the name of `topic_id` is on its way, all of the topic is throttled where anything is. Otherwise the first
-        fetch of a new topic would bring as much as fits in an answer.
+        While nobody has told the name of `topic_id`, it may be any of the topics that are listed.
         """
         if topic is not None:
             return self._listed.get(topic, NO_PARTITION)
-        if self.settings.rate is None or not self._listed:
+        if self.settings.rate is None or topic_id == CLUSTER_METADATA_ID:
             return NO_PARTITION
-        return self._while_unnamed(topic_id, is_observed=self.settings.is_observed)
+        return self._listed_anywhere
 
     def _coverage_of(self, quota: QuotaSettings) -> Coverage:
         scope = quota.scope
-        is_observed = quota.is_observed or self.settings.is_observed
 
         def covers(topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
             if topic == _METADATA_LOG or topic_id == CLUSTER_METADATA_ID:
                 return NO_PARTITION
-            if topic is None and scope.needs_names:
-                return self._while_unnamed(topic_id, is_observed=is_observed)
             return scope.partitions(self.facts, topic, ends)
 
         return covers
-
-    def _while_unnamed(self, topic_id: bytes, *, is_observed: bool) -> frozenset[int] | EveryPartition:
-        until = self.topic_names.awaited_until(topic_id)
-        if until <= self.clock():
-            return NO_PARTITION
-        self.unnamed_until = min(self.unnamed_until, until)
-        if not is_observed:  # else no fetch waits for the name
-            self.names_awaited_until = min(self.names_awaited_until, until)
-        return EVERY_PARTITION
 
     def is_throttled(self, topic: str, partition: int) -> bool:
         """Whether a partition's replica on this broker is in the settings' lists."""
@@ -216,7 +202,7 @@ class SideQuotas:
     def set_adding_replicas(self, adding: Mapping[bytes, Mapping[int, frozenset[int]]]) -> None:
         """Take the brokers to which reassignments add replicas, by topic and partition."""
         if adding != self.facts.adding:
-            self.facts.adding = adding
+            self.facts.take_adding(adding)
             self._facts_changed()
 
     def set_racks(self, racks: Mapping[int, str | None]) -> None:
@@ -228,3 +214,12 @@ class SideQuotas:
     def _facts_changed(self) -> None:
         if len(self.quotas) > 1:
             self.generation += 1
+
+
+def _union(parts: Iterable[frozenset[int] | EveryPartition]) -> frozenset[int] | EveryPartition:
+    union: set[int] = set()
+    for part in parts:
+        if isinstance(part, EveryPartition):
+            return EVERY_PARTITION
+        union |= part
+    return frozenset(union)

@@ -103,13 +103,6 @@ class SideState(SideQuotas):
         """Note that names of topics were learnt."""
         self.generation += 1
 
-    def generation_at(self, now: float) -> int:
-        """Return a number that grows whenever the answer to "throttled?" or "in sync?" may have changed."""
-        if self.unnamed_until <= now:
-            self.unnamed_until = self.names_awaited_until = math.inf
-            self.generation += 1
-        return self.generation
-
     # What is in sync
 
     def in_isr(self, topic: bytes, partition: int, replica: int) -> bool:

@@ -78,7 +78,7 @@ class ThrottleFollower:
         self._channels: dict[Address, KafkaChannel] = {}
         self._moved_before = 0  # bytes of channels that were closed
         self._layer = Layer("kafka")
-        self._moves_told: Moves = {}
+        self._moves_told: Moves | None = None
         self._racks_told: Mapping[int, str | None] | None = None
         self._turn: deque[str] = deque()  # topics whose lists are read next
         self._wants_all_lists = False
@@ -134,7 +134,7 @@ class ThrottleFollower:
 
     def _tell_moves(self) -> None:
         moves = self._followed.moves
-        if moves != self._moves_told:
+        if self._followed.knows_moves and moves != self._moves_told:
             self._followers.moves(moves)
             self._moves_told = moves
 

@@ -71,7 +71,6 @@ def observe(
         unanswered_since=state.unanswered_since,
         is_asked_for_offsets=sessions.is_asked_for_offsets,
         are_unknown_paid=partial(_are_unknown_paid, state),
-        names_awaited_until=side.names_awaited_until,
     )
     return view, order
 

@@ -55,7 +55,7 @@ class LinkPartitions:
     @property
     def ends(self) -> Ends:
         """The brokers of the link."""
-        return Ends(self.replica_id, self.peer)
+        return Ends(self.replica_id, self.replica_id if self.side.side == "leader" else self.peer)
 
     @property
     def any_wait(self) -> bool:
@@ -230,7 +230,7 @@ class LinkPartitions:
 
         Done in steps.
         """
-        generation = self.side.generation_at(now)
+        generation = self.side.generation
         if self._generation == generation:
             return
         self._generation = generation

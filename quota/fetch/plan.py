@@ -107,8 +107,6 @@ class FetchView(Struct):
     """Whether the request is an earlier hop's offset probe."""
     are_unknown_paid: Callable[[Container[Quota]], bool]
     """Whether grants of these quotas pay for a batch of every partition without a known high watermark."""
-    names_awaited_until: float
-    """When the first topic id without a name is no longer treated as throttled (clock seconds)."""
 
 
 class Claim(Struct, frozen=True):
@@ -383,7 +381,7 @@ def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, P
 def _left_out(view: FetchView, claims: tuple[Claim, ...], ready: float, probe_ready: float) -> FetchPlan:
     now = view.now
     since = now if view.unanswered_since is None else view.unanswered_since
-    ready = min(ready, since + PROBE_SECONDS, view.names_awaited_until)
+    ready = min(ready, since + PROBE_SECONDS)
     if view.count > view.behind_count + view.unknown_count and (view.is_incremental or not view.unknown_count):
         shorter = min(view.max_wait_seconds, max(ready - now, SHORTEST_WAIT_SECONDS))
         max_wait_ms = round(shorter * 1000)
