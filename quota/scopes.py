@@ -12,7 +12,6 @@ from weir.quota.broker_ids import NO_BROKER
 from weir.quota.throttled_replicas import EVERY_PARTITION, NO_PARTITION, EveryPartition
 
 
-
 class Ends(NamedTuple):
     """The brokers of a link: the one that follows, and the other one as this sidecar sees it."""
 

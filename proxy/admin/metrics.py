@@ -20,7 +20,7 @@ from weir.quota.topic_names import TopicNames
 KNOWN_PASSTHROUGH = (
     *("fetch_version", "fetch_too_large", "fetch_malformed", "too_many_topics", "too_many_partitions"),
     "not_a_replica",
-    *("tls", "sasl", "not_kafka", "throttle_error"),
+    *("tls", "sasl", "not_kafka"),
 )
 KNOWN_OPAQUE = ("tls", "sasl", "not_kafka")
 KNOWN_PROTOCOL_ERRORS = (

@@ -6,7 +6,7 @@ The throttle plans each of them, and this module turns the plan into an outcome.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Final
 
@@ -28,6 +28,7 @@ from weir.proxy.relay.side import LinkThrottle, Side
 from weir.proxy.relay.sliced_work import do_later
 from weir.quota.fetch.context import TooManyPartitions
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.fetch.in_sync_only import InSyncOnly
 
 _LEAST_HELD_SECONDS: Final = 1e-6  # tells the second plan of a held fetch from its first
 _LONG_HELD_SECONDS: Final = 3600.0  # longer than any fetch is held: the next plan is its last
@@ -35,6 +36,10 @@ _LONG_HELD_SECONDS: Final = 3600.0  # longer than any fetch is held: the next pl
 SESSION_PART: Final = 0.95
 """The part of a SASL session's lifetime in which requests may be held. Kafka's clients authenticate again at their next
 request after 0.85 to 0.95 of it."""
+
+
+class ThrottleFailed(OSError):
+    """The throttle failed, which is reported: its connection is closed."""
 
 
 class SessionEnds(OSError):
@@ -51,18 +56,32 @@ class ReplicaFetches:
     - `sources` judges whether `host` may be a replica. None: every host that claims to be one is believed.
     - While a fetch is held, the next one must not be taken.
 
-    A throttle that raises has a bug. From then on the connection's fetches pass untouched, since a quota may never
-    break replication. Only a ProtocolError is the follower's fault, and ends the connection.
+    A throttle that raises has a bug, which may neither lift a quota nor break replication: the connection ends, and its
+    client comes back to a fresh state. Where that fails again and again, a spare decides for a while, which lets pass
+    what is in sync and nothing else. A ProtocolError is the follower's fault, and ends the connection too.
     """
 
-    __slots__ = ("_host", "_peer", "_relay", "_sources", "_throttle", "in_flight", "is_released", "session_end")
+    __slots__ = (
+        "_client",
+        "_host",
+        "_peer",
+        "_relay",
+        "_sources",
+        "_spared_until",
+        "_throttle",
+        "in_flight",
+        "is_released",
+        "session_end",
+    )
 
     def __init__(self, relay: Side, peer: int | None, sources: ReplicaSources | None = None, host: str = "") -> None:
         self._relay = relay
         self._peer = peer
         self._sources = sources
         self._host = host
+        self._client: Hashable = None
         self._throttle: LinkThrottle | None = None
+        self._spared_until = -math.inf  # clock seconds
         self.in_flight = 0
         """Fetches that were planned and forwarded, and are not answered yet."""
         self.is_released = False
@@ -126,8 +145,8 @@ class ReplicaFetches:
             for scanner in scanners:
                 if self._throttle is not None:
                     yield from self._throttle.settle_steps(scanner.topics, scanner.head)
-        except Exception as error:  # noqa: BLE001 - see the class
-            self._give_up(error)
+        except Exception as error:
+            raise self._failed(error) from error
         self._relay.held.answered(self._throttle)
 
     def close(self) -> None:
@@ -144,7 +163,10 @@ class ReplicaFetches:
             do_later(throttle.free_steps(), self._relay.turns)
         except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)
-            self._relay.throttle.drop(throttle)  # so that it keeps nothing reserved
+            try:
+                self._relay.throttle.drop(throttle)  # so that it keeps nothing reserved
+            except Exception as another:  # noqa: BLE001 - the rest of the link has to be closed all the same
+                self._report(another)
 
     def _decide(self, event: ReplicaFetch, request: FetchRequest, held_since: float | None) -> Steps[Outcome]:
         # Between these steps, and until the outcome is carried out, nothing else happens on the link: the budget, the
@@ -158,9 +180,8 @@ class ReplicaFetches:
             return self._pass_from_now_on("too_many_partitions", error)
         except (ProtocolError, SessionEnds):
             raise  # closing the connection gives back what it had reserved
-        except Exception as error:  # noqa: BLE001 - see the class
-            self._give_up(error)
-            return outcomes.Pass()
+        except Exception as error:
+            raise self._failed(error) from error
         if isinstance(outcome, outcomes.Answer):
             self._relay.stats.fetches_answered += 1
         else:
@@ -169,9 +190,17 @@ class ReplicaFetches:
 
     def _plan(self, request: FetchRequest, held_since: float | None) -> Steps[Decision]:
         relay = self._relay
+        if -math.inf < self._spared_until <= relay.clock() and not self.in_flight and held_since is None:
+            self._spared_until = -math.inf
+            self._close_throttle()
         if self._throttle is None:
-            peer = relay.stats.peer_of(request.replica_id) if self._peer is None else self._peer
-            self._throttle = relay.throttle.link(peer)
+            self._client = self._host, request.replica_id if self._peer is None else self._peer
+            self._spared_until = relay.throttle_faults.spared_until(self._client)
+            if relay.clock() < self._spared_until:
+                self._throttle = InSyncOnly(relay.clock)
+            else:
+                peer = relay.stats.peer_of(request.replica_id) if self._peer is None else self._peer
+                self._throttle = relay.throttle.link(peer)
         if held_since is None:
             return (yield from self._throttle.plan_steps(request))
         now = relay.clock()
@@ -190,11 +219,11 @@ class ReplicaFetches:
             min(decision.until, self.session_end), partial(self._decide, event, request, held_since), self._throttle
         )
 
-    def _give_up(self, error: Exception) -> None:
-        """Decode no more fetches of this connection, and give back what it has reserved."""
+    def _failed(self, error: Exception) -> ThrottleFailed:
+        """Note that the throttle failed. What is returned ends the connection: nothing stays reserved."""
         self._report(error)
-        self._relay.stats.passthrough["throttle_error"] += 1
-        self._release()
+        self._relay.throttle_faults.failed(self._client)
+        return ThrottleFailed()
 
     def _pass_from_now_on(self, reason: str, error: Exception) -> outcomes.Pass:
         relay = self._relay

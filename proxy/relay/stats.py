@@ -62,7 +62,7 @@ class RelayStats:
     """What passed undecoded, by reason.
 
     Requests: `fetch_version`, `fetch_too_large`, `fetch_malformed`, `not_a_replica`. Connections: `tls`, `sasl`,
-    `not_kafka`, `throttle_error`, `too_many_topics`, `too_many_partitions`.
+    `not_kafka`, `too_many_topics`, `too_many_partitions`.
     """
     protocol_errors: Counter[str] = field(default_factory=Counter)
     """Connections closed because of a peer's bytes, by `ProtocolError.kind`.
@@ -73,7 +73,7 @@ class RelayStats:
     upstream_failures: Counter[str] = field(default_factory=Counter)
     """Connections that the upstream did not accept: `refused`, `timeout`, `unreachable`."""
     throttle_errors: int = 0
-    """Unexpected exceptions in the throttle (bugs). After each, one connection's fetches pass untouched."""
+    """Unexpected exceptions in the throttle (bugs). Each closed one connection."""
     relay_errors: int = 0
     """Unexpected exceptions in the relay itself (bugs). Each closed one connection."""
     accept_errors: int = 0

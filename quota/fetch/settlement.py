@@ -283,6 +283,7 @@ class Settlement:
                 continue
             if replica.last_reported == UNKNOWN_OFFSET:
                 topic.lag.answer(partition, now)
+            high_watermark = max(high_watermark, UNKNOWN_OFFSET)  # nothing below it has a meaning
             replica.last_reported = high_watermark
             if high_watermark == replica.high_watermark:
                 continue
