@@ -77,17 +77,18 @@ class SideQuotas:
 
     def put_in_force(self, settings: ThrottleSettings) -> None:
         """Make the quotas that `settings` ask for. Those that stay keep what they know of passed bytes."""
-        previous, self.settings = self.settings, settings
-        self._listed = {}
+        listed: dict[bytes, frozenset[int] | EveryPartition] = {}
         for topic, replicas in settings.replicas.items():
             if topic == CLUSTER_METADATA_TOPIC:
                 continue
             partitions = replicas.partitions_of(self.broker_id)
             if partitions is None:
-                self._listed[topic.encode()] = EVERY_PARTITION
+                listed[topic.encode()] = EVERY_PARTITION
             elif partitions:
-                self._listed[topic.encode()] = partitions
-        self._listed_anywhere = _union(self._listed.values())
+                listed[topic.encode()] = partitions
+        anywhere = _union(listed.values())
+        # together, so that an error in the midst of it leaves what was in force
+        previous, self.settings, self._listed, self._listed_anywhere = self.settings, settings, listed, anywhere
         self._make_quotas(previous)
         self.generation += 1
 
