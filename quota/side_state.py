@@ -61,6 +61,7 @@ class SideState(SideQuotas):
             clock, settings.replica_lag_time_max_ms / 1000, self._forget_topic, self.in_isr, self.brokers
         )
         self.holders: set[Holder] = set()
+        self._stranger_partitions: dict[Holder, int] = {}
         self._released_stuck_at = -math.inf
         self.in_force_since: float | None = None
         """When this side began to throttle; None while it does not. It throttles when it has a rate and a listed
@@ -120,6 +121,11 @@ class SideState(SideQuotas):
         asking = self.offset_probes.first()
         return first if asking is None else [*first, asking]
 
+    def keep_stranger(self, link: Holder, partitions: int) -> int:
+        """Note how many partitions are kept of a stranger. Returns how many are of all strangers."""
+        self._stranger_partitions[link] = partitions
+        return sum(self._stranger_partitions.values())
+
     def release_stuck(self) -> None:
         """Take back what links with stuck peers hold of the budget."""
         now = self.clock()
@@ -135,6 +141,7 @@ class SideState(SideQuotas):
             holder.accounts.close()
         finally:
             self.holders.discard(holder)
+            self._stranger_partitions.pop(holder, None)
             self.leave_lines(holder)
             self.offset_probes.drop(holder)
             for ledger in [quota.ledger for quota in self.quotas]:

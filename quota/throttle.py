@@ -43,9 +43,13 @@ class Throttle(SideState):
         """The links of all connections."""
         return cast(set[ReplicaLink], self.holders)
 
-    def link(self, peer: int) -> ReplicaLink:
-        """Return the state of a new connection with broker `peer`. Close it together with the connection."""
-        link = ReplicaLink(self, peer, self.open_session)
+    def link(self, peer: int, *, is_stranger: bool = False) -> ReplicaLink:
+        """Return the state of a new connection with broker `peer`. Close it together with the connection.
+
+        With `is_stranger` its client claims to be a broker, and nobody knows whether it is.
+        """
+        link = ReplicaLink(self, peer, _no_session if is_stranger else self.open_session)
+        link.partitions.is_stranger = is_stranger
         self._silent_since.pop(link.counted_peer, None)
         self.holders.add(link)
         return link
@@ -130,3 +134,8 @@ class Throttle(SideState):
         victim.sessions.follower.end()  # its follower is told at its next fetch, and begins anew
         self.stats.sessions_evicted += 1
         return True
+
+
+def _no_session(size: int) -> int:
+    """Return NO_SESSION: strangers could take all slots."""
+    return NO_SESSION

@@ -26,6 +26,7 @@ from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import LinkThrottle, Side
 from weir.proxy.relay.sliced_work import do_later
+from weir.quota.broker_ids import NO_BROKER
 from weir.quota.fetch.context import TooManyPartitions
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.in_sync_only import InSyncOnly
@@ -40,6 +41,10 @@ request after 0.85 to 0.95 of it."""
 
 class ThrottleFailed(OSError):
     """The throttle failed, which is reported: its connection is closed."""
+
+
+class JudgedAnew(OSError):
+    """A client is taken for somebody else while answers to its fetches are due: its connection is closed."""
 
 
 class SessionEnds(OSError):
@@ -64,11 +69,13 @@ class ReplicaFetches:
     __slots__ = (
         "_client",
         "_host",
+        "_is_stranger",
         "_peer",
         "_relay",
         "_sources",
         "_spared_until",
         "_throttle",
+        "_was_stranger",
         "in_flight",
         "is_released",
         "session_end",
@@ -80,6 +87,7 @@ class ReplicaFetches:
         self._sources = sources
         self._host = host
         self._client: Hashable = None
+        self._is_stranger = self._was_stranger = False  # whether the last fetch was one's, and the first of `_throttle`
         self._throttle: LinkThrottle | None = None
         self._spared_until = -math.inf  # clock seconds
         self.in_flight = 0
@@ -90,22 +98,21 @@ class ReplicaFetches:
         """Until when a request may be held (clock seconds): shortly before the broker takes no more of them."""
 
     def decodes(self, replica_id: int, api_version: int) -> bool:
-        """Return whether a fetch is a replica's, and has to be decoded.
-
-        If an earlier fetch was taken for a replica's and this one is not, all plans are dropped, and every further
-        fetch passes.
-        """
+        """Return whether a fetch is a replica's, or a stranger's who claims to be one, and has to be decoded."""
         if self.is_released or not decodes_replicas(replica_id, api_version):
             return False
-        if self._sources is None or self._sources.admits(self._host, replica_id):
-            return True
+        standing = "replica" if self._sources is None else self._sources.standing(self._host, replica_id)
         stats = self._relay.stats
-        stats.passthrough["not_a_replica"] += 1
-        self._relay.log.fault("not_a_replica", self._host, side=stats.side, replica_id=replica_id)
-        if self._throttle is not None:
-            self._release()
-            self._relay.held.wake_soon()
-        return False
+        if standing == "consumer":
+            stats.passthrough["not_a_replica"] += 1
+            self._relay.log.fault("not_a_replica", self._host, side=stats.side, replica_id=replica_id)
+            return False
+        self._is_stranger = standing == "stranger"
+        if self._is_stranger:
+            stats.stranger_fetches += 1
+            effect = "it is throttled, and takes turns with all strangers together"
+            self._relay.log.fault("unknown_replica", self._host, side=stats.side, replica_id=replica_id, effect=effect)
+        return True
 
     def take(self, event: ReplicaFetch) -> Steps[Outcome]:
         """Decide about a fetch that has arrived. Raises MalformedFrame."""
@@ -178,7 +185,7 @@ class ReplicaFetches:
             outcome = yield from _outcome(event, request, decision)
         except TooManyPartitions as error:
             return self._pass_from_now_on("too_many_partitions", error)
-        except (ProtocolError, SessionEnds):
+        except (ProtocolError, SessionEnds, JudgedAnew):
             raise  # closing the connection gives back what it had reserved
         except Exception as error:
             raise self._failed(error) from error
@@ -190,17 +197,21 @@ class ReplicaFetches:
 
     def _plan(self, request: FetchRequest, held_since: float | None) -> Steps[Decision]:
         relay = self._relay
-        if -math.inf < self._spared_until <= relay.clock() and not self.in_flight and held_since is None:
-            self._spared_until = -math.inf
-            self._close_throttle()
+        if self._throttle is not None and self._is_stranger != self._was_stranger and self.in_flight:
+            raise JudgedAnew
+        is_over = -math.inf < self._spared_until <= relay.clock() or self._is_stranger != self._was_stranger
+        if is_over and not self.in_flight and held_since is None:
+            self._close_throttle()  # with the next one its follower begins a new session
         if self._throttle is None:
+            self._was_stranger = self._is_stranger
             self._client = self._host, request.replica_id if self._peer is None else self._peer
             self._spared_until = relay.throttle_faults.spared_until(self._client)
             if relay.clock() < self._spared_until:
                 self._throttle = InSyncOnly(relay.clock)
             else:
-                peer = relay.stats.peer_of(request.replica_id) if self._peer is None else self._peer
-                self._throttle = relay.throttle.link(peer)
+                is_new = self._peer is None and not self._is_stranger
+                peer = relay.stats.peer_of(request.replica_id) if is_new else self._peer
+                self._throttle = relay.throttle.link(NO_BROKER if peer is None else peer, is_stranger=self._is_stranger)
         if held_since is None:
             return (yield from self._throttle.plan_steps(request))
         now = relay.clock()

@@ -56,8 +56,8 @@ class LinkThrottle(Protocol):
 class SideThrottle(Protocol):
     """One side's throttle; quota.throttle.Throttle is one."""
 
-    def link(self, peer: int) -> LinkThrottle:
-        """Return the state of a new connection with broker `peer`."""
+    def link(self, peer: int, *, is_stranger: bool = False) -> LinkThrottle:
+        """Return the state of a new connection with broker `peer`, or with a stranger that claims to be one."""
 
     def drop(self, link: Any) -> None:
         """Forget a link that could not be closed, and all that it holds."""

@@ -76,6 +76,8 @@ class RelayStats:
     """Unexpected exceptions in the throttle (bugs). Each closed one connection."""
     relay_errors: int = 0
     """Unexpected exceptions in the relay itself (bugs). Each closed one connection."""
+    stranger_fetches: int = 0
+    """Fetches with a replica id of who is not known to be that broker: throttled, as a stranger's."""
     accept_errors: int = 0
     """How often accepting paused, as the process or the machine had no descriptors or memory left."""
     links_of_other_peers: int = 0
