@@ -161,8 +161,8 @@ class Hop:
         assert is_full or not decision.appended, "an incremental answer makes nothing up"
         head, topics = self.upstream.respond(decision.request)
         self.link.settle(topics, head)
-        assert decision.head_patch is not None
-        return decision.head_patch(head), topics + scan_appended(request, decision)
+        patched = head if decision.head_patch is None else decision.head_patch(head)
+        return patched, topics + scan_appended(request, decision)
 
 
 def scan(request: FetchRequest, frame: bytes) -> Response:
