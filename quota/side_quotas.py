@@ -11,7 +11,7 @@ from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Coverage, Quota
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.budget.strict import StrictQuota
-from weir.quota.scopes import ClusterFacts, Ends
+from weir.quota.scopes import ClusterFacts, Ends, Matching, Reassigned, Recovering
 from weir.quota.settings import Clock, QuotaSettings, ThrottleSettings
 from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, EveryPartition
 from weir.quota.topic_names import CLUSTER_METADATA_ID, TopicNames
@@ -193,6 +193,13 @@ class SideQuotas:
             return scope.partitions(self.facts, topic, ends)
 
         return covers
+
+    def untold(self) -> list[str]:
+        """Return what its quotas need to know and the cluster has not told: more counts as covered than is."""
+        scopes = [quota.scope for quota in self.settings.quotas]
+        lacks_moves = self.facts.adding is None and any(isinstance(one, Reassigned | Recovering) for one in scopes)
+        lacks_racks = not self.facts.racks and any(isinstance(one, Matching) and one.racks for one in scopes)
+        return ["reassignments"] * lacks_moves + ["racks"] * lacks_racks
 
     def is_throttled(self, topic: str, partition: int) -> bool:
         """Whether a partition's replica on this broker is in the settings' lists."""
