@@ -40,8 +40,8 @@ class BrokerAddresses:
                 await self._resolving
 
     async def _resolve(self, brokers: Mapping[int, str]) -> None:
-        resolved = await asyncio.gather(*map(_addresses_of, brokers.values()))  # a name that hangs holds up no other
-        for broker, found in zip(brokers, resolved, strict=True):
+        for broker, host in brokers.items():
+            found = await _addresses_of(host)
             if found or (broker not in self._known and len(self._known) < _MOST_BROKERS):
                 self._known[broker] = found
         self._learned(dict(self._known))
