@@ -28,7 +28,7 @@ from weir.quota.topic_names import TopicNames
 EVENTS_WITHOUT_CLUSTER = Events(
     "topic_ids_not_asked",
     "topic_ids_recovered",
-    "new ids are throttled for the first second only, and what was moved away counts as lag",
+    "topics that have ids only are throttled as if they were listed, and what was moved away counts as lag",
 )
 EVENTS = Events(
     "cluster_poll_failed",
