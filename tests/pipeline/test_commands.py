@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from bench.spark_job import independent_sums
-from tests.pipeline.conftest import FOR_FEW_LINES
+from tests.pipeline.conftest import FOR_FEW_LINES, NO_PYTHON
 from tests.pipeline.exported import DAY
 from weir.pipeline.day_tables import TABLES
 from weir.pipeline.open_tables import published
@@ -27,8 +27,9 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 WEIR = (sys.executable, "-m", "weir", "report", "build", "--master", "local[2]")
+PYSPARK = Path(pyspark.__file__).parent
 SUBMIT = (
-    str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+    str(PYSPARK / "bin" / "spark-submit"),
     *("--master", "local[2]", "--conf", "spark.ui.enabled=false"),
     str(ROOT / "pipeline" / "build.py"),
 )
@@ -43,7 +44,8 @@ def _started(command: tuple[str, ...], samples: Path, tables: Path) -> subproces
     With settings for few lines, but for the build of the fixture `built`: that has nearly Spark's own.
     """
     environment = dict(os.environ)
-    environment |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": NO_PYTHON}
+    environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{PYSPARK.parent}", "SPARK_LOCAL_IP": "127.0.0.1"}
     environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # to compile well does not pay for few lines
     settings = tables.parent / "spark-defaults.conf"
     if not settings.exists():
