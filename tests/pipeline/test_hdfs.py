@@ -21,7 +21,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from tests.pipeline.conftest import FOR_FEW_LINES
 from tests.pipeline.exported import DAY
 from weir.lab.errors import LabError
-from weir.lab.jars import ensure, read_manifest
+from weir.lab.jars import ensure
 from weir.lab.java import find_java
 from weir.pipeline.day_tables import TABLES
 from weir.pipeline.open_tables import published, run_folders
@@ -82,9 +82,6 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
         jars = ensure("hadoop-minicluster")
     except LabError as error:
         pytest.skip(f"Hadoop's HDFS is not there: {error}")
-    version = read_manifest("hadoop-minicluster")[0].coordinates[2]
-    if not (JARS / f"hadoop-client-api-{version}.jar").is_file():
-        pytest.skip(f"this Spark comes with another Hadoop than {version}")
     running = Hdfs(jars, tmp_path_factory.mktemp("hdfs"))
     yield running
     running.stop()
