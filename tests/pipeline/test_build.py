@@ -171,7 +171,6 @@ def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
     assert sorted(path.name for path in job.tables.iterdir()) == [f"date={DAY}", f"date={NEXT_DAY}"]
 
 
-@pytest.mark.oldest_spark
 def test_late_and_repeated_samples_are_counted_once(job: Job) -> None:
     """A sample of 12:59:55 lies in the folder of 13:00, and comes again, late, in a file of its own."""
     sidecar = Sidecar(now=NOON + timedelta(minutes=59, seconds=45))
