@@ -4,7 +4,7 @@
 #   make demo    three brokers, their sidecars, and a throttled move to watch
 #   make test    everything that CI runs: check, unit tests, tests of the Spark jobs, integration tests on real brokers
 #   make check   format, lint, types, import layers
-#   make spark   the tests of the Spark jobs
+#   make spark   the tests of the Spark jobs, a part of them on Spark 3.5 too
 #   make bench   the long measurements
 #   make release the wheel, the sdist, and a bill of materials with licences, in dist/
 #   make lock    writes the lock files anew from pyproject.toml
@@ -69,8 +69,17 @@ unit-newest: .venv/.installed
 
 NEWEST_TESTS = tests/access tests/cli tests/control tests/proxy/tls tests/proxy/checkup tests/proxy/test_*.py
 
-spark: .venv/.installed
+# All of them on the Spark of the lock, and a part, marked `oldest_spark`, on the oldest that is supported.
+spark: .venv/.installed .cache/spark-3.5/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "spark and not slow"
+	PYTHONPATH=$(CURDIR)/.cache/spark-3.5 $(BIN)/pytest -m oldest_spark tests/pipeline
+
+# A folder that stands before .venv's packages, so that these tests differ in nothing but Spark.
+.cache/spark-3.5/.installed: requirements-spark-3.5.lock | .venv/.installed
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation \
+	  --target $(@D) -r requirements-spark-3.5.lock
+	@touch $@
 
 integration: setup
 	$(BIN)/pytest -n 2 --dist loadfile -m "integration and not slow"
@@ -95,6 +104,7 @@ lock: .venv/.installed
 	$(PIP_COMPILE) --all-extras --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
 	$(PIP_COMPILE) --all-build-deps --only-build-deps --constraint requirements-dev.lock \
 	  --output-file requirements-build.lock pyproject.toml
+	echo "pyspark<4" | $(PIP_COMPILE) --output-file requirements-spark-3.5.lock -
 
 PIP_COMPILE := $(BIN)/python -m piptools compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header \
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links

@@ -130,7 +130,8 @@ def read_lines(spark: SparkSession, source: str, hours: Hours, damaged: Collecti
         cut = _read_files(spark, source, *damaged, ignoreCorruptFiles="true")
         return _read_files(spark, source, *whole).union(cut) if whole else cut
     except SPARK_ERRORS as error:
-        if isinstance(error, AnalysisException) and error.getErrorClass() == "PATH_NOT_FOUND":
+        # By its text: Spark 4 has another name for the method that tells an error's class.
+        if isinstance(error, AnalysisException) and first_line(error).startswith("[PATH_NOT_FOUND]"):
             # Hadoop's configuration may put a path without a scheme on another file system than this machine's
             path = (error.getMessageParameters() or {}).get("path", source)
             raise BuildError(f"there is no {source if path.startswith('file:') else path}") from error
@@ -188,8 +189,13 @@ def _read_source(spark: SparkSession, source: str, hours: Hours) -> DataFrame:
     folders = _folders(spark, source, hours)
     if folders is None:
         return _read_files(spark, source)
-    own = _read_files(spark, source, *folders.own) if folders.own else _with_file(spark.createDataFrame([], _SCHEMA))
+    own = _read_files(spark, source, *folders.own) if folders.own else _with_file(_no_lines(spark))
     return own.union(_read_beside(spark, source, hours, folders.beside)) if folders.beside else own
+
+
+def _no_lines(spark: SparkSession) -> DataFrame:
+    """Return a frame without rows. `createDataFrame` would start Python on the executors, even for none."""
+    return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in _SCHEMA))
 
 
 def _read_beside(spark: SparkSession, source: str, hours: Hours, folders: Sequence[str]) -> DataFrame:

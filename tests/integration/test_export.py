@@ -72,7 +72,7 @@ def test_samples_of_a_move_have_every_byte_of_the_followers_segments(tmp_path: P
 
 def built(source: str, tables: Path, days: Sequence[str]) -> list[tuple[object, ...]]:
     """Build tables as people do, with Spark's connector for topics, and return the rows of a partition's bytes."""
-    connector = ",".join(str(jar) for jar in ensure("spark-kafka-3.5.7"))
+    connector = ",".join(str(jar) for jar in ensure("spark-kafka"))
     environment = os.environ | {
         "PYSPARK_SUBMIT_ARGS": f"--jars {connector} --conf spark.sql.shuffle.partitions=2 pyspark-shell",
         "SPARK_LOCAL_IP": "127.0.0.1",

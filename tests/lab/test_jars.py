@@ -2,6 +2,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from weir.lab import jars
@@ -45,6 +46,24 @@ def test_connect_is_listed_and_shares_no_jar_with_its_kafka() -> None:
     connect, broker = read_manifest(f"connect-{VERSION}"), read_manifest(VERSION)
     assert ("org.apache.kafka", "connect-file", VERSION) in [jar.coordinates for jar in connect]
     assert not {jar.path for jar in connect} & {jar.path for jar in broker}
+
+
+def test_hdfs_of_the_tests_is_of_the_hadoop_that_spark_comes_with() -> None:
+    (server,) = read_manifest("hadoop-minicluster")
+    client = f"hadoop-client-api-{server.coordinates[2]}.jar"
+    assert (Path(pyspark.__file__).parent / "jars" / client).is_file()
+
+
+def test_connector_of_the_tests_is_for_the_scala_that_spark_comes_with() -> None:
+    (connector,) = (jar for jar in read_manifest("spark-kafka") if "spark-sql-kafka" in jar.path)
+    scala = connector.coordinates[1].rpartition("_")[2]
+    assert list((Path(pyspark.__file__).parent / "jars").glob(f"spark-sql_{scala}-*.jar"))
+
+
+def test_ivy_is_found_in_spark() -> None:
+    ivy = jars.ivy_jar()
+    assert ivy is not None
+    assert ivy.is_file()
 
 
 def test_unknown_version_names_the_known_ones() -> None:

@@ -28,6 +28,8 @@ FOR_FEW_LINES: dict[str, bool | float | int | str | None] = {
 }
 """To compile each query takes longer than to answer it. What runs compiled, as it is by itself: test_commands.py."""
 
+NO_PYTHON = "/nowhere/python"
+"""The Python of the executors: a job that asks for one fails, for they are to need nothing but Spark."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Java's fast compiler alone. It would have 48 MB for its code, which are full after some tests, and then stop."""
@@ -71,6 +73,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")
+        session.sparkContext.pythonExec = NO_PYTHON
         yield session
         session.stop()
 

@@ -200,6 +200,7 @@ def test_empty_range_says_so_and_writes_empty_tables(job: Job) -> None:
     assert job.contents(far) == {table: [] for table in TABLES}
 
 
+@pytest.mark.oldest_spark
 def test_file_that_was_cut_short_gives_what_is_whole(light_job: Job) -> None:
     """Two gzip members, a sample each; the second is cut, and so is its sample. A file beside it is no gzip at all."""
     sidecar = Sidecar()
@@ -230,6 +231,7 @@ def test_unfinished_file_is_not_read(light_job: Job) -> None:
     assert report.samples == 0
 
 
+@pytest.mark.oldest_spark
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
@@ -256,6 +258,7 @@ def test_time_of_another_form_is_refused(text: str) -> None:
         parse_hour(text)
 
 
+@pytest.mark.oldest_spark
 def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job: Job) -> None:
     """Killed just before it would have published, it leaves a folder that readers do not look into."""
     sidecar = Sidecar()
@@ -331,6 +334,7 @@ def test_hours_that_are_built_at_the_same_time_are_both_seen(light_job: Job, mon
     assert light_job.facts()["samples"] == 2
 
 
+@pytest.mark.oldest_spark
 def test_hour_of_samples_is_not_replaced_by_an_empty_one(light_job: Job) -> None:
     """The others that were asked for are."""
     files = [light_job.export(_sample(Sidecar(now=NOON.replace(hour=hour)), hour), hour=hour) for hour in (12, 13)]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 
 import duckdb
@@ -19,18 +19,21 @@ import pytest
 
 from bench.spark_job import independent_sums
 from tests.installed import Environment
-from tests.pipeline.conftest import FOR_FEW_LINES
+from tests.pipeline.conftest import FOR_FEW_LINES, NO_PYTHON
 from tests.pipeline.exported import DAY
 from weir.pipeline.day_tables import TABLES
 from weir.pipeline.open_tables import published
+from weir.pipeline.page.read import read_page
+from weir.pipeline.page.write import page_of, summary
 from weir.pipeline.tables import BROKER_RATES, PARTITION_RATES
 
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 WEIR = (sys.executable, "-m", "weir", "report", "build", "--master", "local[2]")
+PYSPARK = Path(pyspark.__file__).parent
 SUBMIT = (
-    str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+    str(PYSPARK / "bin" / "spark-submit"),
     *("--master", "local[2]", "--conf", "spark.ui.enabled=false"),
 )
 JOB = ROOT / "pipeline" / "build.py"
@@ -44,8 +47,10 @@ def _started(command: tuple[str, ...], samples: Path, tables: Path, **variables:
 
     With settings for few lines, but for the build of the fixture `built`: that has nearly Spark's own.
     """
+    # The Spark of this process, which may be another than the one that is installed.
     environment = dict(os.environ)
-    environment |= {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": NO_PYTHON}
+    environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{PYSPARK.parent}", "SPARK_LOCAL_IP": "127.0.0.1"}
     environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # to compile well does not pay for few lines
     settings = tables.parent / "spark-defaults.conf"
     if not settings.exists():
@@ -101,6 +106,7 @@ def built(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
     yield tables, said
 
 
+@pytest.mark.oldest_spark
 def test_weir_builds_the_tables(samples: Path, built: tuple[Path, list[str]]) -> None:
     """What it says is on stdout; the sums are those of plain Python, read by DuckDB."""
     tables, said = built
@@ -121,6 +127,14 @@ def test_weir_builds_the_tables(samples: Path, built: tuple[Path, list[str]]) ->
     assert {row[:-1]: row[-1] for row in brokers} == wanted[BROKER_RATES.name]
 
 
+@pytest.mark.oldest_spark
+def test_page_is_made_of_the_tables(built: tuple[Path, list[str]]) -> None:
+    contents = read_page(built[0], None, None, 9)
+    assert summary(contents, UTC).startswith("3 brokers, 450 partitions, 3 quotas, 9 moves, 2026-11-02 12:00 UTC to ")
+    assert "topic-0" in page_of(contents, UTC)
+
+
+@pytest.mark.oldest_spark
 def test_spark_submit_builds_the_same_tables(samples: Path, built: tuple[Path, list[str]], tmp_path: Path) -> None:
     status, said, errors = _run((*SUBMIT, str(JOB)), samples, tmp_path / "tables")
     assert status == 0, errors

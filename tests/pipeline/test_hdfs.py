@@ -79,11 +79,9 @@ class Hdfs:
 @pytest.fixture(scope="module")
 def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
     try:
-        jars = ensure("hadoop-minicluster-3.3.4")
+        jars = ensure("hadoop-minicluster")
     except LabError as error:
         pytest.skip(f"Hadoop's HDFS is not there: {error}")
-    if not list(JARS.glob("hadoop-client-api-3.3.4.jar")):
-        pytest.skip("this Spark comes with another Hadoop than 3.3.4")
     running = Hdfs(jars, tmp_path_factory.mktemp("hdfs"))
     yield running
     running.stop()

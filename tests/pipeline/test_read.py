@@ -133,6 +133,7 @@ BAD = {
 }
 
 
+@pytest.mark.oldest_spark
 def test_bad_lines_are_quarantined_with_their_reason_and_the_others_stay(frames: Frames) -> None:
     """What is no JSON is shown as it came, of other lines what was read. A newer line may have another form at all."""
     newer = _changed(**NEWER, bytes_throttled="many")
@@ -178,6 +179,7 @@ def test_what_a_later_version_added_is_ignored(frames: Frames) -> None:
     assert rows(by_kind(good_lines(lines)).partitions, "kind") == [("partition",), ("partitions",)]
 
 
+@pytest.mark.oldest_spark
 def test_lines_of_both_versions_give_the_same_rows(frames: Frames) -> None:
     told = [
         partition("t", 999, 1, lag=(3, 0.5)),
@@ -193,6 +195,7 @@ def test_lines_of_both_versions_give_the_same_rows(frames: Frames) -> None:
         assert rows(of_both, "topic", "block", "partition", *figures, broker_id=broker_id) == expected
 
 
+@pytest.mark.oldest_spark
 @pytest.mark.parametrize("kind", KINDS, ids=kind_of)
 def test_every_field_is_read_as_it_was_written(frames: Frames, kind: type[Any]) -> None:
     schema = 1 if kind is PartitionLine else 2
