@@ -11,7 +11,8 @@ from tests.fakes.conversation import Follower, Leader, Log, worst_second
 from tests.fakes.take_out import passed, take_out
 from weir.protocol.fetch import FetchRequest
 from weir.protocol.response_scanner import ScannedTopic
-from weir.quota.fetch.decisions import Answer, Forward, Hold
+from weir.quota.budget.ledger import WINDOW_SLACK
+from weir.quota.fetch.decisions import Answer, Hold
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -41,8 +42,12 @@ class Example:
     """Two followers of one leader, event by event."""
 
     clock: MovedClock = field(default_factory=MovedClock)
-    events: dict[float, tuple[str, int, int, int]] = field(default_factory=dict)
-    """By the time: what happened, and then KB of credit, reserved, and sent in the last second."""
+    events: dict[float, tuple[int, ...]] = field(default_factory=dict)
+    """By the time: KB of credit, reserved, and sent in the last second."""
+    forwarded: dict[float, int] = field(default_factory=dict)
+    """By the time: whose fetch went to the leader."""
+    taken_out: dict[float, int] = field(default_factory=dict)
+    """By the time: bytes."""
 
     def __post_init__(self) -> None:
         self.start = self.clock.now
@@ -50,7 +55,9 @@ class Example:
         self.throttle = Throttle("leader", 1, self.clock, settings)
         third = [100 * KB] * 200
         third[2] = 400 * KB
-        self.leader = Leader({(b"t", 0): Log([100 * KB] * 200), (b"t", 1): Log([100 * KB] * 200), (b"t", 2): Log(third)})
+        self.leader = Leader(
+            {(b"t", 0): Log([100 * KB] * 200), (b"t", 1): Log([100 * KB] * 200), (b"t", 2): Log(third)}
+        )
         followers = [
             Follower({(b"t", 0): 0, (b"t", 1): 0}, replica_id=2),
             Follower({(b"t", 2): 0}, replica_id=3),
@@ -64,51 +71,80 @@ class Example:
         """Go on until `seconds` have passed."""
         while (peer := min(self.peers, key=lambda one: one.at)).at <= self.start + seconds:
             self.clock.now = max(self.clock.now, peer.at)
-            happened = self._answered(peer) if peer.answer is not None else self._asks(peer)
+            if peer.answer is None:
+                self._asks(peer)
+            else:
+                self._take_answer(peer, peer.answer)
             ledger = self.throttle.ledger
-            sent = ledger.rate * 1.04 - ledger.room() - ledger.reserved if ledger.rate else 0.0
-            figures = [round(size / KB) for size in (ledger.credit(), ledger.reserved, sent)]
-            self.events[round(self.clock.now - self.start, 3)] = (
-                f"F{peer.follower.replica_id} {happened}",
-                *figures,
-            )
+            sent = 1_000 * KB * (1 + WINDOW_SLACK) - ledger.room() - ledger.reserved
+            self.events[self.seconds] = tuple([round(size / KB) for size in (ledger.credit(), ledger.reserved, sent)])
 
-    def _asks(self, peer: Peer) -> str:
+    @property
+    def seconds(self) -> float:
+        """The time since the start."""
+        return round(self.clock.now - self.start, 3)
+
+    def _asks(self, peer: Peer) -> None:
         now = self.clock.now
         if peer.request is None:
             peer.request, peer.asked_at = peer.follower.request(), now
         decision = peer.link.plan(peer.request, now - peer.asked_at)
         if isinstance(decision, Hold):
             peer.at = decision.until
-            return f"held until {decision.until - self.start:.3f}"
+            return
         peer.request = None
         if isinstance(decision, Answer):
             peer.at = now + ASKS_AFTER_SECONDS
-            return "answered"
-        assert isinstance(decision, Forward)
-        answer = take_out(self.leader.answer(decision.request), decision)
-        peer.answer, peer.at = answer, now + ANSWER_SECONDS
-        return "forwarded"
+            return
+        self.forwarded[self.seconds] = peer.follower.replica_id
+        peer.answer = take_out(self.leader.answer(decision.request), decision)
+        peer.at = now + ANSWER_SECONDS
 
-    def _answered(self, peer: Peer) -> str:
-        topics = peer.answer
-        assert topics is not None
-        peer.answer = None
+    def _take_answer(self, peer: Peer, topics: list[ScannedTopic]) -> None:
+        if size := sum([seen.taken_out for topic in topics for seen in topic.records]):
+            self.taken_out[self.seconds] = size
         peer.link.settle(topics)
-        kept = peer.follower.take(passed(topics), self.clock.now)
-        taken_out = sum([seen.taken_out for topic in topics for seen in topic.records])
-        for link in self.throttle.next_in_line() or ():
-            for other in self.peers:
-                if other.link is link and other.request is not None:
-                    other.at = min(other.at, self.clock.now)
-        peer.at = self.clock.now + ASKS_AFTER_SECONDS
-        return f"has {kept:,}, {taken_out:,} taken out"
+        peer.follower.take(passed(topics), self.clock.now)
+        peer.answer, peer.at = None, self.clock.now + ASKS_AFTER_SECONDS
+        woken = self.throttle.next_in_line() or ()
+        for other in self.peers:
+            if other.request is not None and other.link in woken:
+                other.at = self.clock.now
 
 
-if __name__ == "__main__":
+def test_example_has_the_figures_of_the_real_classes() -> None:
     example = Example()
     example.run(3.0)
-    for at, (what, *figures) in example.events.items():
-        print(f"{at:.3f}", what, figures)
-    received = sorted([one for peer in example.peers for one in peer.follower.received])
-    print(worst_second(received), sum(size for _, size in received))
+    rows = _ROW.findall(PAGE.read_text())
+    assert len(rows) > 10
+    told = {float(at): tuple(int(cell.replace(",", "")) for cell in cells) for at, *cells in rows}
+    assert told == {at: example.events[at] for at in told}
+    received = [one for peer in example.peers for one in peer.follower.received]
+    total = f"In 3.0 s the followers have {sum([size for _, size in received]) // KB:,} KB together, and "
+    assert total + f"{worst_second(received) // KB:,} KB in the fullest second" in PAGE.read_text()
+
+
+def test_example_tells_what_happens_at_its_times() -> None:
+    example = Example()
+    example.run(1.1)
+    assert example.taken_out == {
+        0.020: 100 * KB,
+        0.022: 100 * KB,
+        0.140: 20 * KB,
+        0.240: 20 * KB,
+        0.340: 20 * KB,
+        0.440: 20 * KB,
+        0.540: 20 * KB,
+        1.040: 20 * KB,
+    }
+    assert example.forwarded == {
+        0.000: 2,
+        0.002: 3,
+        0.120: 2,
+        0.220: 3,
+        0.320: 2,
+        0.420: 3,
+        0.520: 2,
+        0.625: 3,
+        1.020: 2,
+    }
