@@ -116,7 +116,7 @@ def test_example_has_the_figures_of_the_real_classes() -> None:
     example = Example()
     example.run(3.0)
     rows = _ROW.findall(PAGE.read_text())
-    assert len(rows) > 10
+    assert len(rows) >= 8
     told = {float(at): tuple(int(cell.replace(",", "")) for cell in cells) for at, *cells in rows}
     assert told == {at: example.events[at] for at in told}
     received = [one for peer in example.peers for one in peer.follower.received]
