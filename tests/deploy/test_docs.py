@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from weir.quota.budget import ledger, strict
+
 ROOT = Path(__file__).resolve().parents[2]
 THROTTLE = ROOT / "docs/throttle.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/**/*.md")])
-_CONSTANT = re.compile(r"^\| `(\w+)` \| ([\d.]+) (s|%|MiB) \| `([\w/]+)\.py` \|$", re.MULTILINE)
+_CONSTANTS = re.compile(r"^\| `([\w/]+)\.py` \| (`[A-Z].*) \|$", re.MULTILINE)
+_CONSTANT = re.compile(r"`(\w+)` ([\d.]+) (s|%|MiB)(?:, |$)")
 _UNITS = {"s": 1.0, "%": 0.01, "MiB": 2.0**20}
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
@@ -50,23 +52,38 @@ def test_examples_name_no_room_by_its_folder_alone() -> None:
         assert wrong.search(text)
 
 
-def durations(text: str) -> Iterator[float]:
-    """The seconds that a page tells: in no code block, row of times, or example, which goes on to its paragraph's end."""
-    text = re.sub(r"^```.*?^```|^### Example$.*?^#|^\| \d.*?$", "", text, flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"Example:.*?(\n\n|\Z)", "", text, flags=re.DOTALL)
-    yield from map(float, re.findall(r"(?<![\d.,/])(\d[\d.]*)\s+s\b", text))
+def constants(text: str) -> dict[tuple[str, str], tuple[str, str]]:
+    """The table of constants, by module and name: each with its value and unit."""
+    return {
+        (module.replace("/", "."), name): (value, unit)
+        for module, row in _CONSTANTS.findall(text)
+        for name, value, unit in _CONSTANT.findall(row)
+    }
+
+
+def figures(text: str, unit: str) -> set[str]:
+    """The figures with a unit in a page, but for its table of constants. Those of examples, up to the paragraph's end, are no constants."""
+    text = text.partition("\n## Constants")[0]
+    examples = r"^```.*?^```|^### Example$.*?^#|Example:.*?(?:\n\n|\Z)"
+    text = re.sub(examples, "", text, flags=re.MULTILINE | re.DOTALL)
+    return set(re.findall(rf"(?<![\d.,/])(\d[\d.]*)\s+{unit}(?!\w)", text))
 
 
 def test_constants_of_the_throttle_are_those_of_the_code() -> None:
-    rows = _CONSTANT.findall(THROTTLE.read_text())
-    assert len(rows) > 20
-    told = {(module, name): float(value) * _UNITS[unit] for name, value, unit, module in rows}
-    code = {(module, name): getattr(import_module(f"weir.{module.replace('/', '.')}"), name) for module, name in told}
-    assert told == pytest.approx(code)
+    told = constants(THROTTLE.read_text())
+    assert len(told) > 20
+    code = {(module, name): getattr(import_module(f"weir.{module}"), name) for module, name in told}
+    assert {key: float(value) * _UNITS[unit] for key, (value, unit) in told.items()} == pytest.approx(code)
 
 
-def test_durations_of_the_throttle_are_constants() -> None:
+@pytest.mark.parametrize("unit", ["s", "%"])
+def test_figures_of_the_throttle_are_constants(unit: str) -> None:
     text = THROTTLE.read_text()
-    constants = {float(value) for _, value, unit, _ in _CONSTANT.findall(text) if unit == "s"}
-    assert set(durations(text)) <= constants
-    assert set(durations("waits 7 s. Example: 8 s\n\nand\n9 s")) == {7.0, 9.0}
+    assert figures(text, unit) == {value for value, its in constants(text).values() if its == unit}
+    assert figures("waits 7 s, 3 %. Example: 8 s\n\nand\n9 s", "s") == {"7", "9"}
+
+
+def test_share_of_a_line_and_the_window_are_those_of_the_code() -> None:
+    text = THROTTLE.read_text()
+    assert f"never more than {strict.ROUND_SECONDS} s / (n + 1)" in text
+    assert set(re.findall(r"([\d.]+) x (?:quota|rate)", text)) == {str(1 + ledger.WINDOW_SLACK)}
