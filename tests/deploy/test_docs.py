@@ -62,7 +62,7 @@ def constants(text: str) -> dict[tuple[str, str], tuple[str, str]]:
 
 
 def figures(text: str, unit: str) -> set[str]:
-    """The figures with a unit in a page, but for its table of constants. Those of examples, up to the paragraph's end, are no constants."""
+    """The figures with a unit before a page's table of constants. Paragraphs from "Example:" on are left out."""
     text = text.partition("\n## Constants")[0]
     examples = r"^```.*?^```|^### Example$.*?^#|Example:.*?(?:\n\n|\Z)"
     text = re.sub(examples, "", text, flags=re.MULTILINE | re.DOTALL)
@@ -79,7 +79,7 @@ def test_constants_of_the_throttle_are_those_of_the_code() -> None:
 @pytest.mark.parametrize("unit", ["s", "%"])
 def test_figures_of_the_throttle_are_constants(unit: str) -> None:
     text = THROTTLE.read_text()
-    assert figures(text, unit) == {value for value, its in constants(text).values() if its == unit}
+    assert figures(text, unit) <= {value for value, its in constants(text).values() if its == unit}
     assert figures("waits 7 s, 3 %. Example: 8 s\n\nand\n9 s", "s") == {"7", "9"}
 
 
