@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.table import Report, parser
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES
+from weir.lab.modes import MODES, NEWEST
 from weir.lab.produce import fill
 from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
@@ -36,7 +36,7 @@ _COLUMNS = {"MB/s": 0, "sides": 0, "part": 2, "mean": 3, "of the part": 3, "wors
 def main() -> int:
     """Measure; 1 where the default's part misses a bound."""
     options = parser("bench.beside_kafka", "Measure sidecars beside Kafka's own throttle.")
-    options.add_argument("--mode", choices=MODES, default="kraft-4.1", help="of the cluster (kraft-4.1)")
+    options.add_argument("--mode", choices=MODES, default=NEWEST.name, help=f"of the cluster ({NEWEST.name})")
     options.add_argument("--seconds", type=float, default=12.0, help="how long a move is to take (12)")
     options.add_argument("--rates", type=int, nargs="+", default=RATES, metavar="MB", help="MB/s (1 5 20)")
     options.add_argument("--sides", choices=SIDES, nargs="+", default=SIDES, help="where the rate is set (all)")

@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from bench.table import Report, parser
 from weir.lab.cluster import Cluster
 from weir.lab.errors import LabError
-from weir.lab.modes import MODES
+from weir.lab.modes import MODES, NEWEST
 from weir.lab.produce import fill
 from weir.lab.segments import replica_size
 
@@ -39,7 +39,7 @@ _LARGE_BYTES = 5  # x the bytes of another partition
 def main() -> int:
     """Measure and print; 1 when an aim is missed."""
     options = parser("bench.catch_up", "Measure how soon partitions are in sync.")
-    options.add_argument("--mode", choices=MODES, default="kraft-4.1", help="of the cluster (kraft-4.1)")
+    options.add_argument("--mode", choices=MODES, default=NEWEST.name, help=f"of the cluster ({NEWEST.name})")
     options.add_argument("--rounds", type=int, default=3, help="of each way (3)")
     options.add_argument("--partitions", type=int, default=20, help="that move (20)")
     options.add_argument("--bytes", type=int, default=4_000_000, help="of each partition (4,000,000)")

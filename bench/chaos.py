@@ -46,7 +46,7 @@ from weir.control.cluster_admin import Partition
 from weir.control.errors import ControlError
 from weir.lab.cluster import Cluster
 from weir.lab.errors import LabError
-from weir.lab.modes import MODES, Mode
+from weir.lab.modes import MODES, NEWEST, Mode
 from weir.lab.settings import SidecarOptions, has_record_batches
 
 _FIRST_RATE: Final = 4_000_000  # of both sides: in the files, where a restarted sidecar finds it
@@ -283,7 +283,7 @@ def _rate_rows(windows: Sequence[Window]) -> list[tuple[str, object]]:
 def main() -> int:
     """Run it; 1 when anything is violated."""
     options = parser("bench.chaos", "Faults of every kind on real brokers, and nothing lost.")
-    options.add_argument("--mode", choices=MODES, default="kraft-4.1", help="of the cluster (kraft-4.1)")
+    options.add_argument("--mode", choices=MODES, default=NEWEST.name, help=f"of the cluster ({NEWEST.name})")
     options.add_argument("--minutes", type=float, default=3.0, help="how long faults go on (3)")
     options.add_argument("--seed", type=int, default=1, help="of the faults (1)")
     options.add_argument("--poll-isr", action="store_true", help="have the sidecars ask for the ISR, by [cluster]")

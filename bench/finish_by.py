@@ -20,7 +20,7 @@ from bench.table import Report, parser
 from tests.integration.move_commands import MoveCommands, json_of
 from weir.lab.cluster import Cluster
 from weir.lab.errors import LabError
-from weir.lab.modes import MODES
+from weir.lab.modes import MODES, NEWEST
 from weir.lab.produce import LiveProducer, fill
 from weir.planning.move_throttle import Standing
 
@@ -34,7 +34,7 @@ COLUMNS = {"run": 0, "produce, KB/s from second": 0, "ended after s": 2, "off": 
 def main() -> int:
     """Move and print; 1 when a move ends further from its deadline than it may."""
     options = parser("bench.finish_by", "Measure moves with a deadline.")
-    options.add_argument("--mode", choices=MODES, default="kraft-4.1", help="of the cluster (kraft-4.1)")
+    options.add_argument("--mode", choices=MODES, default=NEWEST.name, help=f"of the cluster ({NEWEST.name})")
     options.add_argument("--runs", type=int, default=4, help="moves (4)")
     options.add_argument("--seconds", type=float, default=75.0, help="until the deadline (75)")
     options.add_argument("--rate", type=int, default=600_000, help="what the move itself needs, bytes/s (600,000)")

@@ -19,7 +19,7 @@ from kafka import KafkaAdminClient
 
 from bench.table import Report, parser
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES
+from weir.lab.modes import MODES, NEWEST
 from weir.lab.sidecar import Sidecar
 from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 
@@ -41,7 +41,7 @@ def main() -> int:
     options.add_argument("--changes", type=int, default=50, help="at each number of topics (50)")
     options.add_argument("--topics", type=int, nargs="+", default=[10, 1000], help="how many, ascending (10 1000)")
     options.add_argument("--seconds", type=float, default=20.0, help="of each measurement of the costs (20)")
-    options.add_argument("--mode", choices=MODES, default="kraft-4.1", help="of the brokers (kraft-4.1)")
+    options.add_argument("--mode", choices=MODES, default=NEWEST.name, help=f"of the brokers ({NEWEST.name})")
     chosen = options.parse_args()
     report = Report(chosen.json)
     changes: list[Sequence[object]] = []

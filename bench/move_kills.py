@@ -17,7 +17,7 @@ from random import Random
 from bench.table import Report, parser
 from tests.integration.move_commands import MB, MoveCommands
 from weir.lab.errors import LabError
-from weir.lab.modes import MODES
+from weir.lab.modes import MODES, NEWEST
 from weir.lab.produce import fill
 from weir.planning.move_throttle import Standing
 
@@ -32,7 +32,7 @@ COLUMNS = {"killed": 0, "kills": 0, "while it ran": 0, "throttle stood then": 0,
 def main() -> int:
     """Kill, verify, and print what is left; 1 when that is not nothing."""
     options = parser("bench.move_kills", "Kill moves at random points.")
-    options.add_argument("--mode", choices=MODES, default="kraft-4.1", help="of the cluster (kraft-4.1)")
+    options.add_argument("--mode", choices=MODES, default=NEWEST.name, help=f"of the cluster ({NEWEST.name})")
     options.add_argument("--kills", type=int, default=50, help="in all (50)")
     options.add_argument("--seed", type=int, default=20261122, help="of the random moments")
     chosen = options.parse_args()

@@ -16,7 +16,7 @@ from bench.table import Report, parser
 from bench.tcp_bytes import SentBytes
 from weir.lab.cluster import Cluster
 from weir.lab.errors import LabError
-from weir.lab.modes import KraftCluster, ZooKeeperCluster
+from weir.lab.modes import MODES
 from weir.lab.produce import fill
 from weir.lab.settings import Route
 
@@ -35,13 +35,10 @@ def main() -> int:
     options = parser("bench.replication", "Measure unthrottled replication through two sidecars.")
     options.add_argument("--rounds", type=int, default=7, help="counted rounds (7)")
     options.add_argument("--bytes", type=int, default=1_500_000_000, help="moved each time (1,500,000,000)")
-    options.add_argument("--version", choices=("3.9.1", "4.1.0"), default="3.9.1", help="of Kafka (3.9.1)")
-    options.add_argument(
-        "--level", help="inter.broker.protocol.version of 3.9.1 (0.10.1: Fetch v3), metadata.version of 4.1.0 (newest)"
-    )
+    options.add_argument("--mode", choices=MODES, default="zookeeper-0.10.1", help="of the cluster (zookeeper-0.10.1)")
     chosen = options.parse_args()
     report = Report(chosen.json)
-    with _cluster(chosen.version, chosen.level) as cluster:
+    with MODES[chosen.mode].cluster(4, routes=ROUTES) as cluster:
         for way, (leader, _) in WAYS.items():
             cluster.create_topic(topic_of(way), {partition: [leader] for partition in PARTITIONS})
             sizes = dict.fromkeys(PARTITIONS, chosen.bytes // len(PARTITIONS))
@@ -54,7 +51,7 @@ def main() -> int:
                 rates[way].append(move(cluster, topic_of(way), *WAYS[way]) / MB)
                 print(f"round {number + 1}, {way}: {rates[way][-1]:.0f} MB/s", file=sys.stderr, flush=True)
         cluster.check_logs()
-    _report(report, f"{chosen.bytes / MB:,.0f} MB replicated without a throttle, Kafka {chosen.version}", rates)
+    _report(report, f"{chosen.bytes / MB:,.0f} MB replicated without a throttle, {chosen.mode}", rates)
     return report.status
 
 
@@ -77,14 +74,6 @@ def move(cluster: Cluster, topic: str, leader: int, follower: int, *, compare: b
     cluster.reassign({partition: [leader] for partition in moved}, seconds=60)
     cluster.wait_for("the replicas' end", lambda: not any(cluster.segments(*one, follower) for one in moved), 30)
     return received.series().mean_rate()
-
-
-def _cluster(version: str, level: str | None) -> Cluster:
-    if version.startswith("3."):
-        return ZooKeeperCluster(
-            version, brokers=4, routes=ROUTES, **({"inter_broker_protocol_version": level} if level else {})
-        )
-    return KraftCluster(version, brokers=4, routes=ROUTES, metadata_version=level)
 
 
 def _prove(report: Report, cluster: Cluster, size: int) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weir.proxy.checkup.listening import Running
     from weir.proxy.checkup.routes import World
     from weir.proxy.config.tables import Config
+    from weir.proxy.tls.live_keys import LiveKeys
 
 HostsOption = Annotated[
     Path | None,
@@ -55,7 +56,16 @@ def own_tls(config: Config) -> ssl.SSLContext | None:
     """Return what a configuration's sidecar asks the others with; None: without TLS. ConfigError for its files."""
     from weir.proxy.config.admin_keys import AdminKeys
 
-    return None if config.admin.tls is None else AdminKeys(config.admin.tls).client_context()
+    return None if config.admin.tls is None else AdminKeys(config.admin.tls, strict=config.strict_tls).client_context()
+
+
+def keys_of(config: Config) -> list[LiveKeys]:
+    """Return the keys of the routes and of the admin server, each once. ConfigError for their files."""
+    from weir.proxy.config.admin_keys import AdminKeys
+    from weir.proxy.config.route_keys import RouteKeys
+
+    admin = () if config.admin.tls is None else AdminKeys(config.admin.tls, strict=config.strict_tls).all_keys
+    return [*RouteKeys(config).all_keys, *admin[:1]]  # the second is the same files, to ask other sidecars with
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

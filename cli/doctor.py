@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli import configured
-from weir.cli.checkup import HostsOption, exit_status, look_around, own_tls, print_findings, running_sidecar
+from weir.cli.checkup import HostsOption, exit_status, keys_of, look_around, own_tls, print_findings, running_sidecar
 from weir.cli.run import FileArgument, the_file
 from weir.cli.sidecars import connection_to
 from weir.cli.version import __version__
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from weir.proxy.checkup.routes import World
     from weir.proxy.config.address import Address
     from weir.proxy.config.tables import Config
-    from weir.proxy.tls.live_keys import LiveKeys
 
 _CLOCK_SECONDS = 2.0
 _MOST_CLOCKS = 20
@@ -59,6 +58,7 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
     from weir.proxy.checkup.certificates import certificate_findings
     from weir.proxy.checkup.live import live_findings
     from weir.proxy.checkup.readable import readable_findings
+    from weir.proxy.checkup.strictness import strictness_findings
 
     process = machine.sidecar_process(path)
     findings = [machine.version_finding(__version__), *machine.way_findings(config), *machine.rules_findings()]
@@ -67,20 +67,12 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
     if config is not None:
         world = look_around(config, hosts_file)
         findings += live_findings(config, world, running_sidecar(config))
-        all_keys = _keys(config)
+        all_keys = keys_of(config)
         findings += certificate_findings(config, all_keys, world, time.time())
+        findings += strictness_findings(config, all_keys)
         findings += readable_findings(config, all_keys, process)
         clocks = _clocks(_others(config, world), own_tls(config))
     return [*findings, *machine.clock_findings(machine.kernel_says_synchronised(), clocks)]
-
-
-def _keys(config: Config) -> list[LiveKeys]:
-    """Return the keys of the routes and of the admin server, each once."""
-    from weir.proxy.config.admin_keys import AdminKeys
-    from weir.proxy.config.route_keys import RouteKeys
-
-    admin = () if config.admin.tls is None else AdminKeys(config.admin.tls).all_keys
-    return [*RouteKeys(config).all_keys, *admin[:1]]  # the second is the same files, to ask other sidecars with
 
 
 def _others(config: Config, world: World) -> Iterable[Address]:

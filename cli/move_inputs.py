@@ -52,6 +52,7 @@ def connector(
     """Return a function that connects to the cluster. CommandError where the options are wrong."""
     try:
         from weir.access.client_properties import PropertiesError, read_properties
+        from weir.access.tls_contexts import properties_context
         from weir.control.move_admin import MoveAdmin
     except ModuleNotFoundError as error:
         raise CommandError(
@@ -68,6 +69,8 @@ def connector(
     if command_config is not None:
         try:
             options = read_properties(command_config).options
+            if str(options.get("security_protocol", "")).endswith("SSL"):
+                options = {**options, "ssl_context": properties_context(options)}
         except PropertiesError as error:
             raise CommandError(f"--command-config: {error}.", WRONG_USAGE) from error
     return lambda: MoveAdmin(servers, timeout_seconds=timeout_seconds, client_options=options)

@@ -39,7 +39,7 @@ def _of(status: dict[str, Any]) -> Iterator[str]:
             yield f"{broker}, {name} side: undecoded since the start, and not throttled: {_counts(passed)}."
     if unknown := status.get("topic_ids_unknown"):
         ids, them = ("1 topic id has", "it") if unknown == 1 else (f"{unknown} topic ids have", "them")
-        yield f"{broker}: {ids} no name that is known, so lists of topics do not throttle {them}."
+        yield f"{broker}: {ids} no name that is known, so any list or pattern of topics throttles {them}."
 
 
 def _counts(by_reason: dict[str, int]) -> str:

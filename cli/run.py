@@ -11,7 +11,7 @@ import typer
 
 from weir.cli import configured
 from weir.cli.capture_run import run_captured
-from weir.cli.checkup import HostsOption, exit_status, look_around, print_findings, running_sidecar
+from weir.cli.checkup import HostsOption, exit_status, keys_of, look_around, print_findings, running_sidecar
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.proxy.config.capture_checks import capture_notes
 from weir.proxy.config.tables import SIDES, CaptureTable, Config, Egress, Ingress
@@ -63,7 +63,7 @@ def check(
     if path is None:
         raise CommandError("give the file to check.", WRONG_USAGE)
     loaded = configured.load(path)
-    notes = _notes(loaded)
+    notes = [*_notes(loaded), *_notes_on_certificates(loaded)]
     findings: list[Finding] = []
     if live:
         from weir.proxy.checkup.live import live_findings
@@ -99,7 +99,7 @@ def _tls(route: Ingress | Egress, config: Config) -> str:
     """Return how a route uses TLS, to be shown behind it."""
     if route.tls is not None:
         return ", TLS on both ends" if route.upstream_tls is not None else ", TLS ends here"
-    return _between_sidecars(route.sidecar_tls or ("off" if config.tls is None else config.tls.mode))
+    return _between_sidecars(route.sidecar_tls or ("off" if config.sidecar_tls is None else config.sidecar_tls.mode))
 
 
 def _between_sidecars(mode: str) -> str:
@@ -113,7 +113,7 @@ def _captured(config: Config, capture: CaptureTable) -> str:
         ended = {"leader's": capture.tls, "follower's": capture.peer_tls}
         sides = [side for side, table in ended.items() if table is not None]
         return f"{shown}, TLS on both ends of the {' and the '.join(sides)} side"
-    return f"{shown}{_between_sidecars('off' if config.tls is None else config.tls.mode)}"
+    return f"{shown}{_between_sidecars('off' if config.sidecar_tls is None else config.sidecar_tls.mode)}"
 
 
 def _notes(config: Config) -> list[str]:
@@ -146,6 +146,12 @@ def _notes(config: Config) -> list[str]:
                 f" nothing is throttled on the {side} side."
             )
     return notes
+
+
+def _notes_on_certificates(config: Config) -> list[str]:
+    from weir.proxy.checkup.strictness import strictness_notes
+
+    return [f"{tables}: {sentence}." for tables, sentence in strictness_notes(config, keys_of(config))]
 
 
 def _notes_on_tls(config: Config) -> list[str]:

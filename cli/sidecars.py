@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from weir.access.tls_contexts import client_context
 from weir.cli.errors import FAILED, WRONG_USAGE, CommandError
 from weir.proxy.config.address import Address
 
@@ -161,7 +162,8 @@ def connection_to(
         return http.client.HTTPConnection(address.host, address.port, timeout=seconds)
     variable, path = CA_VARIABLE, ca
     try:
-        context = ssl.create_default_context(cafile=ca)
+        context = client_context()
+        context.load_verify_locations(ca)
         if certificate:
             variable, path = CERTIFICATE_VARIABLE, certificate
             # a password is not asked for on the terminal

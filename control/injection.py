@@ -16,6 +16,8 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from weir.access.tls_contexts import server_context
+
 _KEYS_SECONDS: Final = 60
 _LABEL: Final = "weir.sidecar"
 _CLUSTER_LABEL: Final = "strimzi.io/cluster"
@@ -101,7 +103,7 @@ def application(sidecars: Mapping[str, Sidecar]) -> web.Application:
 
 def serve(host: str, port: int, certificate: Path, key: Path, sidecars: Mapping[str, Sidecar]) -> None:
     """Serve until SIGTERM. Raises InjectionError where the keys cannot be used, and OSError where the port is taken."""
-    keys = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    keys = server_context()
     try:
         keys.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
@@ -126,7 +128,7 @@ def serve(host: str, port: int, certificate: Path, key: Path, sidecars: Mapping[
 def load_keys(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     """Have a context use a certificate and its key. OSError: it goes on with what it had."""
     # Another context tries them first. This one would take a certificate that does not fit the key, and lose its own.
-    ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    server_context().load_cert_chain(certificate, key)
     context.load_cert_chain(certificate, key)
 
 

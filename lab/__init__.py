@@ -11,7 +11,7 @@
         "topics": {"orders": {"leader.replication.throttled.replicas": "*"}},
     }
     partitions = [("orders", 0), ("orders", 1)]
-    with ZooKeeperCluster("3.9.1", inter_broker_protocol_version="0.10.1", sidecars=True) as cluster:  # Fetch v3
+    with ZooKeeperCluster(inter_broker_protocol_version="0.10.1", sidecars=True) as cluster:  # Fetch v3
         cluster.create_topic("orders", {0: [1], 1: [1]})  # every replica on broker 1
         fill(cluster.bootstrap_servers, "orders", {0: 10_000_000, 1: 10_000_000})
         cluster.assert_no_native_throttle()  # by DescribeConfigs
@@ -25,7 +25,8 @@
 
 What to know:
 - `weir.lab.modes.MODES` names every level that the jars can run, with the Fetch version its replicas use:
-  `MODES["zookeeper-2.8"].cluster(sidecars=True)` fetches with v12. CORNERS are the three modes that differ most.
+  `MODES["zookeeper-2.8"].cluster(sidecars=True)` fetches with v12. CORNERS are the three modes that differ most,
+  and NEWEST is the last of them. Jars of modes that `make bench` alone runs are fetched when they first start.
 - `weir.lab.secured.SecuredCluster` has brokers that speak TLS or SASL with each other, and an authorizer; Kerberos
   needs Debian's packages krb5-kdc and krb5-admin-server (`weir.lab.kerberos.missing`).
 - `weir.lab.hosted.HostedCluster` has each broker on a host of its own (a network namespace), and sidecars that capture;

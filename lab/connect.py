@@ -6,7 +6,7 @@
         ...
         worker.stop()
 
-The jars are of the same version as the newest broker's, and are fetched when they are first asked for.
+Its jars are fetched when it first starts. Its version is its own: see VERSION.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from weir.lab import jars
 from weir.lab.cluster import Cluster
@@ -26,13 +27,11 @@ _CONVERTER = "org.apache.kafka.connect.storage.StringConverter"
 _STORED = ("config", "offset", "status")
 _MIRROR_CONVERTER = "org.apache.kafka.connect.converters.ByteArrayConverter"
 
+VERSION: Final = "4.3.1"
+"""Of Kafka's Connect: the newest whose file and mirror connectors could be fetched. Those of 4.3 need its clients."""
+
 Connector = Mapping[str, object]
 """A connector's configuration by Kafka's names; `name` is one of them."""
-
-
-def connect_jars(version: str) -> list[Path]:
-    """Return the jars that Connect has beside those of a broker, fetched and checked first where they are missing."""
-    return jars.ensure(f"connect-{version}")
 
 
 def through_sidecar(cluster: Cluster, broker_id: int) -> str:
@@ -87,8 +86,7 @@ def start_connect(cluster: Cluster, servers: str, folder: Path, connectors: Sequ
     files = [_written(folder / "worker.properties", worker)]
     files += [_written(folder / f"{one['name']}.properties", one) for one in connectors]
     main_class = "org.apache.kafka.connect.cli.ConnectStandalone"
-    more = connect_jars(cluster.version)
-    return cluster.java_tool("connect", main_class, files, seconds=None, more_jars=more, log_level="info")
+    return _started(cluster, main_class, files)
 
 
 def start_exactly_once_connect(
@@ -114,8 +112,7 @@ def start_exactly_once_connect(
     }
     file = _written(folder / "distributed.properties", worker)
     main_class = "org.apache.kafka.connect.cli.ConnectDistributed"
-    more = connect_jars(cluster.version)
-    process = cluster.java_tool("connect", main_class, [file], seconds=None, more_jars=more, log_level="info")
+    process = _started(cluster, main_class, [file])
 
     def takes(connector: Connector) -> bool:
         config = {name: str(value) for name, value in connector.items()}
@@ -131,6 +128,13 @@ def start_exactly_once_connect(
     for connector in connectors:
         cluster.wait_for(f"Connect to take {connector['name']}", lambda one=connector: takes(one), 90, 0.5)  # type: ignore[misc]
     return process
+
+
+def _started(cluster: Cluster, main_class: str, files: Sequence[str]) -> Process:
+    more = jars.ensure(f"connect-{VERSION}")
+    return cluster.java_tool(
+        "connect", main_class, files, seconds=None, more_jars=more, log_level="info", version=VERSION
+    )
 
 
 def _written(file: Path, properties: Mapping[str, object]) -> str:

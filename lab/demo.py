@@ -23,14 +23,14 @@ from weir.lab.cluster import Cluster
 from weir.lab.demo_report import exported_bytes, write_page
 from weir.lab.errors import LabError, Timeout
 from weir.lab.java import find_java
-from weir.lab.modes import MODES
+from weir.lab.modes import NEWEST
 from weir.lab.produce import LiveConsumer, LiveProducer, LiveRecord, fill, latency
 from weir.lab.progress import MEGABYTE, Moment, Progress, Traffic, sparkline
 from weir.lab.received import Series
 from weir.lab.segments import replica_size
 from weir.lab.sidecar import Metrics
 
-MODE: Final = MODES["kraft-4.1"]
+MODE: Final = NEWEST
 MESSAGE_BYTES: Final = 10_240  # of the data moved; each message is a batch of its own
 LEAST_MEAN, MOST_MEAN = 0.96, 1.02  # x quota, as read from segment files
 LEAST_FAST_MEAN: Final = 0.85

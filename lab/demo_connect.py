@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaProducer
 from rich.console import Console
 
 from weir.lab.cluster import Cluster
-from weir.lab.connect import file_sink, start_connect, through_sidecar
+from weir.lab.connect import VERSION, file_sink, start_connect, through_sidecar
 from weir.lab.connect_chart import draw_sinks
 from weir.lab.modes import KraftCluster
 from weir.lab.processes import Process
@@ -135,7 +135,8 @@ def _run(console: Console, plan: Plan, folder: Path) -> Seen:
         _say(
             console,
             f"A Kafka {cluster.version} broker is up with a weir sidecar before it, and a topic of {plan.records:,}"
-            f" records. A Connect worker with two file sinks of it starts: one is held to {plan.limit:,} records/s.",
+            f" records. A Connect {VERSION} worker with two file sinks of it starts: one is held to {plan.limit:,}"
+            " records/s.",
         )
         files = {name: folder / f"{name}.txt" for name in (LIMITED, FREE)}
         sinks = [file_sink(name, TOPIC, file, **_SMALL_ANSWERS) for name, file in files.items()]

@@ -61,7 +61,6 @@ class HostedCluster(KraftCluster):
 
     def __init__(
         self,
-        version: str = "4.1.0",
         brokers: int = 3,
         *,
         ipv6: bool = False,
@@ -69,7 +68,7 @@ class HostedCluster(KraftCluster):
         **options: Any,
     ) -> None:
         flags = [] if security is None else [AUTHORIZER_LOG]
-        super().__init__(version, brokers, jvm_flags=flags, **options)
+        super().__init__(brokers, jvm_flags=flags, **options)
         self.hosts = Hosts(brokers)
         self._ipv6 = ipv6
         self._new_security = security

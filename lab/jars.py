@@ -2,7 +2,8 @@
 
 `jars-<version>.sha256` lists every jar as `<SHA-256>  <path in Maven's repository layout>`: what to fetch, and what has
 to arrive. `sha256sum -c` can read it too. Dependencies are not resolved, so no jar outside the list is fetched, and the
-bytes are the same whether Maven or Ivy (which comes with PySpark) has fetched them.
+bytes are the same whether Maven or Ivy (which comes with PySpark) has fetched them. `weir.lab.manifest` writes the
+lists.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ from xml.sax.saxutils import quoteattr
 from weir.lab.errors import JarsMissing
 from weir.lab.java import find_java
 
-VERSIONS = ("4.1.0", "3.9.1")
-_HERE = Path(__file__).resolve().parent
-_MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+HERE = Path(__file__).resolve().parent
+MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _FETCH_SECONDS = 900  # enough for a slow mirror
 
 
@@ -47,12 +47,12 @@ def project_cache() -> Path:
     """Return the folder for what is fetched: WEIR_CACHE, else the checkout's `.cache`, else the user's cache folder."""
     if named := os.environ.get("WEIR_CACHE"):
         return Path(named)
-    if (_HERE.parent / "pyproject.toml").is_file():
-        return _HERE.parent / ".cache"
+    if (HERE.parent / "pyproject.toml").is_file():
+        return HERE.parent / ".cache"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir"
 
 
-def read_manifest(version: str, folder: Path = _HERE) -> list[Jar]:
+def read_manifest(version: str, folder: Path = HERE) -> list[Jar]:
     """Return the jars of a Kafka version.
 
     Raises JarsMissing for a version without a manifest or a line that is not one.
@@ -179,7 +179,7 @@ def _maven(work: Path, mvn: str, jars: list[Jar]) -> list[str]:
         f"<artifactId>jars</artifactId><version>1</version><dependencies>{dependencies}</dependencies></project>"
     )
     copy = [
-        f"{_MAVEN_PLUGIN}:copy-dependencies",
+        f"{MAVEN_PLUGIN}:copy-dependencies",
         "-Dmdep.useRepositoryLayout=true",
         f"-DoutputDirectory={work / 'jars'}",
     ]

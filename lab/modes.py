@@ -1,10 +1,14 @@
-"""The two modes that Kafka runs in, KRaft (3.3 and later) and ZooKeeper (up to 3.9), and the levels of each by name."""
+"""The two modes that Kafka runs in, KRaft (3.3 and later) and ZooKeeper (up to 3.9), and the levels of each by name.
+
+One more Kafka is one more row in `_ROWS`, and its lists of jars, which `weir.lab.manifest` writes.
+"""
 
 from __future__ import annotations
 
 import base64
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,16 +28,55 @@ from weir.lab.settings import (
 
 _START_SECONDS = 60
 
+_ROWS: Final[tuple[tuple[str, str, Mapping[str, int]], ...]] = (
+    (
+        "zookeeper",
+        "3.9.2",
+        {
+            "0.8.2": 0,
+            "0.9.0": 1,
+            "0.10.0": 2,
+            "0.10.1": 3,
+            "0.11.0-IV0": 4,
+            "0.11.0": 5,
+            "1.1": 7,
+            "2.0": 8,
+            "2.1": 10,
+            "2.3": 11,
+            "2.8": 12,
+            "3.4": 13,
+            "3.5-IV0": 14,
+            "3.5": 15,
+            "3.7": 16,
+            "3.9": 17,
+        },
+    ),
+    # No KRaft cluster begins below 3.3: none fetches with v12.
+    ("kraft", "3.9.2", {"3.4": 13, "3.5-IV0": 14, "3.5": 15, "3.7": 16, "3.9": 17}),
+    ("kraft", "4.0.2", {"4.0": 17}),
+    ("kraft", "4.1.2", {"4.1": 18}),
+    ("kraft", "4.2.2", {"4.2": 18}),
+    ("kraft", "4.3.1", {"4.3": 18}),
+    ("kraft", "4.4.0", {"4.4": 18}),
+)
+"""Mode, version of the jars, and the Fetch version that replicas use at each level.
+
+The last row is the Kafka that the demo and the tests run first, with its tools. Connect is lab.connect.VERSION.
+"""
+
+_ZOOKEEPER_KAFKA: Final = _ROWS[0][1]
+_NEWEST_KAFKA: Final = _ROWS[-1][1]
+
 
 class KraftCluster(Cluster):
-    """Brokers in KRaft mode; broker 1 is the only controller too. At 4.1.0 replicas fetch with Fetch v18.
+    """Brokers in KRaft mode; broker 1 is the only controller too. From 4.1 on replicas fetch with Fetch v18.
 
     Clients reach brokers on a listener of their own, which no sidecar stands before. `metadata_version` (such as
     3.9-IV0) sets an older level than the newest, and with it an older Fetch version. Other options: see Cluster.
     """
 
     def __init__(
-        self, version: str = "4.1.0", brokers: int = 3, *, metadata_version: str | None = None, **options: Any
+        self, brokers: int = 3, *, version: str = _NEWEST_KAFKA, metadata_version: str | None = None, **options: Any
     ) -> None:
         super().__init__(version, brokers, **options)
         self._metadata_version = metadata_version
@@ -89,9 +132,9 @@ class ZooKeeperCluster(Cluster):
 
     def __init__(
         self,
-        version: str = "3.9.1",
         brokers: int = 3,
         *,
+        version: str = _ZOOKEEPER_KAFKA,
         inter_broker_protocol_version: str = "0.10.1",
         **options: Any,
     ) -> None:
@@ -148,47 +191,26 @@ class Mode:
     def cluster(self, brokers: int = 3, **options: Any) -> Cluster:
         """Return such a cluster, not started yet. Options: see Cluster."""
         cluster: Cluster
+        options = {"version": self.kafka, **options}
         if self.zookeeper:
-            cluster = ZooKeeperCluster(self.kafka, brokers, inter_broker_protocol_version=self.level, **options)
+            cluster = ZooKeeperCluster(brokers, inter_broker_protocol_version=self.level, **options)
         else:
-            cluster = KraftCluster(self.kafka, brokers, metadata_version=self.level, **options)
+            cluster = KraftCluster(brokers, metadata_version=self.level, **options)
         cluster.fetch_version = self.fetch_version
         return cluster
 
 
-_FETCH_VERSIONS: Final = (
-    ("zookeeper", "3.9.1", "0.8.2", 0),
-    ("zookeeper", "3.9.1", "0.9.0", 1),
-    ("zookeeper", "3.9.1", "0.10.0", 2),
-    ("zookeeper", "3.9.1", "0.10.1", 3),
-    ("zookeeper", "3.9.1", "0.11.0-IV0", 4),
-    ("zookeeper", "3.9.1", "0.11.0", 5),
-    ("zookeeper", "3.9.1", "1.1", 7),
-    ("zookeeper", "3.9.1", "2.0", 8),
-    ("zookeeper", "3.9.1", "2.1", 10),
-    ("zookeeper", "3.9.1", "2.3", 11),
-    ("zookeeper", "3.9.1", "2.8", 12),
-    ("zookeeper", "3.9.1", "3.4", 13),
-    ("zookeeper", "3.9.1", "3.5-IV0", 14),
-    ("zookeeper", "3.9.1", "3.5", 15),
-    ("zookeeper", "3.9.1", "3.7", 16),
-    ("zookeeper", "3.9.1", "3.9", 17),
-    # No KRaft cluster begins below 3.3: none fetches with v12.
-    ("kraft", "3.9.1", "3.4", 13),
-    ("kraft", "3.9.1", "3.5-IV0", 14),
-    ("kraft", "3.9.1", "3.5", 15),
-    ("kraft", "3.9.1", "3.7", 16),
-    ("kraft", "3.9.1", "3.9", 17),
-    ("kraft", "4.1.0", "4.1", 18),
-)
-
 MODES: Final = {
     f"{kind}-{level}": Mode(f"{kind}-{level}", kafka, kind == "zookeeper", level, version)
-    for kind, kafka, level, version in _FETCH_VERSIONS
+    for kind, kafka, levels in _ROWS
+    for level, version in levels.items()
 }
-"""Every mode by name: each Fetch version that Kafka's replicas use (they never used v6 and v9)."""
+"""Every mode by name: each Fetch version that Kafka's replicas use (they never used v6 and v9), and each 4.x."""
 
-CORNERS: Final = tuple(MODES[name] for name in ("zookeeper-0.10.1", "zookeeper-2.8", "kraft-4.1"))
+NEWEST: Final = list(MODES.values())[-1]
+"""The mode of the Kafka that the demo and the tests run first."""
+
+CORNERS: Final = (MODES["zookeeper-0.10.1"], MODES["zookeeper-2.8"], NEWEST)
 """One mode of each kind of Fetch: without sessions (v3), with sessions and names (v12), the newest (v18)."""
 
 

@@ -268,6 +268,11 @@ def has_zstd(level: str) -> bool:
     return not _before(level, (2, 1))
 
 
+def configs_tool(version: str) -> str:
+    """Return the class of a Kafka version's kafka-configs, which moved with 4.4."""
+    return "kafka.admin.ConfigCommand" if _before(version, (4, 4)) else "org.apache.kafka.tools.ConfigCommand"
+
+
 def _before(level: str, other: tuple[int, int]) -> bool:
     major, minor = level.split("-")[0].split(".")[:2]
     return (int(major), int(minor)) < other

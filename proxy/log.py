@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from weir.access.tls_contexts import verification_words
 from weir.proxy.log_writer import WriterHandler
 
 FAULT_INTERVAL_SECONDS = 10.0
@@ -146,7 +147,9 @@ def configure_logging(*, as_json: bool = False, level: str = "info", stream: Tex
 def os_error_reason(error: OSError) -> str:
     """Return the system's words for an error; asyncio's own ("Connect call failed") say less."""
     if isinstance(error, ssl.SSLError):  # its numbers are OpenSSL's
-        words = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error.strerror or str(error)
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"TLS failed: {verification_words(error)}"
+        words = getattr(error, "reason", None) or error.strerror or str(error)
         return f"TLS failed: {words.lower().replace('_', ' ')}"
     # a failed resolution of a name has a number below 0, of its own
     return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)

@@ -90,7 +90,7 @@ class Sidecar:
         self._relays: dict[SideName, Side] = {}
         self.sides: list[SideSource] = []
         self._route_keys, self._tls = RouteKeys(config), TlsStats()
-        self._admin_keys = None if config.admin.tls is None else AdminKeys(config.admin.tls)
+        self._admin_keys = None if config.admin.tls is None else AdminKeys(config.admin.tls, strict=config.strict_tls)
         admin_keys = () if self._admin_keys is None else self._admin_keys.all_keys
         self._key_watch = KeyWatch([*self._route_keys.all_keys, *admin_keys], self._tls, self.log, self._keys_changed)
         for side in SIDES:

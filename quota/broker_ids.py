@@ -17,6 +17,9 @@ MOST_IDS: Final = 1_000
 NO_BROKER: Final = -1
 """The id under which peers that are no brokers, or too many, are counted together."""
 
+STRANGER: Final = -2
+"""The id by which all clients take turns together that claim to be brokers, and are not known to be."""
+
 
 class BrokerIds:
     """The ids that fetch through one side; `refused` counts ids that the cluster does not know or that are too many."""
@@ -35,6 +38,8 @@ class BrokerIds:
         """
         if broker_id in self._known:
             return True
+        if broker_id == STRANGER:
+            return False
         if broker_id in self._refused:
             self._refused[broker_id] = topic or self._refused[broker_id]
             return False
@@ -46,7 +51,7 @@ class BrokerIds:
 
     def is_refused(self, broker_id: int) -> bool:
         """Whether the cluster has said that an id is no broker's."""
-        return broker_id in self._refused
+        return broker_id in self._refused or broker_id == STRANGER
 
     def is_unsure(self, broker_id: int) -> bool:
         """Whether an id counts as a broker's only until the cluster is asked."""

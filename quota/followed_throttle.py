@@ -63,6 +63,7 @@ class FollowedThrottle:
         self._lists: dict[str, Lists] = {}
         self._kept: dict[str, dict[tuple[str, int], frozenset[int]]] = {}  # by topic: brokers by list and partition
         self.moves: Moves = {}
+        self.knows_moves = False  # until they were taken once
         self._moved_at = -math.inf
         self._layer: Layer | None = Layer("kafka")  # None: something has changed since it was made
 
@@ -94,7 +95,7 @@ class FollowedThrottle:
     def take_moves(self, moves: Moves, now: float) -> bool:
         """Take all partitions that are being reassigned. Returns whether there are others than before."""
         changed = moves != self.moves
-        self.moves = moves
+        self.moves, self.knows_moves = moves, True
         if moves:
             self._moved_at = now
         self._drop_rates(now)

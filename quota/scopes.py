@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import ClassVar, NamedTuple
 
-from weir.quota.throttled_replicas import EVERY_PARTITION, NO_PARTITION
+from weir.quota.broker_ids import NO_BROKER
+from weir.quota.throttled_replicas import EVERY_PARTITION, NO_PARTITION, EveryPartition
 
 
 class Ends(NamedTuple):
@@ -22,12 +23,36 @@ class Ends(NamedTuple):
 class ClusterFacts:
     """What the cluster said last, as far as scopes need it. Topics are names (UTF-8)."""
 
-    adding: Mapping[bytes, Mapping[int, frozenset[int]]]
-    """The brokers to which a reassignment adds a replica, by topic and partition."""
-    racks: Mapping[int, str | None] | None
-    """The rack of each broker; None while it is not known."""
-    under_min_isr: Mapping[bytes, frozenset[int]]
+    adding: Mapping[bytes, Mapping[int, frozenset[int]]] | None = None
+    """The brokers to which a reassignment adds a replica, by topic and partition; None while it is not known."""
+    racks: Mapping[int, str | None] = field(default_factory=dict)
+    """The rack of each broker that is known; None where one has no rack."""
+    under_min_isr: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
     """The partitions that have fewer replicas in sync than `min.insync.replicas`."""
+    _added_anywhere: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    def take_adding(self, adding: Mapping[bytes, Mapping[int, frozenset[int]]]) -> None:
+        """Take what reassignments add."""
+        anywhere: dict[int, set[int]] = {}
+        for moves in adding.values():
+            for partition, brokers in moves.items():
+                for broker in brokers:
+                    anywhere.setdefault(broker, set()).add(partition)
+        self.adding = adding
+        self._added_anywhere = {broker: frozenset(partitions) for broker, partitions in anywhere.items()}
+
+    def surely_added(self, topic: bytes | None, follower: int) -> frozenset[int]:
+        """Return the partitions of a topic of which a reassignment is known to add a replica on `follower`."""
+        moves = None if topic is None or self.adding is None else self.adding.get(topic)
+        if not moves:
+            return NO_PARTITION
+        return frozenset([partition for partition, brokers in moves.items() if follower in brokers])
+
+    def perhaps_added(self, topic: bytes | None, follower: int) -> frozenset[int] | EveryPartition:
+        """Return those of which one may be added, as far as it is known."""
+        if self.adding is None:
+            return EVERY_PARTITION
+        return self._added_anywhere.get(follower, NO_PARTITION) if topic is None else self.surely_added(topic, follower)
 
 
 class AllBut:
@@ -43,15 +68,13 @@ class AllBut:
 
 
 class Scope(ABC):
-    """The replicas that a quota covers. It is never asked about the cluster's metadata log: no quota covers that."""
+    """The replicas that a quota covers. It is never asked about the cluster's metadata log: no quota covers that.
+
+    What cannot be told yet counts as covered as far as it may be: else it would pass whole.
+    """
 
     counts_in_sync: ClassVar[bool]
     """Whether bytes of replicas in sync count in the quota. They are never held back."""
-
-    @property
-    def needs_names(self) -> bool:
-        """Whether a topic whose name is not known yet counts as covered for a moment."""
-        return False
 
     @abstractmethod
     def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends) -> Container[int]:
@@ -66,28 +89,21 @@ class Reassigned(Scope):
     spares_under_min_isr: bool = True
 
     def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends) -> Container[int]:
-        if topic is None:
-            return NO_PARTITION
-        added = _added(facts, topic, ends)
-        return added - facts.under_min_isr.get(topic, NO_PARTITION) if self.spares_under_min_isr else added
+        added, spared = facts.perhaps_added(topic, ends.follower), _spared(self.spares_under_min_isr, facts, topic)
+        if not spared:
+            return added
+        return AllBut(spared) if isinstance(added, EveryPartition) else added - spared
 
 
 @dataclass(frozen=True, slots=True)
 class Recovering(Scope):
-    """The replicas behind that no reassignment is adding, as those of a broker that returns.
-
-    While it is not known what a reassignment adds, every replica behind counts as one of these.
-    """
+    """The replicas behind that no reassignment is adding, as those of a broker that returns."""
 
     counts_in_sync: ClassVar[bool] = False
     spares_under_min_isr: bool = True
 
     def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends) -> Container[int]:
-        if topic is None:
-            return EVERY_PARTITION
-        excluded = _added(facts, topic, ends)
-        if self.spares_under_min_isr:
-            excluded |= facts.under_min_isr.get(topic, NO_PARTITION)
+        excluded = facts.surely_added(topic, ends.follower) | _spared(self.spares_under_min_isr, facts, topic)
         return AllBut(excluded) if excluded else EVERY_PARTITION
 
 
@@ -95,7 +111,7 @@ class Recovering(Scope):
 class Matching(Scope):
     """The replicas on links with some brokers, or of some topics; None is any.
 
-    `racks` are those of the other broker. While racks are not known, every broker counts as being in one of them.
+    `racks` are those of the other broker. A broker whose rack nobody has told counts as being in one of them.
     `topics` are patterns as of a shell: `orders*`.
     """
 
@@ -104,25 +120,19 @@ class Matching(Scope):
     racks: frozenset[str] | None = None
     topics: tuple[str, ...] | None = None
 
-    @property
-    def needs_names(self) -> bool:
-        return self.topics is not None
-
     def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends) -> Container[int]:
-        if self.peers is not None and ends.other not in self.peers:
+        if self.peers is not None and ends.other not in self.peers and ends.other != NO_BROKER:
             return NO_PARTITION
-        if self.racks is not None and facts.racks is not None and facts.racks.get(ends.other) not in self.racks:
+        racks = facts.racks
+        if self.racks is not None and ends.other in racks and racks[ends.other] not in self.racks:
             return NO_PARTITION
-        if self.topics is not None:
-            name = "" if topic is None else topic.decode("utf-8", "replace")
+        if self.topics is not None and topic is not None:
+            name = topic.decode("utf-8", "replace")
             if not any(fnmatchcase(name, pattern) for pattern in self.topics):
                 return NO_PARTITION
         return EVERY_PARTITION
 
 
-def _added(facts: ClusterFacts, topic: bytes, ends: Ends) -> frozenset[int]:
-    """Return the partitions of a topic of which a reassignment adds a replica on the link's follower."""
-    moves = facts.adding.get(topic)
-    if not moves:
-        return NO_PARTITION
-    return frozenset([partition for partition, brokers in moves.items() if ends.follower in brokers])
+def _spared(spares: bool, facts: ClusterFacts, topic: bytes | None) -> frozenset[int]:
+    """Return the partitions of a topic that are known to be under their min ISR, where these are to be spared."""
+    return facts.under_min_isr.get(topic, NO_PARTITION) if spares and topic is not None else NO_PARTITION

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from weir.protocol.metadata import NO_ID
 from weir.quota.budget.ledger import StrictLedger
@@ -12,7 +11,7 @@ from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Coverage, Quota
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.budget.strict import StrictQuota
-from weir.quota.scopes import ClusterFacts, Ends
+from weir.quota.scopes import ClusterFacts, Ends, Matching, Reassigned, Recovering
 from weir.quota.settings import Clock, QuotaSettings, ThrottleSettings
 from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, EveryPartition
 from weir.quota.topic_names import CLUSTER_METADATA_ID, TopicNames
@@ -54,12 +53,11 @@ class SideQuotas:
         self.topic_names = topic_names
         self.settings = ThrottleSettings()
         self.generation = 0
-        self.facts = ClusterFacts({}, None, {})
-        self.names_awaited_until = math.inf  # when the first id without a name is no longer throttled (clock seconds)
-        self.unnamed_until = math.inf  # the same, with ids that count in quotas which only observe
+        self.facts = ClusterFacts()
         self.quotas: tuple[Quota, ...] = ()
         """All quotas that bytes may belong to; the one of the listed replicas is the first."""
         self._listed: dict[bytes, frozenset[int] | EveryPartition] = {}
+        self._listed_anywhere: frozenset[int] | EveryPartition = NO_PARTITION  # of any topic
         self._make_quotas(None)
 
     @property
@@ -79,16 +77,18 @@ class SideQuotas:
 
     def put_in_force(self, settings: ThrottleSettings) -> None:
         """Make the quotas that `settings` ask for. Those that stay keep what has passed, and what they owe."""
-        previous, self.settings = self.settings, settings
-        self._listed = {}
+        listed: dict[bytes, frozenset[int] | EveryPartition] = {}
         for topic, replicas in settings.replicas.items():
             if topic == CLUSTER_METADATA_TOPIC:
                 continue
             partitions = replicas.partitions_of(self.broker_id)
             if partitions is None:
-                self._listed[topic.encode()] = EVERY_PARTITION
+                listed[topic.encode()] = EVERY_PARTITION
             elif partitions:
-                self._listed[topic.encode()] = partitions
+                listed[topic.encode()] = partitions
+        anywhere = _union(listed.values())
+        # together, so that an error in the midst of it leaves what was in force
+        previous, self.settings, self._listed, self._listed_anywhere = self.settings, settings, listed, anywhere
         self._make_quotas(previous)
         self.generation += 1
 
@@ -191,36 +191,30 @@ class SideQuotas:
     def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> frozenset[int] | EveryPartition:
         """Return the topic's partitions in the settings' lists.
 
-        While the name of `topic_id` is on its way, all of the topic is throttled where anything is. Otherwise the first
-        fetch of a new topic would bring as much as fits in an answer.
+        While nobody has told the name of `topic_id`, it may be any of the topics that are listed.
         """
         if topic is not None:
             return self._listed.get(topic, NO_PARTITION)
-        if self.settings.rate is None or not self._listed:
+        if self.settings.rate is None or topic_id == CLUSTER_METADATA_ID:
             return NO_PARTITION
-        return self._while_unnamed(topic_id, is_observed=self.settings.is_observed)
+        return self._listed_anywhere
 
     def _coverage_of(self, quota: QuotaSettings) -> Coverage:
         scope = quota.scope
-        is_observed = quota.is_observed or self.settings.is_observed
 
         def covers(topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
             if topic == _METADATA_LOG or topic_id == CLUSTER_METADATA_ID:
                 return NO_PARTITION
-            if topic is None and scope.needs_names:
-                return self._while_unnamed(topic_id, is_observed=is_observed)
             return scope.partitions(self.facts, topic, ends)
 
         return covers
 
-    def _while_unnamed(self, topic_id: bytes, *, is_observed: bool) -> frozenset[int] | EveryPartition:
-        until = self.topic_names.awaited_until(topic_id)
-        if until <= self.clock():
-            return NO_PARTITION
-        self.unnamed_until = min(self.unnamed_until, until)
-        if not is_observed:  # else no fetch waits for the name
-            self.names_awaited_until = min(self.names_awaited_until, until)
-        return EVERY_PARTITION
+    def untold(self) -> list[str]:
+        """Return what its quotas need to know and the cluster has not told: more counts as covered than is."""
+        scopes = [quota.scope for quota in self.settings.quotas]
+        lacks_moves = self.facts.adding is None and any(isinstance(one, Reassigned | Recovering) for one in scopes)
+        lacks_racks = not self.facts.racks and any(isinstance(one, Matching) and one.racks for one in scopes)
+        return ["reassignments"] * lacks_moves + ["racks"] * lacks_racks
 
     def is_throttled(self, topic: str, partition: int) -> bool:
         """Whether a partition's replica on this broker is in the settings' lists."""
@@ -231,7 +225,7 @@ class SideQuotas:
     def set_adding_replicas(self, adding: Mapping[bytes, Mapping[int, frozenset[int]]]) -> None:
         """Take the brokers to which reassignments add replicas, by topic and partition."""
         if adding != self.facts.adding:
-            self.facts.adding = adding
+            self.facts.take_adding(adding)
             self._facts_changed()
 
     def set_racks(self, racks: Mapping[int, str | None]) -> None:
@@ -243,3 +237,12 @@ class SideQuotas:
     def _facts_changed(self) -> None:
         if len(self.quotas) > 1:
             self.generation += 1
+
+
+def _union(parts: Iterable[frozenset[int] | EveryPartition]) -> frozenset[int] | EveryPartition:
+    union: set[int] = set()
+    for part in parts:
+        if isinstance(part, EveryPartition):
+            return EVERY_PARTITION
+        union |= part
+    return frozenset(union)

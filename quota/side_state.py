@@ -60,6 +60,7 @@ class SideState(SideQuotas):
             clock, settings.replica_lag_time_max_ms / 1000, self._forget_topic, self.in_isr, self.brokers
         )
         self.holders: set[Holder] = set()
+        self._stranger_partitions: dict[Holder, int] = {}
         self._released_stuck_at = -math.inf
         self.in_force_since: float | None = None
         """When this side began to throttle; None while it does not. It throttles when it has a rate and a listed
@@ -102,13 +103,6 @@ class SideState(SideQuotas):
         """Note that names of topics were learnt."""
         self.generation += 1
 
-    def generation_at(self, now: float) -> int:
-        """Return a number that grows whenever the answer to "throttled?" or "in sync?" may have changed."""
-        if self.unnamed_until <= now:
-            self.unnamed_until = self.names_awaited_until = math.inf
-            self.generation += 1
-        return self.generation
-
     # What is in sync
 
     def in_isr(self, topic: bytes, partition: int, replica: int) -> bool:
@@ -123,6 +117,11 @@ class SideState(SideQuotas):
             return None
         # who finds too little budget is in a line, so where all are empty nobody waits for any
         return [link for quota in self.quotas if (link := quota.first_in_line()) is not None]
+
+    def keep_stranger(self, link: Holder, partitions: int) -> int:
+        """Note how many partitions are kept of a stranger. Returns how many are of all strangers."""
+        self._stranger_partitions[link] = partitions
+        return sum(self._stranger_partitions.values())
 
     def release_stuck(self) -> None:
         """Take back what links with stuck peers hold of the budget."""
@@ -139,6 +138,7 @@ class SideState(SideQuotas):
             holder.accounts.close()
         finally:
             self.holders.discard(holder)
+            self._stranger_partitions.pop(holder, None)
             self.leave_lines(holder)
             for ledger in [quota.ledger for quota in self.quotas]:
                 ledger.recount(sum([other.accounts.held(ledger) for other in self.holders]))

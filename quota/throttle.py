@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from math import inf
+from typing import cast
 from zlib import crc32
 
 from weir.protocol.fetch import MAX_INT32
@@ -32,28 +33,34 @@ class Throttle(SideState):
         topic_names: TopicNames | None = None,
     ) -> None:
         super().__init__(side, broker_id, clock, settings, topic_names)
-        self.links: set[ReplicaLink] = set()
         # Each sidecar begins at another id. Where one passes all fetches of a connection from some point on, the next
         # hop must not take their session id for one of its own, which has other partitions.
         self._silent_since: dict[int, float] = {}  # the last fetch of replicas whose last connection has ended
         self._last_session_id = crc32(f"{side} {broker_id}".encode()) & MAX_INT32
 
-    def link(self, peer: int) -> ReplicaLink:
-        """Return the state of a new connection with broker `peer`. Close it together with the connection."""
-        link = ReplicaLink(self, peer, self.open_session)
-        self.links.add(link)
-        self.holders.add(link)
+    @property
+    def links(self) -> set[ReplicaLink]:
+        """The links of all connections."""
+        return cast(set[ReplicaLink], self.holders)
+
+    def link(self, peer: int, *, is_stranger: bool = False) -> ReplicaLink:
+        """Return the state of a new connection with broker `peer`. Close it together with the connection.
+
+        With `is_stranger` its client claims to be a broker, and nobody knows whether it is.
+        """
+        link = ReplicaLink(self, peer, _no_session if is_stranger else self.open_session)
+        link.partitions.is_stranger = is_stranger
         self._silent_since.pop(link.counted_peer, None)
+        self.holders.add(link)
         return link
 
     def drop(self, holder: Holder) -> None:
+        ended = isinstance(holder, ReplicaLink) and holder in self.holders
         try:
             super().drop(holder)
         finally:
-            ended = [link for link in self.links if link is holder]
-            self.links = {link for link in self.links if link is not holder}
-            for link in ended:
-                self._note_end(link)
+            if ended:
+                self._note_end(cast(ReplicaLink, holder))
 
     def away(self) -> dict[int, float]:
         """Return the followers that have no connection, and when each has fetched last (clock seconds).
@@ -127,3 +134,8 @@ class Throttle(SideState):
         victim.sessions.follower.end()  # its follower is told at its next fetch, and begins anew
         self.stats.sessions_evicted += 1
         return True
+
+
+def _no_session(size: int) -> int:
+    """Return NO_SESSION: strangers could take all slots."""
+    return NO_SESSION

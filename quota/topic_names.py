@@ -16,10 +16,8 @@ CLUSTER_METADATA_ID: Final = bytes(15) + b"\x01"
 
 MAX_IDS = 100_000
 
-# two retries within AWAIT_SECONDS: a broker hears of a new topic later than the topic's leader
-FIRST_RETRY_SECONDS = 0.25
+FIRST_RETRY_SECONDS = 0.25  # a broker hears of a new topic later than the topic's leader
 MAX_RETRY_SECONDS = 60.0
-AWAIT_SECONDS = 1.0  # how long after an id is first seen its name is awaited
 FORGET_SECONDS = 600.0  # an id without a name that nobody looked up for this long is no longer asked for
 
 
@@ -30,7 +28,6 @@ def printed_id(topic_id: bytes) -> str:
 
 @dataclass(slots=True)
 class _Unnamed:
-    awaited_until: float
     looked_up_at: float
     ask_at: float
     retry_seconds: float = FIRST_RETRY_SECONDS
@@ -70,20 +67,12 @@ class TopicNames:
             unnamed.looked_up_at = now
             self._unnamed.move_to_end(topic_id)
             return None
-        self._unnamed[topic_id] = _Unnamed(awaited_until=now + AWAIT_SECONDS, looked_up_at=now, ask_at=now)
+        self._unnamed[topic_id] = _Unnamed(looked_up_at=now, ask_at=now)
         if len(self._unnamed) > self._max_ids:
             self._unnamed.popitem(last=False)
         if self.on_miss is not None:
             self.on_miss()
         return None
-
-    def awaited_until(self, topic_id: bytes) -> float:
-        """Return until when the name of an id is awaited (clock seconds): AWAIT_SECONDS from its first look-up on.
-
-        It is -inf for an id that was not looked up, or that has its name.
-        """
-        unnamed = self._unnamed.get(topic_id)
-        return -math.inf if unnamed is None else unnamed.awaited_until
 
     def learn(self, names: Mapping[bytes, bytes]) -> bool:
         """Take names (UTF-8) by id from an answer. Returns whether something changed."""

@@ -20,7 +20,7 @@ from weir.quota.topic_names import TopicNames
 KNOWN_PASSTHROUGH = (
     *("fetch_version", "fetch_too_large", "fetch_malformed", "too_many_topics", "too_many_partitions"),
     "not_a_replica",
-    *("tls", "sasl", "not_kafka", "throttle_error"),
+    *("tls", "sasl", "not_kafka"),
 )
 KNOWN_OPAQUE = ("tls", "sasl", "not_kafka")
 KNOWN_PROTOCOL_ERRORS = (
@@ -104,7 +104,7 @@ def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition
     yield Family(
         "weir_topic_ids_unknown",
         "gauge",
-        "Topic ids in fetches whose name is not known now; after a second they are not throttled.",
+        "Topic ids in fetches whose name is not known now: throttled as far as any list or pattern may cover them.",
         (),
         [((), process.topic_names.unknown_count)],
     )
@@ -166,6 +166,13 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "How long a throttle that is neither the file's nor leased has been in force; 0 when none is.",
         sides,
         lambda side: lasted(side, side.by_hand_since),
+    )
+    yield Family(
+        "weir_cluster_facts_unknown",
+        "gauge",
+        "What quotas need and the cluster has not told, reassignments or racks: 1 while all that may be covered is.",
+        ("side", "what"),
+        [((side.throttle.side, what), 1) for side in sides for what in side.throttle.untold()],
     )
     yield Family(
         "weir_replication_bytes",
@@ -325,6 +332,13 @@ def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "Replica fetches that the sidecar answered itself.",
         sides,
         lambda side: side.relay.fetches_answered,
+    )
+    yield _by_side(
+        "weir_stranger_fetches",
+        "counter",
+        "Fetches with a broker's id from an address that is not known to be its own: throttled, as a stranger's.",
+        sides,
+        lambda side: side.relay.stranger_fetches,
     )
     yield _by_side_and(
         "weir_relayed_bytes",

@@ -29,7 +29,8 @@ GRACE_SECONDS: Final = 5.0
 _FIRST_PAUSE_SECONDS: Final = 60.0
 _LONGEST_PAUSE_SECONDS: Final = 3600.0
 _FOLLOWERS_FAULTS: Final[tuple[HandshakeResult, ...]] = (
-    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "version", "refused_by_peer", "other"),
+    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "not_strict"),
+    *("version", "refused_by_peer", "other"),
 )
 """How a handshake ends that ends so again. Who speaks no TLS is no follower: the broker does."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,12 +14,14 @@ from weir.proxy.checkup.listening import Running, listening_findings
 from weir.proxy.checkup.look import Seen, look
 from weir.proxy.checkup.names import resolver
 from weir.proxy.checkup.routes import World, route_findings
+from weir.proxy.checkup.strictness import gap_findings, peer_gap
 from weir.proxy.config.address import Address
 from weir.proxy.config.cluster_access import connection_options
 from weir.proxy.config.route_checks import addresses_of
 from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import Config
 from weir.proxy.tls.ends import TlsClient
+from weir.proxy.tls.keys import load_client_keys
 
 _AT_ONCE: Final = 16
 
@@ -30,19 +33,22 @@ def live_world(config: Config, hosts_file: Path | None = None) -> World:
     """
     broker_resolves = resolver(hosts_file)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it logs of a failed connection is told here
-    seen, captured = asyncio.run(_look_at_all(config))
-    return World(seen, addresses_of, broker_resolves, captured)
+    seen, captured, gaps = asyncio.run(_look_at_all(config))
+    return World(seen, addresses_of, broker_resolves, captured, gaps)
 
 
 def live_findings(config: Config, world: World, running: Running | None) -> list[Finding]:
     """Return what `weir check --live` shows, the listeners' addresses first."""
-    return [*listening_findings(config, running), *route_findings(config, world)]
+    return [*listening_findings(config, running), *route_findings(config, world), *gap_findings(world.gaps)]
 
 
-async def _look_at_all(config: Config) -> tuple[Mapping[Address, Seen], Seen | None]:
-    """Return what is at each address of the configuration, and what is at the captured port of its own broker."""
+async def _look_at_all(config: Config) -> tuple[Mapping[Address, Seen], Seen | None, Mapping[Address, str]]:
+    """Return what is at each address of the configuration, and what is at the captured port of its own broker.
+
+    The third is what the certificates there lack for `[tls] strict`, where that is not set and so refuses nobody.
+    """
     keys = RouteKeys(config)
-    access: Mapping[str, Any] = {} if config.cluster is None else connection_options(config.cluster)
+    access = _access(config, strict=config.strict_tls)
     wanted: dict[Address, TlsClient | None] = {}
     for ingress, (_, client) in zip(config.ingress, keys.ingress, strict=True):
         wanted.setdefault(ingress.upstream, client)
@@ -59,6 +65,28 @@ async def _look_at_all(config: Config) -> tuple[Mapping[Address, Seen], Seen | N
     found = await asyncio.gather(*(seen(address, tls) for address, tls in wanted.items()))
     own = next((one.brokers[config.broker_id] for one in found if config.broker_id in one.brokers), None)
     captured = None
+    looked = list(zip(found, wanted.values(), strict=True))
     if config.capture is not None and own is not None:
-        captured = await seen(Address(own.host, config.capture.port), keys.captured_ingress[1])
-    return dict(zip(wanted, found, strict=True)), captured
+        client = keys.captured_ingress[1]
+        captured = await seen(Address(own.host, config.capture.port), client)
+        looked.append((captured, client))
+    gaps = {} if config.strict_tls else await _gaps(looked, _access(config, strict=True))
+    return dict(zip(wanted, found, strict=True)), captured, gaps
+
+
+async def _gaps(looked: Sequence[tuple[Seen, TlsClient | None]], access: Mapping[str, Any]) -> Mapping[Address, str]:
+    async def gap(seen: Seen, tls: TlsClient | None) -> str | None:
+        if not seen.apis or not seen.speaks_tls:
+            return None  # its certificate was not taken, or there is none
+        if tls is None:
+            return await peer_gap(seen.address, access["ssl_context"], seen.address.host)
+        context = load_client_keys(replace(tls.keys.files, strict=True), checks_name=False).context
+        return await peer_gap(seen.address, context, tls.server_name or seen.address.host)
+
+    found = await asyncio.gather(*(gap(seen, tls) for seen, tls in looked))
+    pairs = zip(looked, found, strict=True)
+    return {seen.address: reason for (seen, _), reason in pairs if reason is not None}
+
+
+def _access(config: Config, *, strict: bool) -> Mapping[str, Any]:
+    return {} if config.cluster is None else connection_options(config.cluster, strict=strict)

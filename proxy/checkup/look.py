@@ -16,6 +16,7 @@ from kafka.protocol.admin import (
     DescribeConfigsResponse,
 )
 
+from weir.access.tls_contexts import verification_words
 from weir.protocol.errors import ProtocolError
 from weir.protocol.metadata import (
     METADATA,
@@ -161,7 +162,7 @@ async def _greeted_in_tls(address: Address, tls: TlsClient) -> tuple[Seen, Chann
                 reason = f"it does not take this sidecar's certificate: {refused}"
                 return Seen(address=address, trouble="certificate", speaks_tls=True, reason=reason), None
     except ssl.SSLCertVerificationError as error:
-        reason = error.verify_message or "it cannot be verified"
+        reason = verification_words(error)
         return Seen(address=address, trouble="certificate", speaks_tls=True, reason=reason), None
     except OSError as error:
         return Seen(address=address, trouble="silent", reason=os_error_reason(error)), None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.proxy.checkup.findings import Finding, Level, listed
@@ -22,6 +22,7 @@ class World:
 
     - `seen`: what was found at each upstream, by address.
     - `captured`: what was found at the captured port of this sidecar's broker; None: nobody told where that is.
+    - `gaps`: what certificates lack that are taken all the same, by address.
     - `resolve`: names as this machine resolves them; `broker_resolves`: as the broker on it does.
     """
 
@@ -29,6 +30,7 @@ class World:
     resolve: Resolve
     broker_resolves: Resolve
     captured: Seen | None = None
+    gaps: Mapping[Address, str] = field(default_factory=dict)
 
     @property
     def teller(self) -> Seen | None:

@@ -9,20 +9,17 @@ import asyncio
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from weir.protocol.errors import ProtocolError
 from weir.proxy.cluster.channel import Channel, NoTopicIds
 from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.cluster.servers import Servers
 from weir.proxy.cluster.view import ClusterView
 from weir.proxy.config.address import Address
-from weir.proxy.log import EventLog, innermost_frame, os_error_reason
+from weir.proxy.log import EventLog, innermost_frame
 
 _Answer = TypeVar("_Answer")
-
-QUESTION_TIMEOUT_SECONDS = 5.0
 
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 10.0
@@ -82,7 +79,7 @@ class ClusterClient:
         self.clock = clock
         self.has_topic_ids = True
         """Whether the server that answered last has topic ids."""
-        self._servers = deque(servers)
+        self._servers = Servers(servers)
         self._open_channel = open_channel
         self._polls = polls
         self._events = events
@@ -99,12 +96,12 @@ class ClusterClient:
     @property
     def server(self) -> Address:
         """The server that is asked first."""
-        return self._servers[0]
+        return self._servers.first
 
     @property
     def servers(self) -> str:
         """All servers, as shown in the log."""
-        return ",".join(sorted(map(str, self._servers)))
+        return str(self._servers)
 
     def wake(self) -> None:
         """Look now for polls that are due."""
@@ -167,34 +164,33 @@ class ClusterClient:
 
         Raises ConnectionError, which names every server, or NoTopicIds where that is all that a server could say.
         """
-        failures = []
-        without_ids = False
-        begin, size = self.clock(), 0
-        for _ in range(len(self._servers)):
+        begin, size, without_ids = self.clock(), 0, False
+        before = self._moved()
+
+        async def asked(server: Address) -> _Answer:
+            nonlocal before, without_ids
             before = self._moved()
             try:
-                async with asyncio.timeout(QUESTION_TIMEOUT_SECONDS):
-                    answer = await ask(await self._connected())
-                self._answered = True
-                self.stats.count(what, "ok", self.clock() - begin, size + self._moved_since(before))
-                return answer
+                return await ask(await self._connected(server))
             except NoTopicIds:
                 without_ids = True
-            except TimeoutError:
-                failures.append(f"{self.server}: no answer within {QUESTION_TIMEOUT_SECONDS:g} s")
-            except OSError as error:
-                failures.append(f"{self.server}: {os_error_reason(error) or str(error) or type(error).__name__}")
-            except EOFError:
-                failures.append(f"{self.server}: closed the connection without an answer")
-            except ProtocolError as error:
-                failures.append(f"{self.server}: {error}")
+                raise ConnectionError("the broker is older than topic ids") from None
+
+        def failed(_: Address) -> None:
+            nonlocal size
             size += self._moved_since(before)
             self.disconnect()
-            self._servers.rotate(-1)
-        if without_ids:
-            raise NoTopicIds
-        self.stats.count(what, "failed", self.clock() - begin, size)
-        raise ConnectionError("; ".join(failures))
+
+        try:
+            answer = await self._servers.ask(asked, failed)
+        except ConnectionError:
+            if without_ids:
+                raise NoTopicIds from None
+            self.stats.count(what, "failed", self.clock() - begin, size)
+            raise
+        self._answered = True
+        self.stats.count(what, "ok", self.clock() - begin, size + self._moved_since(before))
+        return answer
 
     def disconnect(self) -> None:
         """Close the connection. The next request opens another one."""
@@ -202,10 +198,10 @@ class ClusterClient:
             self._channel.close()
             self._channel = None
 
-    async def _connected(self) -> Channel:
+    async def _connected(self, server: Address) -> Channel:
         if self._channel is None or self._channel.closed:
             self.disconnect()
-            self._channel = await self._open_channel(self.server)
+            self._channel = await self._open_channel(server)
         return self._channel
 
     def _moved(self) -> tuple[Channel | None, int]:

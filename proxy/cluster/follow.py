@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from weir.protocol.errors import ProtocolError
-from weir.proxy.cluster import kafka_throttle
+from weir.proxy.cluster import kafka_throttle, servers
 from weir.proxy.cluster.followers import Followers
 from weir.proxy.cluster.kafka_channel import KafkaChannel
 from weir.proxy.cluster.kafka_throttle import ClusterTold, NotSupported
 from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.cluster.servers import FAILURES, Servers, reason_of
 from weir.proxy.config.address import Address
-from weir.proxy.log import EventLog, innermost_frame, os_error_reason
+from weir.proxy.log import EventLog, innermost_frame
 from weir.quota.followed_throttle import FollowedThrottle, Moves
 from weir.quota.layers import Layer
 
@@ -36,12 +36,9 @@ IDLE_LISTS_PER_ROUND: Final = 100
 TOPICS_SECONDS: Final = 10.0
 """How often all topics' names are asked for."""
 LISTS_PER_QUESTION: Final = 100
-QUESTION_TIMEOUT_SECONDS: Final = 5.0
 
 WHAT: Final = "throttles"
 """What these questions are called in the metrics."""
-
-_FAILURES: Final = (OSError, EOFError, ProtocolError)  # TimeoutError is an OSError
 
 _Answer = TypeVar("_Answer")
 
@@ -49,15 +46,15 @@ _Answer = TypeVar("_Answer")
 class ThrottleFollower:
     """Follows the cluster of broker `broker_id` from `start` to `close`. `clock` gives monotonic seconds.
 
-    `servers` are asked where the brokers are. `part` of the rates of Kafka's throttle is followed; None follows none of
-    it. While the cluster does not answer, what was read last stays in force.
+    `bootstrap` servers are asked where the brokers are. `part` of the rates of Kafka's throttle is followed; None
+    follows none of it. While the cluster does not answer, what was read last stays in force.
     """
 
     def __init__(
         self,
         broker_id: int,
         part: float | None,
-        servers: Sequence[Address],
+        bootstrap: Sequence[Address],
         followers: Followers,
         log: EventLog,
         stats: PollStats,
@@ -67,7 +64,7 @@ class ThrottleFollower:
         self._broker_id = broker_id
         self._follows_throttle = part is not None
         self._followed = FollowedThrottle(1.0 if part is None else part)
-        self._servers = deque(servers)
+        self._servers = Servers(bootstrap)
         self._cluster = ClusterTold({}, {}, -1, set())
         self._told_at = -math.inf
         self._followers = followers
@@ -78,7 +75,7 @@ class ThrottleFollower:
         self._channels: dict[Address, KafkaChannel] = {}
         self._moved_before = 0  # bytes of channels that were closed
         self._layer = Layer("kafka")
-        self._moves_told: Moves = {}
+        self._moves_told: Moves | None = None
         self._racks_told: Mapping[int, str | None] | None = None
         self._turn: deque[str] = deque()  # topics whose lists are read next
         self._wants_all_lists = False
@@ -111,9 +108,9 @@ class ThrottleFollower:
         begin, before = self._clock(), self._moved()
         try:
             await self._read()
-        except _FAILURES as error:
+        except FAILURES as error:
             self._disconnect()
-            self._failed(_reason(error), begin, before)
+            self._failed(reason_of(error, servers.QUESTION_TIMEOUT_SECONDS), begin, before)
         except NotSupported as error:
             self._failed(f"the broker has no version of {error} that is known here", begin, before)
         except Exception as error:  # noqa: BLE001 - a bug may not end it for good
@@ -134,7 +131,7 @@ class ThrottleFollower:
 
     def _tell_moves(self) -> None:
         moves = self._followed.moves
-        if moves != self._moves_told:
+        if self._followed.knows_moves and moves != self._moves_told:
             self._followers.moves(moves)
             self._moves_told = moves
 
@@ -174,7 +171,7 @@ class ThrottleFollower:
         try:
             if followed.take_moves(await self._moves(), now()):
                 self._wants_all_lists = True
-        except _FAILURES as error:  # the controller may be away, and the broker not
+        except FAILURES as error:  # the controller may be away, and the broker not
             failure = error
         if self._wants_all_lists:
             await self._look_around()
@@ -197,20 +194,12 @@ class ThrottleFollower:
 
     async def _look_around(self) -> None:
         """Ask where the brokers are, and which topics there are: one server after the other, until one answers."""
-        failures = []
-        for _ in range(len(self._servers)):
-            try:
-                channel = await self._channel(self._servers[0])
-                self._cluster = await self._ask(kafka_throttle.cluster_of(channel))
-            except _FAILURES as error:
-                failures.append(f"{self._servers[0]}: {_reason(error)}")
-                self._close(self._servers[0])
-                self._servers.rotate(-1)
-                continue
-            self._told_at = self._clock()
-            self._followed.forget_topics(self._cluster.topics)
-            return
-        raise ConnectionError("; ".join(failures))
+        self._cluster = await self._servers.ask(self._cluster_of, self._close)
+        self._told_at = self._clock()
+        self._followed.forget_topics(self._cluster.topics)
+
+    async def _cluster_of(self, server: Address) -> ClusterTold:
+        return await kafka_throttle.cluster_of(await self._channel(server))
 
     async def _moves(self) -> Moves:
         controller = self._cluster.controller
@@ -246,7 +235,7 @@ class ThrottleFollower:
         return channel
 
     async def _ask(self, answer: Awaitable[_Answer]) -> _Answer:
-        async with asyncio.timeout(QUESTION_TIMEOUT_SECONDS):
+        async with asyncio.timeout(servers.QUESTION_TIMEOUT_SECONDS):
             return await answer
 
     def _failed(self, reason: str, begin: float, before: int) -> None:
@@ -279,10 +268,3 @@ class ThrottleFollower:
         for address in list(self._channels):
             self._close(address)
         self._told_at = -math.inf  # a broker may have moved, and another one be the controller
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no answer within {QUESTION_TIMEOUT_SECONDS:g} s"
-    reason = os_error_reason(error) if isinstance(error, OSError) else ""
-    return reason or str(error) or type(error).__name__

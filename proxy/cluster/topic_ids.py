@@ -1,7 +1,6 @@
 """Learns the names of topic ids: of throttled topics in advance, of others when their ids are first seen.
 
-Nothing on the data path waits for it. After quota.topic_names.AWAIT_SECONDS an id without a name is not throttled until
-its name is known.
+Nothing on the data path waits for it. Until its name is known an id is throttled as far as any list may cover it.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class TopicIdPoll:
                 ids=",".join(_shown(topic_ids)),
                 count=len(topic_ids),
                 reason=reason,
-                effect="throttled for the first second only",
+                effect="throttled as any topic that is listed",
             )
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
+from weir.access.tls_contexts import client_context
 from weir.protocol.metadata import encode_api_versions_request
 from weir.proxy.cluster.channel import CLIENT_ID
 from weir.proxy.cluster.poll_stats import PollStats
@@ -127,9 +128,8 @@ class UpstreamProbe:
 
 @cache
 def _greeting() -> ssl.SSLContext:
-    # No data is sent, so it does not matter who answers. A default context would read the machine's certificates, which
-    # takes 20 ms.
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # No data is sent, so it does not matter who answers.
+    context = client_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context

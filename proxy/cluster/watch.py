@@ -28,7 +28,7 @@ from weir.quota.topic_names import TopicNames
 EVENTS_WITHOUT_CLUSTER = Events(
     "topic_ids_not_asked",
     "topic_ids_recovered",
-    "new ids are throttled for the first second only, and what was moved away counts as lag",
+    "topics that have ids only are throttled as if they were listed, and what was moved away counts as lag",
 )
 EVENTS = Events(
     "cluster_poll_failed",
@@ -82,7 +82,8 @@ class ClusterWatch:
             in_sync = InSyncTopics(topics, consumers.in_sync)
             subscribers = [in_sync, BrokerHosts(self._addresses.offer), *subscribers]
             behind = [MinIsrPoll(in_sync, consumers.under_min_isr)]
-            open_kafka_channel = partial(KafkaChannel.open, options=connection_options(config.cluster))
+            options = connection_options(config.cluster, strict=config.strict_tls)
+            open_kafka_channel = partial(KafkaChannel.open, options=options)
             open_channel = open_kafka_channel
             poll_seconds = config.cluster.poll_seconds
             longest_retry = min(poll_seconds, MAX_IDLE_RETRY_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -19,12 +20,12 @@ _FIELD = "admin.tls"
 
 
 class AdminKeys:
-    """The keys of `[admin.tls]`. Making it reads files, and raises ConfigError for what cannot be used."""
+    """The keys of `[admin.tls]`; `strict` is that of `[tls]`. Making it reads files, and may raise ConfigError."""
 
-    def __init__(self, table: AdminTlsTable) -> None:
+    def __init__(self, table: AdminTlsTable, *, strict: bool) -> None:
         check_admin_tls(table, _FIELD)
         self._table = table
-        files = table.files
+        self._files = files = replace(table.files, strict=strict)
         try:
             # a client needs no certificate for its health to be asked; what else it may do, its request is judged by
             self._server = LiveKeys(_FIELD, files, partial(load_server_keys, files, "requested"))
@@ -36,7 +37,7 @@ class AdminKeys:
 
     def server_context(self) -> ssl.SSLContext:
         """Return what to listen with. A handshake that begins after the keys have changed uses the new ones."""
-        context = load_server_keys(self._table.files, "requested").context
+        context = load_server_keys(self._files, "requested").context
         context.sni_callback = self._use_newest
         return context
 

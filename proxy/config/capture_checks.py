@@ -37,7 +37,7 @@ def _check_tls(config: Config, capture: CaptureTable) -> None:
     if (capture.peer_tls is None) != (capture.peer_upstream_tls is None):
         here, other = ("peer_upstream_tls", "peer_tls") if capture.peer_tls else ("peer_tls", "peer_upstream_tls")
         raise ConfigError(f"capture.{here}", f"is missing: capture.{other} is set, and peers' own TLS is on both ends")
-    if config.tls is not None and config.tls.mode == "require" and capture.when == "throttled":
+    if config.sidecar_tls is not None and config.sidecar_tls.mode == "require" and capture.when == "throttled":
         reason = (
             'is "require", and sidecars that capture when = "throttled" come and go one by one: brokers without one'
             ' could not reach those with one; set mode = "prefer", or when = "always"'
@@ -51,7 +51,7 @@ def capture_notes(config: Config) -> list[str]:
     if capture is None:
         return []
     notes = []
-    if config.tls is not None and config.tls.mode == "require":
+    if config.sidecar_tls is not None and config.sidecar_tls.mode == "require":
         notes.append(
             '[tls] has mode = "require": where a sidecar is not there, what its broker captures no more is refused by'
             ' the other sidecars, so the kernel does not fail open; with "prefer" it does.'

@@ -52,21 +52,21 @@ def parse_config(text: str) -> Config:
 def check_config(config: Config) -> None:
     """Check what no single field shows; ConfigError names the field."""
     check_routes(config)
-    _check_admin(config.admin)
+    _check_admin(config.admin, config.strict_tls)
     _check_replicas_from(config.ingress)
     RouteKeys(config)
     if config.cluster is not None:
         _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
-        connection_options(config.cluster)
+        connection_options(config.cluster, strict=config.strict_tls)
     check_capture(config)
     _check_export(config.export)
     check_client_limits(config.limits.client, "limits.client")
     check_throttle(config.throttle, config.cluster, "throttle")
 
 
-def _check_admin(admin: Admin) -> None:
+def _check_admin(admin: Admin, strict_tls: bool) -> None:
     if admin.tls is not None:
-        AdminKeys(admin.tls)
+        AdminKeys(admin.tls, strict=strict_tls)
         return
     if admin.listen.is_loopback or admin.without_tokens:
         return

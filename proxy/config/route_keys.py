@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from weir.proxy.config.address import Address
@@ -34,10 +35,12 @@ class RouteKeys:
         self.all_keys: list[LiveKeys] = []
         """Each once, to be watched."""
         self._sidecar: tuple[TlsServer, TlsClient] | None = None
-        if config.tls is not None:
-            check_sidecar_tls(config.tls)
-            self._sidecar = self._between_sidecars(config.tls)
-        self._mode = "off" if config.tls is None else config.tls.mode
+        self._strict = config.strict_tls
+        table = config.sidecar_tls
+        if table is not None:
+            check_sidecar_tls(table)
+            self._sidecar = self._between_sidecars(table)
+        self._mode = "off" if table is None else table.mode
         self.ingress = [self._route(route, f"ingress[{index}]") for index, route in enumerate(config.ingress)]
         self.egress = [self._route(route, f"egress[{index}]") for index, route in enumerate(config.egress)]
         self.captured_ingress, self.captured_egress = _NO_TLS, _NO_TLS
@@ -77,7 +80,7 @@ class RouteKeys:
     ) -> RouteTls:
         """Return what a route uses that ends TLS itself: with the broker's own key, or with one of its peer's name."""
         check_server_tls(table, upstream, field)
-        keys = self._load(field, table.files, partial(load_server_keys, table.files, table.client_auth))
+        keys = self._load(field, table.files, partial(load_server_keys, client_auth=table.client_auth))
         server = TlsServer(keys, table.allowed_names)
         if upstream is None:
             return server, None
@@ -86,7 +89,7 @@ class RouteKeys:
         name = upstream.server_name
         names = upstream.allowed_names if isinstance(upstream, PeersTlsTable) else None
         checks_name = name != "" and names is None
-        client_keys = self._load(field, files, partial(load_client_keys, files, checks_name=checks_name))
+        client_keys = self._load(field, files, partial(load_client_keys, checks_name=checks_name))
         if name is None and is_ingress:
             # the listener has the broker's own certificate, with the name that the broker has
             name = next((own for own in keys.keys.names if "*" not in own), None)
@@ -95,13 +98,14 @@ class RouteKeys:
     def _between_sidecars(self, table: SidecarTlsTable) -> tuple[TlsServer, TlsClient]:
         files, names = table.files, table.allowed_names
         is_optional = table.mode == "prefer"
-        server = self._load("tls", files, partial(load_server_keys, files, "required"))
-        client = self._load("tls", files, partial(load_client_keys, files, checks_name=False))
+        server = self._load("tls", files, partial(load_server_keys, client_auth="required"))
+        client = self._load("tls", files, partial(load_client_keys, checks_name=False))
         return TlsServer(server, names, is_optional), TlsClient(client, None, names, is_optional)
 
-    def _load(self, field: str, files: KeyFiles, load: Callable[[], Keys]) -> LiveKeys:
+    def _load(self, field: str, files: KeyFiles, load: Callable[[KeyFiles], Keys]) -> LiveKeys:
+        files = replace(files, strict=self._strict)
         try:
-            keys = LiveKeys(field, files, load)
+            keys = LiveKeys(field, files, partial(load, files))
         except KeysError as error:
             raise ConfigError(join(field, error.field), error.reason) from error
         self.all_keys.append(keys)

@@ -333,3 +333,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     export: Export | None = None
     log: Log = Log()
     throttle: ThrottleTable = field(default_factory=ThrottleTable)
+
+    @property
+    def sidecar_tls(self) -> SidecarTlsTable | None:
+        """`[tls]` where it asks for TLS between sidecars."""
+        return self.tls if self.tls is not None and self.tls.is_between_sidecars else None
+
+    @property
+    def strict_tls(self) -> bool:
+        """Whether certificates have to keep to RFC 5280; by default they are judged as Kafka's Java judges them."""
+        return self.tls is not None and self.tls.strict is True

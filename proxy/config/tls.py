@@ -73,10 +73,19 @@ class PeersTlsTable(ClientTlsTable, frozen=True, kw_only=True):
 
 
 class SidecarTlsTable(KeyTable, frozen=True, kw_only=True):
-    """TLS between sidecars, around what their brokers speak. `allowed_names` are those in sidecars' certificates."""
+    """TLS between sidecars, around what their brokers speak. `allowed_names` are those in sidecars' certificates.
+
+    `strict` says how all certificates are judged, whoever shows them. The table may have it alone.
+    """
 
     allowed_names: tuple[NamePattern, ...] = ()
     mode: Literal["prefer", "require"] = "prefer"
+    strict: bool | None = None
+
+    @property
+    def is_between_sidecars(self) -> bool:
+        """Whether it asks for TLS between sidecars, and does not only say how certificates are judged."""
+        return self.strict is None or msgspec.structs.replace(self, strict=None) != SidecarTlsTable()
 
 
 class AdminTlsTable(KeyTable, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ The throttle plans each of them, and this module turns the plan into an outcome.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Final
 
@@ -26,8 +26,10 @@ from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import LinkThrottle, Side
 from weir.proxy.relay.sliced_work import do_later
+from weir.quota.broker_ids import NO_BROKER
 from weir.quota.fetch.context import TooManyPartitions
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.fetch.in_sync_only import InSyncOnly
 
 _LEAST_HELD_SECONDS: Final = 1e-6  # tells the second plan of a held fetch from its first
 _LONG_HELD_SECONDS: Final = 3600.0  # longer than any fetch is held: the next plan is its last
@@ -35,6 +37,14 @@ _LONG_HELD_SECONDS: Final = 3600.0  # longer than any fetch is held: the next pl
 SESSION_PART: Final = 0.95
 """The part of a SASL session's lifetime in which requests may be held. Kafka's clients authenticate again at their next
 request after 0.85 to 0.95 of it."""
+
+
+class ThrottleFailed(OSError):
+    """The throttle failed, which is reported: its connection is closed."""
+
+
+class JudgedAnew(OSError):
+    """A client is taken for somebody else while answers to its fetches are due: its connection is closed."""
 
 
 class SessionEnds(OSError):
@@ -51,18 +61,35 @@ class ReplicaFetches:
     - `sources` judges whether `host` may be a replica. None: every host that claims to be one is believed.
     - While a fetch is held, the next one must not be taken.
 
-    A throttle that raises has a bug. From then on the connection's fetches pass untouched, since a quota may never
-    break replication. Only a ProtocolError is the follower's fault, and ends the connection.
+    A throttle that raises has a bug, which may neither lift a quota nor break replication: the connection ends, and its
+    client comes back to a fresh state. Where that fails again and again, a spare decides for a while, which lets pass
+    what is in sync and nothing else. A ProtocolError is the follower's fault, and ends the connection too.
     """
 
-    __slots__ = ("_host", "_peer", "_relay", "_sources", "_throttle", "in_flight", "is_released", "session_end")
+    __slots__ = (
+        "_client",
+        "_host",
+        "_is_stranger",
+        "_peer",
+        "_relay",
+        "_sources",
+        "_spared_until",
+        "_throttle",
+        "_was_stranger",
+        "in_flight",
+        "is_released",
+        "session_end",
+    )
 
     def __init__(self, relay: Side, peer: int | None, sources: ReplicaSources | None = None, host: str = "") -> None:
         self._relay = relay
         self._peer = peer
         self._sources = sources
         self._host = host
+        self._client: Hashable = None
+        self._is_stranger = self._was_stranger = False  # whether the last fetch was one's, and the first of `_throttle`
         self._throttle: LinkThrottle | None = None
+        self._spared_until = -math.inf  # clock seconds
         self.in_flight = 0
         """Fetches that were planned and forwarded, and are not answered yet."""
         self.is_released = False
@@ -71,22 +98,21 @@ class ReplicaFetches:
         """Until when a request may be held (clock seconds): shortly before the broker takes no more of them."""
 
     def decodes(self, replica_id: int, api_version: int) -> bool:
-        """Return whether a fetch is a replica's, and has to be decoded.
-
-        If an earlier fetch was taken for a replica's and this one is not, all plans are dropped, and every further
-        fetch passes.
-        """
+        """Return whether a fetch is a replica's, or a stranger's who claims to be one, and has to be decoded."""
         if self.is_released or not decodes_replicas(replica_id, api_version):
             return False
-        if self._sources is None or self._sources.admits(self._host, replica_id):
-            return True
+        standing = "replica" if self._sources is None else self._sources.standing(self._host, replica_id)
         stats = self._relay.stats
-        stats.passthrough["not_a_replica"] += 1
-        self._relay.log.fault("not_a_replica", self._host, side=stats.side, replica_id=replica_id)
-        if self._throttle is not None:
-            self._release()
-            self._relay.held.wake_soon()
-        return False
+        if standing == "consumer":
+            stats.passthrough["not_a_replica"] += 1
+            self._relay.log.fault("not_a_replica", self._host, side=stats.side, replica_id=replica_id)
+            return False
+        self._is_stranger = standing == "stranger"
+        if self._is_stranger:
+            stats.stranger_fetches += 1
+            effect = "it is throttled, and takes turns with all strangers together"
+            self._relay.log.fault("unknown_replica", self._host, side=stats.side, replica_id=replica_id, effect=effect)
+        return True
 
     def take(self, event: ReplicaFetch) -> Steps[Outcome]:
         """Decide about a fetch that has arrived. Raises MalformedFrame."""
@@ -126,8 +152,8 @@ class ReplicaFetches:
             for scanner in scanners:
                 if self._throttle is not None:
                     yield from self._throttle.settle_steps(scanner.topics, scanner.head)
-        except Exception as error:  # noqa: BLE001 - see the class
-            self._give_up(error)
+        except Exception as error:
+            raise self._failed(error) from error
         self._relay.held.answered(self._throttle)
 
     def close(self) -> None:
@@ -144,7 +170,10 @@ class ReplicaFetches:
             do_later(throttle.free_steps(), self._relay.turns)
         except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)
-            self._relay.throttle.drop(throttle)  # so that it keeps nothing reserved
+            try:
+                self._relay.throttle.drop(throttle)  # so that it keeps nothing reserved
+            except Exception as another:  # noqa: BLE001 - the rest of the link has to be closed all the same
+                self._report(another)
 
     def _decide(self, event: ReplicaFetch, request: FetchRequest, held_since: float | None) -> Steps[Outcome]:
         # Between these steps, and until the outcome is carried out, nothing else happens on the link: the budget, the
@@ -156,11 +185,10 @@ class ReplicaFetches:
             outcome = yield from _outcome(event, request, decision)
         except TooManyPartitions as error:
             return self._pass_from_now_on("too_many_partitions", error)
-        except (ProtocolError, SessionEnds):
+        except (ProtocolError, SessionEnds, JudgedAnew):
             raise  # closing the connection gives back what it had reserved
-        except Exception as error:  # noqa: BLE001 - see the class
-            self._give_up(error)
-            return outcomes.Pass()
+        except Exception as error:
+            raise self._failed(error) from error
         if isinstance(outcome, outcomes.Answer):
             self._relay.stats.fetches_answered += 1
         else:
@@ -169,9 +197,21 @@ class ReplicaFetches:
 
     def _plan(self, request: FetchRequest, held_since: float | None) -> Steps[Decision]:
         relay = self._relay
+        if self._throttle is not None and self._is_stranger != self._was_stranger and self.in_flight:
+            raise JudgedAnew
+        is_over = -math.inf < self._spared_until <= relay.clock() or self._is_stranger != self._was_stranger
+        if is_over and not self.in_flight and held_since is None:
+            self._close_throttle()  # with the next one its follower begins a new session
         if self._throttle is None:
-            peer = relay.stats.peer_of(request.replica_id) if self._peer is None else self._peer
-            self._throttle = relay.throttle.link(peer)
+            self._was_stranger = self._is_stranger
+            self._client = self._host, request.replica_id if self._peer is None else self._peer
+            self._spared_until = relay.throttle_faults.spared_until(self._client)
+            if relay.clock() < self._spared_until:
+                self._throttle = InSyncOnly(relay.clock)
+            else:
+                is_new = self._peer is None and not self._is_stranger
+                peer = relay.stats.peer_of(request.replica_id) if is_new else self._peer
+                self._throttle = relay.throttle.link(NO_BROKER if peer is None else peer, is_stranger=self._is_stranger)
         if held_since is None:
             return (yield from self._throttle.plan_steps(request))
         now = relay.clock()
@@ -190,11 +230,11 @@ class ReplicaFetches:
             min(decision.until, self.session_end), partial(self._decide, event, request, held_since), self._throttle
         )
 
-    def _give_up(self, error: Exception) -> None:
-        """Decode no more fetches of this connection, and give back what it has reserved."""
+    def _failed(self, error: Exception) -> ThrottleFailed:
+        """Note that the throttle failed. What is returned ends the connection: nothing stays reserved."""
         self._report(error)
-        self._relay.stats.passthrough["throttle_error"] += 1
-        self._release()
+        self._relay.throttle_faults.failed(self._client)
+        return ThrottleFailed()
 
     def _pass_from_now_on(self, reason: str, error: Exception) -> outcomes.Pass:
         relay = self._relay

@@ -216,7 +216,7 @@ class Listener:
         """Return a client's connection, and how TLS is used with the upstream."""
         tls, handshakes = self.tls, self.relay.handshakes
         stand_in = self._stand_in(upstream)
-        if stand_in is not None and stand_in.is_out and await handshakes.speaks_tls(client):
+        if stand_in is not None and stand_in.lets_pass(host) and await handshakes.speaks_tls(client):
             set_options(client)
             return TcpTransport(client), None
         if tls is not None and not tls.takes_plaintext:
@@ -245,7 +245,7 @@ class Listener:
             elif not isinstance(error, HandshakeFailed):
                 self._report_failure(error, client_host, upstream)
             elif (stand_in := self._stand_in(upstream)) is not None:  # the failure itself is reported
-                stand_in.handshake_failed(error.result)
+                stand_in.handshake_failed(error.result, client_host)
             client.close()
             self._count_closed(client_host)
             return

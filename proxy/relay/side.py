@@ -20,6 +20,7 @@ from weir.proxy.relay.first_requests import FirstRequests
 from weir.proxy.relay.handshakes import Handshakes
 from weir.proxy.relay.outcomes import RequestGate
 from weir.proxy.relay.stats import RelayStats
+from weir.proxy.relay.throttle_faults import ThrottleFaults
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from weir.proxy.tls.stats import TlsStats
 from weir.quota.fetch.decisions import Decision
@@ -55,8 +56,8 @@ class LinkThrottle(Protocol):
 class SideThrottle(Protocol):
     """One side's throttle; quota.throttle.Throttle is one."""
 
-    def link(self, peer: int) -> LinkThrottle:
-        """Return the state of a new connection with broker `peer`."""
+    def link(self, peer: int, *, is_stranger: bool = False) -> LinkThrottle:
+        """Return the state of a new connection with broker `peer`, or with a stranger that claims to be one."""
 
     def drop(self, link: Any) -> None:
         """Forget a link that could not be closed, and all that it holds."""
@@ -103,10 +104,12 @@ class Side:
     held: HeldFetches = field(init=False)
     handshakes: Handshakes = field(init=False)
     first_requests: FirstRequests = field(init=False)
+    throttle_faults: ThrottleFaults = field(init=False)
 
     def __post_init__(self) -> None:
         self.handshakes = Handshakes(self.stats.side, self.tls, self.log, self.clock)
         self.first_requests = FirstRequests(self.clock)
+        self.throttle_faults = ThrottleFaults(self.clock)
         self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line)
 
     def replan_held(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from weir.proxy.config.address import Address
@@ -16,17 +19,28 @@ from weir.proxy.tls.stats import HandshakeResult
 FAILURES: Final = 3
 """So many connections in a row are no chance. A follower that is refused comes back after a second."""
 
-PAUSE_SECONDS: Final = 60.0
-"""For how long TLS passes as it is, before one connection tries again."""
+FAILING_SECONDS: Final = 5.0
+"""For so long a client has to fail, the first time. A follower that has TLS comes within that, and then works."""
+
+FIRST_PASS_SECONDS: Final = 1.0
+"""For how long TLS passes as it is, before it is tried again; twice as long each time that it fails again, up to"""
+
+LONGEST_PASS_SECONDS: Final = 60.0
+"""so long: what passes is not throttled, and each try keeps a follower away for some seconds."""
+
+_MOST_CLIENTS: Final = 1_000
 
 _LASTING: Final[tuple[HandshakeResult, ...]] = (
-    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "version", "refused_by_peer", "other"),
+    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "not_strict"),
+    *("version", "refused_by_peer", "other"),
 )
 """How a handshake ends that ends so again. Who is not there, or is slow, may be back with the next connection."""
 
 
 class SecuredLink(OpenLink, Protocol):
     """A link between a follower and a peer that this sidecar stands in for."""
+
+    client_host: str
 
     @property
     def tls_broken(self) -> bool:
@@ -63,11 +77,26 @@ def stand_ins(server: TlsServer | None, client: TlsClient | None, relay: Side) -
     return None if server is None or client is None else StandIns(server, client, relay.log, relay.clock)
 
 
-class StandIn:
-    """Counts the connections to one upstream whose TLS fails, on either end.
+@dataclass(slots=True)
+class _Client:
+    """A client's address, from which TLS fails."""
 
-    - Where the follower and the upstream would have TLS without this sidecar, they have it through it: nobody is
-      trusted who was not before.
+    since: float
+    """When it began to fail (clock seconds)."""
+    failures: int = 0
+    passes: bool = False
+    """Whether TLS of its next connection passes."""
+    pass_seconds: float = FIRST_PASS_SECONDS
+    """For how long that goes on, from the first such connection on."""
+    end: asyncio.TimerHandle | None = None
+
+
+class StandIn:
+    """Counts the connections to one upstream whose TLS fails, on either end, by their clients' addresses.
+
+    - Where a follower and the upstream would have TLS without this sidecar, they have it through it: nobody is trusted
+      who was not before.
+    - What passes is broken after a while, and TLS is tried again: whoever failed may have been somebody else.
     - While a connection stands on which TLS is ended and works, others that fail change nothing.
     - With new keys the next connection tries again at once.
 
@@ -83,19 +112,22 @@ class StandIn:
         self._log = log
         self._clock = clock
         self._links: set[SecuredLink] = set()
-        self._failures = 0
-        self._out_until = float("-inf")
+        self._failing: OrderedDict[str, _Client] = OrderedDict()
         self._failed_with = self._keys
 
-    @property
-    def is_out(self) -> bool:
-        """Whether TLS of the next connection is to pass as it is."""
-        return self._clock() < self._out_until and self._keys == self._failed_with
+    def lets_pass(self, host: str) -> bool:
+        """Return whether TLS of a client's new connection is to pass as it is."""
+        client = self._failing.get(host)
+        if client is None or not client.passes or self._keys != self._failed_with:
+            return False
+        if client.end is None:
+            client.end = asyncio.get_running_loop().call_later(client.pass_seconds, self._break, host)
+        return True
 
-    def handshake_failed(self, result: HandshakeResult) -> None:
-        """Note that a connection has no TLS, on one of its ends."""
+    def handshake_failed(self, result: HandshakeResult, host: str) -> None:
+        """Note that a client's connection has no TLS, on one of its ends."""
         if result in _LASTING:
-            self._failed()
+            self._failed(host)
 
     def opened(self, link: SecuredLink) -> None:
         """Note that a connection stands."""
@@ -105,30 +137,46 @@ class StandIn:
         """Note that a connection has ended."""
         self._links.discard(link)
         if _works(link):
-            self._failures = 0
+            self._failing.pop(link.client_host, None)
         elif link.tls_broken:
-            self._failed()
+            self._failed(link.client_host)
 
     def try_again(self) -> None:
         """With other keys than those that failed, break what passes as it is, once: followers come back."""
-        if self._keys == self._failed_with:
-            return
-        for link in list(self._links):
-            if link.opaque_reason == "tls":
-                link.close()
+        if self._keys != self._failed_with:
+            for host in list(self._failing):
+                self._break(host)
 
-    def _failed(self) -> None:
+    def _failed(self, host: str) -> None:
         if any(map(_works, self._links)):
             return
+        now = self._clock()
         if self._keys != self._failed_with:
-            self._failures, self._failed_with = 0, self._keys
-        self._failures += 1
-        if self._failures < FAILURES:
+            self._failing.clear()
+            self._failed_with = self._keys
+        client = self._failing.setdefault(host, _Client(now))
+        if len(self._failing) > _MOST_CLIENTS:
+            self._failing.popitem(last=False)
+        client.failures += 1
+        is_new = client.pass_seconds == FIRST_PASS_SECONDS
+        if client.passes or client.failures < FAILURES or (is_new and now - client.since < FAILING_SECONDS):
             return
-        self._out_until = self._clock() + PAUSE_SECONDS
-        reason = f"the last {self._failures} connections failed, see tls_failed and tls_broken"
-        effect = f"TLS passes as it is, and no quota counts it; tried again after {PAUSE_SECONDS:g} s"
-        self._log.fault("tls_not_ended", self._name, reason=reason, effect=effect)
+        client.passes = True
+        seconds = client.pass_seconds
+        reason = f"the last {client.failures} connections from there failed, see tls_failed and tls_broken"
+        effect = (
+            f"TLS from there passes as it is, and no quota counts it; it is broken and tried again after {seconds:g} s"
+        )
+        self._log.fault("tls_not_ended", self._name, client=host, reason=reason, effect=effect)
+
+    def _break(self, host: str) -> None:
+        """Break what passes of a client, which then tries TLS again."""
+        if (client := self._failing.get(host)) is not None and client.passes:
+            client.passes, client.failures, client.end = False, 0, None
+            client.pass_seconds = min(2 * client.pass_seconds, LONGEST_PASS_SECONDS)
+        for link in list(self._links):
+            if link.opaque_reason == "tls" and link.client_host == host:
+                link.close()
 
     @property
     def _keys(self) -> tuple[Keys, Keys]:

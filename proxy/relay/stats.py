@@ -62,7 +62,7 @@ class RelayStats:
     """What passed undecoded, by reason.
 
     Requests: `fetch_version`, `fetch_too_large`, `fetch_malformed`, `not_a_replica`. Connections: `tls`, `sasl`,
-    `not_kafka`, `throttle_error`, `too_many_topics`, `too_many_partitions`.
+    `not_kafka`, `too_many_topics`, `too_many_partitions`.
     """
     protocol_errors: Counter[str] = field(default_factory=Counter)
     """Connections closed because of a peer's bytes, by `ProtocolError.kind`.
@@ -73,9 +73,11 @@ class RelayStats:
     upstream_failures: Counter[str] = field(default_factory=Counter)
     """Connections that the upstream did not accept: `refused`, `timeout`, `unreachable`."""
     throttle_errors: int = 0
-    """Unexpected exceptions in the throttle (bugs). After each, one connection's fetches pass untouched."""
+    """Unexpected exceptions in the throttle (bugs). Each closed one connection."""
     relay_errors: int = 0
     """Unexpected exceptions in the relay itself (bugs). Each closed one connection."""
+    stranger_fetches: int = 0
+    """Fetches with a replica id of who is not known to be that broker: throttled, as a stranger's."""
     accept_errors: int = 0
     """How often accepting paused, as the process or the machine had no descriptors or memory left."""
     links_of_other_peers: int = 0

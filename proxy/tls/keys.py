@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from weir.access.client_properties import parse_properties
+from weir.access.tls_contexts import client_context, server_context
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -44,7 +45,8 @@ class KeyFiles:
     """Where one end's key and certificates are, each a path or None.
 
     The key is in `key`, in `certificate` beside the certificate, or in `keystore` (PKCS12) together with it.
-    `password_file` has the password of the key or of the keystore. `ca` has the certificates that are trusted.
+    `password_file` has the password of the key or of the keystore. `ca` has the certificates that are trusted. `strict`
+    says how the other end's certificate is judged.
     """
 
     certificate: str | None = None
@@ -53,6 +55,7 @@ class KeyFiles:
     password_file: str | None = None
     ca: str | None = None
     least_version: LeastVersion = "1.3"
+    strict: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -80,7 +83,7 @@ class Keys:
 
 def load_server_keys(files: KeyFiles, client_auth: ClientAuth) -> Keys:
     """Load the keys of an end that accepts connections. KeysError says which file cannot be used. It blocks."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = server_context(strict=files.strict)
     context.num_tickets = 0  # no session outlives the certificates that it was begun with
     context.verify_mode = _CLIENT_AUTH[client_auth]
     return _loaded(context, files)
@@ -91,7 +94,7 @@ def load_client_keys(files: KeyFiles, *, checks_name: bool) -> Keys:
 
     With `checks_name` the other end's certificate has to have the name that is connected to.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = client_context(strict=files.strict)
     context.check_hostname = checks_name
     return _loaded(context, files)
 

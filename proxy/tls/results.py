@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
+from weir.access.tls_contexts import refused_strictly
 from weir.proxy.log import os_error_reason
 from weir.proxy.tls.stats import HandshakeResult
 
@@ -51,6 +52,8 @@ def result_of(error: OSError) -> HandshakeResult:
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _EXPIRED:
             return "certificate_expired"
+        if refused_strictly(error):
+            return "not_strict"
         return "wrong_name" if error.verify_code in _WRONG_NAME else "unknown_ca"
     if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
         return "closed"

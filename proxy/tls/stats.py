@@ -14,6 +14,7 @@ HandshakeResult = Literal[
     "unknown_ca",
     "no_certificate",
     "wrong_name",
+    "not_strict",
     "version",
     "not_tls",
     "refused_by_peer",
@@ -25,6 +26,7 @@ HandshakeResult = Literal[
 """How a handshake ended.
 
 - `certificate_expired`, `unknown_ca`, `no_certificate`, `wrong_name`: what is wrong with the peer's certificate.
+- `not_strict`: it lacks what `[tls] strict` asks for.
 - `version`: there is no version of TLS that both ends take.
 - `not_tls`: the peer does not speak TLS.
 - `refused_by_peer`: the peer said that it does not take this end's certificate, or something else of it.
@@ -32,8 +34,8 @@ HandshakeResult = Literal[
 """
 
 KNOWN_RESULTS: Final[tuple[HandshakeResult, ...]] = (
-    *("ok", "certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "version", "not_tls"),
-    *("refused_by_peer", "closed", "timeout", "too_many", "other"),
+    *("ok", "certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "not_strict", "version"),
+    *("not_tls", "refused_by_peer", "closed", "timeout", "too_many", "other"),
 )
 
 Peer = Literal["client", "upstream"]

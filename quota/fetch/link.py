@@ -11,7 +11,7 @@ from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, at_once
 from weir.quota.budget.accounts import LinkAccounts
 from weir.quota.fetch.commit import commit, commit_pass
-from weir.quota.fetch.context import take_incremental, take_whole
+from weir.quota.fetch.context import MOST_PARTITIONS, TooManyPartitions, take_incremental, take_whole
 from weir.quota.fetch.decisions import Answer, Decision, Hold
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.observe import observe
@@ -172,7 +172,7 @@ class ReplicaLink:
         # the follower asks again only after it has appended the last answer: that one has arrived
         self.accounts.confirm()
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
-        partitions.replica_id = request.replica_id
+        partitions.claimed_id = request.replica_id
         error_code = sessions.enter(request, now)
         if not error_code and version != self._api_version:
             # The entries kept have the layout of another version, so the session can't go on: it begins anew.
@@ -193,4 +193,6 @@ class ReplicaLink:
         else:
             self._request_number += 1
             yield from take_whole(partitions, request, self._request_number, now)
+        if partitions.is_stranger and (kept := self.throttle.keep_stranger(self, partitions.count)) > MOST_PARTITIONS:
+            raise TooManyPartitions(kept)
         return None

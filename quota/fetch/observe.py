@@ -74,7 +74,6 @@ def observe(
         probe_at=_probe_at(state, now),
         unanswered_since=state.unanswered_since,
         is_asked_for_offsets=sessions.is_asked_for_offsets,
-        names_awaited_until=side.names_awaited_until,
     )
     return view, order
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from weir.protocol.fetch import NO_LEADER_EPOCH
 from weir.protocol.steps import Steps
+from weir.quota.broker_ids import STRANGER
 from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.grant_queue import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
@@ -31,7 +32,8 @@ class LinkPartitions:
         self.side = side
         self.sessions = sessions
         self.peer = peer
-        self.replica_id = UNKNOWN_REPLICA
+        self.is_stranger = False
+        self.claimed_id = UNKNOWN_REPLICA  # by the last fetch
         self.topics: dict[bytes, ReplicaTopic] = {}
         self.absent: dict[ReplicaPartition, float] = {}  # when to forget each (clock seconds), oldest first
         self.queue = GrantQueue()  # of partitions behind, or without a high watermark
@@ -53,9 +55,14 @@ class LinkPartitions:
         return self.side.counted_peer(self.peer)
 
     @property
+    def replica_id(self) -> int:
+        """The id of the follower by which it takes turns, and by which its lag is told."""
+        return STRANGER if self.is_stranger else self.claimed_id
+
+    @property
     def ends(self) -> Ends:
-        """The brokers of the link."""
-        return Ends(self.replica_id, self.peer)
+        """The brokers of the link, as far as quotas care: a stranger is throttled as who it claims to be."""
+        return Ends(self.claimed_id, self.claimed_id if self.side.side == "leader" else self.peer)
 
     @property
     def any_wait(self) -> bool:
@@ -230,7 +237,7 @@ class LinkPartitions:
 
         Done in steps.
         """
-        generation = self.side.generation_at(now)
+        generation = self.side.generation
         if self._generation == generation:
             return
         self._generation = generation

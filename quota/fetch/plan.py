@@ -92,8 +92,6 @@ class FetchView(Struct):
     """The time since which some partitions had no true answer, as they were left out; None where all had one."""
     is_asked_for_offsets: bool
     """Whether the request is an earlier hop's offset probe."""
-    names_awaited_until: float
-    """When the first topic id without a name is no longer treated as throttled (clock seconds)."""
 
 
 class Claim(Struct, frozen=True):
@@ -333,7 +331,6 @@ def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, P
 
 def _left_out(view: FetchView, claims: tuple[Claim, ...], ready: float) -> FetchPlan:
     now = view.now
-    ready = min(ready, view.names_awaited_until)
     if view.count > view.behind_count:
         shorter = min(view.max_wait_seconds, max(ready - now, SHORTEST_WAIT_SECONDS))
         max_wait_ms = round(shorter * 1000)

@@ -128,7 +128,8 @@ class Settlement:
         is_in_sync = replica is None or replica.is_in_sync(self._now)
         for quota, covered in topic.coverage:
             is_behind = not is_in_sync if quota.is_observed else waited
-            if seen.partition not in covered or not (is_behind or quota.counts_in_sync):
+            counts_in_sync = quota.counts_in_sync and not self._state.partitions.is_stranger
+            if seen.partition not in covered or not (is_behind or counts_in_sync):
                 continue
             sizes = self._of_waiting if waited and quota.limits else self._in_sync
             sizes[quota.ledger] = sizes.get(quota.ledger, 0) + seen.size
@@ -262,6 +263,7 @@ class Settlement:
                 continue
             if replica.last_reported == UNKNOWN_OFFSET:
                 topic.lag.answer(partition, now)
+            high_watermark = max(high_watermark, UNKNOWN_OFFSET)  # nothing below it has a meaning
             replica.last_reported = high_watermark
             if high_watermark == replica.high_watermark:
                 continue

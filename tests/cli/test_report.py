@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from tests.cli.commands import failing
 
 RANGE = ("--from", "2026-11-02", "--to", "2026-11-03")
+
+needs_spark = pytest.mark.skipif(find_spec("pyspark") is None, reason="PySpark is not installed")
 
 
 def _build(folder: Path, *more: str) -> tuple[str, ...]:
@@ -30,6 +33,7 @@ def test_report_without_pyspark_says_what_to_install(
     assert sentence.endswith("is not installed): pip install 'kafka-weir[pipeline]'.")
 
 
+@needs_spark
 @pytest.mark.parametrize("until", ["2026-11-02", "2026-11-01"])
 def test_range_without_a_day_is_wrong_usage_before_spark_starts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, until: str
@@ -43,6 +47,7 @@ def test_range_without_a_day_is_wrong_usage_before_spark_starts(
     assert started == []
 
 
+@needs_spark
 def test_report_of_no_day_is_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert failing(capsys, *_build(tmp_path, "--from", "yesterday", "--to", "2026-11-03")) == (
         2,

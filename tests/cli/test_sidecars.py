@@ -83,7 +83,7 @@ def test_status_says_what_passes_unthrottled(capsys: pytest.CaptureFixture[str],
         " ten minutes; `weir throttle show` tells what is throttled.",
         "Broker 1, leader side: 3 open connections are not decoded, and not throttled (sasl 1, tls 2).",
         "Broker 1, leader side: undecoded since the start, and not throttled: fetch_version 41.",
-        "Broker 1: 2 topic ids have no name that is known, so lists of topics do not throttle them.",
+        "Broker 1: 2 topic ids have no name that is known, so any list or pattern of topics throttles them.",
     ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ALWAYS = "chromium systemd-container krb5-kdc krb5-admin-server nftables iproute2 rsync"
+ALWAYS = "chromium systemd-container krb5-kdc krb5-admin-server nftables iproute2 rsync openssl"
 SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "packages"
 
 
@@ -40,6 +40,6 @@ def test_packages_says_in_one_line_what_it_cannot_install(
 
 
 def test_packages_installs_nothing_where_all_are_there(tmp_path: Path) -> None:
-    used = ("promtool", "chromium", "systemd-nspawn", "krb5kdc", "kadmin.local", "nft", "ip", "ss", "rsync")
+    used = ("promtool", "chromium", "systemd-nspawn", "krb5kdc", "kadmin.local", "nft", "ip", "ss", "rsync", "openssl")
     done = run_with(tmp_path, {name: "exit 1" for name in (*used, "apt-get", "id")})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

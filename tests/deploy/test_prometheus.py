@@ -14,7 +14,7 @@ from tests.deploy.prometheus import Prometheus, prometheus
 from tests.integration.moves import MB, filled, moving, throttle
 from tests.proxy.limited import SINK, fetch
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES
+from weir.lab.modes import NEWEST
 
 pytestmark = [pytest.mark.integration, needs("prometheus")]
 
@@ -68,7 +68,7 @@ def assert_move_is_seen(server: Prometheus, cluster: Cluster) -> None:
 
 def test_every_panel_shows_data_of_a_throttled_move(tmp_path: Path) -> None:
     export = {"export": {"interval_seconds": 1, "directory": str(tmp_path)}}
-    with MODES["kraft-4.1"].cluster(brokers=2, sidecars=True, sidecar_tables=export) as cluster:
+    with NEWEST.cluster(brokers=2, sidecars=True, sidecar_tables=export) as cluster:
         filled(cluster, "unthrottled", [1, 2], MB)
         topic = filled(cluster, "orders", [1], 20 * MB)
         for sidecar in cluster.sidecars.values():

@@ -1,4 +1,7 @@
-"""A certificate authority of a test: keys and certificates in files, made in milliseconds."""
+"""A certificate authority of a test: keys and certificates in files, made in milliseconds.
+
+They have all that RFC 5280 asks for, so that they are taken strictly.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,8 @@ class Authority:
             .not_valid_before(now - DAY)
             .not_valid_after(now + 100 * DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_usage(of_authority=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         self.ca = str(folder / "ca.pem")
@@ -68,6 +73,9 @@ class Authority:
             .not_valid_before(now - 10 * DAY)
             .not_valid_after(now + days * DAY)
             .add_extension(x509.SubjectAlternativeName([_general(one) for one in names or [name]]), critical=False)
+            .add_extension(_usage(of_authority=False), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
         encryption = NoEncryption() if password is None else BestAvailableEncryption(password.encode())
@@ -86,6 +94,20 @@ class Authority:
         path = self.folder / name
         path.write_bytes(data)
         return str(path)
+
+
+def _usage(*, of_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not of_authority,
+        key_cert_sign=of_authority,
+        crl_sign=of_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _general(name: str) -> x509.GeneralName:

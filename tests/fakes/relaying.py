@@ -174,9 +174,9 @@ class ScriptedThrottle:
     fail_settle: Exception | None = None
     fail_close: Exception | None = None
 
-    def link(self, peer: int) -> ScriptedThrottle:
+    def link(self, peer: int, *, is_stranger: bool = False) -> ScriptedThrottle:
         """The same object serves all links."""
-        self.calls.append(("link", peer))
+        self.calls.append(("link", "a stranger" if is_stranger else peer))
         return self
 
     def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:

@@ -163,8 +163,8 @@ class Hop:
         head, answered = self.upstream.respond(decision.request)
         topics = take_out(answered, decision)
         self.link.settle(topics, head)
-        assert decision.head_patch is not None
-        return decision.head_patch(head), passed(topics) + scan_appended(request, decision)
+        patched = head if decision.head_patch is None else decision.head_patch(head)
+        return patched, passed(topics) + scan_appended(request, decision)
 
 
 def scan(request: FetchRequest, frame: bytes) -> Response:

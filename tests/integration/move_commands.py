@@ -10,6 +10,7 @@ from pathlib import Path
 
 from weir.control.move_admin import MoveAdmin
 from weir.lab.cluster import PROJECT, Cluster
+from weir.lab.settings import configs_tool
 from weir.planning.assignment import Partition
 from weir.planning.move_throttle import Standing
 from weir.planning.reassignment_json import format_reassignment
@@ -69,7 +70,7 @@ class MoveCommands:
         """Change settings with Kafka's own tool."""
         self.cluster.java_tool(
             "configs",
-            "kafka.admin.ConfigCommand",
+            configs_tool(self.cluster.version),
             ["--bootstrap-server", self.cluster.bootstrap_servers[0], "--alter", *words],
         )
 

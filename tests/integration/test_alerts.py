@@ -29,7 +29,7 @@ from tests.integration.moves import MB, filled, moving, throttle
 from tests.protocol.wire import request
 from weir.lab.cluster import Cluster
 from weir.lab.errors import Timeout
-from weir.lab.modes import MODES
+from weir.lab.modes import NEWEST
 from weir.lab.produce import LiveProducer
 from weir.lab.settings import toml_text
 
@@ -119,7 +119,7 @@ class Alerts:
 @pytest.fixture(scope="module")
 def alerts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alerts]:
     lag = LAG_LIMIT_SECONDS * 1000
-    with MODES["kraft-4.1"].cluster(
+    with NEWEST.cluster(
         brokers=2,
         sidecars=True,
         sidecar_tables={"quota": {"replica_lag_time_max_ms": lag}},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES
+from weir.lab.modes import NEWEST
 from weir.proxy.cluster import kafka_throttle
 from weir.proxy.cluster.kafka_channel import KafkaChannel
 from weir.proxy.cluster.metadata import describe
@@ -34,7 +34,7 @@ def _listener(protocol: str, more: Mapping[str, object]) -> dict[str, object]:
 async def _assert_tells(cluster: Cluster, properties: Path) -> None:
     (place,) = cluster.places.values()
     address = Address.parse(place.listener_address)
-    options = connection_options(ClusterTable(bootstrap_servers=(address,), properties=str(properties)))
+    options = connection_options(ClusterTable(bootstrap_servers=(address,), properties=str(properties)), strict=False)
     channel = await KafkaChannel.open(address, options)
     try:
         described = await describe(channel, [b"orders"], [b"orders"])
@@ -55,7 +55,7 @@ async def test_sidecar_asks_a_broker_that_wants_a_name_and_a_password(tmp_path: 
         "listener.name.repl.scram-sha-512.sasl.jaas.config": f'{JAAS} username="broker" password="none";',
     }
     client = tmp_path / "client.properties"
-    with MODES["kraft-4.1"].cluster(1, properties=_listener("SASL_PLAINTEXT", properties)) as cluster:
+    with NEWEST.cluster(1, properties=_listener("SASL_PLAINTEXT", properties)) as cluster:
         cluster.create_topic("orders", {0: [1]})
         _add_user(cluster.bootstrap_servers, "weir", WORD)
         wanted = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={SCRAM}\nsasl.jaas.config={JAAS}"
@@ -95,7 +95,7 @@ async def test_sidecar_asks_a_broker_over_tls(tmp_path: Path) -> None:
     both, client = tmp_path / "client-both.pem", tmp_path / "client.properties"
     both.write_text(client_key.read_text() + client_pem.read_text())
     trusts = f"security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location={broker_pem}\n"
-    with MODES["kraft-4.1"].cluster(1, properties=_listener("SSL", stores)) as cluster:
+    with NEWEST.cluster(1, properties=_listener("SSL", stores)) as cluster:
         cluster.create_topic("orders", {0: [1]})
         client.write_text(f"{trusts}ssl.keystore.type=PEM\nssl.keystore.location={both}\n")
         await _assert_tells(cluster, client)

@@ -16,7 +16,7 @@ from tests.integration.moves import MB, assert_identical, assert_throttled, fill
 from tests.sample_files import lines_in, lines_of, of_kind
 from weir.lab.cluster import Cluster
 from weir.lab.jars import ensure
-from weir.lab.modes import MODES
+from weir.lab.modes import NEWEST
 from weir.lab.produce import read_records
 from weir.samples.schema import AnyLine, LinkLine, PartitionLine, QuotaLine
 
@@ -41,7 +41,7 @@ def export_to(cluster: Cluster, directory: Path) -> None:
 
 
 def test_samples_of_a_move_have_every_byte_of_the_followers_segments(tmp_path: Path) -> None:
-    with MODES["kraft-4.1"].cluster(brokers=2, sidecars=True) as cluster:
+    with NEWEST.cluster(brokers=2, sidecars=True) as cluster:
         cluster.create_topic(SAMPLES, {0: [LEADER]})
         topic = filled(cluster, "orders", [LEADER], 16 * MB)
         export_to(cluster, tmp_path / "files")

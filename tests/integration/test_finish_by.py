@@ -11,7 +11,7 @@ from tests.integration.move_commands import MB, MoveCommands, json_of
 from tests.integration.moves import filled
 from tests.throttle_names import LEADER_RATE
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES
+from weir.lab.modes import NEWEST
 from weir.lab.produce import LiveProducer
 from weir.planning.move_throttle import Standing
 
@@ -24,7 +24,7 @@ SIZE = 20 * MB
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     followed = {"cluster": {"follow_throttles": True}}
-    with MODES["kraft-4.1"].cluster(2, sidecars=True, poll_isr=True, sidecar_tables=followed) as cluster:
+    with NEWEST.cluster(2, sidecars=True, poll_isr=True, sidecar_tables=followed) as cluster:
         yield cluster
         cluster.check_logs()
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.moves import MB, assert_rate, assert_used, filled, now, throttle, wait_for_bytes
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES
+from weir.lab.modes import NEWEST
 from weir.lab.received import ReceivedBytes
 
 pytestmark = pytest.mark.integration
@@ -26,7 +26,7 @@ LEAST_SUM = 0.85
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     racks = {one: {"broker.rack": "far" if one == FOLLOWER else "near"} for one in (*LEADERS, FOLLOWER)}
-    with MODES["kraft-4.1"].cluster(
+    with NEWEST.cluster(
         4, sidecars=True, poll_isr=True, throttle={"quotas": [QUOTA]}, broker_properties=racks
     ) as running:
         yield running

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.move_commands import MB, MoveCommands
 from tests.integration.moves import clear, filled
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES
+from weir.lab.modes import NEWEST
 from weir.planning.move_throttle import Standing
 
 pytestmark = pytest.mark.integration
@@ -21,7 +21,7 @@ KILLS = 6
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with MODES["kraft-4.1"].cluster(3) as cluster:
+    with NEWEST.cluster(3) as cluster:
         yield cluster
 
 

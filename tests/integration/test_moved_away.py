@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.moves import MB, filled, lead_from
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES
+from weir.lab.modes import NEWEST
 from weir.lab.produce import LiveProducer
 
 pytestmark = pytest.mark.integration
@@ -29,9 +29,7 @@ def test_lag_of_replicas_that_were_moved_away_or_deleted_or_lead_goes_and_of_a_f
         "quota": {"replica_lag_time_max_ms": round(LAG_TIME_MAX_SECONDS * 1000)},
     }
     properties = {"replica.lag.time.max.ms": round(LAG_TIME_MAX_SECONDS * 1000)}
-    with MODES["kraft-4.1"].cluster(
-        2, sidecars=True, poll_isr=True, sidecar_tables=tables, properties=properties
-    ) as cluster:
+    with NEWEST.cluster(2, sidecars=True, poll_isr=True, sidecar_tables=tables, properties=properties) as cluster:
         moved = filled(cluster, "moved", [1, 2], MB // 10, partitions=2)
         cluster.create_topic("deleted", {0: [1, 2]})
         led = filled(cluster, "led", [1, 2], MB // 10, partitions=1)

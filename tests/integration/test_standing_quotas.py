@@ -11,7 +11,7 @@ import pytest
 from tests.integration.moves import MB, assert_identical, assert_rate, filled, moving, now, rate_between, wait_for_bytes
 from weir.control.cluster_admin import Partition
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES
+from weir.lab.modes import MODES, NEWEST
 from weir.quota.setting_names import (
     FOLLOWER_RECOVERY_RATE,
     LEADER_REASSIGNMENT_RATE,
@@ -24,7 +24,7 @@ RATE = MB
 LEADER, TARGET, RETURNING = 1, 2, 3
 
 
-@pytest.fixture(scope="module", params=["kraft-4.1", "zookeeper-2.8"])
+@pytest.fixture(scope="module", params=[NEWEST.name, "zookeeper-2.8"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with MODES[request.param].cluster(3, sidecars=True, poll_isr=True) as running:
         yield running

@@ -24,7 +24,7 @@ TWO_IN_SYNC = {"min.insync.replicas": "2"}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with KraftCluster("4.1.0", brokers=2, properties={"auto.create.topics.enable": "true"}) as cluster:
+    with KraftCluster(brokers=2, properties={"auto.create.topics.enable": "true"}) as cluster:
         cluster.create_topic("orders", {0: [1, 2]}, TWO_IN_SYNC)
         cluster.create_topic("alone", {0: [1]}, TWO_IN_SYNC)
         cluster.create_topic("payments", {0: [1, 2]})

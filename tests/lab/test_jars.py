@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from weir.lab import jars
+from weir.lab.connect import VERSION
 from weir.lab.errors import JarsMissing
-from weir.lab.jars import VERSIONS, Jar, ensure, read_manifest, wrong_jars
+from weir.lab.jars import Jar, ensure, read_manifest, wrong_jars
+from weir.lab.modes import MODES
 
 CONTENT = {"org/a/one/1.0/one-1.0.jar": b"first", "org/b.c/two_2.13/2.0/two_2.13-2.0.jar": b"second"}
 LIST = [Jar(path, hashlib.sha256(content).hexdigest()) for path, content in CONTENT.items()]
@@ -32,15 +34,21 @@ def silent(line: str) -> None:
     pass
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", sorted({mode.kafka for mode in MODES.values()}))
 def test_committed_manifest_names_kafka_of_that_version(version: str) -> None:
     listed = read_manifest(version)
     assert ("org.apache.kafka", "kafka_2.13", version) in [jar.coordinates for jar in listed]
     assert len({jar.path for jar in listed}) == len(listed)
 
 
+def test_connect_is_listed_and_shares_no_jar_with_its_kafka() -> None:
+    connect, broker = read_manifest(f"connect-{VERSION}"), read_manifest(VERSION)
+    assert ("org.apache.kafka", "connect-file", VERSION) in [jar.coordinates for jar in connect]
+    assert not {jar.path for jar in connect} & {jar.path for jar in broker}
+
+
 def test_unknown_version_names_the_known_ones() -> None:
-    with pytest.raises(JarsMissing, match=r"the lab knows 3\.9\.1, 4\.1\.0"):
+    with pytest.raises(JarsMissing, match=r"the lab knows 3\.9\.\d, 4\.0\.\d, 4\.1\.\d"):
         read_manifest("9.9.9")
 
 

@@ -1,4 +1,4 @@
-"""Against two codecs that are not ours: aiokafka's, for any values, and what Kafka 3.9.1's own classes wrote."""
+"""Against two codecs that are not ours: aiokafka's, for any values, and what Kafka 3.9's own classes wrote."""
 
 import json
 from collections import defaultdict

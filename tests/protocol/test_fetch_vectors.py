@@ -1,4 +1,4 @@
-"""What Kafka 4.1's own classes wrote of Fetch v4 to v18 (3.9.1's v0 to v3 are in test_fetch_differential)."""
+"""What Kafka 4.4's own classes write of Fetch v4 to v18, as 4.1's did (v0 to v3 are in test_fetch_differential)."""
 
 import base64
 import json

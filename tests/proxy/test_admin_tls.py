@@ -68,7 +68,7 @@ class Secured:
 async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
     authority = Authority(tmp_path / "keys")
     own = authority.issue("weir-1.internal", names=["weir-1.internal", "127.0.0.1"])
-    keys = AdminKeys(table(authority, own))
+    keys = AdminKeys(table(authority, own), strict=True)
     server = AdminServer(Sidecar(), EventLog(), Access(Admin(), MovedClock(), keys))
     address = await server.start(Address("127.0.0.1", 0), keys.server_context())
     yield Secured(address, authority, keys, own)

@@ -24,6 +24,7 @@ from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import CaptureTable
+from weir.proxy.relay import stand_in
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import FAILURES
 from weir.proxy.relay.stats import RelayStats
@@ -249,6 +250,7 @@ async def test_captured_connection_to_a_peer_with_tls_is_ended_or_passes_where_i
         async def asked(context: ssl.SSLContext) -> None:
             await asyncio.to_thread(ask, context)
 
+        monkeypatch.setattr(stand_in, "FAILING_SECONDS", 0.0)
         await asked(trusting.context)
         tls = listener.relay.tls.handshakes
         assert tls == {("follower", "client", "ok"): 1, ("follower", "upstream", "ok"): 1}

@@ -16,7 +16,7 @@ from tests.proxy.answered import Answered
 from tests.proxy.cluster_broker import Broker
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.polling import Polling
-from weir.proxy.cluster import client, min_isr
+from weir.proxy.cluster import min_isr, servers
 from weir.proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
 from weir.proxy.cluster.metadata import describe
 from weir.proxy.cluster.min_isr import REFRESH_SECONDS, RETRY_SECONDS
@@ -135,7 +135,7 @@ async def test_cluster_that_does_not_answer_is_asked_again_on_a_new_connection(
     broker: Broker, harness: Polling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the old one the answer might come late, to another question."""
-    monkeypatch.setattr(client, "QUESTION_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(servers, "QUESTION_TIMEOUT_SECONDS", 0.5)
     await harness.poll()
     broker.silent = True
     await harness.poll()
@@ -226,7 +226,7 @@ async def test_cluster_whose_min_isr_is_not_answered_tells_the_isr_and_keeps_wha
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
 ) -> None:
-    monkeypatch.setattr(client, "QUESTION_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(servers, "QUESTION_TIMEOUT_SECONDS", 0.5)
     await harness.poll()
     setattr(broker, fault, True)
     for seconds in (REFRESH_SECONDS, REFRESH_SECONDS + RETRY_SECONDS - 1):

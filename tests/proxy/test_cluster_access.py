@@ -23,14 +23,14 @@ bootstrap_servers = "127.0.0.1:9101"
 """
 
 
-def options(tmp_path: Path, text: str) -> dict[str, object]:
+def options(tmp_path: Path, text: str, *, strict: bool = False) -> dict[str, object]:
     file = tmp_path / "client.properties"
     file.write_text(text)
-    return connection_options(Cluster(bootstrap_servers=(), properties=str(file)))
+    return connection_options(Cluster(bootstrap_servers=(), properties=str(file)), strict=strict)
 
 
 def test_without_a_file_connections_are_plain() -> None:
-    assert connection_options(Cluster(bootstrap_servers=())) == {}
+    assert connection_options(Cluster(bootstrap_servers=()), strict=False) == {}
 
 
 def test_name_and_password_are_those_of_the_file(tmp_path: Path) -> None:

@@ -146,7 +146,9 @@ async def test_cluster_that_fails_is_forgotten_by_everyone_and_asked_again_soon(
     told = await watched.asked_at(5)
     assert told == [("in sync", {}), ("under min ISR", frozenset())]
     assert events(caplog) == ["min_isr_refused", "cluster_poll_failed"]
-    assert "new ids are throttled for the first second only" in str(fields(caplog, "cluster_poll_failed")["effect"])
+    assert "topics that have ids only are throttled as if they were listed" in str(
+        fields(caplog, "cluster_poll_failed")["effect"]
+    )
     assert watched.watch.client.view.topics == {}
     assert watched.watch.client.view.brokers  # what is known of them stays
     naming_broker.hangs_up = False

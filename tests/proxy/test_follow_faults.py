@@ -16,8 +16,8 @@ from tests.fakes.throttle_cluster import (
 )
 from tests.proxy.following import LISTS, Following, listed, until
 from tests.proxy.resolving import DEADLINE_SECONDS, events, fields
-from weir.proxy.cluster import follow
-from weir.proxy.cluster.follow import LISTS_PER_ROUND, QUESTION_TIMEOUT_SECONDS, TOPICS_SECONDS, WHAT
+from weir.proxy.cluster import servers
+from weir.proxy.cluster.follow import LISTS_PER_ROUND, TOPICS_SECONDS, WHAT
 from weir.quota.followed_throttle import RATE_KEPT_SECONDS
 from weir.quota.setting_names import LEADER_RATE
 
@@ -87,7 +87,7 @@ async def test_broker_that_closes_its_connections_between_two_rounds_is_asked_ov
 async def test_controller_that_fails_keeps_no_rate_and_no_list_from_being_followed(
     fault: str, cluster: ThrottleCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(follow, "QUESTION_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(servers, "QUESTION_TIMEOUT_SECONDS", 0.1)
     cluster.only_controller_tells_moves = True
     cluster.moves = {"orders": {0: ([1, 2], [2])}}
     following = Following(cluster, servers=cluster.addresses(1, 2))
@@ -189,8 +189,9 @@ async def test_broker_that_refuses_to_tell_its_rates_changes_nothing(
 async def test_hanging_broker_is_given_up(
     hanging: int, cluster: ThrottleCluster, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert QUESTION_TIMEOUT_SECONDS == 5.0
-    monkeypatch.setattr(follow, "QUESTION_TIMEOUT_SECONDS", 0.05)
+    assert servers.QUESTION_TIMEOUT_SECONDS == 5.0
+    monkeypatch.setattr(servers, "SOON_SECONDS", 0.02)
+    monkeypatch.setattr(servers, "QUESTION_TIMEOUT_SECONDS", 0.05)
     before = await following.round()
     for broker in cluster.brokers.values():
         broker.silent = {hanging}
@@ -206,7 +207,7 @@ async def test_hanging_broker_is_given_up(
 async def test_server_that_hangs_is_asked_last_from_then_on(
     cluster: ThrottleCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "QUESTION_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(servers, "SOON_SECONDS", 0.05)
     cluster.controller = 1
     cluster.brokers[2].silent = {METADATA}
     following = Following(cluster)

@@ -12,6 +12,7 @@ from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch import (
     FetchRequest,
     ResponseTopic,
+    decode_fetch_request,
     encode_fetch_response,
     encode_response_topics,
     made_up_entries,
@@ -21,10 +22,11 @@ from weir.protocol.header import RequestHeader
 from weir.protocol.steps import at_once
 from weir.proxy.log import EventLog
 from weir.proxy.relay import outcomes
-from weir.proxy.relay.fetches import ReplicaFetches
+from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
 from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.side import HeldFetches, Side
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
+from weir.proxy.relay.throttle_faults import FAILURES, SPARE_SECONDS
 from weir.quota.fetch.context import TooManyPartitions
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 
@@ -229,9 +231,11 @@ async def test_no_more_is_read_while_an_answer_waits_for_its_turn() -> None:
 
 
 @pytest.mark.parametrize("when", ["link", "first plan", "later plan", "what it decided"])
-async def test_a_throttle_that_raises_lets_this_and_all_later_fetches_pass(when: str) -> None:
-    """A bug of the throttle's may cost the quota, never the replication; other connections keep their throttle."""
+async def test_a_throttle_that_raises_ends_the_connection_and_nothing_passes(when: str) -> None:
+    """A bug may not lift a quota. The client comes back, and other connections go on."""
     async with relaying() as relay:
+        new_link = relay.throttle.link
+        other, other_broker = await relay.connect(fetch(1, 5))
         if when == "link":
             relay.throttle.link = None  # type: ignore[assignment]
         elif when == "later plan":
@@ -240,16 +244,43 @@ async def test_a_throttle_that_raises_lets_this_and_all_later_fetches_pass(when:
             relay.throttle.decisions.append(RuntimeError("bug"))
         else:
             relay.throttle.decisions.append(lambda asked: Forward(asked.with_(max_bytes=2**40)))
-        client, broker = await relay.connect(fetch(1, 5) + fetch(2, 5))
-        await broker.send(fetch_response(1) + response(2, b"not even scanned"))
-        await client.expect(fetch_response(1) + response(2, b"not even scanned"))
-        assert relay.stats.throttle_errors == 1
-        assert relay.stats.passthrough == {"throttle_error": 1}
-        assert relay.throttle.told("settle") == []
-        assert [call[1] for call in relay.throttle.told("plan") if call[1] == 2] == []
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5) + fetch(2, 5))
+        await client.expect_end()
+        await broker.expect_end()
+        assert (relay.stats.throttle_errors, relay.stats.passthrough, relay.stats.relay_errors) == (1, {}, 0)
         (line,) = relay.log.of("throttle_error")
         assert "rror" in str(line["error"])
         assert ".py:" in str(line["at"])
+        await other_broker.send(fetch_response(1))
+        await other.expect(fetch_response(1))
+        relay.throttle.link = new_link  # type: ignore[method-assign]
+        await relay.connect(fetch(1, 5))
+
+
+async def test_a_throttle_that_fails_again_and_again_leaves_the_link_to_a_spare_for_a_while() -> None:
+    async with relaying() as relay:
+        for _ in range(FAILURES):
+            relay.throttle.decisions.append(RuntimeError("bug"))
+            client, broker = await relay.connect()
+            await client.send(fetch(1, 5))
+            await client.expect_end()
+            await broker.expect_end()
+        plans = len(relay.throttle.told("plan"))
+        client, broker = await relay.connect()
+        for number in (1, 2):  # nothing is behind: the answer has no entries
+            await client.send(fetch(number, 5))
+            asked = decode_fetch_request((await broker.receive_frame())[4:])
+            assert asked.header.correlation_id == number
+            await broker.send(fetch_response(number))
+            assert (await client.receive_frame())[4:8] == number.to_bytes(4)
+        assert len(relay.throttle.told("plan")) == plans
+        relay.later += SPARE_SECONDS
+        await client.send(fetch(3, 5))
+        await broker.expect(fetch(3, 5))
+        assert len(relay.throttle.told("plan")) == plans + 1
+        await relay.connect(fetch(1, 6))  # another follower
+        assert relay.stats.throttle_errors == FAILURES
 
 
 async def test_a_follower_of_more_partitions_than_are_kept_passes_from_then_on() -> None:
@@ -264,19 +295,16 @@ async def test_a_follower_of_more_partitions_than_are_kept_passes_from_then_on()
         assert "300000" in str(line["reason"])
 
 
-async def test_a_throttle_that_raises_when_it_settles_lets_all_later_fetches_pass() -> None:
+async def test_a_throttle_that_raises_when_it_settles_ends_the_connection() -> None:
     async with relaying() as relay:
         relay.throttle.fail_settle = RuntimeError("bug")
         relay.throttle.fail_close = RuntimeError("another")
         client, broker = await relay.connect(fetch(1, 5) + fetch(2, 5))
-        await broker.send(fetch_response(1) + fetch_response(2))
-        await client.expect(fetch_response(1) + fetch_response(2))
-        await client.send(fetch(3, 5))
-        await broker.expect(fetch(3, 5))
-        assert len(relay.throttle.told("plan")) == 2
+        await broker.send(fetch_response(1))
+        await broker.expect_end()
+        assert len(await client.receive(2**20)) in (0, len(fetch_response(1)))
         assert len(relay.throttle.told("settle")) == 1
-        assert relay.stats.throttle_errors == 2
-        assert relay.stats.passthrough == {"throttle_error": 1}
+        assert (relay.stats.throttle_errors, relay.stats.passthrough) == (2, {})
 
 
 async def test_a_throttle_that_raises_when_it_is_closed_disturbs_no_one() -> None:
@@ -318,9 +346,8 @@ def test_what_is_decided_is_a_value() -> None:
     assert isinstance(held, outcomes.Hold)
     assert (held.until, held.waits_for_budget) == (7.0, link.throttle)
     assert at_once(held.again()) == outcomes.Answer(Pending(1, answer=b"late"))
-    assert link.take(fetch(1, 5)) == outcomes.Pass()
-    assert link.fetches.is_released
-    assert not link.fetches.decodes(5, 3)
+    with pytest.raises(ThrottleFailed):
+        link.take(fetch(1, 5))
 
 
 async def test_a_hold_in_the_past_does_not_spin() -> None:

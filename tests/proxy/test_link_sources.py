@@ -1,9 +1,9 @@
 """A fetch of who is no replica passes as it came, and is counted."""
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.relaying import relaying
+from tests.fakes.relaying import Peer, relaying
 from tests.protocol.wire import fetch, fetch_response, request, response
-from weir.proxy.config.address import Network, numeric_address
+from weir.proxy.config.address import IPAddress, Network, numeric_address
 from weir.proxy.relay.replica_sources import ReplicaSources
 
 ON_BOTH_LOOPS = True
@@ -29,19 +29,47 @@ async def test_a_fetch_from_a_network_of_replicas_is_planned() -> None:
         assert relay.stats.passthrough == {}
 
 
-async def test_a_client_that_turns_out_to_be_no_replica_is_let_go_of_and_passes() -> None:
+async def test_who_turns_out_to_be_a_stranger_is_planned_as_one_and_as_a_replica_again_when_it_is_known() -> None:
     clock = MovedClock()
     async with relaying() as relay:
         sources = relay.listener.sources = ReplicaSources(None, clock)
         client, broker = await relay.connect(fetch(1, 5))
-        there = numeric_address("10.0.0.5")
-        assert there is not None
-        sources.learn({5: frozenset((there,))})
-        assert sources.admits("10.0.0.5", 5)
+        await broker.send(fetch_response(1))
+        await client.expect(fetch_response(1))
+        sources.learn({5: at("10.0.0.5")})
+        assert sources.standing("10.0.0.5", 5) == "replica"
+        await round_trip(client, broker, 2)
+        assert (relay.stats.stranger_fetches, relay.stats.passthrough) == (1, {})
+        (line,) = relay.log.of("unknown_replica")
+        assert (line["peer"], line["replica_id"]) == ("127.0.0.1", 5)
+        sources.learn({5: at("127.0.0.1")})
+        await round_trip(client, broker, 3)
+        linked = [call[1] for call in relay.throttle.calls if call[0] == "link"]
+        assert linked == [5, "a stranger", 5]
+        assert len(relay.throttle.told("plan")) == len(relay.throttle.told("settle")) == 3
+
+
+async def test_who_is_judged_otherwise_while_answers_are_due_is_closed() -> None:
+    """Followers have one fetch under way at a time."""
+    async with relaying() as relay:
+        sources = relay.listener.sources = ReplicaSources(None, MovedClock())
+        client, broker = await relay.connect(fetch(1, 5))
+        sources.learn({5: at("10.0.0.5")})
+        assert sources.standing("10.0.0.5", 5) == "replica"
         await client.send(fetch(2, 5))
-        await broker.expect(fetch(2, 5))
-        assert [call[0] for call in relay.throttle.calls] == ["link", "plan", "close"]
-        await broker.send(fetch_response(1) + response(2, b"not scanned"))
-        await client.expect(fetch_response(1) + response(2, b"not scanned"))
-        assert relay.throttle.told("settle") == []
-        assert relay.stats.passthrough == {"not_a_replica": 1}
+        await client.expect_end()
+        await broker.expect_end()
+        assert (relay.stats.relay_errors, relay.stats.throttle_errors) == (0, 0)
+
+
+def at(address: str) -> frozenset[IPAddress]:
+    found = numeric_address(address)
+    assert found is not None
+    return frozenset((found,))
+
+
+async def round_trip(client: Peer, broker: Peer, number: int) -> None:
+    await client.send(fetch(number, 5))
+    await broker.expect(fetch(number, 5))
+    await broker.send(fetch_response(number))
+    await client.expect(fetch_response(number))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.proxy.resolving import DEADLINE_SECONDS, ORDERS, PAYMENTS, POLL_SECONDS, Resolving, Waits, events, fields
-from weir.proxy.cluster import client
+from weir.proxy.cluster import client, servers
 from weir.proxy.cluster.client import FIRST_RETRY_SECONDS
 
 
@@ -58,7 +58,7 @@ async def test_resolver_gives_a_broker_that_does_not_answer_up_and_keeps_what_it
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "QUESTION_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(servers, "QUESTION_TIMEOUT_SECONDS", 0.5)
     await resolving.asked_at(0)
     naming_broker.silent = True
     resolving.names.name_of(PAYMENTS)
@@ -97,6 +97,37 @@ async def test_resolver_asks_the_next_server_when_one_fails_and_stays_with_it(
         resolving.client.disconnect()
         assert (bad.connections, naming_broker.connections, len(naming_broker.asked)) == (1, 1, 2)
         assert events(caplog) == []
+
+
+async def test_resolver_asks_the_next_server_when_one_hangs_for_a_second(
+    naming_broker: MetadataBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For as long as names are missing, more is throttled than is meant to be."""
+    begin = asyncio.get_running_loop().time()
+    async with metadata_broker(silent=True) as hanging:
+        resolving = Resolving(hanging.address, naming_broker.address)
+        resolving.names.name_of(PAYMENTS)
+        await resolving.asked_at(0)
+        resolving.client.disconnect()
+    assert resolving.names.name_of(PAYMENTS) == b"payments"
+    assert asyncio.get_running_loop().time() - begin < 2.0
+    assert events(caplog) == []
+
+
+async def test_servers_that_are_all_slow_are_waited_for(
+    naming_broker: MetadataBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "SOON_SECONDS", 0.05)
+    naming_broker.released = asyncio.Event()
+    async with metadata_broker(silent=True) as hanging:
+        monkeypatch.setattr(servers, "QUESTION_TIMEOUT_SECONDS", 0.5)
+        resolving = Resolving(hanging.address, naming_broker.address)
+        resolving.names.name_of(PAYMENTS)
+        asyncio.get_running_loop().call_later(0.8, naming_broker.released.set)
+        await resolving.asked_at(0)
+        resolving.client.disconnect()
+    assert resolving.names.name_of(PAYMENTS) == b"payments"
+    assert (hanging.connections, naming_broker.connections) == (2, 2)
 
 
 async def test_resolver_with_no_server_there_names_them_all_and_backs_off(

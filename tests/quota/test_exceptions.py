@@ -1,10 +1,12 @@
-"""An exception anywhere in the throttle: whatever it interrupts, nothing stays reserved when its link is closed."""
+"""An exception anywhere in the throttle: nothing passes above the quota for it, replication goes on, and nothing stays
+reserved."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -12,19 +14,30 @@ from typing import Any
 import pytest
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Follower, Leader, Log
+from tests.fakes.conversation import Leader, Log
 from tests.fakes.lines import line_of
-from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.session_conversation import Response, SessionFollower, SessionLeader, scan, scan_appended
 from weir import quota
+from weir.protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_request
+from weir.protocol.framing import ReplicaFetch
+from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.steps import at_once
+from weir.proxy.log import EventLog
+from weir.proxy.relay import outcomes
+from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.stats import RelayStats
 from weir.quota.fetch.decisions import Forward
-from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
 
-MB = 1_000_000
+RATE = 1_000_000
 BATCH = 30_000
+LIVE_BATCH = 500
 PARTITIONS = 3
+LIVE = (b"live", 0)
+SECONDS = 0.4
 QUOTA = str(Path(quota.__file__).parent)
 Line = tuple[CodeType, int]
 
@@ -34,16 +47,19 @@ class Injected(Exception):
 
 
 class Interruption:
-    """Raises when `line` is about to run for the `count`-th time; without a line it notes all that run, in order."""
+    """Raises when `line` is about to run for the `count`-th time, or from then on each time.
 
-    def __init__(self, line: Line | None = None, count: int = 1) -> None:
+    Without a line it notes all that run, in order.
+    """
+
+    def __init__(self, line: Line | None = None, count: int = 1, *, for_ever: bool = False) -> None:
         self.line = line
         self.left = count
+        self.for_ever = for_ever
         self.seen: dict[Line, int] = {}
 
     def __enter__(self) -> None:
-        if self.left:
-            sys.settrace(self._call)
+        sys.settrace(self._call)
 
     def __exit__(self, *error: object) -> None:
         sys.settrace(None)
@@ -61,64 +77,142 @@ class Interruption:
                 self.seen[at] = self.seen.get(at, 0) + 1
             elif frame.f_lineno == self.line[1]:
                 self.left -= 1
-                if not self.left:
-                    sys.settrace(None)
+                if self.left == 0 or (self.left < 0 and self.for_ever):
                     raise Injected
         return self._line
 
 
-def converse(throttle: Throttle, clock: MovedClock, version: int, interruption: Interruption) -> None:
-    """Two connections, each of which ends in the midst of an answer; the first one's link stays open for longer."""
-    links = [throttle.link(replica) for replica in (2, 3)]
-    for link in links:
-        with suppress(Injected), interruption:
-            _fetch_some(throttle, link, clock, version)
-    for link in links:
+class Disconnected(Exception):
+    """The sidecar closed the connection."""
+
+
+@dataclass
+class Proxied:
+    """A sidecar before a leader, as the proxy is: connections come and go."""
+
+    clock: MovedClock
+    relay: Side
+    upstream: SessionLeader
+    fetches: ReplicaFetches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fetches = ReplicaFetches(self.relay, None)
+
+    def respond(self, request: FetchRequest) -> Response:
+        """Answer a request, while the clock moves."""
         try:
-            with interruption:
-                link.close()
-        except Injected:
-            throttle.drop(link)
+            return self._respond(request)
+        except (ThrottleFailed, Injected):  # the latter while an answer passes
+            self.fetches.close()
+            self.fetches = ReplicaFetches(self.relay, None)
+            raise Disconnected from None
+
+    def _respond(self, request: FetchRequest) -> Response:
+        outcome = at_once(self.fetches.take(ReplicaFetch(request.header, encode_fetch_request(request)[4:])))
+        while isinstance(outcome, outcomes.Hold):
+            self.clock.now = max(outcome.until, self.clock.now + 0.0005)
+            outcome = at_once(outcome.again())
+        if isinstance(outcome, outcomes.Answer):
+            assert outcome.pending.answer is not None
+            return scan(request, outcome.pending.answer)
+        assert isinstance(outcome, outcomes.Forward), "nothing passes as it came"
+        scanner = outcome.pending.observer
+        assert isinstance(scanner, FetchResponseScanner)
+        head, topics = self.upstream.respond(decode_fetch_request(outcome.data[4:]))
+        scanner.head, scanner.topics = head, topics
+        made_up = scan_appended(request, Forward(request, scanner._appended, scanner._appended_topics))
+        at_once(self.fetches.settle([scanner]))
+        return head if scanner._patch is None else scanner._patch(head), topics + made_up
 
 
-def _fetch_some(throttle: Throttle, link: ReplicaLink, clock: MovedClock, version: int) -> None:
-    logs = {(b"t", p): Log([BATCH] * 60) for p in range(PARTITIONS)} | {(b"idle", 0): Log([])}
-    leader = Leader(logs)
-    follower = SessionFollower(clock, Hop(clock, link, SessionLeader(clock, leader)), dict.fromkeys(logs, 0), version)
-    plain = Follower(dict.fromkeys(logs, 0), version=version)
-    for number in range(5):
-        if version >= 7:
-            follower.fetch()
-            clock.move(0.06)
-        else:
-            request = plain.request()
-            decision = link.plan(request)
-            clock.move(0.06)
-            if isinstance(decision, Forward):
-                topics = leader.answer(decision.request)
-                link.settle(topics)
-                plain.take(topics, clock.now)
-        if number == 3:
-            throttle.configure(ThrottleSettings(rate=MB // 2, replicas={"t": ALL_REPLICAS}))
-    link.plan(plain.request() if version < 7 else follower.request())
+@dataclass
+class Run:
+    """A move of three partitions beside a live one, which is written to all the time."""
+
+    version: int
+    clock: MovedClock = field(default_factory=MovedClock)
+    waits: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.began_at = self.clock.now
+        self.settings = ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS, "live": ALL_REPLICAS})
+        self.throttle = Throttle("leader", 1, self.clock, self.settings)
+        logs = {(b"t", p): Log([BATCH] * 2000) for p in range(PARTITIONS)} | {LIVE: Log([])}
+        self.live = logs[LIVE]
+        leader = SessionLeader(self.clock, Leader(logs))
+        log = EventLog("tests", clock=self.clock)
+        self.relay = Side(self.throttle, RelayStats("leader"), log, clock=self.clock)
+        self.proxied = Proxied(self.clock, self.relay, leader)
+        self.follower = SessionFollower(self.clock, self.proxied, dict.fromkeys(logs, 0), self.version)
+
+    def go_on(self, seconds: float = SECONDS) -> None:
+        """Fetch, and change the settings in the middle."""
+        end, other = self.clock.now + seconds, ThrottleSettings(rate=RATE // 2, replicas=self.settings.replicas)
+        written_at = self.clock.now
+        while self.clock.now < end:
+            if self.follower.offsets[LIVE] == len(self.live.batches):
+                self.waits.append(self.clock.now - written_at)
+                self.live.batches.append(LIVE_BATCH)
+                written_at = self.clock.now
+            self.live.high_watermark = self.follower.offsets[LIVE]  # it waits for this replica
+            before = self.clock.now
+            try:
+                self.follower.fetch()
+            except Disconnected:
+                self.follower.session_id = self.follower.epoch = 0
+                self.clock.move(0.05)
+            if self.clock.now == before:
+                self.clock.move(0.0005)
+            if self.throttle.settings is self.settings and self.clock.now > end - seconds / 2:
+                with suppress(Injected):
+                    self.throttle.configure(other)
+        self.waits.append(self.clock.now - written_at)
+
+    def finish(self) -> None:
+        """Close the connection."""
+        self.proxied.fetches.close()
+
+    def check(self, where: object, probes: int) -> None:
+        """`probes` is how many connections may each have brought a batch that nothing was reserved for."""
+        received = sum(size for _, size in self.follower.received)
+        assert received <= (self.clock.now - self.began_at + 0.04) * RATE + (1 + probes) * BATCH, where
+        assert self.throttle.ledger.reserved == 0, where
+        assert not self.throttle.links, where
+        assert len(line_of(self.throttle)) == 0, where
 
 
-def run(version: int, interruption: Interruption) -> Throttle:
-    clock = MovedClock()
-    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
-    converse(throttle, clock, version, interruption)
-    return throttle
+def lines_of(version: int) -> list[tuple[Line, int]]:
+    """All lines of the throttle that a run goes through, and how often."""
+    noted, run = Interruption(), Run(version)
+    with noted:
+        run.go_on()
+        run.finish()
+    run.check("no exception", 1)
+    assert sum(size for _, size in run.follower.received) > 0.5 * SECONDS * RATE
+    assert len(noted.seen) > 300
+    return sorted(noted.seen.items(), key=lambda seen: (seen[0][0].co_filename, seen[0][1]))
 
 
 @pytest.mark.parametrize(("version", "at_last_time"), [(3, True), (12, False)])
-def test_exception_at_any_line_leaves_nothing_reserved_when_all_is_closed(version: int, at_last_time: bool) -> None:
-    """Every other line at its first time, and those between at their last."""
-    noted = Interruption()
-    assert run(version, noted).ledger.reserved == 0
-    assert len(noted.seen) > 300
-    lines = sorted(noted.seen.items(), key=lambda seen: (seen[0][0].co_filename, seen[0][1]))
-    for line, count in lines[at_last_time::2]:
-        throttle = run(version, Interruption(line, count if at_last_time else 1))
-        assert throttle.ledger.reserved == 0, line
-        assert not throttle.links, line
-        assert len(line_of(throttle)) == 0, line
+def test_exception_at_any_line_lets_nothing_pass_and_leaves_nothing_reserved(version: int, at_last_time: bool) -> None:
+    """Every eighth line at its first time, and those behind them at their last."""
+    for line, count in lines_of(version)[at_last_time::8]:
+        run = Run(version)
+        with Interruption(line, count if at_last_time else 1):
+            run.go_on()
+            run.finish()
+        run.check(line, 2)
+
+
+@pytest.mark.parametrize("version", [3, 12])
+def test_line_that_always_raises_lets_nothing_pass_and_keeps_nobody_in_sync_from_replicating(version: int) -> None:
+    """With every connection anew."""
+    for line, _ in lines_of(version)[::40]:
+        run = Run(version)
+        with suppress(Injected), Interruption(line, 1, for_ever=True):
+            run.go_on(1.0)
+            run.finish()
+        run.finish()
+        assert sum(size for _, size in run.follower.received) <= (1.04 + 0.04) * RATE + 5 * BATCH, line
+        assert max(run.waits) < 1.0, line
+        assert len(run.live.batches) > 3, line

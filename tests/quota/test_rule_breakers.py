@@ -54,6 +54,25 @@ def honest(side: Throttle, clock: MovedClock, batches: int = 20_000) -> Conversa
     return Conversation(clock, side.link(2), leader, Follower(dict.fromkeys(leader.logs, 0)))
 
 
+@pytest.mark.parametrize("version", [3, 12])
+@pytest.mark.parametrize("high_watermark", [-2, -(2**63), 2**63 - 1])
+def test_answer_with_an_impossible_high_watermark_lifts_no_quota(version: int, high_watermark: int) -> None:
+    clock = MovedClock()
+    side = throttle(clock)
+    logs = {(b"t", partition): Log([BATCH] * 20_000) for partition in range(4)}
+    hop = Hop(clock, side.link(2), SessionLeader(clock, Leader(logs)))
+    follower = SessionFollower(clock, hop, dict.fromkeys(logs, 0), version)
+    follower.run(1.0)
+    for log in logs.values():
+        log.high_watermark = high_watermark
+    follower.fetch()
+    for log in logs.values():
+        log.high_watermark = None
+    follower.run(5.0)
+    assert worst_second(follower.received) <= 1.05 * MB + 2 * BATCH
+    assert sum(size for _, size in follower.received) >= 0.8 * 6.0 * MB
+
+
 def test_claims_of_peers_that_wait_for_days_and_never_come_back_keep_nobody_from_the_budget() -> None:
     clock = MovedClock()
     side = throttle(clock)

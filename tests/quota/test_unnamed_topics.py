@@ -1,16 +1,21 @@
-"""Topic ids whose names are not known: throttled while the name is on its way, and not a moment longer."""
+"""What cannot be told yet, as of topic ids without names: throttled as far as it may be covered."""
+
+from dataclasses import replace
 
 import pytest
 
+from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import mean_rate, worst_second
 from tests.quota.test_fetch_sessions import BATCH, MB, TOPIC_ID, Cluster, cluster
-from weir.quota.fetch.decisions import Forward, Hold
-from weir.quota.scopes import Ends, Matching, Recovering
+from weir.protocol.metadata import NO_ID
+from weir.quota.scopes import Ends, Matching, Reassigned, Recovering, Scope
 from weir.quota.settings import QuotaSettings, ThrottleSettings
-from weir.quota.throttled_replicas import ALL_REPLICAS
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from weir.quota.topic_names import CLUSTER_METADATA_ID
 
 ANSWER_SECONDS = 0.02  # until the metadata tells the name
+EVERY = frozenset(range(10))
 UNBOUNDED = 3 * MB  # bytes: less than the partitions of one cluster here return in one answer
 THROTTLING_T = ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS})
 
@@ -60,45 +65,86 @@ def test_a_topic_that_turns_out_not_to_be_throttled_is_let_go_with_its_name() ->
 
 
 @pytest.mark.parametrize("rate", [0, MB])
-def test_an_id_that_gets_no_name_is_throttled_for_no_more_than_a_second(rate: int) -> None:
+@pytest.mark.parametrize("has_its_name", [False, True], ids=["nobody answers", "at last"])
+def test_an_id_is_throttled_for_as_long_as_it_has_no_name(rate: int, has_its_name: bool) -> None:
+    """No server answers for a minute, say, while its sidecar has just started: a backlog would pass whole."""
     made = unnamed(rate)
-    start = made.clock.now
-    made.follower.run(1.02)
-    assert sum(size for at, size in made.follower.received if at < start + 1) <= 1.05 * rate + BATCH
-    assert received_in(made, 0.05) > UNBOUNDED
+    made.follower.run(10.0)
+    assert worst_second(made.follower.received) <= 1.05 * rate + BATCH
+    assert sum(size for _, size in made.follower.received) >= 0.9 * 10.0 * rate
     made.hops[0].link.close()
     made.hops[0].link = made.throttles[0].link(2)
     made.follower.epoch = 0
-    assert received_in(made, 0.01) > UNBOUNDED  # on another connection: its name was asked for long ago
+    assert received_in(made, 1.0) <= 1.05 * rate + 2 * BATCH  # on another connection: its name was asked for long ago
+    if has_its_name:
+        learn(made, b"other")
+        assert received_in(made, 0.1) > UNBOUNDED
     made.check()
 
 
-def test_a_fetch_of_unnamed_ids_alone_is_held_for_no_more_than_a_second() -> None:
-    """Though its follower would wait for longer."""
-    made = unnamed(0)
-    link, start = made.hops[0].link, made.clock.now
-    made.follower.fetch()
-    request = made.follower.request().with_(max_wait_ms=10_000)
-    decision = link.plan(request)
-    while isinstance(decision, Hold):
-        made.clock.now = decision.until
-        decision = link.plan(request, made.clock.now - start)
-    assert made.clock.now == pytest.approx(start + 1.0)
-    assert isinstance(decision, Forward)
-    assert len(decision.request.topics[0].entries) // decision.request.topics[0].stride == len(made.follower.offsets)
+def test_what_is_in_sync_of_an_unnamed_id_is_not_held_back() -> None:
+    """Who is in sync is told by offsets, not by names."""
+    made = cluster(0, version=13, in_sync=4)
+    names = made.throttles[0].topic_names
+    names._names.clear()
+    made.follower.run(5.0)
+    written = made.clock.now
+    for partition in range(4):
+        made.leader.leader.logs[TOPIC_ID[::-1], partition].batches.append(BATCH)
+    made.follower.received.clear()
+    made.follower.run(0.5)
+    assert sum(size for at, size in made.follower.received if at < written + 0.2) == 4 * BATCH
+    made.check()
 
 
-def test_a_fetch_does_not_wait_for_a_name_that_only_a_quota_which_observes_needs() -> None:
-    limiting = QuotaSettings("recovery", 0, Recovering())
-    observing = QuotaSettings("topics", MB, Matching(topics=("*",)), is_observed=True)
-    until: list[float] = []
-    for quotas in ((limiting,), (limiting, observing)):
-        made = unnamed(0, ThrottleSettings(quotas=quotas))
-        made.follower.fetch()  # the offset probe of the connection
-        decision = made.hops[0].link.plan(made.follower.request().with_(max_wait_ms=5_000))
-        assert isinstance(decision, Hold)
-        until.append(decision.until - made.clock.now)
-    assert until[1] == pytest.approx(until[0])
+LISTED = {"t": ThrottledReplicas.parse("0:1,3:1,5:2"), "u": ThrottledReplicas.parse("4:1")}
+FOR_1 = frozenset({0, 3, 4})
+OTHERS = QuotaSettings("topics", MB, Matching(topics=("t*",)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "covered"),
+    [
+        (ThrottleSettings(rate=MB, replicas=LISTED), FOR_1),
+        (ThrottleSettings(rate=MB, replicas={**LISTED, "v": ALL_REPLICAS}), EVERY),
+        (ThrottleSettings(rate=None, replicas=LISTED), frozenset()),
+        (ThrottleSettings(quotas=(OTHERS,)), EVERY),
+        (ThrottleSettings(quotas=(replace(OTHERS, scope=Matching(frozenset({3}), topics=("t*",))),)), frozenset()),
+        (ThrottleSettings(quotas=(replace(OTHERS, scope=Matching(frozenset({2}), topics=("t*",))),)), EVERY),
+        (ThrottleSettings(quotas=(replace(OTHERS, scope=Matching(racks=frozenset({"b"}))),)), frozenset()),
+        (ThrottleSettings(quotas=(QuotaSettings("reassignment", MB, Reassigned()),)), frozenset({7, 8})),
+        (ThrottleSettings(quotas=(QuotaSettings("recovery", MB, Recovering()),)), EVERY),
+    ],
+    ids=["lists", "all of one", "no rate", "pattern", "other peer", "peer", "other rack", "reassignment", "recovery"],
+)
+def test_an_unnamed_id_is_throttled_as_far_as_any_list_or_pattern_may_cover_it(
+    settings: ThrottleSettings, covered: frozenset[int]
+) -> None:
+    throttle = Throttle("leader", 1, MovedClock(), settings)
+    throttle.set_racks({2: "a"})
+    throttle.set_adding_replicas({b"x": {7: frozenset({2}), 9: frozenset({3})}, b"y": {8: frozenset({2, 4})}})
+    throttled = throttle.throttled_partitions(None, TOPIC_ID, Ends(2, 2))
+    assert {partition for partition in EVERY if partition in throttled} == covered
+
+
+@pytest.mark.parametrize(
+    ("scope", "told"),
+    [(Reassigned(), "adding"), (Matching(racks=frozenset({"b"})), "racks")],
+    ids=["reassignment", "racks"],
+)
+def test_what_the_cluster_has_not_told_counts_as_covered(scope: Scope, told: str) -> None:
+    throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(quotas=(QuotaSettings("one", MB, scope),)))
+    ends = Ends(2, 2)
+    assert 0 in throttle.throttled_partitions(b"t", NO_ID, ends)
+    throttle.set_under_min_isr(frozenset({(b"t", 0)}))
+    assert (0 in throttle.throttled_partitions(b"t", NO_ID, ends)) == (told == "racks")
+    if told == "adding":
+        throttle.set_adding_replicas({})
+    else:
+        throttle.set_racks({3: "a"})  # broker 2 has just come
+        assert 0 in throttle.throttled_partitions(b"t", NO_ID, ends)
+        throttle.set_racks({2: None, 3: "a"})
+    assert 1 not in throttle.throttled_partitions(b"t", NO_ID, ends)
 
 
 @pytest.mark.parametrize(

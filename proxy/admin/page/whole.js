@@ -10,7 +10,6 @@ const PASSES = {
   tls: "Connections with TLS",
   sasl: "Connections with the SASL handshake v0",
   not_kafka: "Connections that are not Kafka's",
-  throttle_error: "Connections for which the throttle failed (a bug)",
 };
 let passedAtOpening = null; // times by side and reason
 

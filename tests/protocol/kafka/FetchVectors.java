@@ -20,7 +20,7 @@ import org.apache.kafka.common.requests.RequestHeader;
 
 /**
  * Prints Fetch v0 to v3 requests and responses as Kafka's own classes write them: one JSON object a line, with the
- * bytes, the fields, and what Kafka's own reader makes of the records. Needs the jars of Kafka 3.9.1 on the class path:
+ * bytes, the fields, and what Kafka's own reader makes of the records. Needs the jars of Kafka 3.9.2 on the class path:
  *
  * <pre>java -cp "JARS/*" tests/protocol/kafka/FetchVectors.java > tests/protocol/kafka/fetch_vectors.jsonl</pre>
  */

@@ -11,14 +11,14 @@ import org.apache.kafka.common.message.FetchResponseData;
 import org.apache.kafka.common.message.FetchResponseDataJsonConverter;
 import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.protocol.MessageUtil;
-import org.apache.kafka.common.record.MemoryRecords;
-import org.apache.kafka.common.record.SimpleRecord;
+import org.apache.kafka.common.record.internal.MemoryRecords;
+import org.apache.kafka.common.record.internal.SimpleRecord;
 import org.apache.kafka.common.requests.FetchRequest;
 import org.apache.kafka.common.requests.RequestHeader;
 
 /**
  * Prints Fetch v4 to v18 requests and responses as Kafka's own classes write them: one JSON object a line, with the
- * bytes and the fields. Needs the jars of Kafka 4.1.0 on the class path:
+ * bytes and the fields. Needs the jars of Kafka 4.4.0 on the class path:
  *
  * <pre>java -cp "JARS/*" NewerFetchVectors.java > newer_fetch_vectors.jsonl</pre>
  */

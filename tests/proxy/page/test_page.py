@@ -327,9 +327,9 @@ def test_page_has_the_colours_of_the_report() -> None:
     def colours(package: str) -> list[tuple[str, str]]:
         return re.findall(r"(--\w+): (#\w+);", resources.files(package).joinpath("page.css").read_text())
 
-    here = colours("proxy.admin.page")
+    here = colours("weir.proxy.admin.page")
     assert len(here) > 20
-    assert set(here) <= set(colours("pipeline.page"))
+    assert set(here) <= set(colours("weir.pipeline.page"))
 
 
 def test_page_loads_nothing_and_keeps_no_state() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.pki import Authority, Issued
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, SecurePeer, secure_broker, secure_client
-from weir.proxy.relay.stand_in import FAILURES, PAUSE_SECONDS
+from weir.proxy.relay.stand_in import FAILING_SECONDS, FAILURES, FIRST_PASS_SECONDS
 from weir.proxy.tls.ends import TlsServer
 from weir.proxy.tls.keys import load_client_keys, load_server_keys
 from weir.proxy.tls.live_keys import LiveKeys
@@ -38,7 +38,8 @@ async def refused(keys: Keys) -> AsyncIterator[Relaying]:
     """An egress whose certificate has another name than the leader's, and was refused as often as counts."""
     wrong = keys.authority.issue("somebody.test")
     async with relaying(2, tls=standing_in(keys, wrong), upstream_tls=keys.client(), stands_in=True) as relay:
-        for _ in range(FAILURES):
+        for number in range(FAILURES):
+            relay.later += FAILING_SECONDS * (number == FAILURES - 1)
             with pytest.raises(ssl.SSLCertVerificationError):
                 await secure_client(relay, keys, keys.follower)
         handshakes = relay.relay.tls.handshakes
@@ -73,14 +74,60 @@ async def test_tls_passes_as_it_is_where_the_follower_refuses_the_certificate(ke
         assert relay.stats.passthrough == {"tls": 1}
 
 
-async def test_tls_is_tried_again_after_a_while_and_passes_at_once_if_it_still_fails(keys: Keys) -> None:
+async def test_tls_is_tried_again_within_seconds_and_passes_for_longer_if_it_still_fails(keys: Keys) -> None:
+    """What passes is broken for that: else it would be for its whole life."""
     async with refused(keys) as relay:
-        relay.later += PAUSE_SECONDS + 1
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await secure_client(relay, keys, keys.follower)
-        await relay.until(lambda: relay.relay.tls.handshakes["leader", "client", "refused_by_peer"] == FAILURES + 1)
-        await relay.until(lambda: not relay.stats.connections)
-        await round_trip(*await through(relay, keys), 1)
+        follower, leader = await through(relay, keys)
+        await round_trip(follower, leader, 1)
+        begin = asyncio.get_running_loop().time()
+        with contextlib.suppress(OSError):
+            assert await follower.receive(1) == b""
+        assert asyncio.get_running_loop().time() - begin <= FIRST_PASS_SECONDS + 1.0
+        for number in range(FAILURES):
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await secure_client(relay, keys, keys.follower)
+            await relay.until(
+                lambda: relay.relay.tls.handshakes["leader", "client", "refused_by_peer"] == FAILURES + number + 1  # noqa: B023
+            )
+            await relay.until(lambda: not relay.stats.connections)
+        follower, leader = await through(relay, keys)
+        await round_trip(follower, leader, 1)
+        await asyncio.sleep(FIRST_PASS_SECONDS + 0.2)
+        await round_trip(follower, leader, 2)
+
+
+async def test_what_passes_because_of_strangers_is_throttled_again_within_seconds(keys: Keys) -> None:
+    """Strangers fail for as long as no follower is there; its first connection passes for a second."""
+    async with relaying(2, tls=standing_in(keys, keys.broker), upstream_tls=keys.client(), stands_in=True) as relay:
+        await strangers_fail(relay, keys, after=FAILING_SECONDS)
+        await relay.until(lambda: relay.log.of("tls_not_ended"))
+        follower, leader = await through(relay, keys)
+        await round_trip(follower, leader, 1)
+        with contextlib.suppress(OSError):
+            assert await follower.receive(1) == b""
+        await ended_here(relay, keys)
+        await strangers_fail(relay, keys, after=FAILING_SECONDS)
+        await ended_here(relay, keys)
+
+
+async def test_a_few_strangers_decide_nothing(keys: Keys) -> None:
+    """Before a follower has come, too."""
+    async with relaying(2, tls=standing_in(keys, keys.broker), upstream_tls=keys.client(), stands_in=True) as relay:
+        await strangers_fail(relay, keys, after=0.0)
+        await ended_here(relay, keys)
+        assert relay.log.of("tls_not_ended") == []
+        assert relay.stats.passthrough == {}
+
+
+async def strangers_fail(relay: Relaying, keys: Keys, after: float) -> None:
+    """Three handshakes of who has a certificate with another name, the last one `after` so many seconds."""
+    handshakes = relay.relay.tls.handshakes
+    before = handshakes["leader", "client", "wrong_name"]
+    for number in range(1, FAILURES + 1):
+        relay.later += after * (number == FAILURES)
+        stranger = await secure_client(relay, keys, keys.authority.issue("a-client.test"))
+        await relay.until(lambda: handshakes["leader", "client", "wrong_name"] == before + number)  # noqa: B023
+        stranger.close()
 
 
 async def test_new_keys_are_tried_at_once(keys: Keys) -> None:
@@ -114,7 +161,8 @@ async def test_leader_that_refuses_the_certificate_after_the_handshake_counts_to
     unknown = Authority(keys.authority.folder / "other", "other-ca").issue(FOLLOWER)
     client = keys.client(unknown)
     async with relaying(2, tls=standing_in(keys, keys.broker), upstream_tls=client, stands_in=True) as relay:
-        for _ in range(FAILURES):
+        for number in range(FAILURES):
+            relay.later += FAILING_SECONDS * (number == FAILURES - 1)
             follower = await secure_client(relay, keys, keys.follower)
             with pytest.raises(ssl.SSLError):
                 await secure_broker(relay, keys)

@@ -32,13 +32,13 @@ def covered(scope: Scope, facts: Facts, follower: int, other: int) -> frozenset[
             return NOTHING
         if scope.racks is not None and facts.racks is not None and facts.racks.get(other) not in scope.racks:
             return NOTHING
-        if scope.topics is None:
+        if scope.topics is None or not facts.are_named:
             return every
-        patterns = scope.topics if facts.are_named else ()
-        return frozenset(key for key in every if any(fnmatchcase(facts.names[key], one) for one in patterns))
+        return frozenset(key for key in every if any(fnmatchcase(facts.names[key], one) for one in scope.topics))
     assert isinstance(scope, Reassigned | Recovering)
-    if not facts.are_named:
-        return every if isinstance(scope, Recovering) else NOTHING
     added = frozenset(key for key in facts.adding if facts.followers[key] == follower)
+    if not facts.are_named:
+        numbers = {number for _, number in added}
+        return every if isinstance(scope, Recovering) else frozenset(key for key in every if key[1] in numbers)
     spared = facts.under_min_isr if scope.spares_under_min_isr else NOTHING
     return (added if isinstance(scope, Reassigned) else every - added) - spared

@@ -111,14 +111,17 @@ class Run:
         return not self.by_id or (after is not None and self.world.now >= START + after)
 
     def listed(self, side: Side) -> frozenset[Key]:
-        """All replicas in a side's lists, as far as their topics' names are known."""
-        if not self.are_named:
-            return frozenset()
-        return frozenset(
+        """All replicas in a side's lists; without names, all that may be."""
+        listed = frozenset(
             self.key(one.topic, one.number)
             for one in self.scenario.partitions
             if one.topic in side.topics and not one.number % side.one_in
         )
+        if self.are_named:
+            return listed
+        numbers = {number for _, number in listed}
+        is_any = side.one_in == 1 and bool(side.topics)
+        return frozenset(key for key in self._names if is_any or key[1] in numbers)
 
     def play(self) -> Outcome:
         """Play it to its end."""

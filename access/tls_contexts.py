@@ -1,0 +1,79 @@
+"""The one place where TLS contexts are made, so that certificates are judged alike on every Python.
+
+A chain, its dates and its names are always verified. With `strict` certificates also have to have all that RFC 5280
+asks for: so does Python's own default from 3.13 on, and Kafka's Java does not. As with both of these, an authority may
+be trusted without the one that signed it.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+
+from weir.access.client_properties import PropertiesError
+
+_STRICT_ALONE: Final = frozenset({78, *range(80, 95)})
+"""What OpenSSL refuses for VERIFY_X509_STRICT alone: X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA to
+X509_V_ERR_EC_KEY_EXPLICIT_PARAMS, and X509_V_ERR_SIGNATURE_ALGORITHM_INCONSISTENCY (x509_vfy.h)."""
+
+
+def server_context(*, strict: bool = False) -> ssl.SSLContext:
+    """Return what to accept connections with. It asks for no certificate, and trusts nobody yet."""
+    return _judging(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), strict)
+
+
+def client_context(*, strict: bool = False) -> ssl.SSLContext:
+    """Return what to connect with. It verifies the other end's certificate and its name, and trusts nobody yet."""
+    return _judging(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), strict)
+
+
+def properties_context(options: Mapping[str, Any], *, strict: bool = False) -> ssl.SSLContext:
+    """Return the context for options that `client_options` made; PropertiesError says which file cannot be used."""
+    context = client_context(strict=strict)
+    try:
+        if "ssl_cafile" in options:
+            context.load_verify_locations(options["ssl_cafile"])
+        else:
+            context.load_default_certs()
+    except (OSError, ValueError) as error:
+        raise PropertiesError(
+            "ssl.truststore.location", f"has no certificates in PEM form: {_reason(error)}"
+        ) from error
+    context.check_hostname = options.get("ssl_check_hostname", True)
+    if "ssl_certfile" in options:
+        # without a callback a locked key would be asked for on the terminal
+        password = options.get("ssl_password", "")
+        try:
+            context.load_cert_chain(options["ssl_certfile"], options["ssl_keyfile"], lambda: password)
+        except (OSError, ValueError) as error:
+            reason = f"has no certificate with its key in PEM form, or ssl.key.password is wrong: {_reason(error)}"
+            raise PropertiesError("ssl.keystore.location", reason) from error
+    return context
+
+
+def refused_strictly(error: BaseException) -> bool:
+    """Whether an error is that a certificate lacks what `strict` alone asks for."""
+    return isinstance(error, ssl.SSLCertVerificationError) and getattr(error, "verify_code", None) in _STRICT_ALONE
+
+
+def verification_words(error: ssl.SSLCertVerificationError) -> str:
+    """Return what is wrong with a certificate, and where it is `strict` that refuses it, how to go on."""
+    words = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error.strerror or str(error)
+    words = words.lower().replace("_", " ").removesuffix(".")
+    if not refused_strictly(error):
+        return words
+    return f"{words}, which [tls] strict = true asks for: issue it anew as docs/tls.md tells, or set strict = false"
+
+
+def _judging(context: ssl.SSLContext, strict: bool) -> ssl.SSLContext:
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if strict:
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    else:
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
