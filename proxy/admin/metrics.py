@@ -195,7 +195,7 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
     yield _by_side(
         "weir_cut_bytes",
         "counter",
-        "Record bytes that a follower throws away: batches cut by a cap.",
+        "Record bytes that a follower throws away: batches cut by a cap, on the leader's side in answers above 1 MiB.",
         sides,
         lambda side: side.throttle.stats.cut_bytes,
     )
@@ -221,9 +221,9 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         lambda side: side.relay.fetches_held,
     )
     yield _by_side(
-        "weir_probes",
+        "weir_offset_probes",
         "counter",
-        "Fetches that asked the leader for offsets and errors only, for partitions left out for long.",
+        "Fetches that asked the leader for offsets and errors only: offset probes.",
         sides,
         lambda side: side.throttle.stats.offset_probes,
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -20,6 +22,7 @@ from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 from weir.quota.topic_names import TopicNames
 
+ROOT = Path(__file__).resolve().parents[2]
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
 # docs/running.md, "Metrics": name, kind, labels.
@@ -28,6 +31,8 @@ PROMISED = [
     ("weir_quota_bytes_per_second", "gauge", {"side"}),
     ("weir_replication_bytes_total", "counter", {"side", "peer", "throttled"}),
     ("weir_cut_bytes_total", "counter", {"side"}),
+    ("weir_taken_out_bytes_total", "counter", {"side"}),
+    ("weir_offset_probes_total", "counter", {"side"}),
     ("weir_partition_bytes_total", "counter", {"side", "topic", "partition"}),
     ("weir_replica_lag_messages_sum", "gauge", {"side"}),
     ("weir_replica_lag_seconds", "gauge", {"side", "topic", "partition", "replica"}),
@@ -108,6 +113,12 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         for sample in family.samples:
             shown[sample.name] = (sample.name, family.type, set(sample.labels))
     assert [shown.get(name) for name, *_ in PROMISED] == PROMISED
+
+
+async def test_metrics_shown_are_told_in_the_docs() -> None:
+    told = set(re.findall(r"`(weir_\w+)(?:\{[\w,]*\})?`", (ROOT / "docs/running.md").read_text()))
+    shown = {sample.name for family in parse_text(await text_of(busy_sides())) for sample in family.samples}
+    assert {name for name in shown - told if name.startswith("weir_")} == set()
 
 
 @pytest.mark.parametrize(
