@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from weir.protocol.take_out import Passing
 from weir.quota.fetch.link_state import LinkState
+from weir.quota.fetch.sessions import METADATA_LOG
 from weir.quota.fetch.state import InFlight, ReplicaPartition
 
 
@@ -31,7 +32,9 @@ class Admission:
         granted = self._fetch.grants.get(replica)
         if granted is None:
             is_held_back = replica.is_waiting and state.side.is_throttling
-            return Passing.NOTHING if is_held_back or not replica.max_bytes else Passing.ALL
+            # Kafka's Raft client fetches the metadata log with 0 bytes, and gets records all the same.
+            asks_for_none = not replica.max_bytes and key not in METADATA_LOG
+            return Passing.NOTHING if is_held_back or asks_for_none else Passing.ALL
         if size > granted and not self._pays(replica, size - granted):
             return Passing.NOTHING
         return Passing.WHOLE_BATCHES

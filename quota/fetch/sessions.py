@@ -43,7 +43,7 @@ PARTITIONS_PER_STEP: Final = 1_000
 
 _NONE: Final = ()
 
-_METADATA_LOG: Final = (b"__cluster_metadata", CLUSTER_METADATA_ID)  # keys of its topic: the name, from v13 on the id
+METADATA_LOG: Final = (b"__cluster_metadata", CLUSTER_METADATA_ID)  # keys of its topic: the name, from v13 on the id
 
 
 class FetchSessions:
@@ -261,7 +261,7 @@ def _count(request: FetchRequest) -> int:
 
 def _is_raft(request: FetchRequest) -> bool:
     """Whether a request is a controller's for the metadata log alone: these have no session, and each is complete."""
-    return len(request.topics) == 1 and request.topics[0].name in _METADATA_LOG
+    return len(request.topics) == 1 and request.topics[0].name in METADATA_LOG
 
 
 def _in_topics(sent: Iterable[tuple[ReplicaPartition, bytes]]) -> Steps[list[RequestTopic]]:

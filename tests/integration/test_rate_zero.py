@@ -23,7 +23,8 @@ pytestmark = pytest.mark.integration
 PROBE_SECONDS = 10
 LONG_POLL_SECONDS = 0.5
 DEBUG = "-Dorg.slf4j.simpleLogger.log.kafka.server.ReplicaFetcherThread=debug"  # NOT_LEADER is logged no higher
-NOT_LEADER = re.compile(r"Remote broker is not the leader for partition ([\w-]+),")
+# a leader that went knows the next leader epoch, or does not yet
+NOT_LEADER = re.compile(r"(?:Remote broker is not the leader for p|P)artition ([\w-]+)(?:,| has an older epoch)")
 
 
 def fetched_by(cluster: Cluster, follower: int, leader: int) -> int:

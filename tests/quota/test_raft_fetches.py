@@ -6,6 +6,7 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import requested_partition
 from weir.protocol.fetch import FetchRequest, RequestTopic
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.take_out import Passing
 from weir.quota.fetch.decisions import Forward
 from weir.quota.throttle import Throttle
 from weir.quota.topic_names import CLUSTER_METADATA_ID
@@ -24,6 +25,19 @@ def full_fetches(version: int, *names: bytes) -> tuple[int, int]:
     assert isinstance(decision, Forward)
     assert decision.request.topics == topics  # nothing is taken out of it
     return throttle.stats.full_fetches_received, throttle.stats.full_fetches_sent
+
+
+@pytest.mark.parametrize("version", METADATA_TOPICS)
+def test_a_fetch_of_the_metadata_log_asks_for_0_bytes_and_has_records(version: int) -> None:
+    """Kafka's Raft client sets no partition_max_bytes. Anybody else who asks for 0 bytes gets none."""
+    entry = requested_partition(version, 0, 7, 0)
+    for name, passing in ((METADATA_TOPICS[version], {Passing.ALL}), (b"0123456789abcdef", {Passing.NOTHING})):
+        request = FetchRequest(
+            RequestHeader(FETCH, version, 1, b"raft"), 2, 500, 0, 2**20, [RequestTopic(name, entry, len(entry))]
+        )
+        decision = Throttle("leader", 1, MovedClock()).link(2).plan(request)
+        assert isinstance(decision, Forward)
+        assert {Passing.ALL if decision.admit is None else decision.admit(name, 0, 1_000)} == passing
 
 
 @pytest.mark.parametrize("version", METADATA_TOPICS)
