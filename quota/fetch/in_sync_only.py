@@ -24,6 +24,7 @@ from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps
 from weir.protocol.take_out import Passing
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.fetch.sessions import METADATA_LOG
 
 ASK_SECONDS: Final = 10.0
 """How often what is behind is asked for with 0 bytes, for true offsets and errors."""
@@ -62,6 +63,9 @@ class InSyncOnly:
             for start, (partition, fetch_offset, _) in zip(
                 range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
             ):
+                if name in METADATA_LOG:
+                    kept.append(entries[start : start + stride])
+                    continue
                 high_watermark = self._high_watermarks.get((name, partition))
                 if high_watermark is not None and fetch_offset < high_watermark and not asks_all:
                     behind.append((partition, high_watermark))

@@ -22,6 +22,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from weir.protocol.take_out import MOST_HELD
 from weir.quota.budget.queue import CLAIM_SECONDS
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
 from weir.quota.budget.strict import SHARE_BESIDE_LIVE_SECONDS, SLOW_SECONDS
@@ -45,6 +46,7 @@ SHORTEST_WAIT_SECONDS: Final = 0.05
 # the event loop's resolution; after a shorter hold the plan would be the same again
 _SHORTEST_HOLD_SECONDS: Final = 0.001
 _REFRESH_SECONDS: Final = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its claim in the line lapses
+_HELD_BYTES: Final = int(0.9 * MOST_HELD)  # granted in an answer that loses its tails: there is more in it than grants
 _AT_ONCE: Final = 1  # min_bytes: the leader answers as soon as it has anything
 _NEVER: Final = float("inf")
 
@@ -220,8 +222,9 @@ def fill(
             # all.
             cap = size = replica.max_bytes
         else:
+            takes_out = view.takes_out and answer.size + left <= _HELD_BYTES
             cap, is_sure = replica.batches.cap_for(
-                left, replica.worth_asking(), replica.topic.batches, takes_out=view.takes_out, wastes_some=wastes_some
+                left, replica.worth_asking(), replica.topic.batches, takes_out=takes_out, wastes_some=wastes_some
             )
             if (
                 grants

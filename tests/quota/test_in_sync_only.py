@@ -12,8 +12,10 @@ from tests.fakes.session_conversation import Response, SessionFollower, SessionL
 from weir.protocol.fetch import FetchRequest
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.steps import at_once
+from weir.protocol.take_out import Passing
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.in_sync_only import ASK_SECONDS, InSyncOnly
+from weir.quota.topic_names import CLUSTER_METADATA_ID
 
 BATCH = 30_000
 T, LIVE = b"t" * 16, (b"l" * 16, 0)  # ids from v13 on
@@ -109,3 +111,16 @@ def test_a_follower_in_a_session_begins_anew() -> None:
     made.follower.fetch()
     assert made.follower.errors == [FETCH_SESSION_ID_NOT_FOUND]
     assert made.run(1.0) <= BATCH
+
+
+def test_the_metadata_log_passes_whatever_is_known_of_it() -> None:
+    """Kafka's Raft client asks for it with 0 bytes: a broker whose controller is behind a sidecar would never start."""
+    made = Spared(17)
+    request = made.follower.request()
+    (topic, *_) = request.topics
+    log = request.with_(topics=[topic._replace(name=CLUSTER_METADATA_ID)])
+    decision = at_once(made.hop.link.plan_steps(log))
+    assert isinstance(decision, Forward)
+    assert decision.request.topics == log.topics
+    assert decision.admit is not None
+    assert decision.admit(CLUSTER_METADATA_ID, 0, 100) is Passing.ALL
