@@ -52,7 +52,7 @@ def test_weir_is_the_one_name_that_is_installed(way: str, tmp_path: Path, dist: 
     assert len(rooms) == 11
     script = (
         "import importlib.util as of, sys, weir.proxy.sidecar, weir.lab.jars\n"
-        f"print(*[name for name in {rooms} if of.find_spec(name)], weir.lab.jars.read_manifest('4.1.0')[0].path)"
+        f"print(*[name for name in {rooms} if of.find_spec(name)], weir.lab.jars.read_manifest('tools-2.8.2')[0].path)"
     )
     done = environment.run("python", "-c", script, cwd=tmp_path)
     assert done.stdout.split("/")[0] == "com", done.stderr  # no room, and a jar: files that are no modules are there

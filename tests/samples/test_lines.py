@@ -199,6 +199,7 @@ def test_follower_without_a_connection_keeps_a_line_until_it_is_back_or_forgotte
 
 
 def test_topic_without_a_known_name_is_in_its_links_line_alone() -> None:
+    """It counts as throttled: a list may cover it."""
     clock = MovedClock()
     throttle = make_throttle(clock)
     link = throttle.link(2)
@@ -206,7 +207,7 @@ def test_topic_without_a_known_name_is_in_its_links_line_alone() -> None:
     found = sample(throttle, clock)
     assert of_kind(found, PartitionLine) == []
     (line,) = of_kind(found, LinkLine)
-    assert (line.bytes_unthrottled, line.bytes_complete, line.bytes_cut) == (70, 60, 10)
+    assert (line.bytes_throttled, line.bytes_complete, line.bytes_cut) == (70, 60, 10)
 
 
 def test_records_of_a_topic_that_is_no_longer_asked_for_count_too() -> None:
