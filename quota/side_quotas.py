@@ -209,12 +209,12 @@ class SideQuotas:
 
         return covers
 
-    def untold(self) -> list[str]:
-        """Return what its quotas need to know and the cluster has not told: more counts as covered than is."""
+    def untold(self) -> dict[str, bool]:
+        """Return what its quotas need to know that the cluster has not told: more counts as covered than is."""
         scopes = [quota.scope for quota in self.settings.quotas]
         lacks_moves = self.facts.adding is None and any(isinstance(one, Reassigned | Recovering) for one in scopes)
         lacks_racks = not self.facts.racks and any(isinstance(one, Matching) and one.racks for one in scopes)
-        return ["reassignments"] * lacks_moves + ["racks"] * lacks_racks
+        return {"reassignments": lacks_moves, "racks": lacks_racks}
 
     def is_throttled(self, topic: str, partition: int) -> bool:
         """Whether a partition's replica on this broker is in the settings' lists."""

@@ -172,7 +172,11 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         "gauge",
         "What quotas need and the cluster has not told, reassignments or racks: 1 while all that may be covered is.",
         ("side", "what"),
-        [((side.throttle.side, what), 1) for side in sides for what in side.throttle.untold()],
+        [
+            ((side.throttle.side, what), int(is_lacking))
+            for side in sides
+            for what, is_lacking in side.throttle.untold().items()
+        ],
     )
     yield Family(
         "weir_replication_bytes",

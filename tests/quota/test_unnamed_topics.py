@@ -136,6 +136,7 @@ def test_what_the_cluster_has_not_told_counts_as_covered(scope: Scope, told: str
     throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(quotas=(QuotaSettings("one", MB, scope),)))
     ends = Ends(2, 2)
     assert 0 in throttle.throttled_partitions(b"t", NO_ID, ends)
+    assert throttle.untold() == {"reassignments": told == "adding", "racks": told == "racks"}
     throttle.set_under_min_isr(frozenset({(b"t", 0)}))
     assert (0 in throttle.throttled_partitions(b"t", NO_ID, ends)) == (told == "racks")
     if told == "adding":
@@ -145,6 +146,7 @@ def test_what_the_cluster_has_not_told_counts_as_covered(scope: Scope, told: str
         assert 0 in throttle.throttled_partitions(b"t", NO_ID, ends)
         throttle.set_racks({2: None, 3: "a"})
     assert 1 not in throttle.throttled_partitions(b"t", NO_ID, ends)
+    assert not any(throttle.untold().values())
 
 
 @pytest.mark.parametrize(
