@@ -279,7 +279,13 @@ class Fetches:
         """Let a response pass in the pieces that a relay reads."""
         correlation_id = decision.request.header.correlation_id
         scanner = FetchResponseScanner(
-            VERSION, correlation_id, decision.appended, decision.appended_topics, decision.walk
+            VERSION,
+            correlation_id,
+            decision.appended,
+            decision.appended_topics,
+            decision.walk,
+            admit=decision.admit,
+            holds_all=decision.holds_all,
         )
         self.responses.expect(Pending(correlation_id, scanner))
         for at in range(0, len(response), BUFFER):

@@ -72,7 +72,14 @@ class Session:
         planned = time.perf_counter()
         response = memoryview(self._response(answered))
         scanned_from = time.perf_counter()
-        scanner = FetchResponseScanner(VERSION, self.correlation_id, walk=decision.walk, head_patch=decision.head_patch)
+        scanner = FetchResponseScanner(
+            VERSION,
+            self.correlation_id,
+            walk=decision.walk,
+            head_patch=decision.head_patch,
+            admit=decision.admit,
+            holds_all=decision.holds_all,
+        )
         scanner.receive(response)
         assert scanner.done
         self.link.settle(scanner.topics, scanner.head)
