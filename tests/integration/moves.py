@@ -87,6 +87,16 @@ def throttled_move(
     assert_identical(cluster, topics, 1, 2)
 
 
+def wait_for_probes(cluster: Cluster, count: int = 1) -> None:
+    """Wait until broker 1's sidecar has sent so many more offset probes: something is behind, and is held back."""
+
+    def probes() -> float:
+        return cluster.sidecars[1].metrics().value("weir_offset_probes_total", side="leader")
+
+    before = probes()
+    cluster.wait_for("offset probes", lambda: probes() >= before + count, 40)
+
+
 def clear(cluster: Cluster) -> None:
     """Remove every throttle and every topic: a test with the same brokers finds none."""
     for sidecar in cluster.sidecars.values():

@@ -292,9 +292,15 @@ def test_samples_that_are_lost_and_a_certificate_that_ends(alerts: Alerts, tmp_p
 
 def test_every_alert_has_fired(alerts: Alerts) -> None:
     """By the tests above: this one is skipped where not all of them ran."""
+    by_rules_alone = {
+        "WeirClusterFactsUnknown",
+        "WeirStrangersFetch",
+        "WeirThrottleFailed",
+    }  # tests/deploy/rules_test.yml
     if len(alerts.fired) < 5:
         pytest.skip("the tests above did not run")
-    assert alerts.fired == {line.split()[-1] for line in ALERTS.read_text().splitlines() if "- alert: " in line}
+    alerts_of_file = {line.split()[-1] for line in ALERTS.read_text().splitlines() if "- alert: " in line}
+    assert alerts.fired == alerts_of_file - by_rules_alone
 
 
 def values(said: Scrape, name: str, *labels: str) -> list[float]:

@@ -15,6 +15,7 @@ from tests.integration.moves import (
     now,
     throttle,
     wait_for_bytes,
+    wait_for_probes,
 )
 from weir.lab.cluster import Cluster
 from weir.lab.modes import Mode
@@ -49,7 +50,8 @@ def test_rate_that_is_put_during_a_move_is_followed_up_and_down(cluster: Cluster
     begun = []
     cluster.sidecars[1].put_throttle(throttle(topic, leader=0))
     with moving(cluster, [topic], [1, 2]) as received:
-        wait_for_bytes(cluster, received, 0)
+        wait_for_probes(cluster)
+        assert received.total == 0
         for rate, seconds in changes:
             cluster.sidecars[1].put_throttle(throttle(topic, leader=rate))
             begun.append(now(received))
