@@ -190,6 +190,9 @@ def lines_of(version: int) -> list[tuple[Line, int]]:
     run.check("no exception", 1)
     assert sum(size for _, size in run.follower.received) > 0.5 * SECONDS * RATE
     assert len(noted.seen) > 300
+    # a bare `return` cannot fail: behind it stands who closes the link
+    returned = max(number for *_, number in Throttle.link.__code__.co_lines() if number is not None)
+    noted.seen.pop((Throttle.link.__code__, returned), None)
     return sorted(noted.seen.items(), key=lambda seen: (seen[0][0].co_filename, seen[0][1]))
 
 
