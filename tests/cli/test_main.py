@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +23,7 @@ from weir.cli.main import main
 from weir.cli.version import __version__
 from weir.proxy.config.load import parse_config
 
+needs_pyspark = pytest.mark.skipif(find_spec("pyspark") is None, reason="the demo is not offered without PySpark")
 PROJECT = Path(__file__).parents[2]
 
 # Usage
@@ -271,6 +273,7 @@ def test_demo_without_its_packages_says_what_to_install(capsys: pytest.CaptureFi
     assert not is_offered()
 
 
+@needs_pyspark
 def test_demo_is_not_offered_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -279,6 +282,7 @@ def test_demo_is_not_offered_without_java(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert is_offered()
 
 
+@needs_pyspark
 @pytest.mark.parametrize(
     ("words", "kind", "options"),
     [
