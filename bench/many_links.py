@@ -102,29 +102,29 @@ def _measure(tree: Path, links: int, version: int, warm_up: float, seconds: floa
     followers = (sys.executable, "-c", "from bench.many_links_peers import follow; follow()")
     with running(*leader) as serving:
         assert serving.stdout is not None
-        with _sidecar(tree, int(serving.stdout.readline())) as (port, process):
+        with sidecar(tree, int(serving.stdout.readline()), QUOTA) as (port, process):
             arguments = (str(port), str(links), str(version), str(warm_up), str(seconds))
             with running(*followers, *arguments) as following:
                 assert following.stdout is not None
                 if following.stdout.readline() != b"warm\n":
                     raise ConnectionError(f"The followers of {links} links ended early.")
-                before = _cpu_seconds(process.pid)
+                before = cpu_seconds(process.pid)
                 line = following.stdout.readline()
-                core = _cpu_seconds(process.pid) - before
+                core = cpu_seconds(process.pid) - before
     if not line:
         raise ConnectionError(f"The followers of {links} links ended early.")
     followed = Followed(**json.loads(line))
     return followed, core / followed.seconds
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """What a process has taken of the processors, its own time and the system's."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
-def _sidecar(tree: Path, upstream: int) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def sidecar(tree: Path, upstream: int, quota: int) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """A sidecar of its own process in front of a leader, and its port."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +132,7 @@ def _sidecar(tree: Path, upstream: int) -> Iterator[tuple[int, subprocess.Popen[
         config.write_text(
             f'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:{port}"\nupstream = "127.0.0.1:{upstream}"\n'
             f'[admin]\nlisten = "127.0.0.1:{free_port()}"\n[log]\nlevel = "error"\n'
-            f'[throttle]\n"leader.replication.throttled.rate" = {QUOTA}\n'
+            f'[throttle]\n"leader.replication.throttled.rate" = {quota}\n'
             '[throttle.topics.t]\n"leader.replication.throttled.replicas" = "*"\n'
         )
         run = "from weir.cli.main import main; main()"

@@ -43,7 +43,6 @@ _MAX_WAIT_MS = 500  # replica.fetch.wait.max.ms
 _RESPONSE_MAX_BYTES = 10 * 2**20
 _PARTITION_MAX_BYTES = 2**20
 _CHUNK = 2**18
-_BATCHES = (struct.pack(">qiib", 0, BATCH_SIZE - 12, 0, 2) + bytes(BATCH_SIZE - 17)) * (1 + 2**20 // BATCH_SIZE)
 
 
 @dataclass(slots=True)
@@ -55,10 +54,13 @@ class _Asked:
 
 
 class _Served:
-    """One connection of the leader."""
+    """One connection of the leader, whose batches have `batch_size` bytes."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, batch_size: int) -> None:
         self.connection = connection
+        self._batch_size = batch_size
+        batch = struct.pack(">qiib", 0, batch_size - 12, 0, 2) + bytes(batch_size - 17)
+        self._batches = batch * (1 + _PARTITION_MAX_BYTES // batch_size)
         self._unread = bytearray()
         self._unsent = bytearray()
         self._session: dict[int, _Asked] = {}
@@ -131,15 +133,15 @@ class _Served:
         found: list[bytes] = []
         has_data = False
         for partition, asked in list(self._session.items()):
-            size = min(asked.max_bytes, left, len(_BATCHES))
-            if size < BATCH_SIZE:
-                size = 0 if has_data else BATCH_SIZE
+            size = min(asked.max_bytes, left, len(self._batches))
+            if size < self._batch_size:
+                size = 0 if has_data else self._batch_size
             if size:
                 has_data = True
                 left = max(0, left - size)
                 self._session[partition] = self._session.pop(partition)
             if size or asked.is_new or not is_incremental:
-                found.append(_entry(row, partition, _BATCHES[:size]))
+                found.append(_entry(row, partition, self._batches[:size]))
             asked.is_new = False
         return found
 
@@ -156,7 +158,8 @@ def _entry(row: FetchVersion, partition: int, records: bytes) -> bytes:
 
 
 def serve() -> None:
-    """Print a free port and be a leader on it until killed."""
+    """Print a free port and be a leader on it until killed. An argument is the size of its batches in bytes."""
+    batch_size = int(sys.argv[1]) if len(sys.argv) > 1 else BATCH_SIZE
     raise_descriptor_limit()
     selector = selectors.EpollSelector()
     listening = socket.create_server(("127.0.0.1", 0), backlog=4096)
@@ -169,7 +172,7 @@ def serve() -> None:
                 connection, _ = listening.accept()
                 connection.setblocking(False)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                selector.register(connection, selectors.EVENT_READ, _Served(connection))
+                selector.register(connection, selectors.EVENT_READ, _Served(connection, batch_size))
                 continue
             served: _Served = key.data
             new_id += 1
@@ -201,7 +204,7 @@ class Followed:
     """From the first connection on until every link had its first data of a grant."""
 
 
-class _Follower:
+class Follower:
     """One link's follower: it asks again as soon as it has its answer."""
 
     def __init__(self, port: int, replica_id: int, version: int) -> None:
@@ -220,14 +223,17 @@ class _Follower:
         self._session_id, self._epoch = 0, INITIAL_EPOCH
         self._ask(self._entries.values())
 
-    def go_on(self, now: float) -> None:
-        """Take what arrived; raises ConnectionError when the other end is gone."""
-        view = memoryview(self.connection.recv(_CHUNK))
+    def go_on(self, now: float, most: int = _CHUNK) -> int:
+        """Take what arrived, up to `most` bytes, and return how many; raises ConnectionError when the other end is
+        gone.
+        """
+        view = memoryview(self.connection.recv(most))
         if not view:
             raise ConnectionError("the sidecar closed a follower's connection")
         self._scanner.receive(view)
         if self._scanner.done:
             self._take(now)
+        return len(view)
 
     def _take(self, now: float) -> None:
         changed: list[bytes] = []
@@ -290,7 +296,7 @@ def follow() -> None:
     warm_up, seconds = float(sys.argv[4]), float(sys.argv[5])
     selector = selectors.EpollSelector()
     connected_at = time.monotonic()
-    followers = [_Follower(port, FIRST_REPLICA + number, version) for number in range(links)]
+    followers = [Follower(port, FIRST_REPLICA + number, version) for number in range(links)]
     for follower in followers:
         selector.register(follower.connection, selectors.EVENT_READ, follower)
     start = time.monotonic() + warm_up
@@ -310,7 +316,7 @@ def _run(selector: selectors.EpollSelector, end: float) -> None:
             key.data.go_on(time.monotonic())
 
 
-def _figures(followers: list[_Follower], connected_at: float, start: float, end: float) -> Followed:
+def _figures(followers: list[Follower], connected_at: float, start: float, end: float) -> Followed:
     waits = []
     for follower in followers:
         times = [start, *(at for at, _ in follower.received), end]
@@ -319,14 +325,14 @@ def _figures(followers: list[_Follower], connected_at: float, start: float, end:
         seconds=end - start,
         received=[sum(size for _, size in follower.received) for follower in followers],
         longest_waits=waits,
-        worst_second=_worst_second(sorted(one for follower in followers for one in follower.received)),
+        worst_second=worst_second(sorted(one for follower in followers for one in follower.received)),
         answers=sum(follower.answers for follower in followers),
         errors=sum(follower.errors for follower in followers),
         begun_seconds=max(follower.begun_at for follower in followers) - connected_at,
     )
 
 
-def _worst_second(received: list[tuple[float, int]]) -> int:
+def worst_second(received: list[tuple[float, int]]) -> int:
     """The most bytes in any sliding second."""
     worst = total = first = 0
     for at, size in received:

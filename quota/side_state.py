@@ -141,7 +141,7 @@ class SideState(SideQuotas):
             self._stranger_partitions.pop(holder, None)
             self.leave_lines(holder)
             for ledger in [quota.ledger for quota in self.quotas]:
-                ledger.recount(sum([other.accounts.held(ledger) for other in self.holders]))
+                ledger.recount(sum([other.accounts.counted(ledger) for other in self.holders]))
 
     def leave_lines(self, link: Hashable) -> None:
         """Take a link out of every line."""

@@ -140,6 +140,15 @@ class ReplicaFetches:
         if self._throttle is not None:
             self._throttle.answer_begins()
 
+    def let_pass(self, on_way: float, least: float, most: float) -> float:
+        """Tell the throttle what is on its way to the client. Returns how many bytes more may be sent."""
+        if self._throttle is None:
+            return most
+        try:
+            return self._throttle.let_pass(on_way, least, most)
+        except Exception as error:
+            raise self._failed(error) from error
+
     def settle(self, observers: Sequence[ResponseObserver]) -> Steps[None]:
         """Tell the throttle about the responses that passed whole, the oldest first."""
         scanners = [observer for observer in observers if isinstance(observer, FetchResponseScanner)]
@@ -282,7 +291,8 @@ def _outcome(
     )
     is_unchanged = decision.request is request
     data = with_size(event.frame) if is_unchanged else (yield from encoding_steps(decision.request))
-    return outcomes.Forward(data, Pending(correlation_id, scanner))
+    is_granted = decision.admit is not None and decision.holds_all
+    return outcomes.Forward(data, Pending(correlation_id, scanner), is_granted)
 
 
 def with_size(frame: bytes) -> bytes:

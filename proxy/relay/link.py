@@ -18,12 +18,13 @@ from weir.protocol.errors import ProtocolError
 from weir.protocol.framing import ResponseStream
 from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
 from weir.proxy.relay.fetch_memory import Why
-from weir.proxy.relay.fetches import ReplicaFetches
+from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
 from weir.proxy.relay.inflow import Inflow
 from weir.proxy.relay.linger import Linger
 from weir.proxy.relay.link_life import Client, Event, LinkLife, Phase
 from weir.proxy.relay.link_reports import LinkReports
 from weir.proxy.relay.link_requests import LinkRequests
+from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import BLOCKED, IN_LINE, STOPPED, UNTAKEN, Pump
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
@@ -55,6 +56,7 @@ class Link:
         "_linger",
         "_loop",
         "_on_close",
+        "_passage",
         "_relay",
         "_replans_later",
         "_reports",
@@ -94,10 +96,11 @@ class Link:
         self._responses = responses = ResponseStream()
         self._to_upstream = Pump(self, loop, relay.pool, client, upstream, relay.turns)
         self._to_client = Pump(self, loop, relay.pool, upstream, client, relay.turns)
+        self._passage = passage = Passage(loop, self, self._to_client, client)
         self._requests_in = Inflow(self, self._to_upstream, relay.turns)
         self._responses_in = Inflow(self, self._to_client, relay.turns)
         ends = self._to_upstream, self._to_client
-        self._requests = LinkRequests(self, relay, self._fetches, reports, responses, *ends)
+        self._requests = LinkRequests(self, relay, self._fetches, reports, responses, *ends, passage)
         self._work = SlicedWork(self, relay.turns)
         self._replans_later = False
         self._kept_half = self._kept_whole = 0  # bytes of fetches, as last told to `fetch_memory`
@@ -152,6 +155,7 @@ class Link:
     def _tear_down(self) -> None:
         self._to_upstream.close()
         self._to_client.close()
+        self._passage.close()
         self._requests_in.close()
         self._responses_in.close()
         if self._linger is not None:
@@ -171,6 +175,7 @@ class Link:
         """Drop the parts that refer to the link, which is then freed at once. See `proxy/collector.py`."""
         self._requests.stream.drop()
         del self._to_upstream, self._to_client, self._requests_in, self._responses_in, self._requests, self._work
+        del self._passage
         self._linger = None
 
     @property
@@ -260,6 +265,18 @@ class Link:
             self._requests_in.go_on()
         if self.life.is_draining:
             self._finish_if_idle()
+
+    def held_back(self, pump: Pump) -> None:
+        """Look how much the client has taken."""
+        self._passage.held_back()
+
+    def let_pass(self, on_way: float, least: float, most: float) -> float:
+        """Tell the throttle what is on its way to the client. Returns how many bytes more may be sent."""
+        try:
+            return self._fetches.let_pass(on_way, least, most)
+        except ThrottleFailed as error:
+            self.failed(self._to_client, error)
+            return 0
 
     def ended(self, pump: Pump) -> None:
         """Note that one end has sent its last byte, and that the other end was told."""

@@ -27,6 +27,7 @@ from weir.proxy.relay.held_request import HeldRequest, Holdable
 from weir.proxy.relay.link_life import Event, LinkLife, Requests
 from weir.proxy.relay.link_reports import LinkReports
 from weir.proxy.relay.outcomes import Outcome, RequestGate, RequestWatcher
+from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import BLOCKED, Pump
 from weir.proxy.relay.side import GatedLink, Side
 
@@ -61,6 +62,7 @@ class LinkRequests:
         "_gate",
         "_link",
         "_observer",
+        "_passage",
         "_relay",
         "_reports",
         "_responses",
@@ -80,6 +82,7 @@ class LinkRequests:
         responses: ResponseStream,
         to_upstream: Pump,
         to_client: Pump,
+        passage: Passage,
     ) -> None:
         self._link = link
         self._relay = relay
@@ -88,6 +91,7 @@ class LinkRequests:
         self._responses = responses
         self._to_upstream = to_upstream
         self._to_client = to_client
+        self._passage = passage
         self._deciding_size = 0  # bytes of the fetch that is being decided about
         self._observer: ResponseObserver | None = None  # of the next request that passes
         self._watcher: RequestWatcher | None = None  # of the request that passes now
@@ -145,7 +149,7 @@ class LinkRequests:
                     self._to_upstream.unsent.append(buffer)
             case Expect(api_key, api_version, correlation_id) if not self._discarded:
                 observer = SaslAnswer(api_version) if api_key == SASL_AUTHENTICATE else self._observer
-                self._responses.expect(Pending(correlation_id, observer))
+                self._expect(Pending(correlation_id, observer))
                 self._observer = None
             case ReplicaFetch():
                 return self._decide(event)
@@ -160,6 +164,7 @@ class LinkRequests:
                     self._fetches.passed_undecoded(api_version)
             case BecameOpaque():
                 self._reports.opaque(event)
+                self._passage.begin(is_granted=False)
                 self._responses.become_opaque()
                 # frames are no longer told apart, so there are no small ones to wait for
                 self._to_client.large_reads = True
@@ -190,8 +195,8 @@ class LinkRequests:
     def _carry_out(self, outcome: Outcome, request: Holdable) -> None:
         """Do with a request what was decided."""
         match outcome:
-            case outcomes.Forward(data, pending):
-                self._responses.expect(pending)
+            case outcomes.Forward(data, pending, is_granted):
+                self._expect(pending, is_granted=is_granted)
                 self._to_upstream.unsent.append(data)
             case outcomes.Answer(pending):
                 if isinstance(request, RequestBegins):
@@ -202,16 +207,20 @@ class LinkRequests:
                 self._link.on(Event.HELD)
             case outcomes.Pass(observer, watcher):
                 if isinstance(request, ReplicaFetch):
-                    self._responses.expect(Pending(request.header.correlation_id, observer))
+                    self._expect(Pending(request.header.correlation_id, observer))
                     self._to_upstream.unsent.append(with_size(request.frame))
                 else:
                     self._watcher = watcher
                     if request.head.expects_response:
                         self._observer = observer
 
+    def _expect(self, pending: Pending, *, is_granted: bool = False) -> None:
+        self._passage.begin(is_granted=is_granted and not self._responses.pending)
+        self._responses.expect(pending)
+
     def _answer(self, pending: Pending) -> None:
         """Queue an answer of the sidecar's own. It is sent at once where no response is due before it."""
-        self._responses.expect(pending)
+        self._expect(pending)
         ready = self._responses.ready_answers()
         if ready:
             self._to_client.unsent += ready

@@ -34,10 +34,14 @@ class Pass(Struct, frozen=True):
 
 
 class Forward(Struct, frozen=True):
-    """`data` goes to the broker instead of the request, and `pending` waits for the response."""
+    """`data` goes to the broker instead of the request, and `pending` waits for the response.
+
+    `is_granted`: bytes of a quota may come with it, on the leader's side.
+    """
 
     data: bytes
     pending: Pending
+    is_granted: bool = False
 
 
 class Answer(Struct, frozen=True):

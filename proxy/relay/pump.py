@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from typing import Final, Protocol
 
@@ -19,7 +20,7 @@ from weir.proxy.relay.turn_budget import TurnBudget
 
 # Reasons why a pump does not read; it reads when there is none. Plain integers, as enum's flags cost more than a read.
 STOPPED: Final = 1  # its owner stopped it, or the source sent its last byte
-BLOCKED: Final = 2  # not all that was read is sent
+BLOCKED: Final = 2  # not all that was read is sent: the target takes no more, or may not have more yet
 UNTAKEN: Final = 4  # what was read has to wait for its turn
 IN_LINE: Final = 8  # the next read has to wait for its turn
 
@@ -39,6 +40,9 @@ class PumpOwner(Protocol):
 
     def unblocked(self, pump: Pump) -> None:
         """Note that everything is sent which could not be sent at once."""
+
+    def held_back(self, pump: Pump) -> None:
+        """Note that there are bytes to send, and that `allowed` ones were sent. `allow` goes on."""
 
     def ended(self, pump: Pump) -> None:
         """Note that the source sent its last byte, that all of it was passed on, and that the target was told."""
@@ -62,6 +66,7 @@ class Pump:
         "_target",
         "_turns",
         "_writing",
+        "allowed",
         "large_reads",
         "moved",
         "read_limit",
@@ -91,6 +96,8 @@ class Pump:
         self._writing = False
         self.unsent: list[Buffer] = []
         """Bytes to send, the oldest first. Add to it, then call `flush`."""
+        self.allowed = math.inf
+        """How many bytes more may be sent."""
         self.large_reads = False
         """Whether a large buffer is worth borrowing for the next read."""
         self.read_limit = 0
@@ -130,27 +137,43 @@ class Pump:
         self.unsent.clear()
         self._give_back()
 
+    def allow(self, size: float) -> None:
+        """Let `size` bytes more be sent, and no others."""
+        self.allowed = size
+        if self.unsent:
+            self.flush()
+
     def flush(self) -> None:
-        """Send what the target takes now. The rest follows when it takes more; until then nothing is read."""
+        """Send what the target takes now, and may have. The rest follows; until then nothing is read."""
         unsent = self.unsent
         try:
-            while unsent:
-                if len(unsent) == 1:
-                    sent = self._target.send(unsent[0])
-                else:
-                    sent = self._target.send_many(unsent[:_MOST_BUFFERS])
+            while unsent and self.allowed > 0:
+                sent = self._send()
+                self.allowed -= sent
                 self._drop(sent)
         except (BlockingIOError, InterruptedError):
             self._block()
         except OSError as error:
             self._owner.failed(self, error)
         else:
-            self._give_back()
             if self._writing:
                 self._writing = False
                 self._target.unwatch_sends()
+            if unsent:
+                self.pause(BLOCKED)
+                self._owner.held_back(self)
+                return
+            self._give_back()
+            if self._paused & BLOCKED:
                 self.resume(BLOCKED)
                 self._owner.unblocked(self)
+
+    def _send(self) -> int:
+        unsent = self.unsent
+        if self.allowed == math.inf and len(unsent) > 1:
+            return self._target.send_many(unsent[:_MOST_BUFFERS])
+        first = unsent[0]
+        return self._target.send(first if len(first) <= self.allowed else memoryview(first)[: int(self.allowed)])
 
     def _unwatch(self) -> None:
         if self._reading:

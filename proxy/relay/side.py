@@ -43,6 +43,12 @@ class LinkThrottle(Protocol):
     def answer_begins(self) -> None:
         """Take in that a part of the answer to the oldest forwarded request has come, and not all of it."""
 
+    def let_pass(self, on_way: float, least: float, most: float) -> float:
+        """Take in that no more than `on_way` bytes are on their way to the follower, and the rest has arrived.
+
+        Returns how many more may be sent: `most` or what quotas have room for, and `least` in any case.
+        """
+
     def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> Steps[None]:
         """Take in the answer to the oldest forwarded request, which passed whole. `head` is as the broker sent it."""
 

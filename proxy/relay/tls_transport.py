@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from weir.protocol.response_scanner import Buffer
+from weir.proxy.relay.transport import unacknowledged
 
 _RECORD_SIZE: Final = 2**14  # the most that one TLS record carries: smaller buffers are sent together
 
@@ -140,6 +141,10 @@ class TlsTransport:
             return True
         self._has_ended = not self._ahead
         return self._has_ended
+
+    def unacknowledged(self) -> int:
+        """Ask the kernel. It knows records, which are a little larger than what they carry."""
+        return unacknowledged(self._descriptor)
 
     def watch_reads(self, callback: Callable[[], None]) -> None:
         """Watch the socket, and tell at once of what OpenSSL has already."""

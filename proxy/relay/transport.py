@@ -7,17 +7,23 @@ bounded, and large records are never copied.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
+import struct
+import termios
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from weir.protocol.response_scanner import Buffer
 
+_INT = struct.Struct("i")
+
 
 class Transport(Protocol):
     """One peer's connection. Nothing blocks: what cannot be done now raises BlockingIOError.
 
-    All methods except `is_gone` and the `watch_` ones may raise OSError: the connection is then broken.
+    All methods except `is_gone`, `unacknowledged` and the `watch_` ones may raise OSError: the connection is then
+    broken.
     """
 
     @property
@@ -42,6 +48,9 @@ class Transport(Protocol):
     def is_gone(self) -> bool:
         """Return whether the peer has closed the connection and nothing is left to be read."""
 
+    def unacknowledged(self) -> int:
+        """Return how many bytes were sent that the peer has not acknowledged. It raises nothing."""
+
     def watch_reads(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever there may be something to read, until `unwatch_reads`."""
 
@@ -56,6 +65,15 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close the connection at once. It must not be watched any more."""
+
+
+def unacknowledged(descriptor: int) -> int:
+    """Return the bytes in a socket's send queue that its peer has not acknowledged: tcp(7)'s SIOCOUTQ."""
+    try:
+        (size,) = _INT.unpack(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(_INT.size)))
+    except OSError:
+        return 0  # the connection is gone
+    return int(size)
 
 
 class TcpTransport:
@@ -86,6 +104,10 @@ class TcpTransport:
             return False
         except OSError:
             return True
+
+    def unacknowledged(self) -> int:
+        """Ask the kernel."""
+        return unacknowledged(self._descriptor)
 
     def watch_reads(self, callback: Callable[[], None]) -> None:
         """Watch with the loop's add_reader."""

@@ -49,6 +49,8 @@ class StrictLedger:
         self._exempt_before = 0
         self._second_at = clock()
         self._reserved = 0
+        self.held_back = 0
+        """Bytes that were granted, and cannot arrive before more of them may: they take nothing of the window."""
         self._wanted_until = -math.inf
 
     @property
@@ -57,7 +59,7 @@ class StrictLedger:
 
     @property
     def reserved(self) -> int:
-        """Bytes reserved by requests that are not answered yet."""
+        """Bytes that were granted, may arrive at any time, and are not known to have arrived."""
         return self._reserved
 
     def set_rate(self, rate: int | None) -> None:
@@ -189,6 +191,13 @@ class StrictLedger:
         self._exempt_now += size
         self._send(now, size, size)
 
+    def hold_back(self, size: int) -> None:
+        """Note that `size` bytes of those reserved cannot arrive before more of them may; below 0: they can again."""
+        self._advance(self._clock())
+        self._reserved -= size
+        self.held_back += size
+        self._credit = min(self._credit + size, max(self._credit, self.most_credit))
+
     def recount(self, reserved: int) -> None:
         """Set the reserved bytes to what all open accounts hold: an exception may have left the count wrong."""
         self._reserved = reserved
@@ -239,35 +248,57 @@ class StrictLedger:
 
 
 class Account:
-    """What one link holds of a ledger: reserved for answers to come, or handed over and not yet confirmed."""
+    """What one link holds of a ledger: reserved for answers to come, or handed over and not known to have arrived."""
 
-    __slots__ = ("_ledger", "held")
+    __slots__ = ("_held_back", "_ledger", "_most", "held")
 
-    def __init__(self, ledger: StrictLedger) -> None:
+    def __init__(self, ledger: StrictLedger, most: float) -> None:
+        """At most `most` bytes of it may arrive, until `let_arrive` says something else."""
         self._ledger = ledger
+        self._most = most
+        self._held_back = 0
         self.held = 0
+
+    @property
+    def counted(self) -> int:
+        """The bytes that it takes of the window."""
+        return self.held - self._held_back
+
+    def let_arrive(self, most: float) -> None:
+        """Note that at most `most` bytes may arrive from now on."""
+        self._most = most
+        held_back = max(0, self.held - int(most)) if most < self.held else 0
+        if held_back != self._held_back:
+            self._ledger.hold_back(held_back - self._held_back)
+            self._held_back = held_back
 
     def reserve(self, size: int) -> None:
         """See StrictLedger.reserve."""
         self.held += size
         self._ledger.reserve(size)
+        self.let_arrive(self._most)
 
     def count_as_sent(self, reserved: int) -> None:
         """See StrictLedger.count_as_sent."""
         self.held -= reserved
         self._ledger.count_as_sent(reserved)
+        self.let_arrive(self._most)
 
     def hand_over(self, reserved: int, used: int) -> None:
         """See StrictLedger.hand_over."""
         self.held += used - reserved
         self._ledger.hand_over(reserved, used)
+        self.let_arrive(self._most)
 
     def confirm(self, used: int) -> None:
         """See StrictLedger.confirm."""
         self.held -= used
         self._ledger.confirm(used)
+        self.let_arrive(self._most)
 
     def close(self) -> None:
-        """Give back everything. It may have been sent in part, so it counts as sent."""
-        held, self.held = self.held, 0
-        self._ledger.count_as_sent(held)
+        """Give back everything. What was not held back may have been sent in part, so it counts as sent."""
+        held, counted, self.held = self.held, self.counted, 0
+        self.let_arrive(math.inf)
+        self._ledger.hand_over(held, counted)
+        self._ledger.count_as_sent(counted)

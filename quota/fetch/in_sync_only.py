@@ -101,6 +101,10 @@ class InSyncOnly:
     def answer_begins(self) -> None:
         """Learn nothing from it."""
 
+    def let_pass(self, on_way: float, least: float, most: float) -> float:
+        """Hold nothing back: nothing is granted."""
+        return most
+
     def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> Steps[None]:
         """Take in what the leader reported."""
         for number, (name, headers, _, _) in enumerate(topics, start=1):

@@ -24,6 +24,7 @@ from weir.quota.side_state import SideState
 
 STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
 _NO_ERROR = ResponseHead()
+_NO_FETCH = InFlight()
 
 
 class ReplicaLink:
@@ -111,6 +112,22 @@ class ReplicaLink:
         if in_flight and in_flight[0].answer_began_at is None:
             in_flight[0].answer_began_at = self.throttle.clock()
 
+    def let_pass(self, on_way: float, least: float, most: float) -> float:
+        """Take in that no more than `on_way` bytes are on their way to the follower, and the rest has arrived.
+
+        Returns how many more may be sent: `most` or what quotas have room for, and `least` in any case. What may be
+        sent may arrive at any time.
+        """
+        accounts, state = self.accounts, self.state
+        fetch = state.in_flight[0] if state.in_flight else _NO_FETCH
+        if on_way < accounts.may_arrive:
+            state.moved_at = self.throttle.clock()
+        fetch.reserved = accounts.arrive(fetch.reserved, on_way)
+        accounts.let_arrive(on_way)
+        size = max(least, min(most, accounts.room()))
+        accounts.let_arrive(on_way + size)
+        return size
+
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
         """Take in the oldest answer awaited, which has passed whole.
 
@@ -142,10 +159,10 @@ class ReplicaLink:
     def release_if_stuck(self) -> None:
         """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed."""
         now = self.throttle.clock()
-        if now - self.state.settled_at >= STUCK_SECONDS:
+        if now - max(self.state.settled_at, self.state.moved_at) >= STUCK_SECONDS:
             self.accounts.confirm()
         for fetch in self.state.in_flight:
-            if now - fetch.forwarded_at >= STUCK_SECONDS + fetch.max_wait_seconds:
+            if now - max(fetch.forwarded_at, self.state.moved_at) >= STUCK_SECONDS + fetch.max_wait_seconds:
                 self._count_as_sent(fetch)
 
     def _count_as_sent(self, fetch: InFlight) -> None:

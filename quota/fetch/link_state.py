@@ -43,6 +43,8 @@ class LinkState:
         self.live_until = -math.inf
         """Up to this time records of partitions that need no budget are expected on the link."""
         self.settled_at = -math.inf
+        self.moved_at = -math.inf
+        """When the follower was last seen to take a part of an answer."""
         self.answer_number = 0
         """The number of the last answer that was settled."""
 
