@@ -23,13 +23,12 @@ AHEAD_SECONDS: Final = 0.5
 LONGEST_SECONDS: Final = 0.5
 """How long bytes wait at most while the quota's window has no room: a record in sync may be behind them."""
 
-LOOK_SECONDS: Final = 0.5
+LOOK_SECONDS: Final = 0.05
 """After this time it is looked how much of an answer has arrived. A follower that asks again sooner has told it."""
 
 _STEP_BYTES: Final = 2**11
 _MANY_BYTES: Final = 2**16
 _FIRST_LOOK_SECONDS: Final = 0.005
-_NEXT_LOOK_SECONDS: Final = 0.05
 
 
 class Asked(Protocol):
@@ -88,7 +87,8 @@ class Passage:
         seconds = self._loop.time() - self._since
         if not on_way:
             self._took = min(self._took, seconds)
-        self._look_in(_NEXT_LOOK_SECONDS if on_way or not allowed else LOOK_SECONDS)
+        if on_way or not allowed or allowed == self._sent:  # else all has arrived
+            self._look_in(LOOK_SECONDS)
         most = self._most
         if min(self._took, seconds) >= AHEAD_SECONDS:
             taken = self._sent - allowed - on_way

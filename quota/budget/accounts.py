@@ -81,7 +81,11 @@ class LinkAccounts:
 
     def room(self) -> float:
         """Return how many bytes more the windows have room for of what is held back; inf where nothing is."""
-        rooms = [max(0, int(min(ledger.room(), ledger.credit()))) for ledger, one in self._accounts.items() if one.held > one.counted and ledger.rate]
+        rooms = [
+            max(0, int(min(ledger.room(), ledger.credit())))
+            for ledger, one in self._accounts.items()
+            if one.held > one.counted and ledger.rate
+        ]
         return min(rooms, default=math.inf)
 
     def _confirm(self, left: float, most: float) -> None:

@@ -23,7 +23,8 @@ from collections.abc import Callable
 
 WINDOW_SECONDS = 1.0
 WINDOW_SLACK = 0.04  # an answer takes a part of each second; without slack the mean would fall short by that part
-CREDIT_SECONDS = 0.25  # credit kept for a link that comes a little late; more would come as a burst
+CREDIT_SECONDS = 0.25  # of quota: the most credit that a link waits for
+SAVED_SECONDS = 1.0  # of quota: the most credit that is kept while links wait at the other side
 MISSED_SECONDS = 60.0  # how long credit stays for a link that found too little
 _BUCKET_SECONDS = 0.001  # sends within this time share one entry, so the window has at most 1,000
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes the waiting links earlier
@@ -50,7 +51,9 @@ class StrictLedger:
         self._second_at = clock()
         self._reserved = 0
         self.held_back = 0
-        """Bytes that were granted, and cannot arrive before more of them may: they take nothing of the window."""
+        """Bytes that were granted, and are not expected before more is told: they take nothing of the window."""
+        self.waiting_links = 0
+        """How many links have such bytes."""
         self._wanted_until = -math.inf
 
     @property
@@ -78,8 +81,12 @@ class StrictLedger:
 
     @property
     def most_credit(self) -> float:
-        """The most credit, in bytes, that gathers while nothing is sent. Needs a rate."""
+        """The most credit, in bytes, that a link waits for. Needs a rate."""
         return (self._rate or 0) * CREDIT_SECONDS
+
+    @property
+    def _most_kept(self) -> float:
+        return (self._rate or 0) * (SAVED_SECONDS if self.waiting_links else CREDIT_SECONDS)
 
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
@@ -163,7 +170,7 @@ class StrictLedger:
         self._advance(self._clock())
         self._reserved += used - reserved
         back = reserved - used if self._rate else max(0, reserved - used)
-        self._credit = min(self._credit + back, max(self._credit, self.most_credit))
+        self._credit = min(self._credit + back, max(self._credit, self._most_kept))
 
     def confirm(self, used: int) -> None:
         """Note that the follower has received bytes that were handed over: they leave the window a second from now."""
@@ -196,7 +203,7 @@ class StrictLedger:
         self._advance(self._clock())
         self._reserved -= size
         self.held_back += size
-        self._credit = min(self._credit + size, max(self._credit, self.most_credit))
+        self._credit = min(self._credit + size, max(self._credit, self._most_kept))
 
     def recount(self, reserved: int) -> None:
         """Set the reserved bytes to what all open accounts hold: an exception may have left the count wrong."""
@@ -231,7 +238,7 @@ class StrictLedger:
             earned = (now - self._credit_at) * self._rate
             paid = min(self._exempt_owed, earned)
             self._exempt_owed -= paid
-            self._credit = min(self._rate * CREDIT_SECONDS, self._credit + earned - paid)
+            self._credit = min(self._credit + earned - paid, max(self._credit, self._most_kept))
         if self._exempt_rate:
             self._exempt_rate *= math.exp((self._credit_at - now) / _SMOOTH_SECONDS)
         self._credit_at = now
@@ -270,6 +277,7 @@ class Account:
         held_back = max(0, self.held - int(most)) if most < self.held else 0
         if held_back != self._held_back:
             self._ledger.hold_back(held_back - self._held_back)
+            self._ledger.waiting_links += (held_back > 0) - (self._held_back > 0)
             self._held_back = held_back
 
     def reserve(self, size: int) -> None:

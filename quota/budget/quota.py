@@ -41,6 +41,10 @@ class Ask(Struct, frozen=True):
     """Whether records of partitions in sync pass on the link too; each of them comes after a grant's bytes."""
     answer_seconds: float
     """How long the link's last answer with granted bytes took (seconds)."""
+    is_lent: bool = False
+    """Whether its answer is expected to wait at the leader, so that nothing is set aside for it until it comes."""
+    distance: float = 0.0
+    """How long an answer that does not wait takes (seconds)."""
     most_beside_live: float = math.inf
     """The most granted bytes that hold up live traffic only shortly. A quota's least share may be more."""
 
@@ -58,6 +62,8 @@ class Offer(Struct, frozen=True):
     """What the links in front wait for."""
     turn: float = 0.0
     """What one turn of the link takes: its share, or one batch where that is larger."""
+    is_lent: bool = False
+    """Whether nothing is set aside for what is granted."""
     claimed: Part | None = None
     """What the link waits for already, where its place in the line is so far back that nothing can be granted now."""
 

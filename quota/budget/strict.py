@@ -26,6 +26,9 @@ SLOW_SECONDS: Final = 0.1
 SLOWEST_SHARE_SECONDS: Final = 0.9
 """The most that a fetch on such a link is granted: all of it may arrive at once."""
 
+LENT_SECONDS: Final = 0.12
+"""What all links ask for together while nothing is set aside for it, in seconds of quota; at least a batch each."""
+
 ROUND_SECONDS: Final = 3.5
 """The time in which every link in line has a share, however many there are."""
 
@@ -82,9 +85,13 @@ class StrictQuota(Quota):
         # A fetch that comes late takes along what has gathered meanwhile, within bounds: else a burst would repeat each
         # second.
         spend = min(max(self.ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
-        if ask.answer_seconds > SLOW_SECONDS:
+        if ask.is_lent:  # all that is lent may come in one moment
+            lent_seconds = LENT_SECONDS + min(ask.distance, SLOWEST_SHARE_SECONDS)
+            spend = min(spend, rate * lent_seconds / (self.ledger.waiting_links + 1))
+        elif ask.answer_seconds > SLOW_SECONDS:
             spend = max(spend, min(rate * min(ask.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
-        return Offer(self, now, min(spend, max(ask.most_beside_live, share)), share, ahead, turn)
+        spend = min(spend, max(ask.most_beside_live, share))
+        return Offer(self, now, spend, share, ahead, turn, is_lent=ask.is_lent)
 
     def is_exceeded(self, now: float) -> bool:
         return not self.rate or self.ledger.credit() <= 0
@@ -99,6 +106,9 @@ class StrictQuota(Quota):
 
     def judge(self, offer: Offer, part: Part) -> Verdict:
         ledger, ahead = self.ledger, offer.ahead
+        if offer.is_lent:  # it goes where nothing is owed, and less than the quota came in the last second
+            ready = max(ledger.credit_at(ahead), ledger.room_at(ahead))
+            return Verdict(ready <= self._clock(), ready)
         if not ahead:
             needed = self._needed(part)
         elif part.size > max(offer.spend, ledger.most_credit):
@@ -129,7 +139,7 @@ class StrictQuota(Quota):
         self.ledger.missed()
         self.line.wait(
             ask.link,
-            self._needed(part),
+            0.0 if ask.is_lent else self._needed(part),
             now + CLAIM_SECONDS,
             replica=ask.replica_id,
             is_urgent=ask.is_urgent,

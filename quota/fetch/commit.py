@@ -8,6 +8,7 @@ reserved.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from itertools import chain
 
@@ -83,6 +84,8 @@ def _grant(
     for quota, part in plan.parts.items():
         quota.served(view.ask, part)
     reserved = state.accounts.reserve(plan.parts)
+    if not state.side.takes_out:
+        state.accounts.let_arrive(0 if view.ask.is_lent else math.inf)
     state.catch_up.granted(order, plan.grants, max(reserved.values(), default=0))
     granted = [replica for replica, _ in plan.grants]
     partitions.leave_out(granted)

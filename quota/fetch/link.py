@@ -111,6 +111,8 @@ class ReplicaLink:
         in_flight = self.state.in_flight
         if in_flight and in_flight[0].answer_began_at is None:
             in_flight[0].answer_began_at = self.throttle.clock()
+            if not self.throttle.takes_out:
+                self.accounts.let_arrive(math.inf)
 
     def let_pass(self, on_way: float, least: float, most: float) -> float:
         """Take in that no more than `on_way` bytes are on their way to the follower, and the rest has arrived.

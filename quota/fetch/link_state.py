@@ -38,6 +38,10 @@ class LinkState:
         """Whether grants took half of the last answer or more, put in front by any hop. Then all else is next."""
         self.answer_seconds = 0.0
         """How long the answer to the last grant took (seconds)."""
+        self.distance = math.inf
+        """How long the quickest answer lately took to begin (seconds): the way to the leader and back."""
+        self.made_to_wait_at = -math.inf
+        """When an answer came last that had waited at the leader, as the leader's side throttles too."""
         self.most_beside_live = math.inf
         """What passed on the link in PASSING_SECONDS while the last answer came (bytes)."""
         self.live_until = -math.inf

@@ -21,6 +21,9 @@ An offset probe may bring one batch there, and no quota can stop it.
 FREE_PROBE_SECONDS: Final = 4.0
 """The same on the leader's side, where a probe brings no records: they are taken out of the answer."""
 
+WAITS_SECONDS: Final = 10.0
+"""How long after an answer that has waited at its leader the next ones are expected to wait, too."""
+
 
 def observe(
     state: LinkState, link: Hashable, request: FetchRequest, now: float, held_seconds: float
@@ -52,6 +55,8 @@ def observe(
         is_urgent,
         now < state.live_until,
         state.answer_seconds,
+        not side.takes_out and now - state.made_to_wait_at < WAITS_SECONDS,
+        state.distance,
         state.most_beside_live if now < state.live_until else math.inf,
     )
     limit = side.settings.response_max_bytes

@@ -28,6 +28,12 @@ PASSING_SECONDS: Final = 0.04
 _SHORT_PASSING_SECONDS: Final = 0.005
 """An answer that passes in less says nothing of what the link carries."""
 
+AT_ONCE_SECONDS: Final = 0.07
+"""How much longer than the quickest answer lately one may take, and count as one that did not wait at the leader."""
+
+FORGETS_DISTANCE: Final = 1.01
+"""By how much the quickest answer counts for slower with each that follows: the way may have become longer."""
+
 TOPICS_PER_STEP: Final = 500  # settled in one step of about 2 ms, if each has records
 _ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
 
@@ -142,6 +148,9 @@ class Settlement:
         # taken out first: it is settled once, even if an exception follows
         reserved, fetch.reserved = fetch.reserved, {}
         state.accounts.hand_over(reserved, of_waiting)
+        if not side.takes_out:  # the broker beside: what was read has arrived
+            state.accounts.let_arrive(math.inf)
+            state.accounts.confirm()
         for ledger, size in in_sync.items():
             ledger.charge(size)
         for quota in side.quotas:
@@ -207,6 +216,11 @@ class Settlement:
             interval.link(state.partitions.counted_peer).fetches += 1
         if self._is_live:
             state.live_until = self._now + LIVE_SECONDS
+        began_at = self._now if fetch.answer_began_at is None else fetch.answer_began_at
+        waited = began_at - fetch.forwarded_at
+        state.distance = min(waited, FORGETS_DISTANCE * state.distance)
+        if fetch.grants and waited > state.distance + AT_ONCE_SECONDS:
+            state.made_to_wait_at = self._now
         if fetch.grants and (self._waited or self._unthrottled):
             state.answer_seconds = self._now - fetch.forwarded_at
             state.most_beside_live = self._most_beside_live()

@@ -27,7 +27,7 @@ from weir.lab.cluster import Cluster
 from weir.lab.modes import MODES, NEWEST, ZooKeeperCluster
 from weir.lab.settings import configs_tool
 from weir.planning.reassignment_json import format_reassignment
-from weir.quota.budget.ledger import CREDIT_SECONDS
+from weir.quota.budget.ledger import SAVED_SECONDS
 from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 pytestmark = pytest.mark.integration
@@ -170,7 +170,7 @@ def test_kafka_reassign_partitions_drives_the_sidecars_from_its_throttle_to_its_
         series = received.series()
         end = series.span[1]
         # A busy machine keeps a move from some of its rate; bench.follow has the tight bound.
-        assert LEAST_MEAN <= rate_between(series, begin, end) / (PART * RATE) <= 1.0 + CREDIT_SECONDS / (end - begin)
+        assert LEAST_MEAN <= rate_between(series, begin, end) / (PART * RATE) <= 1.0 + SAVED_SECONDS / (end - begin)
     reassign("--verify")
     assert seconds_until(cluster, "no throttle", nothing(cluster)) < GONE_SECONDS
     assert cluster.native_throttles([topic]) == {}
@@ -232,7 +232,7 @@ def test_calls_of_cruise_control_throttle_both_steps_of_a_move_without_a_gap(clu
                 cluster.admin.clear_native_throttle([1, 2], [])
                 sleep(1.5 if partition == 0 else 0)
             step = received.series()
-            assert rate_between(step, begin, step.span[1]) <= PART * RATE * (1 + CREDIT_SECONDS)
+            assert rate_between(step, begin, step.span[1]) <= PART * RATE * (1 + SAVED_SECONDS)
     left = {broker_id: {"topics": {topic: others}} for broker_id in cluster.broker_ids}
     assert seconds_until(cluster, "what others have listed", left) < GONE_SECONDS
     cluster.admin.clear_native_throttle([], [topic])

@@ -171,6 +171,9 @@ class FakeTransport:
         self._check()
         self.finished = True
 
+    def unacknowledged(self) -> int:
+        return 0
+
     def is_gone(self) -> bool:
         return self.is_broken or (self.has_ended and not self.arriving)
 

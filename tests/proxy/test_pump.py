@@ -33,6 +33,9 @@ class Owner:
     def unblocked(self, pump: Pump) -> None:
         self.told.append("unblocked")
 
+    def held_back(self, pump: Pump) -> None:
+        self.told.append("held back")
+
     def ended(self, pump: Pump) -> None:
         self.told.append("ended")
 

@@ -1,5 +1,7 @@
 """The sliding ledger: room, credit, debt and refunds, in a clock moved by hand."""
 
+import math
+
 import pytest
 
 from tests.fakes.clock import MovedClock
@@ -205,7 +207,7 @@ def test_burst_of_in_sync_bytes_leaves_nothing_behind_two_seconds_after_it_left_
 
 def test_account_gives_back_all_that_it_holds_when_it_is_closed() -> None:
     ledger = full_ledger(MovedClock())
-    account = Account(ledger)
+    account = Account(ledger, math.inf)
     account.reserve(300)
     account.hand_over(100, 80)
     account.confirm(30)

@@ -238,6 +238,11 @@ class Hop:
         return (0, -math.inf) if log is None else log.caught_up.get(self.chain.client.replica_id, (0, -math.inf))
 
     @property
+    def link(self) -> ReplicaLink | None:
+        """The connection's part of the throttle; None before its first fetch."""
+        return self._link
+
+    @property
     def in_flight(self) -> bool:
         """Whether an answer is still to come."""
         return bool(self._in_flight)

@@ -20,6 +20,7 @@ WINDOW_SLACK = 1.04
 PROBE_SECONDS = 10.0
 IN_SYNC_LATELY_SECONDS = 30.0
 LONGEST_POLL_SECONDS = 2.0  # by which the sidecar may see it later
+LENT_SECONDS = 0.13  # and the way to the leader and back
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Exceptions:
     batch: int
     links: int  # that can ask probes of their own
     takes_out: bool  # whether records above a grant are taken out of answers: the leader's side
+    is_lent: bool = False  # whether the leaders' sides throttle too, so that nothing is set aside at the follower
 
 
 def most_in_a_second(quota: int, allowed: Exceptions) -> float:
@@ -40,7 +42,8 @@ def most_in_a_second(quota: int, allowed: Exceptions) -> float:
     """
     if allowed.takes_out:
         return WINDOW_SLACK * quota + (allowed.batch if quota else 0)
-    return WINDOW_SLACK * quota + allowed.batch * allowed.links
+    lent = LENT_SECONDS * quota if allowed.is_lent else 0.0
+    return WINDOW_SLACK * quota + allowed.batch * allowed.links + lent
 
 
 def most_probes(seconds: float, reasons: int) -> float:

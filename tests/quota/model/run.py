@@ -186,7 +186,8 @@ class Run:
         batch = (
             self._largest if scenario.version >= FIRST_WITH_WHOLE_BATCHES else max(self._largest, PARTITION_MAX_BYTES)
         )
-        allowed = Exceptions(batch, links + 20 * len(scenario.rogues), throttle.takes_out)
+        is_lent = side == 1 and scenario.hops == "both"
+        allowed = Exceptions(batch, links + 20 * len(scenario.rogues), throttle.takes_out, is_lent)
         if scenario.walks_all:
             throttle.walked_topics = lambda ends, *, by_id: _EveryTopic()  # type: ignore[method-assign]
         meter = SideMeter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")

@@ -1,0 +1,172 @@
+"""What is on its way to a follower, over real sockets: no more than it takes soon, and told until it has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from weir.proxy.relay.buffers import BufferPool
+from weir.proxy.relay.passage import AHEAD_SECONDS, LEAST_BYTES, LONGEST_SECONDS, Passage
+from weir.proxy.relay.pump import STOPPED, Pump
+from weir.proxy.relay.transport import TcpTransport, unacknowledged
+from weir.proxy.relay.turn_budget import TurnBudget
+
+WINDOW = 4_096
+ANSWER = 1_000_000
+
+
+class Carrying:
+    """A pump from a broker to a follower, with a passage, and a quota that has room for `room` bytes."""
+
+    def __init__(self) -> None:
+        self.broker, source = socket.socketpair()
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.follower = socket.socket()
+        self.follower.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
+        self.follower.connect(listening.getsockname())
+        self.client, _ = listening.accept()
+        listening.close()
+        for one in (self.broker, source, self.follower, self.client):
+            one.setblocking(False)
+        self.room = math.inf
+        self.told: list[tuple[float, float]] = []
+        """What was on its way at each question, and how much more may be sent since."""
+        target = TcpTransport(self.client)
+        loop = asyncio.get_running_loop()
+        self.pump = Pump(self, loop, BufferPool(), TcpTransport(source), target, TurnBudget())
+        self.passage = Passage(loop, self, self.pump, target)
+        self._source = source
+
+    def let_pass(self, on_way: float, least: float, most: float) -> float:
+        """What the quota has room for."""
+        size = max(least, min(most, self.room))
+        self.told.append((on_way, size))
+        return size
+
+    def received(self, pump: Pump, view: memoryview) -> None:
+        """As a link does."""
+        pump.unsent.append(view)
+
+    def unblocked(self, pump: Pump) -> None:
+        """Nothing waits."""
+
+    def held_back(self, pump: Pump) -> None:
+        """As a link does."""
+        self.passage.held_back()
+
+    def ended(self, pump: Pump) -> None:
+        """Nothing to close."""
+
+    def failed(self, pump: Pump, error: Exception) -> None:
+        """Nothing fails here."""
+        raise error
+
+    async def answer(self, size: int = ANSWER) -> None:
+        """The broker sends an answer of so many bytes, as far as it is read."""
+        await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(self.broker, bytes(size)), 5)
+
+    async def take(self, size: int) -> None:
+        """The follower reads so many bytes."""
+        while size > 0:
+            chunk = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.follower, size), 5)
+            size -= len(chunk)
+
+    def close(self) -> None:
+        """Close all."""
+        self.passage.close()
+        self.pump.close()
+        for one in (self.broker, self._source, self.follower, self.client):
+            one.close()
+
+
+@asynccontextmanager
+async def carrying() -> AsyncIterator[Carrying]:
+    """A pump that runs."""
+    one = Carrying()
+    one.pump.resume(STOPPED)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def sent(one: Carrying) -> int:
+    """The bytes that the follower's kernel has, or may have at any time."""
+    return one.pump.moved - sum(map(len, one.pump.unsent))
+
+
+async def test_a_follower_that_reads_nothing_has_little_on_its_way() -> None:
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        one.broker.send(bytes(100_000))
+        await asyncio.sleep(0.3)
+        assert sent(one) <= 4 * LEAST_BYTES  # and what its kernel took at once
+        on_way = unacknowledged(one.client.fileno())
+        assert on_way > 0
+        assert one.told[-1][0] >= on_way
+
+
+async def test_an_answer_without_a_grant_passes_at_once() -> None:
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        one.passage.begin(is_granted=False)
+        await one.answer(100_000)
+        await one.take(100_000)
+        assert one.told[-1] == (LEAST_BYTES, math.inf)
+        assert not one.pump.unsent
+
+
+async def test_a_follower_that_takes_all_at_once_soon_has_whole_answers_on_its_way() -> None:
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        sending = asyncio.ensure_future(one.answer())
+        await one.take(ANSWER)
+        await sending
+        one.told.clear()
+        one.passage.begin(is_granted=True)
+        assert one.told[0][1] >= 100_000
+        await one.answer(100_000)
+        await one.take(100_000)
+        assert all(most == 0 for _, most in one.told[1:]), "it was never held up"
+
+
+async def test_a_follower_that_takes_long_has_no_more_on_its_way_than_half_a_second_of_what_it_takes() -> None:
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        sending = asyncio.ensure_future(one.answer())
+        await one.take(ANSWER)
+        await sending
+        one.passage.begin(is_granted=True)
+        await one.answer(20_000)
+        await one.take(10_000)
+        await asyncio.sleep(1.0)
+        await one.take(10_000)
+        one.passage.begin(is_granted=True)
+        assert one.told[-1][1] <= 16_000
+
+
+async def test_while_the_window_has_no_room_bytes_wait_for_a_second_at_most() -> None:
+    async with carrying() as one:
+        one.room = 0
+        one.passage.begin(is_granted=True)
+        one.broker.send(bytes(100_000))
+        await one.take(LEAST_BYTES)
+        begun = asyncio.get_running_loop().time()
+        await one.take(1)
+        assert 0.9 <= asyncio.get_running_loop().time() - begun <= AHEAD_SECONDS + LONGEST_SECONDS + 1
+
+
+def test_a_socket_that_is_closed_has_nothing_on_its_way() -> None:
+    assert unacknowledged(10_000) == 0
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_unread_bytes_on_loopback_are_acknowledged(size: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()) as one:
+        one.send(bytes(size))
+        assert unacknowledged(one.fileno()) == 0

@@ -1,0 +1,188 @@
+"""A whole cluster that is rebalanced: every broker leads and follows every other, with the throttle of both sides."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.quota.model.follower import Fetcher, Replica
+from tests.quota.model.hops import Chain, Sidecar
+from tests.quota.model.leader import LeaderNode
+from tests.quota.model.logs import Log
+from tests.quota.model.promise import Exceptions, SideMeter
+from tests.quota.model.wire import Response
+from tests.quota.model.world import START, World
+from weir.proxy.relay.passage import LOOK_SECONDS
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
+
+TOPIC = "moved"
+MB = 1_000_000
+_CONNECTING_SECONDS = 0.05  # within which all fetchers begin
+
+
+@dataclass(frozen=True)
+class Rebalance:
+    """Rates (bytes/s) and sizes go round by broker, where there are fewer of them than brokers."""
+
+    brokers: int = 3
+    fetchers: int = 4
+    batches: tuple[int, ...] = (16_000,)
+    leader_rates: tuple[int | None, ...] = (MB,)
+    follower_rates: tuple[int | None, ...] = (MB,)
+    version: int = 12
+    partitions: int = 2
+    """Of each fetcher."""
+    has_ingress: tuple[bool, ...] = (True,)
+    latency: float = 0.001
+    bandwidth: float = 100 * MB
+    seconds: float = 30.0
+    warm_up: float = 5.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one broker sent or received, as parts of its rate."""
+
+    mean: float
+    """After the warm-up."""
+    whole: float
+    """The mean from the start on."""
+    worst_second: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By broker; those without a rate are left out."""
+
+    sent: dict[int, Rates]
+    received: dict[int, Rates]
+
+    def least_used(self) -> float:
+        """The least of all links: how much of its rate the end is used that is used more."""
+
+        def used(rates: Rates | None) -> float:
+            return 0.0 if rates is None else rates.mean
+
+        pairs = [(leader, follower) for leader in self.all() for follower in self.all() if leader != follower]
+        return min(max(used(self.sent.get(leader)), used(self.received.get(follower))) for leader, follower in pairs)
+
+    def all(self) -> set[int]:
+        """All brokers with a rate."""
+        return {*self.sent, *self.received}
+
+
+class _Sidecar(Sidecar):
+    """Wakes as proxy/relay/side.py does: who is next in line, and the link whose answer has passed."""
+
+    def __init__(self, world: World, throttle: Throttle) -> None:
+        meter = SideMeter(world, throttle.side, Exceptions(0, 0, throttle.takes_out), is_strict=True)
+        super().__init__(world, throttle, meter, lambda follower, other: {})
+
+    def wake_now(self) -> None:
+        self._wakes_at = -float("inf")
+        self._woken_at = self.world.now
+        first = self.throttle.next_in_line()
+        held = {hop.link: hop for hop in self.held}
+        due = deque(held.values() if first is None else [held[one] for one in first if one in held])
+        while due:
+            hop = due.popleft()
+            hop.replan()
+            if hop not in self.held:
+                self.wake_soon()
+
+
+class _Chain(Chain):
+    """A connection whose sidecars look at a link again as soon as its answer has passed.
+
+    The leader's sidecar sees after a while what has arrived, though the follower does not ask again, as the relay does.
+    """
+
+    sent: list[tuple[float, int]]
+    """When records left the leader's machine, and how many bytes."""
+
+    def pass_back(self, number: int, response: Response) -> None:
+        if number == len(self.hops) - 1 and response.size:
+            self.sent.append((self.world.now, response.size))
+        super().pass_back(number, response)
+        if number >= 0:
+            hop = self.hops[number]
+            if hop.link is not None and hop.sidecar.throttle.takes_out:
+                self._later(self._latency + LOOK_SECONDS, hop.link.accounts.confirm)
+            if hop in hop.sidecar.held:  # its next fetch waited for this answer
+                hop.replan()
+
+
+class _Fetcher(Fetcher):
+    received: list[tuple[float, int]]
+
+    def take(self, response: Response) -> None:
+        if response.size:
+            self.received.append((self.world.now, response.size))
+        super().take(response)
+
+
+def play(rebalance: Rebalance) -> Figures:
+    """Run it, and return the figures."""
+    world = World()
+    ids = range(1, rebalance.brokers + 1)
+
+    def of(values: tuple[int | None, ...], broker: int) -> int | None:
+        return values[(broker - 1) % len(values)]
+
+    def sidecar(side: str, broker: int, rate: int | None) -> _Sidecar:
+        settings = ThrottleSettings(rate=rate, replicas={TOPIC: ALL_REPLICAS})
+        return _Sidecar(world, Throttle(side, broker, world, settings))  # type: ignore[arg-type]
+
+    leaders = {one: LeaderNode(world, one, 10_000) for one in ids}
+    has_ingress = {one: rebalance.has_ingress[(one - 1) % len(rebalance.has_ingress)] for one in ids}
+    ingress = {one: sidecar("leader", one, of(rebalance.leader_rates, one)) for one in ids if has_ingress[one]}
+    egress = {one: sidecar("follower", one, of(rebalance.follower_rates, one)) for one in ids}
+    received: dict[int, list[tuple[float, int]]] = {one: [] for one in ids}
+    sent: dict[int, list[tuple[float, int]]] = {one: [] for one in ids}
+    number = 0
+    for follower in ids:
+        for leader in ids:
+            if leader == follower:
+                continue
+            for _ in range(rebalance.fetchers):
+                replicas: list[Replica] = []
+                for _ in range(rebalance.partitions):
+                    size = rebalance.batches[number % len(rebalance.batches)]
+                    log = Log((TOPIC.encode(), number), (size,), int(200 * MB // size) + 1000)
+                    leaders[leader].logs[log.key] = log
+                    replicas.append(Replica(log, 0, world.now))
+                    number += 1
+                fetcher = _Fetcher(world, follower, rebalance.version, replicas)
+                fetcher.received = received[follower]
+                hops: list[Sidecar] = [egress[follower], *([ingress[leader]] if leader in ingress else ())]
+                chain = _Chain(world, hops, leaders[leader], fetcher, rebalance.bandwidth, rebalance.latency)
+                chain.sent = sent[leader]
+                delay = _CONNECTING_SECONDS * (number * 7 % 13) / 13
+                world.after(delay, fetcher.connect, chain)
+    world.run(START + rebalance.seconds, 10**9)
+    assert not world.violations, world.violations
+    start, end = START + rebalance.warm_up, START + rebalance.seconds
+    return Figures(
+        {one: _rates(sent[one], rate, start, end) for one in ingress if (rate := of(rebalance.leader_rates, one))},
+        {one: _rates(received[one], rate, start, end) for one in ids if (rate := of(rebalance.follower_rates, one))},
+    )
+
+
+def _rates(passed: list[tuple[float, int]], rate: int, start: float, end: float) -> Rates:
+    mean = sum(size for at, size in passed if start < at <= end) / (end - start) / rate
+    whole = sum(size for at, size in passed if at <= end) / (end - START) / rate
+    return Rates(mean, whole, _worst_second(passed) / rate)
+
+
+def _worst_second(passed: Iterable[tuple[float, int]]) -> int:
+    window, inside, worst = deque[tuple[float, int]](), 0, 0
+    for at, size in passed:
+        window.append((at, size))
+        inside += size
+        while window[0][0] <= at - 1.0:
+            inside -= window.popleft()[1]
+        worst = max(worst, inside)
+    return worst

@@ -1,0 +1,64 @@
+"""A whole cluster that is rebalanced, with quotas on both sides of all brokers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.quota.model.rebalance import MB, Rebalance, play
+from weir.quota.budget.ledger import WINDOW_SLACK
+from weir.quota.budget.strict import LENT_SECONDS
+
+TEN_MB = (10 * MB,)
+
+
+LITTLE, MUCH = (16_000,), (200_000,)
+MOST = (900_000,)
+EXACT, NEARLY = 0.97, 0.93
+"""Where one batch is a large part of a second, a leader's turn comes while its followers owe."""
+
+
+@pytest.mark.parametrize(
+    ("rebalance", "least"),
+    [
+        (Rebalance(), EXACT),
+        (Rebalance(fetchers=1), EXACT),
+        (Rebalance(fetchers=8, seconds=20.0), EXACT),
+        (Rebalance(version=3), EXACT),
+        (Rebalance(leader_rates=TEN_MB, follower_rates=TEN_MB, seconds=15.0), EXACT),
+        (Rebalance(batches=MUCH), EXACT),
+        (Rebalance(batches=(*LITTLE, 50_000, *MUCH), seconds=60.0, warm_up=20.0), EXACT),
+        (Rebalance(brokers=5, seconds=15.0), EXACT),
+        (Rebalance(brokers=5, has_ingress=(True, False), seconds=15.0), EXACT),
+        (Rebalance(batches=MOST, seconds=90.0), NEARLY),
+        (Rebalance(batches=MOST, leader_rates=TEN_MB, follower_rates=TEN_MB), NEARLY),
+        (Rebalance(brokers=5, batches=MUCH, seconds=40.0, warm_up=10.0), NEARLY),
+    ],
+    ids=str,
+)
+def test_every_broker_receives_its_rate_and_no_more(rebalance: Rebalance, least: float) -> None:
+    figures, rate = play(rebalance), rebalance.follower_rates[0]
+    assert rate is not None
+    batch = max(rebalance.batches) / rate
+    at_once = LENT_SECONDS + (rebalance.brokers - 1) * rebalance.fetchers * batch  # seconds of quota
+    for one in figures.received.values():
+        assert one.mean >= least
+        assert one.whole <= 1 + at_once / rebalance.seconds
+        assert one.worst_second <= 1 + WINDOW_SLACK + at_once
+    for one in figures.sent.values():
+        assert one.worst_second <= 1 + WINDOW_SLACK + 3 * batch  # what offset probes bring is among it
+
+
+def test_no_link_waits_while_both_its_ends_have_budget() -> None:
+    """The rates are unlike, so some brokers cannot have all of theirs: the other end of each of their links does."""
+    leaders, followers = (MB, 2 * MB, 5 * MB), (3 * MB, MB, 2 * MB)
+    figures = play(Rebalance(leader_rates=leaders, follower_rates=followers, seconds=60.0))
+    assert figures.least_used() >= NEARLY
+
+
+@pytest.mark.parametrize("batch", [16_000, 200_000])
+def test_leaders_that_wait_for_nobody_are_not_asked_for_more_than_the_followers_quota(batch: int) -> None:
+    """Nothing holds them up, so all that is asked for is set aside."""
+    figures = play(Rebalance(batches=(batch,), leader_rates=TEN_MB))
+    for one in figures.received.values():
+        assert one.mean >= 0.97
+        assert one.worst_second <= 1 + WINDOW_SLACK + batch / MB

@@ -1,0 +1,135 @@
+"""A follower that takes seconds for an answer, beside others: what it does not carry is there for them."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from tests.fakes.clock import MovedClock
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
+from weir.quota.budget.accounts import LinkAccounts
+from weir.quota.budget.ledger import Account, StrictLedger
+from weir.quota.fetch.decisions import Forward
+from weir.quota.fetch.link import STUCK_SECONDS
+from weir.quota.settings import ThrottleSettings
+from weir.quota.throttle import Throttle
+from weir.quota.throttled_replicas import ALL_REPLICAS
+
+RATE = 1_000_000
+BATCH = 10_000
+LIMIT = 1_040_000
+
+
+def asked() -> tuple[MovedClock, Throttle, Conversation, int]:
+    """A throttle, and a link with a grant on its way; what is reserved for it."""
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
+    leader = Leader({(b"t", 0): Log([BATCH] * 10_000)})
+    talk = Conversation(clock, throttle.link(2), leader, Follower({(b"t", 0): 0}))
+    talk.run(2.0)
+    assert isinstance(talk.next_decision(), Forward)
+    return clock, throttle, talk, talk.link.state.in_flight[0].reserved[throttle.ledger]
+
+
+def test_bytes_that_are_held_back_take_nothing_of_the_window_and_of_the_credit() -> None:
+    ledger = StrictLedger(clock := MovedClock(), RATE)
+    clock.move(0.2)
+    ledger.want(is_waited_for=True)
+    account = Account(ledger, inf)
+    credit = ledger.credit()
+    account.reserve(100_000)
+    account.let_arrive(8_000)
+    assert (ledger.reserved, account.counted, account.held) == (8_000, 8_000, 100_000)
+    assert ledger.credit() == pytest.approx(credit - 8_000)
+    account.let_arrive(16_000)
+    account.hand_over(100_000, 50_000)
+    assert ledger.reserved == 16_000
+    account.confirm(40_000)
+    assert ledger.reserved == 10_000
+    assert ledger.credit() == pytest.approx(credit - 50_000)
+    account.close()
+    assert (ledger.reserved, ledger.held_back, ledger.waiting_links) == (0, 0, 0)
+
+
+def test_closing_counts_only_what_was_not_held_back() -> None:
+    ledger = StrictLedger(MovedClock(), RATE)
+    account = Account(ledger, inf)
+    account.reserve(100_000)
+    account.let_arrive(8_000)
+    credit = ledger.credit()
+    account.close()
+    assert ledger.room() == pytest.approx(LIMIT - 8_000, abs=1)
+    assert ledger.credit() == pytest.approx(credit)
+
+
+def test_an_answer_that_passes_in_parts_takes_as_much_as_one_that_passes_at_once() -> None:
+    """The relay may send 20 KB; when these have arrived, 20 KB more."""
+    clock, throttle, talk, reserved = asked()
+    ledger, link = throttle.ledger, talk.link
+    fetch = link.state.in_flight[0]
+    credit, room = ledger.credit(), ledger.room()
+    assert link.let_pass(0, 20_000, 20_000) == 20_000
+    assert ledger.reserved == 20_000
+    assert ledger.room() == pytest.approx(room + reserved - 20_000)
+    passed = 20_000
+    while passed < reserved:
+        clock.move(0.001)
+        passed += int(link.let_pass(0, 0, 20_000))
+    assert sum(fetch.reserved.values()) < reserved, "what has arrived is no longer reserved"
+    assert ledger.credit() == pytest.approx(credit + (clock.now - 1002) * 0, abs=0.05 * RATE)
+    clock.move(0.1)
+    link.let_pass(0, 0, 0)
+    assert ledger.reserved == 0
+    clock.move(1.1)
+    assert ledger.room() == pytest.approx(LIMIT, abs=1)
+
+
+def test_no_more_may_pass_than_the_window_has_room_for_unless_it_has_waited() -> None:
+    _, throttle, talk, _ = asked()
+    ledger = throttle.ledger
+    talk.link.let_pass(0, 8_000, 8_000)
+    other = Account(ledger, inf)
+    other.reserve(int(min(ledger.room(), ledger.credit())) - 5_000)
+    assert talk.link.let_pass(8_000, 0, 20_000) == 5_000
+    assert talk.link.let_pass(13_000, 0, 20_000) == 0
+    assert talk.link.let_pass(13_000, 8_000, 20_000) == 8_000
+
+
+def test_what_has_arrived_of_an_answer_leaves_the_window_a_second_later_though_nobody_asks_again() -> None:
+    clock, throttle, talk, _reserved = asked()
+    ledger = throttle.ledger
+    talk.link.let_pass(0, inf, inf)
+    talk.link.settle(talk.leader.answer(talk.follower.request()))
+    held = ledger.reserved
+    assert held > 0
+    talk.link.let_pass(held / 2, 0, 0)
+    assert ledger.reserved == held // 2
+    clock.move(1.1)
+    assert ledger.room() == pytest.approx(LIMIT - held // 2, abs=1)
+
+
+def test_a_follower_that_takes_a_little_all_the_time_is_not_stuck() -> None:
+    clock, throttle, talk, reserved = asked()
+    link = talk.link
+    link.let_pass(0, reserved, reserved)
+    for left in range(10, 0, -1):
+        link.let_pass(left * reserved // 10, 0, 0)
+        clock.move(STUCK_SECONDS / 4)
+        throttle.release_stuck()
+        assert throttle.ledger.reserved == left * reserved // 10
+    clock.move(STUCK_SECONDS + 1)
+    throttle.release_stuck()
+    assert throttle.ledger.reserved == 0
+
+
+def test_accounts_of_several_ledgers_give_what_all_have_room_for() -> None:
+    clock = MovedClock()
+    ledgers = [StrictLedger(clock, RATE), StrictLedger(clock, RATE // 10)]
+    clock.move(0.2)
+    accounts = LinkAccounts()
+    for ledger in ledgers:
+        accounts._of(ledger).reserve(50_000)
+    assert accounts.room() == inf, "nothing is held back"
+    accounts.let_arrive(1_000)
+    assert accounts.room() == pytest.approx(min(ledger.credit() for ledger in ledgers), abs=1)
