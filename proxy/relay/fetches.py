@@ -140,12 +140,12 @@ class ReplicaFetches:
         if self._throttle is not None:
             self._throttle.answer_begins()
 
-    def let_pass(self, on_way: float, least: float, most: float) -> float:
-        """Tell the throttle what is on its way to the client. Returns how many bytes more may be sent."""
+    def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
+        """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
         if self._throttle is None:
             return most
         try:
-            return self._throttle.let_pass(on_way, least, most)
+            return self._throttle.let_pass(arrived, on_way, most, waited)
         except Exception as error:
             raise self._failed(error) from error
 

@@ -270,10 +270,10 @@ class Link:
         """Look how much the client has taken."""
         self._passage.held_back()
 
-    def let_pass(self, on_way: float, least: float, most: float) -> float:
-        """Tell the throttle what is on its way to the client. Returns how many bytes more may be sent."""
+    def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
+        """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
         try:
-            return self._fetches.let_pass(on_way, least, most)
+            return self._fetches.let_pass(arrived, on_way, most, waited)
         except ThrottleFailed as error:
             self.failed(self._to_client, error)
             return 0

@@ -70,6 +70,7 @@ class Pump:
         "large_reads",
         "moved",
         "read_limit",
+        "sent",
         "unsent",
         "waits_in_line",
     )
@@ -106,6 +107,8 @@ class Pump:
         """Whether a read has to wait for its turn: the last one brought more than could be taken at once."""
         self.moved = 0
         """Bytes read so far."""
+        self.sent = 0
+        """Bytes sent so far."""
 
     def is_paused(self, reasons: int) -> bool:
         """Whether one of `reasons` keeps it from reading."""
@@ -149,6 +152,7 @@ class Pump:
         try:
             while unsent and self.allowed > 0:
                 sent = self._send()
+                self.sent += sent
                 self.allowed -= sent
                 self._drop(sent)
         except (BlockingIOError, InterruptedError):

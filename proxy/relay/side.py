@@ -43,10 +43,10 @@ class LinkThrottle(Protocol):
     def answer_begins(self) -> None:
         """Take in that a part of the answer to the oldest forwarded request has come, and not all of it."""
 
-    def let_pass(self, on_way: float, least: float, most: float) -> float:
-        """Take in that no more than `on_way` bytes are on their way to the follower, and the rest has arrived.
+    def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
+        """Take in that `arrived` bytes more have reached the follower, and that at most `on_way` may at any time.
 
-        Returns how many more may be sent: `most` or what quotas have room for, and `least` in any case.
+        Returns how many more may be sent: `most`, or what quotas have room for, for bytes that have `waited` seconds.
         """
 
     def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> Steps[None]:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from weir.quota.budget.ledger import Account, StrictLedger
 from weir.quota.budget.quota import Part, Quota
+
+LEAST_BYTES: Final = 2**13
+"""What may be on its way to a follower at least, however slow it is."""
+
+LONGEST_WAIT_SECONDS: Final = 1.0
+"""How long bytes are held back at most while there is no room for them, unless very many links hold some back."""
 
 Bytes = Mapping[StrictLedger, int]
 
@@ -14,14 +21,13 @@ Bytes = Mapping[StrictLedger, int]
 class LinkAccounts:
     """One account with each ledger. Closing them gives back everything, whatever happened to the link before."""
 
-    __slots__ = ("_accounts", "_arrived", "_unconfirmed", "may_arrive")
+    __slots__ = ("_accounts", "_arrived", "_may_arrive", "_unconfirmed")
 
     def __init__(self) -> None:
         self._accounts: dict[StrictLedger, Account] = {}
         self._unconfirmed: dict[StrictLedger, int] = {}  # handed over, and not known to have arrived
         self._arrived: dict[StrictLedger, int] = {}  # of an answer that has not passed whole
-        self.may_arrive = math.inf
-        """How many bytes may arrive; the others are held back."""
+        self._may_arrive = math.inf  # bytes; the others are held back
 
     def reserve(self, parts: Mapping[Quota, Part]) -> Bytes:
         """Set aside what a fetch takes of each quota.
@@ -53,49 +59,54 @@ class LinkAccounts:
 
     def confirm(self) -> None:
         """Note that the follower has received everything handed over: the bytes leave the window a second from now."""
-        self._confirm(0, math.inf)
+        if self._unconfirmed:
+            unconfirmed, self._unconfirmed = self._unconfirmed, {}
+            for ledger, size in unconfirmed.items():
+                self._of(ledger).confirm(size)
 
-    def arrive(self, reserved: Bytes, on_way: float) -> Bytes:
-        """Note that all but `on_way` bytes have arrived of what was handed over, or else of what may arrive.
+    def arrive(self, reserved: Bytes, size: int) -> Bytes:
+        """Note that `size` bytes have arrived of what was handed over, or else of an answer that has not passed whole.
 
-        `reserved` is what is set aside for an answer that has not passed whole; returns what still is.
+        `reserved` is what is set aside for such an answer; returns what still is.
         """
-        arrived = self.may_arrive - on_way
-        self._confirm(on_way if arrived == math.inf else 0, arrived)
-        if self._unconfirmed or not 0 < arrived < math.inf:
+        if self._unconfirmed:
+            for ledger, before in self._unconfirmed.items():
+                arrived = min(before, size)
+                self._unconfirmed[ledger] = before - arrived
+                self._of(ledger).confirm(arrived)
             return reserved
         still = {}
         for ledger, before in reserved.items():
-            size = min(before, int(arrived))
-            self._of(ledger).hand_over(size, size)
-            self._of(ledger).confirm(size)
-            still[ledger] = before - size
-            self._arrived[ledger] = self._arrived.get(ledger, 0) + size
+            arrived = min(before, size)
+            self._of(ledger).hand_over(arrived, arrived)
+            self._of(ledger).confirm(arrived)
+            self._arrived[ledger] = self._arrived.get(ledger, 0) + arrived
+            still[ledger] = before - arrived
         return still
 
     def let_arrive(self, most: float) -> None:
         """Note that at most `most` bytes may arrive from now on: the others are held back."""
-        self.may_arrive = most
-        for account in self._accounts.values():
-            account.let_arrive(most)
+        if most != self._may_arrive:
+            self._may_arrive = most
+            for account in self._accounts.values():
+                account.let_arrive(most)
 
     def room(self) -> float:
-        """Return how many bytes more the windows have room for of what is held back; inf where nothing is."""
+        """Return how many bytes more there is room for of what is held back; inf where nothing is."""
         rooms = [
             max(0, int(min(ledger.room(), ledger.credit())))
-            for ledger, one in self._accounts.items()
-            if one.held > one.counted and ledger.rate
+            for ledger, account in self._accounts.items()
+            if account.held > account.counted and ledger.rate
         ]
         return min(rooms, default=math.inf)
 
-    def _confirm(self, left: float, most: float) -> None:
-        if self._unconfirmed:
-            unconfirmed, self._unconfirmed = self._unconfirmed, {}
-            for ledger, size in unconfirmed.items():
-                arrived = size if left == 0 and most == math.inf else int(max(0, min(size - left, most)))
-                if arrived != size:
-                    self._unconfirmed[ledger] = size - arrived
-                self._of(ledger).confirm(arrived)
+    def longest_wait(self) -> float:
+        """Return how long bytes are held back at most (seconds).
+
+        All links together then take half of the quota, however many they are.
+        """
+        waits = [2 * ledger.waiting_links * LEAST_BYTES / ledger.rate for ledger in self._accounts if ledger.rate]
+        return max(LONGEST_WAIT_SECONDS, *waits) if waits else LONGEST_WAIT_SECONDS
 
     def count_as_sent(self, reserved: Bytes) -> None:
         """Count `reserved` bytes as sent: no answer came, or not in time, and what went of it is not known."""
@@ -115,5 +126,5 @@ class LinkAccounts:
     def _of(self, ledger: StrictLedger) -> Account:
         account = self._accounts.get(ledger)
         if account is None:
-            account = self._accounts[ledger] = Account(ledger, self.may_arrive)
+            account = self._accounts[ledger] = Account(ledger, self._may_arrive)
         return account

@@ -41,6 +41,8 @@ class Ask(Struct, frozen=True):
     """Whether records of partitions in sync pass on the link too; each of them comes after a grant's bytes."""
     answer_seconds: float
     """How long the link's last answer with granted bytes took (seconds)."""
+    is_first: bool = False
+    """Whether nothing was granted to the link so far."""
     is_lent: bool = False
     """Whether its answer is expected to wait at the leader, so that nothing is set aside for it until it comes."""
     distance: float = 0.0

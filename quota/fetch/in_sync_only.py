@@ -101,7 +101,7 @@ class InSyncOnly:
     def answer_begins(self) -> None:
         """Learn nothing from it."""
 
-    def let_pass(self, on_way: float, least: float, most: float) -> float:
+    def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
         """Hold nothing back: nothing is granted."""
         return most
 

@@ -9,7 +9,7 @@ from weir.protocol.fetch import FetchRequest, encode_fetch_response
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, at_once
-from weir.quota.budget.accounts import LinkAccounts
+from weir.quota.budget.accounts import LEAST_BYTES, LinkAccounts
 from weir.quota.fetch.commit import commit, commit_pass
 from weir.quota.fetch.context import MOST_PARTITIONS, TooManyPartitions, take_incremental, take_whole
 from weir.quota.fetch.decisions import Answer, Decision, Hold
@@ -24,7 +24,6 @@ from weir.quota.side_state import SideState
 
 STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
 _NO_ERROR = ResponseHead()
-_NO_FETCH = InFlight()
 
 
 class ReplicaLink:
@@ -114,19 +113,21 @@ class ReplicaLink:
             if not self.throttle.takes_out:
                 self.accounts.let_arrive(math.inf)
 
-    def let_pass(self, on_way: float, least: float, most: float) -> float:
-        """Take in that no more than `on_way` bytes are on their way to the follower, and the rest has arrived.
+    def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
+        """Take in that `arrived` bytes more have reached the follower, and that at most `on_way` may at any time.
 
-        Returns how many more may be sent: `most` or what quotas have room for, and `least` in any case. What may be
-        sent may arrive at any time.
+        Returns how many more may be sent: `most`, or what quotas have room for. What may be sent may arrive at any
+        time. Bytes that have `waited` for long go all the same: a record in sync may be behind them.
         """
         accounts, state = self.accounts, self.state
-        fetch = state.in_flight[0] if state.in_flight else _NO_FETCH
-        if on_way < accounts.may_arrive:
+        if arrived:
             state.moved_at = self.throttle.clock()
-        fetch.reserved = accounts.arrive(fetch.reserved, on_way)
+            fetch = state.in_flight[0] if state.in_flight else InFlight()
+            fetch.reserved = accounts.arrive(fetch.reserved, arrived)
         accounts.let_arrive(on_way)
-        size = max(least, min(most, accounts.room()))
+        size = min(most, accounts.room()) if most else 0
+        if size < most and waited >= accounts.longest_wait():
+            size = min(most, max(size, LEAST_BYTES))
         accounts.let_arrive(on_way + size)
         return size
 
@@ -190,6 +191,7 @@ class ReplicaLink:
         """Take a request in. Returns the answer to it where it does not fit its session, else None."""
         # the follower asks again only after it has appended the last answer: that one has arrived
         self.accounts.confirm()
+        self.accounts.let_arrive(math.inf)
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
         partitions.claimed_id = request.replica_id
         error_code = sessions.enter(request, now)

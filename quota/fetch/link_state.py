@@ -36,6 +36,8 @@ class LinkState:
         """Up to this time answers are expected to be full of what is not granted."""
         self.grants_filled_answer = False
         """Whether grants took half of the last answer or more, put in front by any hop. Then all else is next."""
+        self.has_begun = False
+        """Whether anything was granted to the link."""
         self.answer_seconds = 0.0
         """How long the answer to the last grant took (seconds)."""
         self.distance = math.inf

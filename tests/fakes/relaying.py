@@ -194,7 +194,7 @@ class ScriptedThrottle:
     def answer_begins(self) -> None:
         """Nothing is learned from it."""
 
-    def let_pass(self, on_way: float, least: float, most: float) -> float:
+    def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
         """Every quota has room."""
         return most
 
