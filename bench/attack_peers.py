@@ -249,10 +249,7 @@ def _scrape(port: int, admin: int, scrapers: int) -> None:
         thread.start()
     time.sleep(1.0)
     print("ready", flush=True)
-    while True:  # a follower that asks no more would be forgotten
-        follower.sendall(fetch_frame(2, UNTHROTTLED, 1, 3))
-        _receive_frame(follower)
-        time.sleep(1.0)
+    time.sleep(3600)
 
 
 def _scrape_on(admin: int) -> None:

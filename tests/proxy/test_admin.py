@@ -60,9 +60,8 @@ class Sidecar:
     async def status(self) -> dict[str, Any]:
         return {"broker_id": 1}
 
-    async def metrics(self, accept: str) -> AsyncIterator[bytes]:
-        for part in (b"weir_a 1\n", b"weir_b 2\n"):
-            yield part
+    def metrics(self, accept: str) -> Iterator[bytes]:
+        yield from (b"weir_a 1\n", b"weir_b 2\n")
 
     def answer_about_shares(self, body: bytes) -> ShareAnswer:
         if not body:

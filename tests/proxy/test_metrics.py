@@ -16,6 +16,7 @@ from weir.protocol.errors import ProtocolError, TooMany, UnsupportedVersion
 from weir.proxy.admin import exposition
 from weir.proxy.admin.exposition import content_type, render
 from weir.proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, families
+from weir.proxy.admin.scrapes import Scrapes
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -96,7 +97,7 @@ def process_stats() -> ProcessStats:
 
 
 async def text_of(sides: list[SideSource], accept: str = "") -> str:
-    return b"".join([part async for part in render(families(sides, process_stats()), accept)]).decode()
+    return b"".join(render(families(sides, process_stats()), accept)).decode()
 
 
 async def samples_of(sides: list[SideSource]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -228,7 +229,7 @@ async def test_metrics_throttle_set_by_hand_is_told_apart_while_it_is_in_force()
 
 async def test_metrics_series_by_partition_may_be_left_out() -> None:
     text = b"".join(
-        [part async for part in render(families(busy_sides(), process_stats(), by_partition=False))]
+        render(families(busy_sides(), process_stats(), by_partition=False))
     ).decode()
     assert "partition=" not in text
     assert "weir_replica_lag_messages_sum" in text
@@ -273,7 +274,7 @@ async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch:
     side = busy_sides()[0]
     text = ""
     number = 0
-    async for part in render(families([side], process_stats())):
+    for part in render(families([side], process_stats())):
         text += part.decode()
         number += 1
         side.throttle.stats.partition_bytes[b"new"][number] += 1
@@ -294,7 +295,14 @@ async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> Non
             lag.update(partition, 5, 10, 1000.0)
 
     async def rendered_lines() -> int:
-        return sum([part.count(b"\n") async for part in render(families([side], process_stats()))])
+        lines = 0
+
+        async def write(piece: bytes) -> None:
+            nonlocal lines
+            lines += piece.count(b"\n")
+
+        await Scrapes(lambda accept: render(families([side], process_stats()), accept)).write("", write)
+        return lines
 
     found = [await longest_gaps(rendered_lines()) for _ in range(3)]
     assert min(lines for lines, _ in found) > 40_000
