@@ -63,10 +63,11 @@ def render(shown: Iterable[Family], accept: str = "") -> Iterator[bytes]:
     encode, _ = choose_encoder(accept)
     for family in shown:
         name = f"{family.name}_total" if family.kind == "counter" else family.name
+        labels = sorted((label, at) for at, label in enumerate(family.labels))
         samples = iter(family.samples)
         head = encode(_One(Metric(family.name, family.documentation, family.kind))).removesuffix(_END)
         while batch := list(islice(samples, SAMPLES_PER_SLICE)):
-            yield head + "".join([_line(name, family.labels, values, value) for values, value in batch]).encode()
+            yield head + "".join([_line(name, labels, values, value) for values, value in batch]).encode()
             head = b""
     for metric in ProcessCollector(registry=None).collect():
         yield encode(_One(metric)).removesuffix(_END)
@@ -77,8 +78,8 @@ def render(shown: Iterable[Family], accept: str = "") -> Iterator[bytes]:
 _END = b"# EOF\n"
 
 
-def _line(name: str, labels: tuple[str, ...], values: tuple[str, ...], value: float) -> str:
-    pairs = ",".join([f'{label}="{_escaped(one)}"' for label, one in zip(labels, values, strict=True) if one])
+def _line(name: str, labels: list[tuple[str, int]], values: tuple[str, ...], value: float) -> str:
+    pairs = ",".join([f'{label}="{_escaped(one)}"' for label, at in labels if (one := values[at])])
     return f"{name}{{{pairs}}} {floatToGoString(value)}\n" if pairs else f"{name} {floatToGoString(value)}\n"
 
 

@@ -1,7 +1,7 @@
 """Scrapes of the metrics: however many ask, the event loop has the work of one.
 
-The metrics are rendered once for all who ask meanwhile, and for those who ask in the nine times as long after. So
-rendering takes a tenth of a core at most, and twenty scrapers get what one gets.
+The metrics are rendered once for all who ask meanwhile. Where that takes long, those who ask soon after get the same,
+so that rendering takes a tenth of a core at most.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Final
 from weir.proxy.admin.exposition import is_openmetrics
 
 MOST_UNREAD: Final = 32 * 2**20
-"""The most bytes of older renderings that are kept for those who read them slowly."""
+"""How many bytes of renderings, the last of them whole, are kept for those who read slowly."""
 
 _PIECE: Final = 2**16  # bytes written in one turn of the event loop
-_FRESH: Final = 9
+_CHEAP_SECONDS: Final = 0.01  # a rendering that takes less, of some 4,000 series, is made anew for whoever asks next
+_FRESH: Final = 9  # a longer one is given to all who ask in so many times as long after it
 
 
 @dataclass(eq=False, slots=True)
@@ -44,9 +45,8 @@ class Scrapes:
     ) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._rendering = asyncio.Lock()
         self._turn = asyncio.Lock()
-        self._fresh: dict[bool, _Rendered] = {}
+        self._current: dict[bool, asyncio.Task[_Rendered]] = {}  # by whether it is OpenMetrics
         self._written: list[_Rendered] = []  # those that somebody reads, the oldest first
 
     async def write(self, accept: str, write: Callable[[bytes], Awaitable[None]]) -> None:
@@ -54,7 +54,11 @@ class Scrapes:
 
         Raises TimeoutError where the reader is so slow that too many newer ones would have to be kept.
         """
-        rendered = await self._current(accept)
+        is_open = is_openmetrics(accept)
+        if (rendering := self._current.get(is_open)) is None:
+            self._cut_slow()
+            rendering = self._current[is_open] = asyncio.create_task(self._render(accept, is_open))
+        rendered = await asyncio.shield(rendering)  # shielded, as others wait for it too
         async with asyncio.timeout(None) as writing:
             if not rendered.writings:
                 self._written.append(rendered)
@@ -69,37 +73,33 @@ class Scrapes:
                 if not rendered.writings:
                     self._written.remove(rendered)
 
-    async def _current(self, accept: str) -> _Rendered:
-        kind = is_openmetrics(accept)
-        async with self._rendering:  # who has waited for another one's rendering takes it
-            rendered = self._fresh.get(kind)
-            if rendered is None:
-                self._cut_slow()
-                rendered, seconds = await self._render(accept)
-                self._fresh[kind] = rendered
-                asyncio.get_running_loop().call_later(_FRESH * seconds, self._fresh.pop, kind)
-            return rendered
-
-    async def _render(self, accept: str) -> tuple[_Rendered, float]:
-        """Render in slices, between which the event loop runs. Returns also how long it took."""
+    async def _render(self, accept: str, is_open: bool) -> _Rendered:
+        """Render in slices, between which the event loop runs."""
         rendered, piece = _Rendered(), bytearray()
         seconds, began = 0.0, self._clock()
-        for part in self._metrics(accept):
-            piece += part
-            if len(piece) >= _PIECE:
-                rendered.pieces.append(bytes(piece))
-                piece.clear()
-            seconds += self._clock() - began
-            await asyncio.sleep(0)
-            began = self._clock()
-        rendered.pieces.append(bytes(piece))
-        return rendered, seconds
+        try:
+            for part in self._metrics(accept):
+                piece += part
+                if len(piece) >= _PIECE:
+                    rendered.pieces.append(bytes(piece))
+                    piece.clear()
+                seconds += self._clock() - began
+                await asyncio.sleep(0)
+                began = self._clock()
+            rendered.pieces.append(bytes(piece))
+        except BaseException:
+            del self._current[is_open]
+            raise
+        fresh_seconds = _FRESH * seconds if seconds >= _CHEAP_SECONDS else 0.0
+        asyncio.get_running_loop().call_later(fresh_seconds, self._current.pop, is_open)
+        return rendered
 
     def _cut_slow(self) -> None:
-        """End the oldest writings, until what is kept for the others is within the bound."""
+        """End the writings of what is older than the newest MOST_UNREAD bytes."""
         unread = 0
         for rendered in reversed(self._written):
-            unread += rendered.size
-            if unread > MOST_UNREAD:
+            if unread >= MOST_UNREAD:
                 for writing in rendered.writings:
-                    writing.reschedule(asyncio.get_running_loop().time())
+                    if not writing.expired():
+                        writing.reschedule(asyncio.get_running_loop().time())
+            unread += rendered.size

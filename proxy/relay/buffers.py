@@ -20,8 +20,8 @@ SHOWN_BY: Final = 32 * 1024 * 1024
 class BufferPool:
     """Lends buffers of two sizes, as memoryviews; sizes are in bytes.
 
-    At most `large_limit` large buffers exist at any time, and `small_spares` small ones are kept for reuse. No more than
-    half of the large ones are lent to connections by which less than SHOWN_BY has passed.
+    At most `large_limit` large buffers exist at any time, half of them for connections by which SHOWN_BY has passed.
+    `small_spares` small ones are kept for reuse.
     """
 
     def __init__(self, large_limit: int = 32, small_spares: int = 64) -> None:

@@ -228,9 +228,7 @@ async def test_metrics_throttle_set_by_hand_is_told_apart_while_it_is_in_force()
 
 
 async def test_metrics_series_by_partition_may_be_left_out() -> None:
-    text = b"".join(
-        render(families(busy_sides(), process_stats(), by_partition=False))
-    ).decode()
+    text = b"".join(render(families(busy_sides(), process_stats(), by_partition=False))).decode()
     assert "partition=" not in text
     assert "weir_replica_lag_messages_sum" in text
 
@@ -273,10 +271,8 @@ async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch:
     monkeypatch.setattr(exposition, "SAMPLES_PER_SLICE", 2)
     side = busy_sides()[0]
     text = ""
-    number = 0
-    for part in render(families([side], process_stats())):
+    for number, part in enumerate(render(families([side], process_stats()))):
         text += part.decode()
-        number += 1
         side.throttle.stats.partition_bytes[b"new"][number] += 1
         side.throttle.lag.asker().topic(2, b"new").update(number, 0, 1, 1000.0)
         side.relay.fetch_requests[number + 100] += 1
