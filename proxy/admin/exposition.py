@@ -8,7 +8,7 @@ Lines of samples are the same in both formats. They are written here, as prometh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Literal, NamedTuple
 
@@ -76,11 +76,12 @@ def render(shown: Iterable[Family], accept: str = "") -> Iterator[bytes]:
 
 
 _END = b"# EOF\n"
+_number: Callable[[float], str] = floatToGoString
 
 
 def _line(name: str, labels: list[tuple[str, int]], values: tuple[str, ...], value: float) -> str:
     pairs = ",".join([f'{label}="{_escaped(one)}"' for label, at in labels if (one := values[at])])
-    return f"{name}{{{pairs}}} {floatToGoString(value)}\n" if pairs else f"{name} {floatToGoString(value)}\n"
+    return f"{name}{{{pairs}}} {_number(value)}\n" if pairs else f"{name} {_number(value)}\n"
 
 
 def _escaped(text: str) -> str:

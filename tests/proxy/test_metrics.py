@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.registry import Collector
 
 from tests.fakes.clock import MovedClock
 from tests.proxy.loop_gaps import longest_gaps
 from weir.protocol.errors import ProtocolError, TooMany, UnsupportedVersion
 from weir.proxy.admin import exposition
-from weir.proxy.admin.exposition import content_type, render
+from weir.proxy.admin.exposition import Family, content_type, render
 from weir.proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, families
 from weir.proxy.admin.scrapes import Scrapes
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
@@ -251,6 +257,34 @@ async def test_metrics_openmetrics_is_valid_and_ends_once() -> None:
 )
 def test_metrics_content_type_is_what_accept_asks_for(accept: str, shown: str) -> None:
     assert content_type(accept).startswith(shown)
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+@pytest.mark.parametrize("kind", ["counter", "gauge"])
+def test_metrics_are_written_as_prometheus_client_writes_them(accept: str, kind: Literal["counter", "gauge"]) -> None:
+    names = "z", "a", "partition"
+    odd = ["", "t", "a b", 'q"', "b\\", "n\n", "\\n", "über-t.o_p", ",}{="]
+    values = [0, 1, 7.25, 1e6, 12_345_678, 1e21, math.inf, -math.inf, 0.1]
+    samples = [((one, odd[-at], str(at)), value) for at, (one, value) in enumerate(zip(odd, values, strict=True))]
+    metric = Metric("weir_odd", 'Says "what" \\ it is.', kind)
+    for texts, value in [*samples, (("", "", ""), math.nan)]:
+        labels = {name: text for name, text in zip(names, texts, strict=True) if text}
+        metric.add_sample("weir_odd_total" if kind == "counter" else "weir_odd", labels, value)
+    registry = CollectorRegistry()
+    registry.register(Collected(metric))
+    family = Family(metric.name, kind, metric.documentation, names, [*samples, (("", "", ""), math.nan)])
+    encode, _ = choose_encoder(accept)
+    assert next(render([family], accept)) == encode(registry).removesuffix(b"# EOF\n")
+
+
+class Collected(Collector):
+    """One metric, as prometheus-client takes it."""
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.metric
 
 
 @pytest.mark.parametrize("accept", ["", OPENMETRICS])

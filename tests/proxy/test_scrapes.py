@@ -131,3 +131,37 @@ async def test_the_slowest_are_cut_off_where_too_much_would_be_kept_for_them(mon
     found = await asyncio.gather(*slow, return_exceptions=True)
     assert [isinstance(one, TimeoutError) for one in found] == [True] * 4 + [False] * 6
     assert metrics.scrapes._written == []
+
+
+async def test_a_writing_that_does_not_end_at_once_is_cut_off_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_UNREAD", 0)
+    metrics = Metrics(cost=0.0)
+    stuck, cut, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def write(piece: bytes) -> None:
+        stuck.set()
+        try:
+            await goes_on.wait()
+        except asyncio.CancelledError:
+            cut.set()
+            await goes_on.wait()
+            raise
+
+    slow = asyncio.create_task(metrics.scrapes.write("", write))
+    async with asyncio.timeout(5):
+        await stuck.wait()
+        assert await metrics.scrape() == text(1)
+        await cut.wait()
+        assert await metrics.scrape() == text(2)
+        goes_on.set()
+        with pytest.raises(TimeoutError):
+            await slow
+
+
+async def test_a_scraper_that_gives_up_while_it_waits_takes_the_metrics_from_nobody() -> None:
+    metrics = Metrics()
+    first, second = (asyncio.create_task(metrics.scrape()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == text(0)
+    assert metrics.renderings == [""]
