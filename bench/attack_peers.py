@@ -9,9 +9,11 @@ import selectors
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
 
+from bench.peers import metadata_request
 from weir.protocol.errors import ProtocolError
 from weir.protocol.fetch import (
     FetchRequest,
@@ -32,7 +34,12 @@ _PARTITION = struct.Struct(">iqi")
 _HEAD = struct.Struct(">ihhi")
 _HIGH_WATERMARK = 10**9
 _CHUNK = 2**16
+_MOST_UNSENT = 2**20
+_METADATA = 3
+_SIZE = struct.Struct(">i")
+_SIZED = len(metadata_request(0, 8)) - 4  # such a request says how large its answer is to be
 _CONNECTS_EACH_TURN = 20
+_SCRAPED_PARTITIONS = 20_000
 
 
 def fetch_frame(correlation_id: int, topic: bytes, partitions: int, replica_id: int, max_wait_ms: int = 500) -> bytes:
@@ -103,11 +110,12 @@ class _Served:
         if self.unsent:
             with contextlib.suppress(BlockingIOError):
                 del self.unsent[: self.connection.send(self.unsent)]
+                self._answer()
         return True
 
     def _answer(self) -> None:
         at, data = 0, self.unread
-        while at + _HEAD.size <= len(data):
+        while at + _HEAD.size <= len(data) and len(self.unsent) < _MOST_UNSENT:
             size, api_key, _, correlation_id = _HEAD.unpack_from(data, at)
             end = at + 4 + size
             if end > len(data):
@@ -115,7 +123,9 @@ class _Served:
             if api_key == FETCH:
                 self.unsent += _fetched(bytes(data[at + 4 : end]))
             elif api_key != PRODUCE:
-                self.unsent += struct.pack(">ii", 4, correlation_id)
+                is_sized = api_key == _METADATA and size == _SIZED
+                wanted = _SIZE.unpack_from(data, end - _SIZE.size)[0] if is_sized else 8
+                self.unsent += struct.pack(">ii", wanted - 4, correlation_id) + bytes(wanted - 8)
             at = end
         del data[:at]
 
@@ -216,6 +226,40 @@ def _send_halves(port: int, clients: int, size: int) -> None:
     time.sleep(3600)
 
 
+def _never_read(port: int, clients: int) -> None:
+    """`clients` that ask for answers of 1 MB each, more than kernels keep, and read nothing."""
+    asked = b"".join(metadata_request(number, 10**6) for number in range(100))
+    stuck = [socket.create_connection(("127.0.0.1", port)) for _ in range(clients)]
+    for connection in stuck:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(asked)
+    time.sleep(2.0)  # until the sidecar's buffers are as full as they get
+    print("ready", flush=True)
+    time.sleep(3600)
+
+
+def _scrape(port: int, admin: int, scrapers: int) -> None:
+    """`scrapers` that get the metrics again and again, of which 20,000 partitions have one or two each."""
+    follower = socket.create_connection(("127.0.0.1", port))
+    for correlation_id in range(2):
+        follower.sendall(fetch_frame(correlation_id, UNTHROTTLED, _SCRAPED_PARTITIONS, 3))
+        _receive_frame(follower)
+    threads = [threading.Thread(target=_scrape_on, args=(admin,), daemon=True) for _ in range(scrapers)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1.0)
+    print("ready", flush=True)
+    time.sleep(3600)
+
+
+def _scrape_on(admin: int) -> None:
+    while True:
+        with socket.create_connection(("127.0.0.1", admin)) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            while connection.recv(2**18):
+                pass
+
+
 def _receive_frame(connection: socket.socket) -> bytes:
     head = _receive(connection, 4)
     return head + _receive(connection, struct.unpack(">i", head)[0])
@@ -246,22 +290,28 @@ def _blob(make: Callable[[int], bytes]) -> bytes:
     return b"".join(make(number) for number in range(_CHUNK // len(make(0))))
 
 
-ATTACKS: dict[str, Callable[[int], None]] = {
-    "100 clients, tiny requests, never read": lambda port: _flood(port, _blob(tiny_request), 100, reads=False),
-    "100 clients, tiny requests, read": lambda port: _flood(port, _blob(tiny_request), 100, reads=True),
-    "100 clients, acks=0": lambda port: _flood(port, _blob(unanswered_request), 100, reads=False),
-    "20 clients, pipelined replica fetches": lambda port: _flood(
+HALVES = "699 halves of 150 KB"
+NEVER_READ = "60 clients, answers of 1 MB, never read"
+SCRAPERS = "20 scrapers, 20,000 partitions"
+
+ATTACKS: dict[str, Callable[[int, int], None]] = {
+    "100 clients, tiny requests, never read": lambda port, _: _flood(port, _blob(tiny_request), 100, reads=False),
+    "100 clients, tiny requests, read": lambda port, _: _flood(port, _blob(tiny_request), 100, reads=True),
+    "100 clients, acks=0": lambda port, _: _flood(port, _blob(unanswered_request), 100, reads=False),
+    "20 clients, pipelined replica fetches": lambda port, _: _flood(
         port, _blob(lambda number: fetch_frame(number, UNTHROTTLED, 5, 9)), 20, reads=False
     ),
-    "1,000 held fakes": lambda port: _hold(port, 1000),
-    "699 halves of 150 KB": lambda port: _send_halves(port, 699, 150_000),
+    "1,000 held fakes": lambda port, _: _hold(port, 1000),
+    HALVES: lambda port, _: _send_halves(port, 699, 150_000),
+    NEVER_READ: lambda port, _: _never_read(port, 60),
+    SCRAPERS: lambda port, admin: _scrape(port, admin, 20),
 }
 
 
 def attack() -> None:
-    """Attack as the arguments say (name, port), print `ready` when it is under way, go on until killed."""
+    """Attack as the arguments say (name, port, admin server's port), print `ready` when it is under way, go on."""
     os.nice(NICENESS)
-    ATTACKS[sys.argv[1]](int(sys.argv[2]))
+    ATTACKS[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]))
 
 
 if __name__ == "__main__":

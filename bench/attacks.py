@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.attack_peers import ATTACKS, fetch_once
-from bench.peers import connect, latencies
+from bench.attack_peers import ATTACKS, HALVES, NEVER_READ, SCRAPERS, fetch_once
+from bench.peers import connect, latencies, throughput
 from bench.processes import running, wait_for
 from bench.relay import free_port
 from bench.table import Report, parser
@@ -31,6 +31,8 @@ RESPONSE_SIZE = 8
 REAL_PARTITIONS = 25_000  # a full fetch of 400 KB
 REAL_FETCHES = 5
 MOST_SLOWER = 2.0
+MOST_P99_MS = 20.0  # beside scrapers
+LEAST_THROUGHPUT = 0.9
 
 MOST_TURN_MS = 20.0  # on a machine with ten times as much to do as it has cores; hundreds where nothing is bounded
 
@@ -51,6 +53,7 @@ class Sidecar(NamedTuple):
 
     quiet: int
     attacked: int
+    admin: int
     process: subprocess.Popen[bytes]
 
     def turns(self) -> tuple[float, float]:
@@ -107,12 +110,22 @@ def main() -> int:
             COLUMNS,
             measured(),
         )
-        with _attack("699 halves of 150 KB", first.attacked):
-            answered = sum(fetch_once(first.attacked, REAL_PARTITIONS) for _ in range(REAL_FETCHES))
+        if chosen.only in NEVER_READ:
+            moved = [_throughputs(first, second, chosen.seconds) for _ in range(chosen.rounds)]
+            columns = {"MB/s beside": 0, "MB/s under": 0, "x": 2}
+            report.table(f"1 MB answers to one client, {NEVER_READ}", columns, moved)
+            least = statistics.median(times for _, _, times in moved)
+            report.bound(f"throughput under {NEVER_READ}, x that beside it", least, least=LEAST_THROUGHPUT)
+        if chosen.only in HALVES:
+            with _attack(HALVES, first):
+                answered = sum(fetch_once(first.attacked, REAL_PARTITIONS) for _ in range(REAL_FETCHES))
+            report.bound("real full fetches of 400 KB answered beside 699 halves", answered, least=REAL_FETCHES)
     for row in rows:
         report.bound(f"p99 turn under {row.attack}, ms of CPU", row.turn_p99, most=MOST_TURN_MS)
-        report.bound(f"p99 under {row.attack}, x that beside it", row.slower, most=MOST_SLOWER)
-    report.bound("real full fetches of 400 KB answered beside 699 halves", answered, least=REAL_FETCHES)
+        if row.attack == SCRAPERS:
+            report.bound(f"p99 under {row.attack}, ms", row.under_p99, most=MOST_P99_MS)
+        else:
+            report.bound(f"p99 under {row.attack}, x that beside it", row.slower, most=MOST_SLOWER)
     return report.status
 
 
@@ -120,11 +133,20 @@ def _round(name: str, first: Sidecar, second: Sidecar, seconds: float) -> tuple[
     """Milliseconds: p50 and p99 while the second is attacked, then while the first is, and the first's turns then."""
     found: list[float] = []
     for attacked in (second, first):
-        with _attack(name, attacked.attacked):
+        with _attack(name, attacked):
             first.turns()
             found += _measure(first.quiet, seconds)
             turns = first.turns()
     return (*found, *turns)
+
+
+def _throughputs(first: Sidecar, second: Sidecar, seconds: float) -> tuple[float, float, float]:
+    """MB/s of one client while the second is attacked, then while the first is, and the ratio."""
+    found = []
+    for attacked in (second, first):
+        with _attack(NEVER_READ, attacked):
+            found.append(throughput(first.quiet, 10**6, 8, seconds) / 10**6)
+    return found[0], found[1], found[1] / found[0]
 
 
 def _measure(port: int, seconds: float) -> tuple[float, float]:
@@ -140,8 +162,9 @@ def _measure(port: int, seconds: float) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def _attack(name: str, port: int) -> Iterator[None]:
-    with running(sys.executable, "-m", "bench.attack_peers", name, str(port)) as attackers:
+def _attack(name: str, sidecar: Sidecar) -> Iterator[None]:
+    ports = str(sidecar.attacked), str(sidecar.admin)
+    with running(sys.executable, "-m", "bench.attack_peers", name, *ports) as attackers:
         assert attackers.stdout is not None
         if attackers.stdout.readline() != b"ready\n":
             raise ConnectionError(f"The attack did not begin: {name}.")
@@ -150,7 +173,7 @@ def _attack(name: str, port: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _brokers() -> Iterator[tuple[int, int]]:
-    quiet = (sys.executable, "-c", "from bench.attack_peers import serve; serve()")
+    quiet = (sys.executable, "-c", "from bench.peers import serve; serve()")
     noisy = (sys.executable, "-c", "from bench.attack_peers import NICENESS, serve; serve(NICENESS)")
     with running(*quiet) as first, running(*noisy) as second:
         assert first.stdout is not None
@@ -161,7 +184,7 @@ def _brokers() -> Iterator[tuple[int, int]]:
 @contextlib.contextmanager
 def _sidecar(tree: Path, quiet: int, noisy: int) -> Iterator[Sidecar]:
     """A sidecar of its own process; on the leader's side no byte of topic t is granted."""
-    ports = free_port(), free_port()
+    ports, admin = (free_port(), free_port()), free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "weir.toml"
         listeners = "".join(
@@ -169,7 +192,7 @@ def _sidecar(tree: Path, quiet: int, noisy: int) -> Iterator[Sidecar]:
             for port, upstream in zip(ports, (quiet, noisy), strict=True)
         )
         config.write_text(
-            f'broker_id = 1\n{listeners}[admin]\nlisten = "127.0.0.1:{free_port()}"\n[log]\nlevel = "error"\n'
+            f'broker_id = 1\n{listeners}[admin]\nlisten = "127.0.0.1:{admin}"\n[log]\nlevel = "error"\n'
             '[throttle]\n"leader.replication.throttled.rate" = 0\n'
             '[throttle.topics.t]\n"leader.replication.throttled.replicas" = "*"\n'
         )
@@ -177,7 +200,7 @@ def _sidecar(tree: Path, quiet: int, noisy: int) -> Iterator[Sidecar]:
         with running("env", f"--chdir={tree}", sys.executable, watched, str(config)) as process:
             for port in ports:
                 wait_for(port)
-            yield Sidecar(*ports, process)
+            yield Sidecar(*ports, admin, process)
 
 
 if __name__ == "__main__":

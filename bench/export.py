@@ -25,6 +25,7 @@ from bench.table import Report, parser
 from weir.protocol.records import RecordsSeen
 from weir.proxy.admin.exposition import render
 from weir.proxy.admin.metrics import ProcessStats, SideSource, families
+from weir.proxy.admin.scrapes import Scrapes
 from weir.proxy.config.tables import Export
 from weir.proxy.export.exporter import Exporter, new_exporter
 from weir.proxy.export.stats import ExportStats
@@ -173,8 +174,10 @@ async def _watch(moments: list[float]) -> None:
 
 
 async def _scrape(side: SideSource, process: ProcessStats) -> None:
-    async for _ in render(families([side], process)):
-        pass
+    async def write(piece: bytes) -> None:
+        """Take it as fast as it comes."""
+
+    await Scrapes(lambda accept: render(families([side], process), accept)).write("", write)
 
 
 def _exporter(throttles: list[Throttle], stats: ExportStats, directory: str) -> Exporter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -289,8 +289,8 @@ class Sidecar:
             **({"limits": await limited_status(self.limits.clients)} if self.client_limits else {}),
         }
 
-    async def metrics(self, accept: str) -> AsyncIterator[bytes]:
-        """Yield the metrics in slices, at once: whether the sidecar is ready is what the last look told."""
+    def metrics(self, accept: str) -> Iterator[bytes]:
+        """Yield the metrics in slices, without waiting: whether the sidecar is ready is what the last look told."""
         self.process.is_ready = not self._not_ready(self._probe.last_failures)
         if self.capture is not None:
             self.process.is_captured = self.capture.is_in
@@ -299,8 +299,7 @@ class Sidecar:
         secured = tls_families(self._tls, self._key_watch.seconds_left()) if self._key_watch.all_keys else ()
         sides = families(self.sides, self.process, by_partition=self.config.admin.partition_series)
         own = chain(sides, self._upstreams.families())
-        async for part in render(chain(own, limited, polled, shares, secured), accept):
-            yield part
+        return render(chain(own, limited, polled, shares, secured), accept)
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""

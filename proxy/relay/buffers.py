@@ -3,6 +3,9 @@
 An idle connection has no buffer. A peer that reads nothing keeps the buffer that could not be sent to it, so large
 buffers are few. Once that many are lent out, all other connections get small ones: thousands of stuck peers then take
 no more than 16 KB each way.
+
+A peer that never reads must not keep a large buffer from those that do. That it reads shows once more has passed than
+the systems in between keep for it. Half of the large buffers are for these connections alone.
 """
 
 from typing import Final
@@ -10,11 +13,15 @@ from typing import Final
 LARGE_BUFFER_SIZE: Final = 256 * 1024
 SMALL_BUFFER_SIZE: Final = 16 * 1024
 
+SHOWN_BY: Final = 32 * 1024 * 1024
+"""The bytes passed that show that a peer reads: as Linux is set up, its kernel and ours keep 10 MB for it at most."""
+
 
 class BufferPool:
     """Lends buffers of two sizes, as memoryviews; sizes are in bytes.
 
-    At most `large_limit` large buffers exist at any time, and `small_spares` small ones are kept for reuse.
+    At most `large_limit` large buffers exist at any time, half of them for connections by which SHOWN_BY has passed.
+    `small_spares` small ones are kept for reuse.
     """
 
     def __init__(self, large_limit: int = 32, small_spares: int = 64) -> None:
@@ -24,9 +31,12 @@ class BufferPool:
         self._large: list[memoryview] = []
         self._small: list[memoryview] = []
 
-    def borrow(self, large: bool) -> memoryview:
-        """Lend a buffer of arbitrary content. It is small, unless a `large` one is asked for and available."""
-        if large and self.large_lent < self.large_limit:
+    def borrow(self, large: bool, passed: int) -> memoryview:
+        """Lend a buffer of arbitrary content to a connection by which `passed` bytes went so far.
+
+        It is small, unless a `large` one is asked for and available.
+        """
+        if large and self.large_lent < (self.large_limit if passed >= SHOWN_BY else self.large_limit >> 1):
             self.large_lent += 1
             return self._large.pop() if self._large else memoryview(bytearray(LARGE_BUFFER_SIZE))
         return self._small.pop() if self._small else memoryview(bytearray(SMALL_BUFFER_SIZE))

@@ -203,7 +203,7 @@ class Pump:
         for _ in range(most):
             if self._paused:
                 return
-            buffer = self._borrowed = self._pool.borrow(self.large_reads)
+            buffer = self._borrowed = self._pool.borrow(self.large_reads, self.moved)
             try:
                 size = self._source.receive_into(buffer, min(self.read_limit, len(buffer)))
             except (BlockingIOError, InterruptedError):

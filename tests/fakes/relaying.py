@@ -151,9 +151,9 @@ class PoisonedPool(BufferPool):
         super().__init__()
         self.lent: list[int] = []
 
-    def borrow(self, large: bool) -> memoryview:
+    def borrow(self, large: bool, passed: int) -> memoryview:
         """Lend a buffer, and remember it."""
-        buffer = super().borrow(large)
+        buffer = super().borrow(large, passed)
         self.lent.append(len(buffer))
         return buffer
 

@@ -235,7 +235,7 @@ async def test_many_stuck_clients_cost_a_small_buffer_each() -> None:
             brokers.append(its_broker)
         for its_broker in brokers:
             await its_broker.send_until_blocked(b"x" * 500_000)
-        assert relay.pool.lent.count(LARGE_BUFFER_SIZE) <= 4
+        assert relay.pool.lent.count(LARGE_BUFFER_SIZE) <= 2  # the others are for clients that read
         assert relay.pool.lent.count(SMALL_BUFFER_SIZE) <= 60
         for one in clients:
             one.reset()

@@ -1,28 +1,35 @@
 """The pool of buffers."""
 
-from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE, BufferPool
+from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, SHOWN_BY, SMALL_BUFFER_SIZE, BufferPool
 
 
 def test_borrow_gives_large_buffers_up_to_the_limit_and_small_ones_beyond() -> None:
     pool = BufferPool(large_limit=2)
-    lent = [pool.borrow(large=True) for _ in range(4)]
+    lent = [pool.borrow(True, SHOWN_BY) for _ in range(4)]
     assert [len(buffer) for buffer in lent] == [LARGE_BUFFER_SIZE] * 2 + [SMALL_BUFFER_SIZE] * 2
     pool.give_back(lent[0])
-    assert len(pool.borrow(large=True)) == LARGE_BUFFER_SIZE
+    assert len(pool.borrow(True, SHOWN_BY)) == LARGE_BUFFER_SIZE
+
+
+def test_connections_that_may_be_stuck_leave_half_of_the_large_buffers_to_those_whose_peers_read() -> None:
+    pool = BufferPool(large_limit=6)
+    for passed, large in ((SHOWN_BY - 1, 3), (SHOWN_BY, 3), (0, 0)):
+        lent = [pool.borrow(True, passed) for _ in range(10)]
+        assert [len(buffer) for buffer in lent].count(LARGE_BUFFER_SIZE) == large
 
 
 def test_borrow_gives_a_small_buffer_where_no_large_one_is_asked_for() -> None:
-    assert len(BufferPool().borrow(large=False)) == SMALL_BUFFER_SIZE
+    assert len(BufferPool().borrow(False, SHOWN_BY)) == SMALL_BUFFER_SIZE
 
 
 def test_buffers_that_came_back_are_lent_again_and_small_ones_beyond_the_spares_are_freed() -> None:
     pool = BufferPool(large_limit=1, small_spares=2)
     for large, count in ((True, 1), (False, 2)):
-        lent = [pool.borrow(large) for _ in range(5)]
+        lent = [pool.borrow(large, SHOWN_BY) for _ in range(5)]
         for buffer in lent:
             pool.give_back(buffer)
         assert pool.large_lent == 0
-        again = [pool.borrow(large) for _ in range(5)]
+        again = [pool.borrow(large, SHOWN_BY) for _ in range(5)]
         assert sum(any(buffer is other for other in lent) for buffer in again) >= count
         for buffer in again:
             pool.give_back(buffer)

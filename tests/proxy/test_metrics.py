@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.registry import Collector
 
 from tests.fakes.clock import MovedClock
 from tests.proxy.loop_gaps import longest_gaps
 from weir.protocol.errors import ProtocolError, TooMany, UnsupportedVersion
 from weir.proxy.admin import exposition
-from weir.proxy.admin.exposition import content_type, render
+from weir.proxy.admin.exposition import Family, content_type, render
 from weir.proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, families
+from weir.proxy.admin.scrapes import Scrapes
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -96,7 +103,7 @@ def process_stats() -> ProcessStats:
 
 
 async def text_of(sides: list[SideSource], accept: str = "") -> str:
-    return b"".join([part async for part in render(families(sides, process_stats()), accept)]).decode()
+    return b"".join(render(families(sides, process_stats()), accept)).decode()
 
 
 async def samples_of(sides: list[SideSource]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -227,9 +234,7 @@ async def test_metrics_throttle_set_by_hand_is_told_apart_while_it_is_in_force()
 
 
 async def test_metrics_series_by_partition_may_be_left_out() -> None:
-    text = b"".join(
-        [part async for part in render(families(busy_sides(), process_stats(), by_partition=False))]
-    ).decode()
+    text = b"".join(render(families(busy_sides(), process_stats(), by_partition=False))).decode()
     assert "partition=" not in text
     assert "weir_replica_lag_messages_sum" in text
 
@@ -255,6 +260,34 @@ def test_metrics_content_type_is_what_accept_asks_for(accept: str, shown: str) -
 
 
 @pytest.mark.parametrize("accept", ["", OPENMETRICS])
+@pytest.mark.parametrize("kind", ["counter", "gauge"])
+def test_metrics_are_written_as_prometheus_client_writes_them(accept: str, kind: Literal["counter", "gauge"]) -> None:
+    names = "z", "a", "partition"
+    odd = ["", "t", "a b", 'q"', "b\\", "n\n", "\\n", "über-t.o_p", ",}{="]
+    values = [0, 1, 7.25, 1e6, 12_345_678, 1e21, math.inf, -math.inf, 0.1]
+    samples = [((one, odd[-at], str(at)), value) for at, (one, value) in enumerate(zip(odd, values, strict=True))]
+    metric = Metric("weir_odd", 'Says "what" \\ it is.', kind)
+    for texts, value in [*samples, (("", "", ""), math.nan)]:
+        labels = {name: text for name, text in zip(names, texts, strict=True) if text}
+        metric.add_sample("weir_odd_total" if kind == "counter" else "weir_odd", labels, value)
+    registry = CollectorRegistry()
+    registry.register(Collected(metric))
+    family = Family(metric.name, kind, metric.documentation, names, [*samples, (("", "", ""), math.nan)])
+    encode, _ = choose_encoder(accept)
+    assert next(render([family], accept)) == encode(registry).removesuffix(b"# EOF\n")
+
+
+class Collected(Collector):
+    """One metric, as prometheus-client takes it."""
+
+    def __init__(self, metric: Metric) -> None:
+        self.metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.metric
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
 async def test_metrics_family_of_many_slices_has_one_header(monkeypatch: pytest.MonkeyPatch, accept: str) -> None:
     monkeypatch.setattr(exposition, "SAMPLES_PER_SLICE", 3)
     side = source("leader")
@@ -272,10 +305,8 @@ async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch:
     monkeypatch.setattr(exposition, "SAMPLES_PER_SLICE", 2)
     side = busy_sides()[0]
     text = ""
-    number = 0
-    async for part in render(families([side], process_stats())):
+    for number, part in enumerate(render(families([side], process_stats()))):
         text += part.decode()
-        number += 1
         side.throttle.stats.partition_bytes[b"new"][number] += 1
         side.throttle.lag.asker().topic(2, b"new").update(number, 0, 1, 1000.0)
         side.relay.fetch_requests[number + 100] += 1
@@ -294,7 +325,14 @@ async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> Non
             lag.update(partition, 5, 10, 1000.0)
 
     async def rendered_lines() -> int:
-        return sum([part.count(b"\n") async for part in render(families([side], process_stats()))])
+        lines = 0
+
+        async def write(piece: bytes) -> None:
+            nonlocal lines
+            lines += piece.count(b"\n")
+
+        await Scrapes(lambda accept: render(families([side], process_stats()), accept)).write("", write)
+        return lines
 
     found = [await longest_gaps(rendered_lines()) for _ in range(3)]
     assert min(lines for lines, _ in found) > 40_000

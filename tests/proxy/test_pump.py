@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from tests.fakes.relaying import Peer, PoisonedPool
-from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
+from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, SHOWN_BY, SMALL_BUFFER_SIZE
 from weir.proxy.relay.pump import IN_LINE, STOPPED, UNTAKEN, Pump
 from weir.proxy.relay.transport import TcpTransport
 from weir.proxy.relay.turn_budget import TurnBudget
@@ -175,6 +175,21 @@ async def test_large_reads_are_as_large_as_a_large_buffer(piped: Piped) -> None:
         pump.resume(STOPPED)
         await piped.receiver.expect(data)
         assert max(piped.owner.sizes) == min(size, len(data))
+    pump.close()
+
+
+async def test_a_pump_whose_target_reads_has_large_buffers_beside_many_that_are_stuck(piped: Piped) -> None:
+    for _ in range(piped.pool.large_limit):
+        piped.pool.borrow(True, 0)
+    pump = piped.pump()
+    pump.large_reads = True
+    pump.resume(STOPPED)
+    for pump.moved, size in ((0, SMALL_BUFFER_SIZE), (SHOWN_BY, LARGE_BUFFER_SIZE)):
+        await piped.sender.send_until_blocked(b"x" * 100_000)
+        assert piped.pool.lent[-1] == size
+        while not piped.receiver.has_nothing():
+            await piped.receiver.receive(1)
+            await asyncio.sleep(0)
     pump.close()
 
 

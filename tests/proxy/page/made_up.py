@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -233,7 +233,7 @@ class MadeUp:
             raise RuntimeError("made up")
         return self.told
 
-    async def metrics(self, accept: str) -> AsyncIterator[bytes]:
+    def metrics(self, accept: str) -> Iterator[bytes]:
         yield b""
 
     def answer_about_shares(self, body: bytes) -> ShareAnswer:

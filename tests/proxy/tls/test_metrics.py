@@ -13,7 +13,7 @@ async def test_metrics_of_tls_are_shown_from_the_start() -> None:
     stats = TlsStats()
     stats.handshakes["leader", "client", "wrong_name"] += 2
     stats.plaintext["follower"] += 3
-    parts = [part async for part in render(tls_families(stats, {"ingress[0].tls": 7.2}), "")]
+    parts = render(tls_families(stats, {"ingress[0].tls": 7.2}))
     text = b"".join(parts).decode()
     shown = {
         (sample.name, *sorted(sample.labels.items())): sample.value

@@ -56,7 +56,7 @@ def replace(old: Issued, new: Issued) -> None:
 
 
 async def metrics_of(sidecar: Sidecar) -> str:
-    return b"".join([part async for part in sidecar.metrics("")]).decode()
+    return b"".join(sidecar.metrics("")).decode()
 
 
 def address_of(sidecar: Sidecar) -> Address:
