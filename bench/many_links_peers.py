@@ -213,8 +213,7 @@ class Follower:
         self.connection.setblocking(False)
         self.received: list[tuple[float, int]] = []  # when, and how many bytes of records
         self.answers = self.errors = 0
-        self.begun_at = math.inf  # its second answer with data: the first may be an offset probe's
-        self._with_data = 0
+        self.begun_at = math.inf  # its first answer with data: an offset probe brings none
         self._replica_id = replica_id
         self._row = fetch_version(version)
         self._correlation_id = 0
@@ -249,9 +248,7 @@ class Follower:
                 changed.append(entry)
         if size:
             self.received.append((now, size))
-            self._with_data += 1
-            if self._with_data == 2:
-                self.begun_at = now
+            self.begun_at = min(self.begun_at, now)
         head = self._scanner.head
         self.errors += head.error_code != 0
         if head.error_code or not head.session_id:

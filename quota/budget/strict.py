@@ -32,8 +32,11 @@ LENT_SECONDS: Final = 0.12
 ROUND_SECONDS: Final = 3.5
 """The time in which every link in line has a share, however many there are."""
 
-FIRST_ROUND_SECONDS: Final = 0.8
-"""The same for links that had no share yet: all that come at once, as after a restart, begin within a second."""
+CROWD: Final = 8
+"""So many links in line are a crowd: they came at once, as after a restart."""
+
+FIRST_SHARE_SECONDS: Final = 0.001
+"""Seconds of quota for the first fetch of a link in a crowd, at least one batch: so all begin within a second."""
 
 SMALLEST_FILL_SECONDS: Final = 0.05
 """The least, in seconds of quota, that is worth a fetch when the window has no room for a whole share."""
@@ -75,7 +78,9 @@ class StrictQuota(Quota):
         if not rate:
             return Offer(self, _NEVER)
         share = rate * (SHARE_BESIDE_LIVE_SECONDS if ask.is_live else SHARE_SECONDS)
-        fair = rate * (FIRST_ROUND_SECONDS if ask.is_first else ROUND_SECONDS) / (len(self.line) + 1)
+        fair = rate * ROUND_SECONDS / (len(self.line) + 1)
+        if ask.is_first and len(self.line) >= CROWD:
+            fair = min(fair, rate * FIRST_SHARE_SECONDS)
         share = min(share, fair)
         turn = max(share, ask.next_batch)
         ahead = self.line.ahead_of(ask.link, replica=ask.replica_id, is_urgent=ask.is_urgent, turn=turn)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
-from weir.quota.budget.accounts import LinkAccounts
+from weir.protocol.response_scanner import ScannedTopic
+from weir.quota.budget.accounts import LEAST_BYTES, LinkAccounts
 from weir.quota.budget.ledger import Account, StrictLedger
 from weir.quota.fetch.decisions import Forward
-from weir.quota.fetch.link import STUCK_SECONDS
+from weir.quota.fetch.link import STUCK_SECONDS, ReplicaLink
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -21,15 +23,17 @@ BATCH = 10_000
 LIMIT = 1_040_000
 
 
-def asked() -> tuple[MovedClock, Throttle, Conversation, int]:
-    """A throttle, and a link with a grant on its way; what is reserved for it."""
+def asked() -> tuple[MovedClock, Throttle, ReplicaLink, Sequence[ScannedTopic], int]:
+    """A throttle, a link with a grant, what the leader answers to it, and what is reserved for it."""
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
     leader = Leader({(b"t", 0): Log([BATCH] * 10_000)})
     talk = Conversation(clock, throttle.link(2), leader, Follower({(b"t", 0): 0}))
     talk.run(2.0)
-    assert isinstance(talk.next_decision(), Forward)
-    return clock, throttle, talk, talk.link.state.in_flight[0].reserved[throttle.ledger]
+    decision = talk.next_decision()
+    assert isinstance(decision, Forward)
+    answer = leader.answer(decision.request)
+    return clock, throttle, talk.link, answer, talk.link.state.in_flight[0].reserved[throttle.ledger]
 
 
 def test_bytes_that_are_held_back_take_nothing_of_the_window_and_of_the_credit() -> None:
@@ -65,59 +69,65 @@ def test_closing_counts_only_what_was_not_held_back() -> None:
 
 def test_an_answer_that_passes_in_parts_takes_as_much_as_one_that_passes_at_once() -> None:
     """The relay may send 20 KB; when these have arrived, 20 KB more."""
-    clock, throttle, talk, reserved = asked()
-    ledger, link = throttle.ledger, talk.link
-    fetch = link.state.in_flight[0]
-    credit, room = ledger.credit(), ledger.room()
-    assert link.let_pass(0, 20_000, 20_000) == 20_000
+    clock, throttle, link, answer, reserved = asked()
+    ledger = throttle.ledger
+    room, credit = ledger.room(), ledger.credit()
+    assert link.let_pass(0, 0, 20_000, 0.0) == 20_000
     assert ledger.reserved == 20_000
     assert ledger.room() == pytest.approx(room + reserved - 20_000)
-    passed = 20_000
-    while passed < reserved:
-        clock.move(0.001)
-        passed += int(link.let_pass(0, 0, 20_000))
-    assert sum(fetch.reserved.values()) < reserved, "what has arrived is no longer reserved"
-    assert ledger.credit() == pytest.approx(credit + (clock.now - 1002) * 0, abs=0.05 * RATE)
-    clock.move(0.1)
-    link.let_pass(0, 0, 0)
+    assert ledger.credit() == pytest.approx(min(0.25 * RATE, credit + reserved) - 20_000, abs=1)
+    arrived = 0
+    while arrived < reserved:
+        arrived += 20_000
+        link.let_pass(20_000, 0, 20_000, 0.0)
+    assert sum(link.state.in_flight[0].reserved.values()) == 0, "what has arrived is no longer reserved"
     assert ledger.reserved == 0
+    assert ledger.room() <= LIMIT - reserved
+    link.settle(answer)
     clock.move(1.1)
     assert ledger.room() == pytest.approx(LIMIT, abs=1)
 
 
 def test_no_more_may_pass_than_the_window_has_room_for_unless_it_has_waited() -> None:
-    _, throttle, talk, _ = asked()
+    _, throttle, link, _, _ = asked()
     ledger = throttle.ledger
-    talk.link.let_pass(0, 8_000, 8_000)
+    assert link.let_pass(0, 0, 8_000, 0.0) == 8_000
     other = Account(ledger, inf)
     other.reserve(int(min(ledger.room(), ledger.credit())) - 5_000)
-    assert talk.link.let_pass(8_000, 0, 20_000) == 5_000
-    assert talk.link.let_pass(13_000, 0, 20_000) == 0
-    assert talk.link.let_pass(13_000, 8_000, 20_000) == 8_000
+    assert link.let_pass(0, 8_000, 20_000, 0.0) == 5_000
+    assert link.let_pass(0, 13_000, 20_000, 0.9) == 0
+    assert link.let_pass(0, 13_000, 20_000, 1.0) == LEAST_BYTES
+
+
+def test_very_many_links_that_hold_bytes_back_send_no_more_than_half_of_the_quota_without_room() -> None:
+    ledger = StrictLedger(MovedClock(), RATE)
+    many = [LinkAccounts() for _ in range(500)]
+    for one in many:
+        one._of(ledger).reserve(50_000)
+        one.let_arrive(0)
+    assert 500 * LEAST_BYTES / many[0].longest_wait() == RATE / 2
 
 
 def test_what_has_arrived_of_an_answer_leaves_the_window_a_second_later_though_nobody_asks_again() -> None:
-    clock, throttle, talk, _reserved = asked()
+    clock, throttle, link, answer, _ = asked()
     ledger = throttle.ledger
-    talk.link.let_pass(0, inf, inf)
-    talk.link.settle(talk.leader.answer(talk.follower.request()))
+    link.settle(answer)
     held = ledger.reserved
     assert held > 0
-    talk.link.let_pass(held / 2, 0, 0)
-    assert ledger.reserved == held // 2
+    link.let_pass(held // 2, inf, 0, 0.0)
+    assert ledger.reserved == held - held // 2
     clock.move(1.1)
-    assert ledger.room() == pytest.approx(LIMIT - held // 2, abs=1)
+    assert ledger.room() == pytest.approx(LIMIT - held + held // 2, abs=1)
 
 
 def test_a_follower_that_takes_a_little_all_the_time_is_not_stuck() -> None:
-    clock, throttle, talk, reserved = asked()
-    link = talk.link
-    link.let_pass(0, reserved, reserved)
+    clock, throttle, link, answer, reserved = asked()
     for left in range(10, 0, -1):
-        link.let_pass(left * reserved // 10, 0, 0)
         clock.move(STUCK_SECONDS / 4)
         throttle.release_stuck()
         assert throttle.ledger.reserved == left * reserved // 10
+        link.let_pass(reserved // 10, inf, 0, 0.0)
+    link.settle(answer)
     clock.move(STUCK_SECONDS + 1)
     throttle.release_stuck()
     assert throttle.ledger.reserved == 0
