@@ -226,7 +226,7 @@ class Fetches:
         self.throttle = throttle = Throttle(
             "leader", LEADER, lambda: self.now, ThrottleSettings(rate=state.rate, replicas=replicas)
         )
-        behind = {key for key in keys if state.behind and throttle.is_throttled(key[0].decode(), key[1])}
+        behind = {key for key in keys if state.behind and throttle.rules.is_throttled(key[0].decode(), key[1])}
         self.replica = Replica(keys, behind, active)
         self.link = throttle.link(FOLLOWER)
         self.requests = RequestStream()

@@ -28,13 +28,13 @@ class ClusterFacts:
             for topic, partitions in moves.items()
         }
         for throttle in self._throttles:
-            throttle.set_adding_replicas(adding)
+            throttle.rules.set_adding_replicas(adding)
         self.replan_held()
 
     def racks(self, racks: Mapping[int, str | None]) -> None:
         """Take each broker's rack."""
         for throttle in self._throttles:
-            throttle.set_racks(racks)
+            throttle.rules.set_racks(racks)
         self.replan_held()
 
     def in_sync_replicas(self, in_sync: InSyncReplicas) -> None:

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from weir.quota.broker_ids import NO_BROKER, BrokerIds
 from weir.quota.budget.accounts import LinkAccounts
+from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.quota import Quota
 from weir.quota.counters import CountedQuota, IntervalCounts
 from weir.quota.lag.tracker import LagTracker
@@ -31,7 +32,7 @@ class Holder(Hashable, Protocol):
         """Count as sent what a stuck peer does not take."""
 
 
-class SideState(SideQuotas):
+class SideState:
     """One side's throttle without its links.
 
     It is not thread-safe: one event loop owns it. After `configure` and after every change of what the cluster says
@@ -47,7 +48,11 @@ class SideState(SideQuotas):
         settings: ThrottleSettings | None = None,
         topic_names: TopicNames | None = None,
     ) -> None:
-        super().__init__(broker_id, clock, TopicNames(clock) if topic_names is None else topic_names)
+        self.broker_id = broker_id
+        self.clock = clock
+        self.topic_names = TopicNames(clock) if topic_names is None else topic_names
+        self.rules = SideQuotas(broker_id, clock, self.topic_names)
+        """The quotas in force, and what each covers."""
         self.side = side
         self.stats = ThrottleStats()
         self.takes_out = side == "leader"
@@ -59,6 +64,7 @@ class SideState(SideQuotas):
         self.lag = LagTracker(
             clock, settings.replica_lag_time_max_ms / 1000, self._forget_topic, self.in_isr, self.brokers
         )
+        self._generation = 0
         self.holders: set[Holder] = set()
         self._stranger_partitions: dict[Holder, int] = {}
         self._released_stuck_at = -math.inf
@@ -71,14 +77,39 @@ class SideState(SideQuotas):
 
     # What is in force
 
+    @property
+    def settings(self) -> ThrottleSettings:
+        """What the operator has set."""
+        return self.rules.settings
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """All quotas that bytes may belong to; the one of the listed replicas is the first."""
+        return self.rules.quotas
+
+    @property
+    def ledger(self) -> StrictLedger:
+        """The ledger of the listed replicas' quota."""
+        return self.rules.quotas[0].ledger
+
+    @property
+    def is_throttling(self) -> bool:
+        """Whether any quota may hold something back."""
+        return any([quota.limits for quota in self.rules.quotas])
+
+    @property
+    def generation(self) -> int:
+        """Grows whenever the answer to "throttled?" or "in sync?" may have changed."""
+        return self.rules.generation + self._generation
+
     def configure(self, settings: ThrottleSettings) -> None:
         """Put other settings in force at once. Requests in flight are settled with the new quotas."""
         if settings.replica_lag_time_max_ms != self.settings.replica_lag_time_max_ms:
             self.lag.replica_lag_time_max = settings.replica_lag_time_max_ms / 1000
-        self.put_in_force(settings)
+        self.rules.put_in_force(settings)
         if self.stats.interval is not None:
             self.stats.interval.set_quotas(self._counted_quotas(), self.clock())
-        if (settings.rate is None or not self._listed) and not settings.quotas:
+        if (settings.rate is None or not self.rules.lists_any) and not settings.quotas:
             self.in_force_since = None
         elif self.in_force_since is None:
             self.in_force_since = self.clock()
@@ -87,7 +118,7 @@ class SideState(SideQuotas):
         """Take the ISRs from the cluster's metadata, by (topic, partition). Those of missing partitions are unknown."""
         if in_sync != self._in_sync_replicas:
             self._in_sync_replicas = in_sync
-            self.generation += 1
+            self._generation += 1
 
     def set_under_min_isr(self, partitions: frozenset[tuple[bytes, int]]) -> None:
         """Take the partitions, by topic, that have fewer replicas in sync than `min.insync.replicas`."""
@@ -96,12 +127,12 @@ class SideState(SideQuotas):
             by_topic: dict[bytes, set[int]] = {}
             for topic, partition in partitions:
                 by_topic.setdefault(topic, set()).add(partition)
-            self.facts.under_min_isr = {topic: frozenset(ids) for topic, ids in by_topic.items()}
-            self.generation += 1
+            self.rules.facts.under_min_isr = {topic: frozenset(ids) for topic, ids in by_topic.items()}
+            self._generation += 1
 
     def topic_names_changed(self) -> None:
         """Note that names of topics were learnt."""
-        self.generation += 1
+        self._generation += 1
 
     # What is in sync
 
@@ -191,7 +222,7 @@ class SideState(SideQuotas):
 
     def replicas_known(self) -> None:
         """Have all partitions classified again: ids that were taken for no broker's are known now."""
-        self.generation += 1
+        self._generation += 1
 
     def _forget_topic(self, topic: bytes) -> None:
         self.stats.partition_bytes.pop(topic, None)

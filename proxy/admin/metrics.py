@@ -175,7 +175,7 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         [
             ((side.throttle.side, what), int(is_lacking))
             for side in sides
-            for what, is_lacking in side.throttle.untold().items()
+            for what, is_lacking in side.throttle.rules.untold().items()
         ],
     )
     yield Family(

@@ -26,7 +26,7 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
     throttle, relay = side.throttle, side.relay
     settings, stats = throttle.settings, throttle.stats
     now = throttle.clock()
-    rate = throttle.throttled_rate.rate()
+    rate = throttle.quotas[0].measured.rate()
     lag, stuck = await _lag_status(side, trend)
     waiting = {link.peer for link in throttle.links if link.unanswered_since is not None}
     facts = Facts(

@@ -60,7 +60,7 @@ class FollowerQuotas:
 
     def use(self, shares: Mapping[str, float]) -> None:
         """See SharedRates."""
-        self._throttle.use_shares(shares)
+        self._throttle.rules.use_shares(shares)
 
     def _learn(self, brokers: Collection[int]) -> None:
         own = self._throttle.broker_id

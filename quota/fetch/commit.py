@@ -272,7 +272,7 @@ def _forward(
     if limit is not None:
         request = response_limit.limit_response(request, limit, state.response_rotation)
     fetch.max_bytes = request.max_bytes
-    walk = side.walked_topics(state.partitions.ends, by_id=row.names_topics_by_id)
+    walk = side.rules.walked_topics(state.partitions.ends, by_id=row.names_topics_by_id)
     head_patch = state.sessions.head_patch(leaves_out=leaves_out)
     may_bring_more = fetch.grants or fetch.is_probe or state.partitions.is_asked_for_none
     admit = Admission(state, fetch) if side.takes_out and may_bring_more else None

@@ -31,7 +31,7 @@ def count_strays(link: LinkPartitions, key: bytes, is_id: bool, records: Sequenc
     """Count what came for a topic that the follower stopped asking for while the answer was on its way."""
     side, stats = link.side, link.side.stats
     name = side.topic_names.name_of(key) if is_id else key
-    throttled = side.throttled_partitions(name, NO_ID, link.ends)
+    throttled = side.rules.throttled_partitions(name, NO_ID, link.ends)
     sizes = {True: 0, False: 0}
     for seen in records:
         is_throttled = seen.partition in throttled

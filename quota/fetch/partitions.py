@@ -82,7 +82,10 @@ class LinkPartitions:
             name = side.topic_names.name_of(key) if is_id else key
             shown = printed_id(key).encode() if name is None else name
             lag = self.asker.topic(self.replica_id, shown, names_topic=name is not None)
-            throttled, coverage = side.throttled_partitions(name, key, self.ends), side.coverage(name, key, self.ends)
+            throttled, coverage = (
+                side.rules.throttled_partitions(name, key, self.ends),
+                side.rules.coverage(name, key, self.ends),
+            )
             topic = self.topics[key] = ReplicaTopic(key, name, lag, throttled, coverage)
         return topic
 
@@ -254,8 +257,8 @@ class LinkPartitions:
             topic.name = self.side.topic_names.name_of(topic.key)
             if topic.name is not None:
                 topic.lag.rename(topic.name)
-        topic.throttled = self.side.throttled_partitions(topic.name, topic.key, self.ends)
-        topic.coverage = self.side.coverage(topic.name, topic.key, self.ends)
+        topic.throttled = self.side.rules.throttled_partitions(topic.name, topic.key, self.ends)
+        topic.coverage = self.side.rules.coverage(topic.name, topic.key, self.ends)
         tells_lag = not topic.lag.is_known  # perhaps the cluster did not know the follower as a broker until now
         is_throttling = self.side.is_throttling
         for replica in topic.partitions.values():

@@ -289,11 +289,11 @@ async def test_sidecar_throttle_changed_by_http_is_in_force_at_once(
         assert (await weir.call("PUT", "/v1/throttle", body))[0] == 200
         # Held fetches of both sides are planned again, after the new rate is there.
         assert replanned == [7, 7]
-        assert leader.is_throttled("orders", 0)
-        assert not leader.is_throttled("orders", 1)  # of this list, broker 1 holds partition 0 alone
+        assert leader.rules.is_throttled("orders", 0)
+        assert not leader.rules.is_throttled("orders", 1)  # of this list, broker 1 holds partition 0 alone
         assert (await weir.call("DELETE", "/v1/throttle"))[0] == 200
         assert leader.settings.rate is None
-        assert not leader.is_throttled("orders", 0)
+        assert not leader.rules.is_throttled("orders", 0)
 
 
 async def test_sidecar_throttle_refused_by_http_leaves_the_one_in_force(broker: Broker) -> None:

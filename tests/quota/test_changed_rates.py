@@ -52,7 +52,7 @@ def passed_and_allowed(batch: int, changes: Sequence[ThrottleSettings]) -> tuple
             throttle.configure(next(settings))
             if not throttle.is_throttling:
                 throttle.configure(next(settings))
-            throttle.use_shares(dict.fromkeys(NAMES, next(shares)))
+            throttle.rules.use_shares(dict.fromkeys(NAMES, next(shares)))
         allowed += min([quota.rate for quota in throttle.quotas if quota.rate is not None]) * STEP_SECONDS
         decision = link.plan(request, clock.now - asked_at)
         clock.move(STEP_SECONDS)

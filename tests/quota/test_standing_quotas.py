@@ -47,7 +47,7 @@ class Moving:
         self.throttle = Throttle(
             side, broker, self.clock, dataclasses.replace(others or ThrottleSettings(), quotas=quotas)
         )
-        self.throttle.set_adding_replicas(ADDING)
+        self.throttle.rules.set_adding_replicas(ADDING)
         leader = Leader({(topic, 0): Log([BATCH] * BATCHES) for topic in TOPICS})
         self.offsets = dict.fromkeys(leader.logs, 0)
         self.link = self.throttle.link(replica if side == "leader" else 1)
@@ -100,9 +100,9 @@ def test_recovery_and_reassignment_have_a_rate_each() -> None:
 
 def test_what_is_added_counts_as_recovery_until_it_is_told() -> None:
     moving = Moving(QuotaSettings("recovery", RATE, Recovering()))
-    moving.throttle.set_adding_replicas({})
+    moving.throttle.rules.set_adding_replicas({})
     assert sum(moving.rates().values()) == near(RATE)
-    moving.throttle.set_adding_replicas(ADDING)
+    moving.throttle.rules.set_adding_replicas(ADDING)
     assert moving.rates()[b"added"] == UNBOUNDED
 
 
@@ -138,7 +138,7 @@ def test_partition_under_min_isr_is_spared_unless_told_otherwise(
 )
 def test_scoped_quota_holds_for_its_links_and_topics_alone(scope: Scope, slowed: set[bytes]) -> None:
     moving = Moving(QuotaSettings("scoped", RATE, scope))
-    moving.throttle.set_racks({1: "a", 2: "b"})
+    moving.throttle.rules.set_racks({1: "a", 2: "b"})
     rates = moving.rates()
     if slowed:
         assert sum(rates[topic] for topic in slowed) == near(RATE)
@@ -148,7 +148,7 @@ def test_scoped_quota_holds_for_its_links_and_topics_alone(scope: Scope, slowed:
 def test_racks_that_are_not_known_yet_count_as_covered() -> None:
     moving = Moving(QuotaSettings("scoped", RATE, Matching(racks=frozenset({"a"}))))
     assert sum(moving.rates().values()) == near(RATE)
-    moving.throttle.set_racks({1: "a", 2: None})
+    moving.throttle.rules.set_racks({1: "a", 2: None})
     assert min(moving.rates().values()) == UNBOUNDED
 
 
@@ -200,7 +200,7 @@ def test_any_quotas_together_hold_and_whatever_none_covers_is_free(
     quotas = [QuotaSettings(f"quota-{number}", *one) for number, one in enumerate(drawn)]
     others = ThrottleSettings(rate=listed, replicas={"behind": ALL_REPLICAS}, policy=policy)
     moving = Moving(*quotas, side=side, version=version, others=others)
-    moving.throttle.set_racks({1: "a", 2: "b"})
+    moving.throttle.rules.set_racks({1: "a", 2: "b"})
     moving.throttle.set_under_min_isr(frozenset(under or ()))
     moving.rates(1.0)
     rates = moving.rates()
@@ -283,8 +283,8 @@ def test_metadata_log_of_the_cluster_is_covered_by_no_quota(scope: Scope) -> Non
     """Whoever holds it back cuts a broker off from the cluster."""
     throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(quotas=(QuotaSettings("all", 0, scope),)))
     for name, topic_id in ((b"__cluster_metadata", NO_ID), (None, CLUSTER_METADATA_ID)):
-        assert 0 not in throttle.throttled_partitions(name, topic_id, Ends(2, 2))
-    assert 0 in throttle.throttled_partitions(b"orders", NO_ID, Ends(2, 2))
+        assert 0 not in throttle.rules.throttled_partitions(name, topic_id, Ends(2, 2))
+    assert 0 in throttle.rules.throttled_partitions(b"orders", NO_ID, Ends(2, 2))
 
 
 @pytest.mark.parametrize("version", [3, 12])
@@ -299,7 +299,7 @@ def test_two_hops_with_unlike_standing_rates_keep_each_its_own(version: int) -> 
     ]
     throttles = [Throttle(side, broker, clock, ThrottleSettings(quotas=(quota,))) for side, broker, quota in sides]
     for throttle in throttles:
-        throttle.set_adding_replicas(ADDING)
+        throttle.rules.set_adding_replicas(ADDING)
     fetch: Callable[[], object]
     if version < 7:
         hop = NextHop(clock, throttles[0].link(2), leader)

@@ -80,7 +80,7 @@ def test_what_strangers_in_sync_fetch_does_not_count_in_a_quota() -> None:
     for _ in range(20):
         stranger.exchange()
     assert sum(size for _, size in stranger.follower.received) > 2 * MB
-    assert side.throttled_rate.rate() < 0.1 * MB
+    assert side.quotas[0].measured.rate() < 0.1 * MB
     assert side.stats.replication_bytes[NO_BROKER, True] > 2 * MB
 
 
@@ -116,7 +116,7 @@ def test_quotas_cover_a_stranger_as_who_it_claims_to_be(
 ) -> None:
     clock = MovedClock()
     side = Throttle("leader", 1, clock, ThrottleSettings(quotas=(QuotaSettings("one", 0, scope),)))
-    side.set_adding_replicas({b"t": {p: frozenset({2}) for p in range(4)}})
+    side.rules.set_adding_replicas({b"t": {p: frozenset({2}) for p in range(4)}})
     stranger = talk(side, clock, claimed, is_stranger=True)
     for _ in range(5):
         stranger.exchange()

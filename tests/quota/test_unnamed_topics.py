@@ -48,7 +48,9 @@ def test_a_topic_that_was_made_a_moment_ago_is_throttled_from_its_first_fetch_on
     made.follower.run(ANSWER_SECONDS / 2)
     throttle.topic_names_changed()  # the name of another topic came
     made.follower.run(ANSWER_SECONDS / 2)
-    assert TOPIC_ID in throttle.walked_topics(Ends(2, 2), by_id=True)  # its batches are told apart, so that none is cut
+    assert TOPIC_ID in throttle.rules.walked_topics(
+        Ends(2, 2), by_id=True
+    )  # its batches are told apart, so that none is cut
     learn(made, b"t")
     made.follower.run(5.0)
     assert worst_second(made.follower.received) <= 1.05 * MB + BATCH
@@ -121,9 +123,9 @@ def test_an_unnamed_id_is_throttled_as_far_as_any_list_or_pattern_may_cover_it(
     settings: ThrottleSettings, covered: frozenset[int]
 ) -> None:
     throttle = Throttle("leader", 1, MovedClock(), settings)
-    throttle.set_racks({2: "a"})
-    throttle.set_adding_replicas({b"x": {7: frozenset({2}), 9: frozenset({3})}, b"y": {8: frozenset({2, 4})}})
-    throttled = throttle.throttled_partitions(None, TOPIC_ID, Ends(2, 2))
+    throttle.rules.set_racks({2: "a"})
+    throttle.rules.set_adding_replicas({b"x": {7: frozenset({2}), 9: frozenset({3})}, b"y": {8: frozenset({2, 4})}})
+    throttled = throttle.rules.throttled_partitions(None, TOPIC_ID, Ends(2, 2))
     assert {partition for partition in EVERY if partition in throttled} == covered
 
 
@@ -135,18 +137,18 @@ def test_an_unnamed_id_is_throttled_as_far_as_any_list_or_pattern_may_cover_it(
 def test_what_the_cluster_has_not_told_counts_as_covered(scope: Scope, told: str) -> None:
     throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(quotas=(QuotaSettings("one", MB, scope),)))
     ends = Ends(2, 2)
-    assert 0 in throttle.throttled_partitions(b"t", NO_ID, ends)
-    assert throttle.untold() == {"reassignments": told == "adding", "racks": told == "racks"}
+    assert 0 in throttle.rules.throttled_partitions(b"t", NO_ID, ends)
+    assert throttle.rules.untold() == {"reassignments": told == "adding", "racks": told == "racks"}
     throttle.set_under_min_isr(frozenset({(b"t", 0)}))
-    assert (0 in throttle.throttled_partitions(b"t", NO_ID, ends)) == (told == "racks")
+    assert (0 in throttle.rules.throttled_partitions(b"t", NO_ID, ends)) == (told == "racks")
     if told == "adding":
-        throttle.set_adding_replicas({})
+        throttle.rules.set_adding_replicas({})
     else:
-        throttle.set_racks({3: "a"})  # broker 2 has just come
-        assert 0 in throttle.throttled_partitions(b"t", NO_ID, ends)
-        throttle.set_racks({2: None, 3: "a"})
-    assert 1 not in throttle.throttled_partitions(b"t", NO_ID, ends)
-    assert not any(throttle.untold().values())
+        throttle.rules.set_racks({3: "a"})  # broker 2 has just come
+        assert 0 in throttle.rules.throttled_partitions(b"t", NO_ID, ends)
+        throttle.rules.set_racks({2: None, 3: "a"})
+    assert 1 not in throttle.rules.throttled_partitions(b"t", NO_ID, ends)
+    assert not any(throttle.rules.untold().values())
 
 
 @pytest.mark.parametrize(

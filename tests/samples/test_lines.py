@@ -261,7 +261,7 @@ def test_every_quota_has_its_lines_and_says_what_its_rate_is() -> None:
         QuotaSettings("into/3", 40, Matching(peers=frozenset({3})), shared_for=3),
     )
     throttle.configure(ThrottleSettings(rate=RATE, quotas=quotas))
-    throttle.use_shares({"into/3": 7.0})
+    throttle.rules.use_shares({"into/3": 7.0})
     for number, quota in enumerate(throttle.quotas):
         throttle.record(quota, number)
     clock.move(1)

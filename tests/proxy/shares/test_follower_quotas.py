@@ -69,10 +69,10 @@ def test_share_is_in_force_and_stays_when_settings_change() -> None:
 def test_quota_covers_links_with_its_follower_alone() -> None:
     kept = Kept(quota_for(3), quota_for(2))
     for follower in (2, 3):
-        covering = kept.throttle.coverage(b"t", bytes(16), Ends(follower, follower))
+        covering = kept.throttle.rules.coverage(b"t", bytes(16), Ends(follower, follower))
         assert [quota.name for quota, _ in covering] == ["configured", f"into/{follower}"]
-        assert 0 in kept.throttle.throttled_partitions(b"t", bytes(16), Ends(follower, follower))
-    assert 0 not in kept.throttle.throttled_partitions(b"t", bytes(16), Ends(4, 4))
+        assert 0 in kept.throttle.rules.throttled_partitions(b"t", bytes(16), Ends(follower, follower))
+    assert 0 not in kept.throttle.rules.throttled_partitions(b"t", bytes(16), Ends(4, 4))
 
 
 def test_debt_outlives_a_change_of_the_share() -> None:

@@ -189,7 +189,7 @@ class Run:
         is_lent = side == 1 and scenario.hops == "both"
         allowed = Exceptions(batch, links + 20 * len(scenario.rogues), throttle.takes_out, is_lent)
         if scenario.walks_all:
-            throttle.walked_topics = lambda ends, *, by_id: _EveryTopic()  # type: ignore[method-assign]
+            throttle.rules.walked_topics = lambda ends, *, by_id: _EveryTopic()  # type: ignore[method-assign]
         meter = SideMeter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
         sidecar = Sidecar(world, throttle, meter, partial(self._covered, side))
         if self.by_id and scenario.names_known_after is not None:
@@ -220,10 +220,10 @@ class Run:
         for topic, number in cluster.adding:
             follower = self._followers[self.key(topic, number)]
             adding.setdefault(TOPICS[topic].encode(), {})[number] = frozenset({follower})
-        throttle.set_adding_replicas(adding)
+        throttle.rules.set_adding_replicas(adding)
         throttle.set_under_min_isr(frozenset((TOPICS[topic].encode(), one) for topic, one in cluster.under_min_isr))
         if self.scenario.has_racks:
-            throttle.set_racks(self._racks)
+            throttle.rules.set_racks(self._racks)
         sidecar.covers_others()
 
     def _know_names(self, throttle: Throttle, seconds: float) -> None:
