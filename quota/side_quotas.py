@@ -47,7 +47,9 @@ class SideQuotas:
     `generation` grows whenever the answer to "throttled?" may have changed.
     """
 
-    def __init__(self, broker_id: int, clock: Clock, topic_names: TopicNames) -> None:
+    def __init__(self, broker_id: int, clock: Clock, topic_names: TopicNames, saved_seconds: float) -> None:
+        """`saved_seconds` is as in StrictLedger."""
+        self._saved_seconds = saved_seconds
         self.broker_id = broker_id
         self.clock = clock
         self.topic_names = topic_names
@@ -92,7 +94,7 @@ class SideQuotas:
 
         def made(name: str, rate: int | None, covers: Coverage, *, counts_in_sync: bool, is_observed: bool) -> Quota:
             quota = kept.get(name)
-            ledger = StrictLedger(self.clock, rate) if quota is None else quota.ledger
+            ledger = StrictLedger(self.clock, rate, self._saved_seconds) if quota is None else quota.ledger
             if ledger.rate != rate:
                 ledger.set_rate(rate)
             if quota is not None and not is_new and not has_other_policy:

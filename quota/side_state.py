@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from weir.quota.broker_ids import NO_BROKER, BrokerIds
 from weir.quota.budget.accounts import LinkAccounts
-from weir.quota.budget.ledger import StrictLedger
+from weir.quota.budget.ledger import CREDIT_SECONDS, SAVED_SECONDS, StrictLedger
 from weir.quota.budget.quota import Quota
 from weir.quota.counters import CountedQuota, IntervalCounts
 from weir.quota.lag.tracker import LagTracker
@@ -51,7 +51,8 @@ class SideState:
         self.broker_id = broker_id
         self.clock = clock
         self.topic_names = TopicNames(clock) if topic_names is None else topic_names
-        self.rules = SideQuotas(broker_id, clock, self.topic_names)
+        saved_seconds = CREDIT_SECONDS if side == "leader" else SAVED_SECONDS
+        self.rules = SideQuotas(broker_id, clock, self.topic_names, saved_seconds)
         """The quotas in force, and what each covers."""
         self.side = side
         self.stats = ThrottleStats()

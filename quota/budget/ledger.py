@@ -24,7 +24,7 @@ from collections.abc import Callable
 WINDOW_SECONDS = 1.0
 WINDOW_SLACK = 0.04  # an answer takes a part of each second; without slack the mean would fall short by that part
 CREDIT_SECONDS = 0.25  # of quota: the most credit that a link waits for
-SAVED_SECONDS = 1.0  # of quota: the most credit that is kept while links wait at the other side
+SAVED_SECONDS = 1.0  # of quota: the same on the follower's side, while links wait at leaders that throttle
 MISSED_SECONDS = 60.0  # how long credit stays for a link that found too little
 _BUCKET_SECONDS = 0.001  # sends within this time share one entry, so the window has at most 1,000
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes the waiting links earlier
@@ -36,8 +36,12 @@ _EPSILON_BYTES = 0.5  # absorbs the rounding of the credit, a float; rates are i
 class StrictLedger:
     """One side's budget under the `strict` policy. Rates are in bytes/s: None is no quota, 0 lets nothing through."""
 
-    def __init__(self, clock: Callable[[], float], rate: int | None = None) -> None:
+    def __init__(
+        self, clock: Callable[[], float], rate: int | None = None, saved_seconds: float = CREDIT_SECONDS
+    ) -> None:
+        """`saved_seconds` of quota is the most credit that is kept while links wait at the other side."""
         self._clock = clock
+        self._saved_seconds = saved_seconds
         self._rate = rate
         self._credit = 0.0  # not full: the first second would show more than the quota
         self._credit_at = clock()
@@ -86,7 +90,7 @@ class StrictLedger:
 
     @property
     def _most_kept(self) -> float:
-        return (self._rate or 0) * (SAVED_SECONDS if self.waiting_links else CREDIT_SECONDS)
+        return (self._rate or 0) * (self._saved_seconds if self.waiting_links else CREDIT_SECONDS)
 
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
