@@ -15,30 +15,39 @@ _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Name = Annotated[str, Meta(max_length=300)]
 
 
-class ReportMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """See `weir.quota.shares.share.Report`."""
+class PartMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """See `weir.quota.shares.share.Part`."""
 
     rate: _Number
     members: _Count
+    number: _Count
+    size: _Number
+    said_at: float
+    is_divided: bool
+
+
+class WordMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """See `weir.quota.shares.share.Word`."""
+
     demand: _Number
-    taken: _Count = 0
-    borrowed: dict[int, _Number] = {}
+    said_at: float
+    takes: bool
+    divides: bool
 
 
 class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One sidecar asks another for loans, of each of `rates`. `misses` are the brokers whose sidecars it misses."""
+    """One sidecar tells another one its parts of rates, by their names. `life` is this one's, of this process."""
 
     broker_id: _Count
-    number: _Count
-    misses: list[_Count] = []
-    rates: dict[_Name, ReportMessage]
+    life: _Count = 0
+    parts: dict[_Name, PartMessage] = {}
 
 
 class ShareAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: `loans` by rate (bytes/s), for `seconds`; what is not lent and why."""
+    """The answer: a word on each, or why what was said of it counts for nothing."""
 
     broker_id: _Count
-    seconds: _Number
-    misses: list[_Count] = []
-    loans: dict[_Name, _Number] = {}
+    seconds: _Number = 0
+    """Previews need it: so they hear that this one lives, and lends nothing."""
+    words: dict[_Name, WordMessage] = {}
     refused: dict[_Name, str] = {}
