@@ -34,6 +34,7 @@ class LimitShares:
         self._meters: dict[str, tuple[Group, DemandMeter]] = {}
         self._active_at: dict[str, float] = {}
         self._used: dict[str, float] = {}
+        self._begun: set[str] = set()  # limits of which a part was had once
 
     def shared(self) -> Mapping[str, Terms]:
         """Return the limits in use."""
@@ -75,10 +76,11 @@ class LimitShares:
         return known[1].update(group.used * WHOLE, share, WHOLE, waits=group.is_waited_for)
 
     def use(self, shares: Mapping[str, float]) -> None:
-        """Put the parts in force."""
+        """Put the parts in force. Where there is none yet, it is a fair one: a client would be told to wait for long."""
+        self._begun = {name for name, share in shares.items() if share or name in self._begun}
         for name, share in shares.items():
             if (group := self._group(name)) is not None:
-                _put(group, share / WHOLE)
+                _put(group, share / WHOLE if name in self._begun else 1.0 / max(1, len(self._brokers())))
 
     def _group(self, name: str) -> Group | None:
         key = _key_of(name)
