@@ -76,7 +76,7 @@ class LimitShares:
         return known[1].update(group.used * WHOLE, share, WHOLE, waits=group.is_waited_for)
 
     def use(self, shares: Mapping[str, float]) -> None:
-        """Put the parts in force. Where there is none yet, it is a fair one: a client would be told to wait for long."""
+        """Put the parts in force. Where there is none yet, as at the start, it is a fair one: or clients wait long."""
         self._begun = {name for name, share in shares.items() if share or name in self._begun}
         for name, share in shares.items():
             if (group := self._group(name)) is not None:

@@ -23,8 +23,8 @@ from weir.proxy.admin.fleet import Target, bearer, scheme
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.log import EventLog, innermost_frame
-from weir.proxy.shares.messages import MOST_BYTES, PartMessage, ShareAnswer, ShareRequest, WordMessage
-from weir.quota.shares.share import Absence, Part, Share, Terms, Word, pace_of
+from weir.proxy.shares.messages import MOST_BYTES, ShareAnswer, ShareRequest
+from weir.quota.shares.share import Absence, Part, Share, Terms, pace_of
 
 TICK_SECONDS: Final = 0.25
 """How often demands are measured, and shares put in force."""
@@ -46,7 +46,7 @@ class SharedRates(Protocol):
         """Return the rates that are shared now, with the ids of the brokers whose sidecars share each."""
 
     def asked_for(self, name: str) -> bool:
-        """Note that another sidecar wants a part of a rate. Returns whether it is shared from now on although unused here."""
+        """Note that others want a part of a rate. Returns whether it is shared from now on although unused here."""
 
     def demand(self, name: str, share: float) -> float:
         """Return what this sidecar would use of a rate, while it may use `share`. Called at each tick."""
@@ -58,8 +58,8 @@ class SharedRates(Protocol):
 class Exchange:
     """Shares the rates of `users` with other sidecars.
 
-    `targets` tells where these are; `clock` gives monotonic seconds. `token` opens the others' admin HTTP, `tls` is what
-    to ask them with; None: without TLS.
+    `targets` tells where these are; `clock` gives monotonic seconds. `token` opens the others' admin HTTP, `tls` is
+    what to ask them with; None: without TLS.
     """
 
     def __init__(
@@ -141,11 +141,11 @@ class Exchange:
                 self._missed_at[name] = self.now()
                 self._changed.set()
                 continue
-            word = share.answer(request.broker_id, request.life, Part(**msgspec.structs.asdict(part)))
+            word = share.answer(request.broker_id, request.life, part)
             if isinstance(word, str):
                 refused[name] = word
             else:
-                words[name] = WordMessage(**word._asdict())
+                words[name] = word
                 self.heard_at[request.broker_id] = self.now()
         self.refused.update(refused.values())
         self._use()
@@ -209,10 +209,14 @@ class Exchange:
             if admin in self.under_way or self._due.get(admin, now) > now:
                 continue
             other = self._learnt.get(admin) if named is None else named
-            told = {name: share for name, share in divided.items() if other in share.terms.members - {self.own_id}}
+            told = {
+                name: share
+                for name, share in islice(divided.items(), MOST_RATES)
+                if other in share.terms.members - {self.own_id}
+            }
             if other is None or told:
                 self._due[admin] = now + max([share.pace.round_seconds for share in told.values()], default=1.0)
-                parts = {} if other is None else {name: share.part_for(other) for name, share in told.items()}
+                parts = {name: share.part_for(other) for name, share in told.items()} if other is not None else {}
                 self.under_way[admin] = asyncio.create_task(self._tell(other, admin, parts))
 
     async def _look(self) -> None:
@@ -226,9 +230,10 @@ class Exchange:
             self._changed.set()
 
     async def _tell(self, other: int | None, admin: Address, parts: Mapping[str, Part]) -> None:
+        self.asked += 1
         asked_at = self.now()
         try:
-            answer = await self._send(admin, self._request(parts))
+            answer = await self._send(admin, ShareRequest(broker_id=self.own_id, life=self._life, parts=dict(parts)))
             self._learnt[admin] = answer.broker_id
             if other is not None:
                 self._take(other, answer, parts, asked_at)
@@ -243,11 +248,6 @@ class Exchange:
         finally:
             self.under_way.pop(admin, None)
 
-    def _request(self, parts: Mapping[str, Part]) -> ShareRequest:
-        self.asked += 1
-        told = {name: PartMessage(**part._asdict()) for name, part in islice(parts.items(), MOST_RATES)}
-        return ShareRequest(broker_id=self.own_id, life=self._life, parts=told)
-
     def _take(self, other: int, answer: ShareAnswer, parts: Mapping[str, Part], asked_at: float) -> None:
         if answer.broker_id != other:
             self.refused["other_broker"] += 1
@@ -255,8 +255,8 @@ class Exchange:
         self.heard_at[other] = self.now()
         for name, word in answer.words.items():
             if name in parts and (share := self.shares.get(name)) is not None:  # it may have gone meanwhile
-                share.hear(other, parts[name].number, Word(**msgspec.structs.asdict(word)))
-                if word.demand:
+                share.hear(other, parts[name].number, word)
+                if word.demand > 0:
                     self._owners[name].asked_for(name)
         self._miss(other, [name for name in parts if answer.refused.get(name) == "unknown_rate"], "without", asked_at)
 

@@ -7,32 +7,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from weir.quota.shares.share import Part, Word
+
 MOST_BYTES = 1 << 20
 """Of a request or an answer."""
 
-_Number = Annotated[float, Meta(ge=0, le=float(2**63))]
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Name = Annotated[str, Meta(max_length=300)]
-
-
-class PartMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """See `weir.quota.shares.share.Part`."""
-
-    rate: _Number
-    members: _Count
-    number: _Count
-    size: _Number
-    said_at: float
-    is_divided: bool
-
-
-class WordMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """See `weir.quota.shares.share.Word`."""
-
-    demand: _Number
-    said_at: float
-    takes: bool
-    divides: bool
 
 
 class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,14 +21,14 @@ class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     broker_id: _Count
     life: _Count = 0
-    parts: dict[_Name, PartMessage] = {}
+    parts: dict[_Name, Part] = {}
 
 
 class ShareAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer: a word on each, or why what was said of it counts for nothing."""
 
     broker_id: _Count
-    seconds: _Number = 0
+    seconds: float = 0
     """Previews need it: so they hear that this one lives, and lends nothing."""
-    words: dict[_Name, WordMessage] = {}
+    words: dict[_Name, Word] = {}
     refused: dict[_Name, str] = {}

@@ -1,19 +1,19 @@
 """One member's part of a rate: what it may use now, and what it gives to others when it divides the rate.
 
-**A part** above rate / N may be used for `lease_seconds`. A part below it binds for `hold_seconds`, which is longer. The
-one that divides counts from when it sends a part. Who has the part counts from its answer before that, which it is
-reminded of, for what it may use, and from the part's arrival for what binds it. So nobody compares clocks.
+**A part** above rate / N may be used for `lease_seconds`; one below binds for `hold_seconds`, which is longer. The one
+that divides counts from when it sends a part. Who has it may use it from the answer on that it gave before, of which it
+is reminded, and is bound by it from its arrival on. So nobody compares clocks.
 
 **Who divides** counts each other member at the most that it may use until a part that is given now has ended: at its
 largest part that has not ended, and at rate / N at least, unless it said lately that a part binds it to less. It uses
 itself what is left.
 
-**One group at a time.** A member that a part binds takes parts from nobody else and gives none. One from which
-others took parts takes none. So what one leaves unused is given to others once only, although each may see other members.
+**One group at a time.** A member that a part binds takes parts from nobody else and gives none. One from which others
+took parts takes none. So what one leaves unused is given away once only, although each may see other members.
 
 **Who has ended**, as its port refuses connections, or says that it does not have the rate, counts for nothing after
-`quiet_seconds`. As several that do not see each other may find so, the one that divides needs more members that it binds,
-itself among them, than members of whom it knows nothing. One that is only silent may go on, and its rate / N stays its own.
+`quiet_seconds`. Several that do not see each other may find so. So the one that divides needs more members in its group
+than there are of whom it knows nothing. One that is only silent may go on, and its rate / N stays its own.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Pace(NamedTuple):
 
     @property
     def quiet_seconds(self) -> float:
-        """For how long a part binds whom it reaches. So long a new life uses nothing: one before may have had a part."""
+        """For how long a part binds whom it reaches. As long a new life uses nothing: the one before may be bound."""
         return self.hold_seconds + MARGIN_SECONDS
 
 
 def pace_of(members: int) -> Pace:
-    """Return the pace for so many members: nobody sends more than 60 parts a second."""
+    """Return the pace for so many members: nobody tells more than 60 others a second."""
     seconds = max(0.5, members / 60)
-    return Pace(seconds, 4 * seconds, 7 * seconds)
+    return Pace(seconds, 5 * seconds, 8 * seconds)
 
 
 class Terms(NamedTuple):
@@ -190,7 +190,7 @@ class Share:
         divides, takes, now = self.divides, self._may_take(giver, life, part), self._clock()
         if takes:
             until = part.said_at + self.pace.lease_seconds - MARGIN_SECONDS if part.said_at <= now else now
-            self._held = _Held((giver, life), part.number, part.size, until, now)
+            self._held = _Held((giver, life), part.number, max(0.0, part.size), until, now)
         return Word(self.demand, now, takes, divides)
 
     def _may_take(self, giver: int, life: int, part: Part) -> bool:
@@ -233,7 +233,7 @@ class Share:
         """Note the answer of a member to its part `number`."""
         now = self._clock()
         self._absent.pop(member, None)
-        self._heard[member] = _Heard(word.demand, word.said_at, now)
+        self._heard[member] = _Heard(max(0.0, word.demand), word.said_at, now)
         given = self._given.get(member, [])
         if word.takes and any([one.number == number for one in given]):
             self._given[member] = [one for one in given if one.number >= number]

@@ -18,7 +18,7 @@ from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.log import EventLog
 from weir.proxy.shares.exchange import LOOK_SECONDS, Exchange
-from weir.quota.shares.share import Terms, pace_of
+from weir.quota.shares.share import Terms, Word, pace_of
 
 RATE = 900.0
 ALL = frozenset({1, 2, 3})
@@ -232,9 +232,18 @@ def _http(body: bytes) -> Serve:
     [
         (_hang_up, None),
         (_http(b"<html>"), "malformed"),
-        (_http(b'{"broker_id": 3, "words": {"rate": {"demand": -5, "said_at": 1, "takes": true, "divides": false}}}'), "malformed"),
-        (_http(b'{"broker_id": 3, "words": {"rate": {"demand": NaN, "said_at": 1, "takes": true, "divides": false}}}'), "malformed"),
-        (_http(b'{"broker_id": 3, "words": {"rate": {"demand": 1e999, "said_at": 1, "takes": true, "divides": false}}}'), "malformed"),
+        (
+            _http(b'{"broker_id": 3, "words": {"rate": [-5, 1]}}'),
+            "malformed",
+        ),
+        (
+            _http(b'{"broker_id": 3, "words": {"rate": [NaN, 1, true, false]}}'),
+            "malformed",
+        ),
+        (
+            _http(b'{"broker_id": 3, "words": {"rate": [1e999, 1, true, false]}}'),
+            "malformed",
+        ),
         (_http(b"[" * 100_000), "malformed"),
         (_http(b" " * (2 << 20)), "malformed"),
         (_http(b'{"broker_id": 7}'), "other_broker"),
@@ -252,9 +261,12 @@ async def test_stranger_changes_nothing(serve: Serve, reason: str | None) -> Non
 
 
 async def test_stranger_that_wants_nothing_adds_one_part_at_most() -> None:
-    said = {"demand": 0, "said_at": 1, "takes": True, "divides": False}
+    said = Word(0, 1, takes=True, divides=False)
     trio = Trio()
-    async with trio.serving(), serving(_http(msgspec.json.encode({"broker_id": 3, "words": {"rate": said}}))) as (_, port):
+    async with (
+        trio.serving(),
+        serving(_http(msgspec.json.encode({"broker_id": 3, "words": {"rate": said}}))) as (_, port),
+    ):
         trio.others = {3: port}
         trio.want(RATE, RATE, 0)
         for _ in range(6):
@@ -299,8 +311,8 @@ async def test_one_that_never_answers_keeps_nobody_waiting() -> None:
     [
         b"",
         b"{}",
-        b'{"broker_id": 2, "parts": {"rate": {"rate": 900, "members": 3}}}',
-        b'{"broker_id": 2, "parts": {"rate": {"rate": NaN, "members": 3}}}',
+        b'{"broker_id": 2, "parts": {"rate": [900, 3]}}',
+        b'{"broker_id": 2, "parts": {"rate": [NaN, 3, 1, 1, 1, true]}}',
         b'{"broker_id": -2}',
     ],
 )
