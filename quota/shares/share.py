@@ -283,9 +283,8 @@ class Share:
 
     def _size_for(self, member: int, demand: float) -> float:
         """Return the part that is right by demand, as far as others surely leave it."""
-        bound, most = self._bound(), self._most()
-        demands = {**self._demands(bound), member: demand}
+        most, demands = self._most(), {**self._demands(self._bound()), member: demand}
         left = self.terms.rate - sum([size for one, size in most.items() if one not in demands])
         room = self.terms.rate - sum([size for one, size in most.items() if one != member])
         size = allocate(max(0.0, left), demands).get(member, 0.0) if any(demands.values()) else self._fair
-        return max(0.0, min(room, size, self.terms.rate if member in bound else self._fair))
+        return max(0.0, min(room, size))

@@ -194,12 +194,26 @@ def test_stranger_is_refused(giver: int, said: Part, reason: str) -> None:
     assert Members()[3].answer(giver, 1, said) == reason
 
 
+def test_one_that_divided_takes_nothing_until_what_others_took_has_ended() -> None:
+    members = Members()
+    members.want(_2=RATE)
+    members.rounds(2)
+    members.want(_2=0, _1=RATE)
+    offered = part(1, 100, 0, is_divided=True)
+    members.clock.move(HOLD - ROUND - 0.01)  # it was told a round ago
+    before, _ = members[2].answer(1, 1, offered), members.clock.move(0.01)
+    after = members[2].answer(1, 1, offered)
+    assert isinstance(before, Word)
+    assert isinstance(after, Word)
+    assert (before.takes, after.takes) == (False, True)
+
+
 def test_part_of_one_that_did_not_say_so_lately_is_used_by_nobody_else() -> None:
     members = Members()
     members.want(_1=RATE)
     assert members.rounds(2) == [900, 0, 0]
     members.silent.add(2)
-    assert members.rounds(pace_of(3).known_seconds - 2 * ROUND) == [900, 0, 0]
+    assert members.rounds(HOLD - LEASE - 2 * ROUND) == [900, 0, 0]
     assert members.rounds(2 * ROUND) == [600, 0, 0]
     assert members.rounds(QUIET) == [600, 300, 0]
 
