@@ -201,7 +201,8 @@ def test_one_that_divided_takes_nothing_until_what_others_took_has_ended() -> No
     members.want(_2=0, _1=RATE)
     offered = part(1, 100, 0, is_divided=True)
     members.clock.move(HOLD - ROUND - 0.01)  # it was told a round ago
-    before, _ = members[2].answer(1, 1, offered), members.clock.move(0.01)
+    before = members[2].answer(1, 1, offered)
+    members.clock.move(0.01)
     after = members[2].answer(1, 1, offered)
     assert isinstance(before, Word)
     assert isinstance(after, Word)
