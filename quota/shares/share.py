@@ -283,8 +283,10 @@ class Share:
 
     def _size_for(self, member: int, demand: float) -> float:
         """Return the part that is right by demand, as far as others surely leave it."""
-        most, demands = self._most(), {**self._demands(self._bound()), member: demand}
+        most, bound = self._most(), self._bound()
+        demands = {**self._demands(bound), member: demand}
         left = self.terms.rate - sum([size for one, size in most.items() if one not in demands])
         room = self.terms.rate - sum([size for one, size in most.items() if one != member])
         size = allocate(max(0.0, left), demands).get(member, 0.0) if any(demands.values()) else self._fair
-        return max(0.0, min(room, size))
+        # one that has not said lately that it takes parts may have this one while this member joins another group
+        return max(0.0, min(room, size, self.terms.rate if member in bound else self._fair))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -176,3 +177,11 @@ CLOCKS = st.lists(st.tuples(st.floats(-60, 60), st.floats(0.97, 1.03)), min_size
 @given(clocks=CLOCKS, seed=st.integers(0, 2**32))
 def test_sum_never_exceeds_the_rate(clocks: list[tuple[float, float]], seed: int) -> None:
     assert play(clocks, seed) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("seed", [578, 729, 10028])
+def test_sum_never_exceeds_the_rate_when_one_joins_while_its_part_is_under_way(seed: int) -> None:
+    """With all others ended, one had given more than rate / N to one that never said that it took any."""
+    draw = random.Random(seed * 7919 + 1)
+    clocks = [(draw.uniform(-60, 60), draw.uniform(0.97, 1.03)) for _ in range(draw.randint(2, 6))]
+    assert play(clocks, seed, 300) <= 1 + 1e-9
