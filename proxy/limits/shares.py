@@ -48,14 +48,13 @@ class LimitShares:
                 self._active_at[name] = now
             is_active = now - self._active_at.get(name, now) < IDLE_SECONDS
             if not is_alone and group.limits and is_active:
-                terms[name] = Terms(WHOLE, members, leaves_out=True)
+                terms[name] = Terms(WHOLE, members)
             else:
                 group.rests = not is_alone  # with nobody to share it with, its use is no news
                 _put(group, 1.0 / max(1, len(members)))
         for known in (self._meters, self._active_at, self._used):
             for gone in [name for name in known if _key_of(name) not in self._clients.groups]:
                 del known[gone]
-        self._begun.intersection_update(terms)
         return terms
 
     def asked_for(self, name: str) -> bool:
@@ -77,15 +76,11 @@ class LimitShares:
         return known[1].update(group.used * WHOLE, share, WHOLE, waits=group.is_waited_for)
 
     def use(self, shares: Mapping[str, float]) -> None:
-        """Put the parts in force. Where there is none yet, as at the start, it is a fair one."""
+        """Put the parts in force. Where there is none yet, as at the start, it is a fair one: or clients wait long."""
+        self._begun = {name for name, share in shares.items() if share or name in self._begun}
         for name, share in shares.items():
-            group = self._group(name)
-            if group is not None:
-                if share or name in self._begun:
-                    self._begun.add(name)
-                    _put(group, share / WHOLE)
-                else:
-                    _put(group, 1.0 / max(1, len(self._brokers())))
+            if (group := self._group(name)) is not None:
+                _put(group, share / WHOLE if name in self._begun else 1.0 / max(1, len(self._brokers())))
 
     def _group(self, name: str) -> Group | None:
         key = _key_of(name)

@@ -1,4 +1,4 @@
-"""Keeps this sidecar's shares of rates up to date: asks the others for loans, and answers them.
+"""Keeps this sidecar's shares of rates up to date: tells others their parts where it divides a rate, and answers them.
 
 Others are asked only while somebody wants a part of a shared rate. One that does not answer is waited for by nobody.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import secrets
 import ssl
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from itertools import count, islice
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -21,9 +23,8 @@ from weir.proxy.admin.fleet import Target, bearer, scheme
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.log import EventLog, innermost_frame
-from weir.proxy.shares.messages import MOST_BYTES, ReportMessage, ShareAnswer, ShareRequest
-from weir.quota.shares.roll import Roll
-from weir.quota.shares.share import Report, Share, Terms
+from weir.proxy.shares.messages import MOST_BYTES, ShareAnswer, ShareRequest
+from weir.quota.shares.share import Absence, Part, Share, Terms, pace_of
 
 TICK_SECONDS: Final = 0.25
 """How often demands are measured, and shares put in force."""
@@ -34,11 +35,8 @@ LOOK_SECONDS: Final = 10.0
 
 MOST_RATES: Final = 1000
 
-REFUSALS: Final = (
-    *("not_a_member", "other_terms", "absurd", "late"),
-    *("unknown_rate", "not_shared", "other_broker", "malformed"),
-)
-"""Why a report or an answer counts for nothing."""
+REFUSALS: Final = ("not_a_member", "other_terms", "unknown_rate", "not_shared", "other_broker", "malformed")
+"""Why a request or an answer counts for nothing."""
 
 
 class SharedRates(Protocol):
@@ -48,7 +46,7 @@ class SharedRates(Protocol):
         """Return the rates that are shared now, with the ids of the brokers whose sidecars share each."""
 
     def asked_for(self, name: str) -> bool:
-        """Note that another sidecar asks for a rate. Returns whether it is shared from now on although unused here."""
+        """Note that others want a part of a rate. Returns whether it is shared from now on although unused here."""
 
     def demand(self, name: str, share: float) -> float:
         """Return what this sidecar would use of a rate, while it may use `share`. Called at each tick."""
@@ -60,9 +58,8 @@ class SharedRates(Protocol):
 class Exchange:
     """Shares the rates of `users` with other sidecars.
 
-    `targets` tells where these are; `clock` gives monotonic seconds. `first_number` is larger than in any earlier life
-    of this sidecar: requests are numbered from there on. `token` opens the others' admin HTTP, `tls`
-    is what to ask them with; None: without TLS.
+    `targets` tells where these are; `clock` gives monotonic seconds. `token` opens the others' admin HTTP, `tls` is
+    what to ask them with; None: without TLS.
     """
 
     def __init__(
@@ -72,24 +69,27 @@ class Exchange:
         targets: Callable[[], Awaitable[Sequence[Target]]],
         log: EventLog,
         clock: Callable[[], float] = time.monotonic,
-        first_number: int | None = None,
         token: Callable[[], str | None] = lambda: None,
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self.own_id = own_id
-        self.roll = Roll(own_id, clock)
         self.shares: dict[str, Share] = {}
         self.refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
         self.asked = 0
         """How many requests were sent."""
+        self.heard_at: dict[int, float] = {}
+        """When each other sidecar asked or answered last."""
         self._users = users
         self._owners: dict[str, SharedRates] = {}
         self._find_targets = targets
         self._log = log
-        self._clock = clock
+        self.now = clock
         self._token = token
         self._tls = tls
-        self._number = int(time.time() * 1000) if first_number is None else first_number
+        self._life = secrets.randbits(62)
+        self._numbers = count(1)
+        self._begins = True
+        self._missed_at: dict[str | None, float] = {}  # when each rate was not had; None: any, as the process began
         self._targets: Sequence[Target] = ()
         self._looked_at = -LOOK_SECONDS
         self._learnt: dict[Address, int] = {}
@@ -130,35 +130,26 @@ class Exchange:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self.refused["malformed"] += 1
             raise ConfigError("body", f"is no request for a share: {error}") from error
-        loans, refused = {}, {}
-        is_known = False
-        for name, said in request.rates.items():
+        words, refused = {}, {}
+        for name, part in request.parts.items():
             is_had = any(user.asked_for(name) for user in self._users)
             if is_had and name not in self.shares:
                 self._take_terms()
-                self._changed.set()
-            share = self.shares.get(name)
-            if share is None:  # it may be had and not be shared yet, while nobody else is known
+            if (share := self.shares.get(name)) is None:
+                # it may be had and not be shared yet, while nobody else is known
                 refused[name] = "not_shared" if is_had else "unknown_rate"
+                self._missed_at[name] = self.now()
+                self._changed.set()
                 continue
-            report = Report(said.rate, said.members, said.demand, said.taken, said.borrowed)
-            size, refusal = share.lend(request.broker_id, request.number, report)
-            if refusal is None:
-                loans[name] = size
-                is_known = True
+            word = share.answer(request.broker_id, request.life, part)
+            if isinstance(word, str):
+                refused[name] = word
             else:
-                refused[name] = refusal
-        if is_known:
-            self.roll.hear(request.broker_id, request.misses)
+                words[name] = word
+                self.heard_at[request.broker_id] = self.now()
         self.refused.update(refused.values())
-        self._use()  # at once: the one that asked may use it as soon as it has the answer
-        return ShareAnswer(
-            broker_id=self.own_id,
-            seconds=self.roll.pace.loan_seconds,
-            misses=sorted(self.roll.missing(self._members())),
-            loans=loans,
-            refused=refused,
-        )
+        self._use()
+        return ShareAnswer(broker_id=self.own_id, words=words, refused=refused)
 
     # The rounds
 
@@ -179,11 +170,7 @@ class Exchange:
         self._take_terms()
         for name, share in self.shares.items():
             share.demand = self._owners[name].demand(name, share.current())
-        if any(share.is_asked_for for share in self.shares.values()):
-            self.roll.begin()
-            self._ask_all()
-        else:
-            self.roll.end()
+        self._tell_all()
         self._use()
 
     def _use(self) -> None:
@@ -193,103 +180,90 @@ class Exchange:
     def _take_terms(self) -> None:
         shared = {name: (user, terms) for user in self._users for name, terms in user.shared().items()}
         self._owners = {name: user for name, (user, _) in shared.items()}
-        members = {one for _, terms in shared.values() for one in terms.members} | {self.own_id}
-        self.roll.set_members(members)
+        members = {one for _, terms in shared.values() for one in terms.members}
+        self.heard_at = {one: at for one, at in self.heard_at.items() if one in members or not members}
+        quiet_seconds, now = pace_of(len(members)).quiet_seconds, self.now()
+        if self._begins:
+            self._missed_at[None], self._begins = now, False
+        self._missed_at |= dict.fromkeys(self.shares.keys() - shared.keys(), now)
+        self._missed_at = {name: at for name, at in self._missed_at.items() if now - at < quiet_seconds}
         kept = {}
         for name, (_, terms) in shared.items():
-            share = self.shares.get(name)
-            if share is None:
-                share = Share(terms, self.roll, self._clock)
-            elif share.terms != terms:
-                share.set_terms(terms)
+            if (share := self.shares.get(name)) is None:
+                at = max(self._missed_at.get(None, -quiet_seconds), self._missed_at.get(name, -quiet_seconds))
+                share = Share(self.own_id, terms, self.now, self._numbers, at + quiet_seconds)
+            share.terms = terms
             kept[name] = share
         self.shares = kept
 
-    def _members(self) -> set[int]:
-        return {one for share in self.shares.values() for one in share.terms.members}
-
-    def _ask_all(self) -> None:
-        now = self._clock()
+    def _tell_all(self) -> None:
+        """Tell others their parts. They learn them after this tick, which puts in force what is left here."""
+        divided = {name: share for name, share in self.shares.items() if share.divides}
+        if not divided:
+            return
+        now = self.now()
         if now - self._looked_at >= LOOK_SECONDS and self.looking is None:
             self._looked_at = now
             self.looking = asyncio.create_task(self._look())
-        for target in self._targets:
-            broker_id = self._learnt.get(target.admin) if target.broker_id is None else target.broker_id
-            if broker_id != self.own_id and self._due.get(target.admin, now) <= now:
-                self._ask_soon(target)
+        for admin, named in self._targets:
+            if admin in self.under_way or self._due.get(admin, now) > now:
+                continue
+            other = self._learnt.get(admin) if named is None else named
+            told = {
+                name: share
+                for name, share in islice(divided.items(), MOST_RATES)
+                if other in share.terms.members - {self.own_id}
+            }
+            if other is None or told:
+                self._due[admin] = now + max([share.pace.round_seconds for share in told.values()], default=1.0)
+                parts = {name: share.part_for(other) for name, share in told.items()} if other is not None else {}
+                self.under_way[admin] = asyncio.create_task(self._tell(other, admin, parts))
 
     async def _look(self) -> None:
         try:
             self._targets = list(await self._find_targets())
             known = {target.admin for target in self._targets}
-            self._due = {admin: due for admin, due in self._due.items() if admin in known}
             self._learnt = {admin: one for admin, one in self._learnt.items() if admin in known}
+            self._due = {admin: due for admin, due in self._due.items() if admin in known}
         finally:
             self.looking = None
             self._changed.set()
 
-    def _ask_soon(self, target: Target) -> None:
-        if target.admin not in self.under_way:
-            self._due[target.admin] = self._clock() + self.roll.pace.round_seconds
-            self.under_way[target.admin] = asyncio.create_task(self._ask(target))
-
-    async def _ask(self, target: Target) -> None:
-        gives_back = False
-        lender = self._learnt.get(target.admin) if target.broker_id is None else target.broker_id
+    async def _tell(self, other: int | None, admin: Address, parts: Mapping[str, Part]) -> None:
+        self.asked += 1
+        asked_at = self.now()
         try:
-            gives_back = await self._ask_one(target, lender)
+            answer = await self._send(admin, ShareRequest(broker_id=self.own_id, life=self._life, parts=dict(parts)))
+            self._learnt[admin] = answer.broker_id
+            if other is not None:
+                self._take(other, answer, parts, asked_at)
         except aiohttp.ClientConnectorError as error:
-            if lender is not None and error.os_error.errno == errno.ECONNREFUSED:
-                self.roll.refuse(lender)
+            # one that was never heard may listen elsewhere
+            if error.os_error.errno == errno.ECONNREFUSED and other in self.heard_at:
+                self._miss(other, parts, "ended", asked_at)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
             self.refused["malformed"] += 1
         except (aiohttp.ClientError, OSError):  # TimeoutError is one
-            pass  # it is not heard: the roll knows since when
+            pass  # one that is silent may go on with its part
         finally:
-            self.under_way.pop(target.admin, None)
-        if gives_back:
-            self._due[target.admin] = self._clock()
-            self._changed.set()
+            self.under_way.pop(admin, None)
 
-    async def _ask_one(self, target: Target, lender: int | None) -> bool:
-        """Ask one sidecar. Returns whether it should be told soon what it has back."""
-        asked = {
-            name: share
-            for name, share in self.shares.items()
-            if share.is_asked_for and (lender is None or lender in share.terms.members)
-        }
-        if not asked:
-            return False
-        self._number += 1
-        self.asked += 1
-        number, asked_at = self._number, self._clock()
-        answer = await self._send(target.admin, self._request(number, lender, asked))
-        self._learnt[target.admin] = answer.broker_id
-        if lender is None:
-            if answer.broker_id == self.own_id:
-                return False
-        elif answer.broker_id != lender:
+    def _take(self, other: int, answer: ShareAnswer, parts: Mapping[str, Part], asked_at: float) -> None:
+        if answer.broker_id != other:
             self.refused["other_broker"] += 1
-            return False
-        self.roll.hear(answer.broker_id, answer.misses, asked_at)
-        gives_back = False
-        for name in asked:
-            # it may have gone meanwhile
-            if (share := self.shares.get(name)) is not None and answer.broker_id in share.terms.members:
-                share.note(answer.broker_id, has_rate=answer.refused.get(name) != "unknown_rate")
-                size = answer.loans.get(name, 0.0)
-                gives_back |= share.take(answer.broker_id, number, size, answer.seconds, asked_at)
-        return gives_back
+            return
+        self.heard_at[other] = self.now()
+        for name, word in answer.words.items():
+            if name in parts and (share := self.shares.get(name)) is not None:  # it may have gone meanwhile
+                share.hear(other, parts[name].number, word)
+                if word.demand > 0:
+                    self._owners[name].asked_for(name)
+        self._miss(other, [name for name in parts if answer.refused.get(name) == "unknown_rate"], "without", asked_at)
 
-    def _request(self, number: int, lender: int | None, asked: Mapping[str, Share]) -> ShareRequest:
-        rates = {}
-        for name, share in list(asked.items())[:MOST_RATES]:
-            said = share.report(-1 if lender is None else lender)
-            rates[name] = ReportMessage(
-                rate=said.rate, members=said.members, demand=said.demand, taken=said.taken, borrowed=dict(said.borrowed)
-            )
-        misses = sorted(self.roll.missing(self._members()))
-        return ShareRequest(broker_id=self.own_id, number=number, misses=misses, rates=rates)
+    def _miss(self, other: int, names: Collection[str], why: Absence, asked_at: float) -> None:
+        for name in names:
+            if (share := self.shares.get(name)) is not None:
+                share.miss(other, why, asked_at)
 
     async def _send(self, admin: Address, request: ShareRequest) -> ShareAnswer:
         if self._session is None:

@@ -7,38 +7,28 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from weir.quota.shares.share import Part, Word
+
 MOST_BYTES = 1 << 20
 """Of a request or an answer."""
 
-_Number = Annotated[float, Meta(ge=0, le=float(2**63))]
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Name = Annotated[str, Meta(max_length=300)]
 
 
-class ReportMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """See `weir.quota.shares.share.Report`."""
-
-    rate: _Number
-    members: _Count
-    demand: _Number
-    taken: _Count = 0
-    borrowed: dict[int, _Number] = {}
-
-
 class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One sidecar asks another for loans, of each of `rates`. `misses` are the brokers whose sidecars it misses."""
+    """One sidecar tells another one its parts of rates, by their names. `life` is this one's, of this process."""
 
     broker_id: _Count
-    number: _Count
-    misses: list[_Count] = []
-    rates: dict[_Name, ReportMessage]
+    life: _Count = 0
+    parts: dict[_Name, Part] = {}
 
 
 class ShareAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: `loans` by rate (bytes/s), for `seconds`; what is not lent and why."""
+    """The answer: a word on each, or why what was said of it counts for nothing."""
 
     broker_id: _Count
-    seconds: _Number
-    misses: list[_Count] = []
-    loans: dict[_Name, _Number] = {}
+    seconds: float = 0
+    """Previews need it: so they hear that this one lives, and lends nothing."""
+    words: dict[_Name, Word] = {}
     refused: dict[_Name, str] = {}

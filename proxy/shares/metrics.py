@@ -30,17 +30,17 @@ def share_families(exchange: Exchange) -> Iterator[Family]:
     yield Family(
         "weir_share_sidecars_without_rate",
         "gauge",
-        "Sidecars that do not have a rate which they could share; the others divide their part of it.",
+        "Sidecars that do not have a rate which this one divides; their part goes to the others.",
         ("rate",),
         [((name,), len(share.without)) for name, share in shares],
     )
-    heard = sorted(exchange.roll.heard_ages().items())
+    now = exchange.now()
     yield Family(
         "weir_share_report_age_seconds",
         "gauge",
         "Since when the sidecar of another broker, with which a rate is shared, was not heard.",
         ("peer",),
-        [((str(peer),), round(seconds, 3)) for peer, seconds in heard[:MOST_PEERS]],
+        [((str(peer),), round(now - at, 3)) for peer, at in sorted(exchange.heard_at.items())[:MOST_PEERS]],
     )
     yield Family(
         "weir_share_reports_refused",

@@ -1,7 +1,6 @@
 """One rate for several sidecars: how much of it each may use now.
 
-Without a leader and without votes. Each member of a shared rate owns an equal part of it. What it does not need it
-lends to those that need more, for a few seconds and again each second. Nobody uses what it has lent before the loan has
-ended or was given back, whatever happens to messages. So the parts never sum to more than the rate, and clocks need not
-agree.
+With N members each may use rate / N while nothing better is agreed. One of those that want more divides the rate: once
+a round it gives each other one a part by demand. The parts never sum to more than the rate, whatever happens to
+messages and members, and clocks need not agree.
 """

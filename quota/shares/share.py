@@ -1,23 +1,59 @@
-"""One member's part of a rate: what it may use now, what it lends, and what it has borrowed.
+"""One member's part of a rate: what it may use now, and what it gives to others when it divides the rate.
 
-A loan is a part of the lender's own part, for some seconds. The lender counts them from its answer on, the borrower
-from its request on, which was earlier. So the borrower stops first, although nobody compares clocks. An answer that is
-lost leaves the lender with less for as long; nothing else comes of it.
+**A part** above rate / N may be used for `lease_seconds`; one below binds for `hold_seconds`, which is longer. The one
+that divides counts from when it sends a part. Who has it may use it from the answer on that it gave before, of which it
+is reminded, and is bound by it from its arrival on. So nobody compares clocks.
+
+**Who divides** counts each other member at the most that it may use until a part that is given now has ended: at its
+largest part that has not ended, and at rate / N at least, unless it said lately that a part binds it to less. It uses
+itself what is left.
+
+**One group at a time.** A member that a part binds takes parts from nobody else and gives none. One from which others
+took parts takes none. So what one leaves unused is given away once only, although each may see other members.
+
+**Who has ended**, as its port refuses connections, or says that it does not have the rate, counts for nothing after
+`quiet_seconds`. Several that do not see each other may find so. So the one that divides needs more members in its group
+than there are of whom it knows nothing. One that is only silent may go on, and its rate / N stays its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple
 
 from weir.quota.shares.allocation import allocate
-from weir.quota.shares.roll import MARGIN_SECONDS, Roll
 
-MOST_BYTES: Final = float(2**63)
-"""No rate or demand is larger."""
+MARGIN_SECONDS: Final = 0.5
+"""How much sooner a part ends for who has it, and how much longer it binds: shares are put in force by and by."""
 
-Refusal = Literal["not_a_member", "other_terms", "absurd", "late"]
+Refusal = Literal["not_a_member", "other_terms"]
+Absence = Literal["ended", "without"]
+"""Why a member uses nothing: it does not run, or does not have the rate."""
+
+
+class Pace(NamedTuple):
+    """How often a member is told its part, and what follows from it (seconds)."""
+
+    round_seconds: float
+    lease_seconds: float
+    hold_seconds: float
+
+    @property
+    def known_seconds(self) -> float:
+        """For how long it counts that a part binds: then it still does when a part that is given now has ended."""
+        return self.hold_seconds - self.lease_seconds
+
+    @property
+    def quiet_seconds(self) -> float:
+        """For how long a part binds whom it reaches. As long a new life uses nothing: the one before may be bound."""
+        return self.hold_seconds + MARGIN_SECONDS
+
+
+def pace_of(members: int) -> Pace:
+    """Return the pace for so many members: nobody tells more than 60 others a second."""
+    seconds = max(0.5, members / 60)
+    return Pace(seconds, 5 * seconds, 8 * seconds)
 
 
 class Terms(NamedTuple):
@@ -25,192 +61,232 @@ class Terms(NamedTuple):
 
     rate: float
     members: frozenset[int]
-    leaves_out: bool = False
-    """Whether the others divide the part of a member that says that it does not have the rate."""
 
 
-class Report(NamedTuple):
-    """What a member says of a shared rate when it asks another one for a loan."""
+class Part(NamedTuple):
+    """What the one that divides tells another one."""
 
     rate: float
     members: int
-    """How many share it, as the one that asks knows."""
+    """How many share it, as the one that divides knows."""
+    number: int
+    """Those of one life grow. 0: nothing is given yet."""
+    size: float
+    """In bytes/s."""
+    said_at: float
+    """What the other one's clock showed when it answered last."""
+    is_divided: bool
+    """Whether others have taken parts from this one."""
+
+
+class Word(NamedTuple):
+    """The answer to a part."""
+
     demand: float
     """What it would use at most, in bytes/s."""
-    taken: int = 0
-    """The number of the request whose answer it uses: what was lent for earlier ones is free again."""
-    borrowed: Mapping[int, float] = {}
-    """What it uses of each lender's part."""
+    said_at: float
+    takes: bool
+    """Whether the part binds it now."""
+    divides: bool
+    """Whether it would divide the rate itself."""
 
 
-class _Loan(NamedTuple):
+class _Held(NamedTuple):
+    giver: tuple[int, int]  # and its life
     number: int
     size: float
     until: float
+    taken_at: float
+
+
+class _Given(NamedTuple):
+    number: int
+    size: float
+    at: float
 
 
 class _Heard(NamedTuple):
-    number: int
-    report: Report
+    demand: float
+    said_at: float
+    at: float
+
+
+class _Absent(NamedTuple):
+    why: Absence
+    since: float
     at: float
 
 
 class Share:
-    """What member `roll.own_id` may use of a rate. `clock` gives monotonic seconds."""
+    """What member `own_id` may use of a rate, in bytes/s. `clock` gives monotonic seconds.
 
-    def __init__(self, terms: Terms, roll: Roll, clock: Callable[[], float]) -> None:
-        self._roll = roll
-        self._clock = clock
+    `numbers` are those of parts. Until `quiet_until` nothing is used.
+    """
+
+    def __init__(
+        self, own_id: int, terms: Terms, clock: Callable[[], float], numbers: Iterator[int], quiet_until: float
+    ) -> None:
+        self.own_id = own_id
         self.terms = terms
         self.demand = 0.0
         """What this member would use at most, in bytes/s."""
-        # An earlier life of this process may have lent all of its part.
-        self._quiet_until = clock() + roll.pace.loan_seconds
-        self._lent: dict[int, list[_Loan]] = {}
-        self._borrowed: dict[int, _Loan] = {}
-        self._refusals_before: dict[int, int] = {}  # how often each of these lenders had refused connections
+        self._clock = clock
+        self._numbers = numbers
+        self._quiet_until = quiet_until
+        self._held: _Held | None = None
+        self._given: dict[
+            int, list[_Given]
+        ] = {}  # what others may have; the first is what binds them, where they said so
+        self._bound_by: dict[int, int] = {}
         self._heard: dict[int, _Heard] = {}
-        self.without: frozenset[int] = frozenset()
-        """Members that said that they do not have the rate, and whose parts the others divide."""
+        self._absent: dict[int, _Absent] = {}
+        self._taken_at = self._yielded_at = -math.inf
 
-    def set_terms(self, terms: Terms) -> None:
-        """Take another rate or other members. Loans that stand go on until they end."""
-        self.terms = terms
-        self._heard = {one: heard for one, heard in self._heard.items() if one in terms.members}
-        self.without = self.without & terms.members if terms.leaves_out else frozenset()
+    @property
+    def pace(self) -> Pace:
+        """How often members are told their parts."""
+        return pace_of(len(self.terms.members))
 
-    def note(self, member: int, *, has_rate: bool) -> None:
-        """Note whether a member has this rate, as it said."""
-        if has_rate:
-            self.without -= {member}
-        elif self.terms.leaves_out and member in self.terms.members:
-            self.without |= {member}
-
-    # What it may use
+    @property
+    def without(self) -> frozenset[int]:
+        """Members that said that they do not have the rate."""
+        return frozenset([one for one, absent in self._absent.items() if absent.why == "without"])
 
     def current(self) -> float:
         """Return the bytes/s that this member may use now."""
-        rate, members, _ = self.terms
-        if members == {self._roll.own_id}:
+        rate, members = self.terms
+        if members == {self.own_id}:
             return rate
-        own = max(0.0, self._owned() - sum([self._lent_to(one) for one in self._lent]))
-        return min(rate, own + sum([self._usable(lender) for lender in self._borrowed]))
+        if self._is_quiet:
+            return 0.0
+        if (held := self._holds()) is not None:
+            return min(held.size, rate if self._clock() < held.until else self._fair)
+        return max(0.0, rate - sum(self._most().values()))
 
     @property
-    def is_asked_for(self) -> bool:
-        """Whether this member or another one wants any of it."""
-        return self.demand > 0 or any(demand > 0 for demand in self._others_demands().values())
+    def _fair(self) -> float:
+        return self.terms.rate / max(1, len(self.terms.members))
 
-    def _owned(self) -> float:
-        """Return this member's own part, with what it has of those that are missing."""
-        if self._clock() < self._quiet_until:
-            return 0.0
-        return self._part() if self._roll.own_id in self.terms.members else 0.0
+    @property
+    def _is_quiet(self) -> bool:
+        return self._clock() < self._quiet_until or self.own_id not in self.terms.members
 
-    def _part(self) -> float:
-        rate, members, _ = self.terms
-        return rate / max(1, len(members - self._roll.divided(members) - self.without))
+    def _is_since(self, at: float, seconds: float) -> bool:
+        return self._clock() - at < seconds
 
-    def _lent_to(self, borrower: int) -> float:
-        """Return what a borrower may use: the largest of the loans that have not ended, for it may have any of them."""
-        now = self._clock()
-        loans = self._lent[borrower] = [loan for loan in self._lent[borrower] if loan.until > now]
-        return max([loan.size for loan in loans], default=0.0)
+    def _holds(self) -> _Held | None:
+        held = self._held
+        return held if held is not None and self._is_since(held.taken_at, self.pace.quiet_seconds) else None
 
-    def _usable(self, lender: int) -> float:
-        """Return what may be used of a loan.
+    # What it takes
 
-        No more than a lender can own, and less what others have said that they use of it: so one that lends its part
-        twice adds nothing. Of two borrowers the one with the lower id goes first.
-        """
-        loan = self._borrowed[lender]
-        if loan.until <= self._clock() or lender not in self.terms.members:
-            return 0.0
-        if self._refusals_before.get(lender) != self._roll.refusals_of(lender).times:
-            return 0.0  # of an earlier life: the others may have divided its part since
-        if self._roll.missing({lender}):
-            return 0.0  # before others are told that it is missing: they divide its part then
-        before = sum(
-            [
-                heard.report.borrowed.get(lender, 0.0)
-                for member, heard in self._heard.items()
-                if member < self._roll.own_id and member != lender and self._is_fresh(heard)
-            ]
-        )
-        return max(0.0, min(loan.size, self._part() - before))
-
-    # What it asks of others
-
-    def report(self, lender: int) -> Report:
-        """Return what to say to a lender."""
-        rate, members, _ = self.terms
-        taken = self._borrowed[lender].number if lender in self._borrowed else 0
-        borrowed = {one: size for one in self._borrowed if (size := self._usable(one)) > 0}
-        return Report(rate, len(members), self.demand, taken, borrowed)
-
-    def take(self, lender: int, number: int, size: float, seconds: float, asked_at: float) -> bool:
-        """Take the answer to request `number`, made at `asked_at`: a loan of `size` for `seconds`.
-
-        Returns whether something is to be given back: the lender should be told soon.
-        """
-        before = self._borrowed.get(lender)
-        if before is not None and number <= before.number:
-            return False  # an answer that was overtaken by a later one
-        if not _is_sane(size) or not _is_sane(seconds):
-            size = 0.0
-        until = asked_at + min(seconds, self._roll.pace.loan_seconds) - MARGIN_SECONDS
-        refusals = self._roll.refusals_of(lender)
-        if asked_at < refusals.last_at:
-            size = 0.0  # an earlier life of it answered
-        self._borrowed[lender] = _Loan(number, size, until)
-        self._refusals_before[lender] = refusals.times
-        return before is not None and size < before.size
-
-    # What it lends
-
-    def lend(self, borrower: int, number: int, report: Report) -> tuple[float, Refusal | None]:
-        """Answer another member's request: return what it may use for `roll.pace.loan_seconds`, or why nothing."""
-        self.note(borrower, has_rate=True)
-        if refusal := self._refusal(borrower, number, report):
-            return 0.0, refusal
-        now = self._clock()
-        self._heard[borrower] = _Heard(number, report, now)
-        loans = [loan for loan in self._lent.get(borrower, ()) if loan.number >= report.taken and loan.until > now]
-        self._lent[borrower] = loans
-        others = sum([self._lent_to(one) for one in self._lent if one != borrower])
-        size = max(0.0, min(self._wanted_of(borrower), self._owned() - others))
-        loans.append(_Loan(number, size, now + self._roll.pace.loan_seconds))
-        return size, None
-
-    def _refusal(self, borrower: int, number: int, report: Report) -> Refusal | None:
-        rate, members, _ = self.terms
-        numbers = [report.demand, *report.borrowed.values()]
-        if borrower not in members or borrower == self._roll.own_id:
+    def answer(self, giver: int, life: int, part: Part) -> Word | Refusal:
+        """Answer one that divides, in that life of it, or say why what it says counts for nothing."""
+        rate, members = self.terms
+        if giver not in members or giver == self.own_id:
             return "not_a_member"
-        if not all(_is_sane(one) for one in numbers):
-            return "absurd"
-        if (report.rate, report.members) != (rate, len(members)):
+        if (part.rate, part.members) != (rate, len(members)):
             return "other_terms"
-        heard = self._heard.get(borrower)
-        return "late" if heard is not None and number <= heard.number and self._is_fresh(heard) else None
+        divides, takes, now = self.divides, self._may_take(giver, life, part), self._clock()
+        if takes:
+            until = part.said_at + self.pace.lease_seconds - MARGIN_SECONDS if part.said_at <= now else now
+            self._held = _Held((giver, life), part.number, max(0.0, part.size), until, now)
+        return Word(self.demand, now, takes, divides)
 
-    def _wanted_of(self, borrower: int) -> float:
-        """Return the loan that is right by what all want: each lender lends each borrower its part of what it lacks."""
-        part = self._part()
-        parts = allocate(self.terms.rate, {self._roll.own_id: self.demand, **self._others_demands()})
-        lacking = {member: max(0.0, size - part) for member, size in parts.items()}
-        lacking.pop(self._roll.own_id, None)
-        if not (total := sum(lacking.values())):
-            return 0.0
-        spare = max(0.0, part - parts.get(self._roll.own_id, 0.0))
-        return spare * lacking.get(borrower, 0.0) / total
+    def _may_take(self, giver: int, life: int, part: Part) -> bool:
+        if self._is_quiet or not part.number:
+            return False
+        if (held := self._holds()) is not None:
+            return held.giver == (giver, life) and part.number > held.number
+        if self._is_divided:
+            if part.is_divided and giver < self.own_id:  # of two that divide the lower one goes on
+                self._yielded_at = self._clock()
+            return False
+        return giver < self.own_id or part.is_divided or not self.divides
 
-    def _others_demands(self) -> dict[int, float]:
-        return {one: heard.report.demand for one, heard in self._heard.items() if self._is_fresh(heard)}
+    # What it gives
 
-    def _is_fresh(self, heard: _Heard) -> bool:
-        return self._clock() - heard.at < self._roll.pace.loan_seconds
+    @property
+    def divides(self) -> bool:
+        """Whether it is to tell all others their parts."""
+        if self._is_quiet or self._holds() is not None or self._is_since(self._yielded_at, self.pace.hold_seconds):
+            return False
+        bound = self._bound()
+        return any(self._demands(bound).values()) or any([one.size < self._fair for one in bound.values()])
 
+    @property
+    def _is_divided(self) -> bool:
+        """Whether others may have parts of it that have not ended."""
+        return self._is_since(self._taken_at, self.pace.hold_seconds)
 
-def _is_sane(number: float) -> bool:
-    return math.isfinite(number) and 0 <= number <= MOST_BYTES
+    def part_for(self, member: int) -> Part:
+        """Return what to tell another member now: nothing yet where it is not known that it is there."""
+        rate, members = self.terms
+        heard = self._heard.get(member)
+        if heard is None or not self._is_since(heard.at, self.pace.lease_seconds):
+            return Part(rate, len(members), 0, 0.0, 0.0, self._is_divided)
+        given = _Given(next(self._numbers), self._size_for(member, heard.demand), self._clock())
+        self._given.setdefault(member, []).append(given)
+        return Part(rate, len(members), given.number, given.size, heard.said_at, self._is_divided)
+
+    def hear(self, member: int, number: int, word: Word) -> None:
+        """Note the answer of a member to its part `number`."""
+        now = self._clock()
+        self._absent.pop(member, None)
+        self._heard[member] = _Heard(max(0.0, word.demand), word.said_at, now)
+        given = self._given.get(member, [])
+        if word.takes and any([one.number == number for one in given]):
+            self._given[member] = [one for one in given if one.number >= number]
+            self._bound_by[member] = number
+            self._taken_at = now
+        elif word.divides and member < self.own_id and not self._is_divided:  # of two that begin the lower one goes on
+            self._yielded_at = now
+
+    def miss(self, member: int, why: Absence, asked_at: float) -> None:
+        """Note that a member used nothing when it was asked at `asked_at`."""
+        before = self._absent.get(member)
+        goes_on = before is not None and asked_at - before.at < self.pace.known_seconds
+        self._absent[member] = _Absent(why, before.since if before is not None and goes_on else asked_at, asked_at)
+
+    def _bound(self) -> dict[int, _Given]:
+        """Return the parts that bind members until a part that is given now has ended."""
+        for one, given in self._given.items():
+            self._given[one] = [each for each in given if self._is_since(each.at, self.pace.lease_seconds)]
+        firsts = {one: given[0] for one, given in self._given.items() if given and one in self.terms.members}
+        return {
+            one: first
+            for one, first in firsts.items()
+            if self._bound_by.get(one) == first.number and self._is_since(first.at, self.pace.known_seconds)
+        }
+
+    def _most(self) -> dict[int, float]:
+        """Return the most that each other one may use until a part that is given now has ended."""
+        bound = self._bound().keys()
+        others = self.terms.members - {self.own_id}
+        ended = {one for one in others - bound if self._has_ended(one)}
+        unknown = others - bound - ended
+        free = unknown if 1 + len(bound) > len(unknown) else unknown | ended
+        most = {one: max([each.size for each in given], default=0.0) for one, given in self._given.items()}
+        return most | {one: max(most.get(one, 0.0), self._fair) for one in free}
+
+    def _has_ended(self, member: int) -> bool:
+        absent = self._absent.get(member)
+        return (
+            absent is not None
+            and not self._is_since(absent.since, self.pace.quiet_seconds)
+            and self._is_since(absent.at, self.pace.known_seconds)
+        )
+
+    def _demands(self, bound: dict[int, _Given]) -> dict[int, float]:
+        """Return what those want whose parts can be changed."""
+        return {self.own_id: self.demand, **{one: self._heard[one].demand for one in bound}}
+
+    def _size_for(self, member: int, demand: float) -> float:
+        """Return the part that is right by demand, as far as others surely leave it."""
+        most, bound = self._most(), self._bound()
+        demands = {**self._demands(bound), member: demand}
+        left = self.terms.rate - sum([size for one, size in most.items() if one not in demands])
+        room = self.terms.rate - sum([size for one, size in most.items() if one != member])
+        size = allocate(max(0.0, left), demands).get(member, 0.0) if any(demands.values()) else self._fair
+        # one that has not said lately that it takes parts may have this one while this member joins another group
+        return max(0.0, min(room, size, self.terms.rate if member in bound else self._fair))

@@ -224,7 +224,7 @@ class World:
             stage = self.stages[one] = LimitStage(self.clock, EventLog())
             stage.configure(self.rules)
             shares = LimitShares(stage.clients, lambda: BROKERS, self.clock)
-            self.exchanges[one] = _Wired(one, [shares], targets, EventLog(), self.clock, first_number=0)
+            self.exchanges[one] = _Wired(one, [shares], targets, EventLog(), self.clock)
             self.exchanges[one].world = self
             stage.clients.on_group = self._tick_soon
         for task in self.tasks:

@@ -68,7 +68,7 @@ class Sidecar:
     def answer_about_shares(self, body: bytes) -> ShareAnswer:
         if not body:
             raise ConfigError("body", "is empty")
-        return ShareAnswer(broker_id=1, seconds=3)
+        return ShareAnswer(broker_id=1)
 
 
 @dataclass
@@ -346,6 +346,6 @@ async def test_limits_that_are_wrong_change_nothing(client: Client, method: str,
 
 
 async def test_admin_question_about_shares_is_answered(client: Client) -> None:
-    answer = {"broker_id": 1, "seconds": 3.0, "misses": [], "loans": {}, "refused": {}}
+    answer = {"broker_id": 1, "seconds": 0, "words": {}, "refused": {}}
     assert await client.call("POST", "/v1/shares", {}) == (200, answer)
     assert await client.call("POST", "/v1/shares") == (400, {"error": "body: is empty.", "field": "body"})

@@ -140,7 +140,7 @@ async def test_sidecars_ask_each_other_with_their_own_certificates(secured: Secu
         return []
 
     exchange = Exchange(1, (), nobody, EventLog(), tls=secured.keys.client_context)  # type: ignore[arg-type]
-    await exchange._send(secured.address, ShareRequest(broker_id=1, number=1, misses=[], rates={}))
+    await exchange._send(secured.address, ShareRequest(broker_id=1))
     await exchange.close()
 
 

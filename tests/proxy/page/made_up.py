@@ -237,7 +237,7 @@ class MadeUp:
         yield b""
 
     def answer_about_shares(self, body: bytes) -> ShareAnswer:
-        return ShareAnswer(broker_id=1, seconds=3)
+        return ShareAnswer(broker_id=1)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -16,11 +17,12 @@ from weir.proxy.admin.fleet import Target
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.log import EventLog
-from weir.proxy.shares.exchange import Exchange
-from weir.quota.shares.share import Terms
+from weir.proxy.shares.exchange import LOOK_SECONDS, Exchange
+from weir.quota.shares.share import Terms, Word, pace_of
 
 RATE = 900.0
 ALL = frozenset({1, 2, 3})
+QUIET = pace_of(3).quiet_seconds
 
 
 class User:
@@ -53,7 +55,7 @@ class Sidecar:
         async def targets() -> Sequence[Target]:
             return find()
 
-        self.exchange = Exchange(own_id, [user], targets, EventLog(), clock, first_number=0)
+        self.exchange = Exchange(own_id, [user], targets, EventLog(), clock)
         self.exchange.tick()
         self.port = 0
 
@@ -103,7 +105,7 @@ class Trio:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         async with self.sidecars[1].serving(), self.sidecars[2].serving(), self.sidecars[3].serving():
-            self.clock.move(3)
+            self.clock.move(QUIET)
             try:
                 yield
             finally:
@@ -114,7 +116,7 @@ class Trio:
         for _ in range(count):
             for sidecar in self.sidecars.values():
                 await sidecar.round()
-            self.clock.move(1)
+            self.clock.move(0.5)
 
     @property
     def shares(self) -> list[float]:
@@ -129,43 +131,50 @@ class Trio:
 async def test_share_follows_demand(named: bool) -> None:
     trio = Trio(named=named)
     async with trio.serving():
-        trio.want(RATE, 0, 0)
-        await trio.rounds(2)
-        assert trio.shares == [900, 0, 0]
+        trio.want(0, RATE, 0)
+        await trio.rounds(6)
+        assert trio.shares == [0, 900, 0]
         trio.want(RATE, RATE, 100)
-        await trio.rounds(4)
+        await trio.rounds(5)
         assert trio.shares == [400, 400, 100]
         trio.want(0, 0, 100)
-        await trio.rounds(6)
+        await trio.rounds(5)
         assert trio.shares == [0, 0, 900]
 
 
-async def test_nobody_is_asked_while_nobody_wants_any() -> None:
+async def test_nobody_is_told_anything_while_nobody_wants_any() -> None:
     trio = Trio()
+
+    def told() -> int:
+        return sum(sidecar.exchange.asked for sidecar in trio.sidecars.values())
+
     async with trio.serving():
         await trio.rounds(3)
         assert trio.shares == [300, 300, 300]
-        assert sum(sidecar.exchange.asked for sidecar in trio.sidecars.values()) == 0
+        assert told() == 0
         trio.want(RATE, 0, 0)
-        await trio.rounds(3)
+        await trio.rounds(6)
         trio.want(0, 0, 0)
         await trio.rounds(10)
-        before = [sidecar.exchange.asked for sidecar in trio.sidecars.values()]
+        assert trio.shares == [300, 300, 300]
+        before = told()
         await trio.rounds(10)
-        assert [sidecar.exchange.asked for sidecar in trio.sidecars.values()] == before
+        assert told() == before
 
 
-async def test_each_is_asked_once_a_second() -> None:
+async def test_only_one_tells_each_other_one_twice_a_second() -> None:
     trio = Trio()
     async with trio.serving():
-        trio.want(RATE, 0, 0)
-        first = trio.sidecars[1]
-        await first.round()
-        assert first.exchange.asked == 2
-        for _ in range(4):
+        trio.want(RATE, RATE, RATE)
+        await trio.rounds(6)
+        before = [sidecar.exchange.asked for sidecar in trio.sidecars.values()]
+        for _ in range(8):
+            for sidecar in trio.sidecars.values():
+                await sidecar.round()
             trio.clock.move(0.25)
-            await first.round()
-        assert first.exchange.asked == 4
+        told = [sidecar.exchange.asked - one for sidecar, one in zip(trio.sidecars.values(), before, strict=True)]
+        assert told == [8, 0, 0]
+        assert trio.shares == [300, 300, 300]
 
 
 async def test_rate_that_is_not_the_same_is_not_shared() -> None:
@@ -176,10 +185,11 @@ async def test_rate_that_is_not_the_same_is_not_shared() -> None:
         for one in (2, 3):
             trio.sidecars[one].exchange.tick()
         trio.want(RATE, 0, 0)
-        await trio.rounds(1)
+        await trio.rounds(3)
         assert trio.shares[:2] == [300, 150]
-        assert trio.sidecars[2].exchange.refused["other_terms"] == 1
-        assert trio.sidecars[3].exchange.refused["unknown_rate"] == 1
+        assert trio.sidecars[2].exchange.refused["other_terms"] == 3
+        assert trio.sidecars[3].exchange.refused["unknown_rate"] == 3
+        assert trio.sidecars[1].exchange.shares["rate"].without == {3}
 
 
 async def test_one_that_ends_leaves_its_part_to_the_others() -> None:
@@ -191,11 +201,16 @@ async def test_one_that_ends_leaves_its_part_to_the_others() -> None:
             pass
         trio.others = {3: port}  # where nobody listens
         left = [trio.sidecars[one] for one in (1, 2)]
-        for _ in range(20):
-            for sidecar in left:
-                await sidecar.round()
-            trio.clock.move(1)
-        assert [sidecar.user.share for sidecar in left] == [450, 450]
+
+        async def half_seconds(count: int) -> list[float]:
+            for _ in range(count):
+                for sidecar in left:
+                    await sidecar.round()
+                trio.clock.move(0.5)
+            return [round(sidecar.user.share) for sidecar in left]
+
+        await half_seconds(round(LOOK_SECONDS / 0.5))
+        assert await half_seconds(math.ceil(QUIET / 0.5)) == [450, 450]
 
 
 async def _hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -217,36 +232,49 @@ def _http(body: bytes) -> Serve:
     [
         (_hang_up, None),
         (_http(b"<html>"), "malformed"),
-        (_http(b'{"broker_id": 3, "seconds": 3, "loans": {"rate": -5}}'), "malformed"),
-        (_http(b'{"broker_id": 3, "seconds": 3, "loans": {"rate": NaN}}'), "malformed"),
-        (_http(b'{"broker_id": 3, "seconds": 3, "loans": {"rate": 1e999}}'), "malformed"),
+        (
+            _http(b'{"broker_id": 3, "words": {"rate": [-5, 1]}}'),
+            "malformed",
+        ),
+        (
+            _http(b'{"broker_id": 3, "words": {"rate": [NaN, 1, true, false]}}'),
+            "malformed",
+        ),
+        (
+            _http(b'{"broker_id": 3, "words": {"rate": [1e999, 1, true, false]}}'),
+            "malformed",
+        ),
         (_http(b"[" * 100_000), "malformed"),
         (_http(b" " * (2 << 20)), "malformed"),
-        (_http(b'{"broker_id": 7, "seconds": 3, "loans": {"rate": 300}}'), "other_broker"),
+        (_http(b'{"broker_id": 7}'), "other_broker"),
     ],
 )
-async def test_stranger_lends_nothing(serve: Serve, reason: str | None) -> None:
+async def test_stranger_changes_nothing(serve: Serve, reason: str | None) -> None:
     trio = Trio()
     async with trio.serving(), serving(serve) as (_, port):
         trio.others = {3: port}
         trio.want(RATE, 0, 0)
         await trio.sidecars[1].round()
-        assert trio.sidecars[1].user.share == 600
+        assert trio.sidecars[1].user.share == 300
         if reason is not None:
             assert trio.sidecars[1].exchange.refused[reason] == 1
 
 
-async def test_stranger_that_lends_everything_to_everybody_adds_one_part_at_most() -> None:
+async def test_stranger_that_wants_nothing_adds_one_part_at_most() -> None:
+    said = Word(0, 1, takes=True, divides=False)
     trio = Trio()
-    async with trio.serving(), serving(_http(b'{"broker_id": 3, "seconds": 999, "loans": {"rate": 1e9}}')) as (_, port):
+    async with (
+        trio.serving(),
+        serving(_http(msgspec.json.encode({"broker_id": 3, "words": {"rate": said}}))) as (_, port),
+    ):
         trio.others = {3: port}
         trio.want(RATE, RATE, 0)
-        first, second = trio.sidecars[1], trio.sidecars[2]
-        for _ in range(4):
-            await first.round()
-            await second.round()
-            trio.clock.move(1)
-        assert first.user.share + second.user.share <= RATE
+        for _ in range(6):
+            for one in (1, 2):
+                await trio.sidecars[one].round()
+            trio.clock.move(0.5)
+        trio.sidecars[3].exchange.tick()
+        assert trio.shares == [450, 450, 300]
 
 
 async def test_one_that_never_answers_keeps_nobody_waiting() -> None:
@@ -268,6 +296,10 @@ async def test_one_that_never_answers_keeps_nobody_waiting() -> None:
         (silent,) = [admin for admin in first.under_way if admin.port == port]
         await asyncio.gather(*[task for admin, task in first.under_way.items() if admin != silent])
         first.tick()
+        trio.clock.move(0.5)
+        first.tick()
+        await asyncio.gather(*[task for admin, task in first.under_way.items() if admin != silent])
+        first.tick()
         assert trio.sidecars[1].user.share == 600
         assert list(first.under_way) == [silent]
         released.set()
@@ -279,9 +311,9 @@ async def test_one_that_never_answers_keeps_nobody_waiting() -> None:
     [
         b"",
         b"{}",
-        b'{"broker_id": 2, "number": 1, "rates": {"rate": {"rate": 900, "members": 3, "demand": -1}}}',
-        b'{"broker_id": 2, "number": 1, "rates": {"rate": {"rate": 900, "members": 3, "demand": NaN}}}',
-        b'{"broker_id": -2, "number": 1, "rates": {}}',
+        b'{"broker_id": 2, "parts": {"rate": [900, 3]}}',
+        b'{"broker_id": 2, "parts": {"rate": [NaN, 3, 1, 1, 1, true]}}',
+        b'{"broker_id": -2}',
     ],
 )
 async def test_malformed_request_is_refused(body: bytes) -> None:
@@ -291,21 +323,53 @@ async def test_malformed_request_is_refused(body: bytes) -> None:
     assert exchange.refused["malformed"] == 1
 
 
-async def test_own_share_falls_before_the_other_one_has_its_answer() -> None:
+async def test_own_share_falls_before_the_other_one_knows_of_a_larger_one() -> None:
     trio = Trio()
-    trio.clock.move(3)
-    first = trio.sidecars[1]
-    first.exchange.tick()
-    said = {"rate": RATE, "members": 3, "demand": RATE}
-    answer = first.exchange.answer(msgspec.json.encode({"broker_id": 2, "number": 1, "rates": {"rate": said}}))
-    assert answer.loans == {"rate": 300}
-    assert first.user.share == 0
+    async with trio.serving():
+        first, second = trio.sidecars[1], trio.sidecars[2]
+        trio.want(RATE, 0, 0)
+        await trio.rounds(4)
+        assert trio.shares == [900, 0, 0]
+        trio.want(RATE, RATE, 0)
+        await trio.rounds(2)
+        first.exchange.tick()
+        assert first.exchange.under_way
+        assert [first.user.share, second.user.share] == [450, 0]
+        await asyncio.gather(*first.exchange.under_way.values())
+        assert [first.user.share, second.user.share] == [450, 450]
+
+
+async def test_one_of_a_preview_hears_that_this_one_lives_and_has_nothing_of_it() -> None:
+    first = Trio().sidecars[1].exchange
+    said = {"rate": {"rate": 900, "members": 3, "demand": 900, "taken": 0, "borrowed": {}}}
+    answer = first.answer(msgspec.json.encode({"broker_id": 2, "number": 5, "misses": [], "rates": said}))
+    assert msgspec.to_builtins(answer) == {"broker_id": 1, "seconds": 0, "words": {}, "refused": {}}
+
+
+async def test_rate_that_was_not_had_is_not_used_while_another_one_may_count_on_it() -> None:
+    trio = Trio()
+    async with trio.serving():
+        third = trio.sidecars[3]
+        kept, third.user.terms = third.user.terms, {}
+        third.exchange.tick()
+        trio.want(RATE, 0, 0)
+        await trio.rounds(12)
+        assert trio.shares[:2] == [900, 0]
+        third.user.terms = kept
+        third.exchange.tick()
+        assert third.user.share == 0
+        await trio.rounds(12)
+        trio.want(RATE, 0, RATE)
+        await trio.rounds(6)
+        assert trio.shares == [450, 0, 450]
 
 
 async def test_rates_are_found_and_forgotten() -> None:
     trio = Trio()
-    trio.clock.move(3)
     first = trio.sidecars[1]
+    first.exchange.tick()
+    assert first.user.share == 0
+    trio.clock.move(QUIET)
     first.exchange.tick()
     assert first.user.share == 300
     first.user.terms = {"rate": Terms(2 * RATE, frozenset({1, 2}))}

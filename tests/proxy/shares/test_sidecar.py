@@ -10,6 +10,7 @@ from tests.fakes.metadata_broker import metadata_broker
 from tests.proxy.exporting import until
 from weir.proxy.config.load import parse_config
 from weir.proxy.sidecar import Sidecar
+from weir.quota.shares.share import Part
 from weir.quota.side_quotas import LEAST_SHARE
 
 QUOTA = {"name": "into", "side": "follower", "rate": 900, "kept_at": "leaders"}
@@ -39,11 +40,8 @@ async def test_followers_that_the_cluster_names_get_a_quota_and_others_are_answe
             await until(lambda: "into/1" in sidecar.exchange.shares)
             assert [(quota.name, quota.rate) for quota in leader.quotas[1:]] == [("into/1", LEAST_SHARE)]
             assert len(follower.quotas) == 1
-            rates = {
-                "into/1": {"rate": 900, "members": 0, "demand": 1},
-                "other": {"rate": 1, "members": 1, "demand": 1},
-            }
-            question = {"broker_id": 3, "number": 1, "rates": rates}
+            part = Part(rate=900, members=0, number=1, size=1, said_at=0, is_divided=False)
+            question = {"broker_id": 3, "life": 1, "parts": {"into/1": part, "other": part}}
             async with session.post(f"{url}/v1/shares", data=json.dumps(question)) as response:
                 refused = (await response.json())["refused"]
             assert refused == {"into/1": "not_a_member", "other": "unknown_rate"}

@@ -1,61 +1,19 @@
-"""Parts of a rate: loans, what is missing, and what liars can do."""
+"""Parts of a rate: who divides it, what binds whom for how long, and who counts for nothing."""
 
 from __future__ import annotations
 
-import math
+from itertools import count
 
 import pytest
 
 from tests.fakes.clock import MovedClock
 from weir.quota.shares.allocation import allocate
-from weir.quota.shares.roll import Roll, pace_of
-from weir.quota.shares.share import Report, Share, Terms
+from weir.quota.shares.share import MARGIN_SECONDS, Part, Share, Terms, Word, pace_of
 
 RATE = 900.0
 ALL = frozenset({1, 2, 3})
-LOAN = pace_of(len(ALL)).loan_seconds
-MISSING = pace_of(len(ALL)).missing_seconds
-
-
-class Member:
-    """One sidecar: its share, and its requests to others, which reach them at once."""
-
-    def __init__(self, own_id: int, clock: MovedClock, members: frozenset[int] = ALL) -> None:
-        self.clock = clock
-        self.roll = Roll(own_id, clock)
-        self.roll.set_members(members)
-        self.share = Share(Terms(RATE, members), self.roll, clock)
-        self.number = 0
-
-    def ask(self, other: Member) -> None:
-        self.roll.begin()
-        self.number += 1
-        own_id, other_id = self.roll.own_id, other.roll.own_id
-        other.roll.hear(own_id, self.roll.missing(self.share.terms.members))
-        size, refusal = other.share.lend(own_id, self.number, self.share.report(other_id))
-        assert refusal is None
-        self.roll.hear(other_id, other.roll.missing(other.share.terms.members))
-        self.share.take(other_id, self.number, size, other.roll.pace.loan_seconds, self.clock())
-
-
-def members(clock: MovedClock, count: int = 3) -> list[Member]:
-    ids = frozenset(range(1, count + 1))
-    made = [Member(one, clock, ids) for one in sorted(ids)]
-    clock.move(LOAN)
-    return made
-
-
-def rounds(clock: MovedClock, some: list[Member], seconds: float) -> None:
-    for _ in range(round(seconds)):
-        for one in some:
-            for other in some:
-                if one is not other:
-                    one.ask(other)
-        clock.move(1.0)
-
-
-def shares(some: list[Member]) -> list[float]:
-    return [one.share.current() for one in some]
+ROUND, LEASE, HOLD = pace_of(3)
+QUIET = pace_of(3).quiet_seconds
 
 
 @pytest.mark.parametrize(
@@ -73,275 +31,271 @@ def test_rate_is_divided_by_demand(demands: dict[int, float], parts: dict[int, f
     assert allocate(RATE, demands) == pytest.approx(parts)
 
 
+class Members:
+    """Members that hear each other at once, but for those in `silent` and `ended`."""
+
+    def __init__(self, members: frozenset[int] = ALL) -> None:
+        self.clock = MovedClock()
+        self.silent: set[int] = set()
+        self.ended: set[int] = set()
+        self.shares = {one: self.new(one, members) for one in sorted(members)}
+        self.clock.move(QUIET)
+
+    def new(self, one: int, members: frozenset[int] = ALL) -> Share:
+        return Share(one, Terms(RATE, members), self.clock, count(1), self.clock() + QUIET)
+
+    def __getitem__(self, one: int) -> Share:
+        return self.shares[one]
+
+    def want(self, **demands: float) -> None:
+        for name, demand in demands.items():
+            self.shares[int(name[1:])].demand = demand
+
+    def tell(self, giver: int, taker: int) -> bool:
+        """Tell one its part; returns whether it took it."""
+        part = self[giver].part_for(taker)
+        word = self[taker].answer(giver, 1, part)
+        assert isinstance(word, Word)
+        self[giver].hear(taker, part.number, word)
+        return word.takes
+
+    def rounds(self, seconds: float) -> list[int]:
+        """Let those that divide do so for some seconds; returns what each may use then."""
+        for _ in range(round(seconds / ROUND)):
+            for one, share in self.shares.items():
+                for other in self.shares:
+                    if one == other or one in self.ended or not share.divides:
+                        continue
+                    if other in self.ended:
+                        share.miss(other, "ended", self.clock())
+                    elif not {one, other} & self.silent:
+                        self.tell(one, other)
+            self.clock.move(ROUND)
+        return self.parts
+
+    @property
+    def parts(self) -> list[int]:
+        return [round(share.current()) for one, share in self.shares.items() if one not in self.ended]
+
+
+def part(number: int, size: float, said_at: float, *, is_divided: bool = False) -> Part:
+    return Part(RATE, 3, number, size, said_at, is_divided)
+
+
 def test_each_has_an_equal_part_until_somebody_wants_more() -> None:
-    assert shares(members(MovedClock())) == [300, 300, 300]
-
-
-def test_nothing_may_be_used_before_loans_of_an_earlier_life_have_ended() -> None:
-    clock = MovedClock()
-    member = Member(1, clock)
-    clock.move(LOAN - 0.01)
-    assert member.share.current() == 0
-    assert member.share.lend(2, 1, Report(RATE, 3, RATE)) == (0, None)
-    clock.move(0.01)
-    assert member.share.current() == 300
+    assert Members().rounds(2) == [300, 300, 300]
 
 
 def test_who_is_alone_has_all() -> None:
-    assert Member(1, MovedClock(), frozenset({1})).share.current() == RATE
+    assert Share(1, Terms(RATE, frozenset({1})), MovedClock(), count(1), 0).current() == RATE
 
 
 def test_who_is_no_member_has_nothing() -> None:
-    clock = MovedClock()
-    member = Member(1, clock, frozenset({2, 3}))
-    clock.move(LOAN)
-    assert member.share.current() == 0
+    assert Share(1, Terms(RATE, frozenset({2, 3})), MovedClock(), count(1), 0).current() == 0
 
 
-def test_only_one_that_wants_any_has_all_at_once() -> None:
-    clock = MovedClock()
-    first, second, third = some = members(clock)
-    first.share.demand = 1
-    first.ask(second)
-    assert shares(some) == [600, 0, 300]
-    first.ask(third)
-    assert shares(some) == [900, 0, 0]
+def test_new_life_uses_and_takes_nothing_at_first() -> None:
+    members = Members()
+    members.shares[3] = members.new(3)
+    members.want(_1=RATE, _2=RATE, _3=RATE)
+    assert members.rounds(QUIET - ROUND)[2] == 0
+    assert not members.tell(1, 3)
+    assert members.rounds(2) == [300, 300, 300]
 
 
-def test_demand_that_grows_has_its_part_within_three_rounds() -> None:
-    clock = MovedClock()
-    first, second, third = some = members(clock)
-    first.share.demand = RATE
-    rounds(clock, some, 5)
-    assert shares(some) == [900, 0, 0]
-    second.share.demand, third.share.demand = RATE, 100
-    rounds(clock, some, 3)
-    assert shares(some) == pytest.approx([400, 400, 100])
-    third.share.demand = 0
-    rounds(clock, some, 3)
-    assert shares(some) == pytest.approx([450, 450, 0])
+@pytest.mark.parametrize("one", [1, 2, 3])
+def test_only_one_that_wants_any_has_all_after_two_rounds(one: int) -> None:
+    members = Members()
+    members[one].demand = RATE
+    members.rounds(2 * ROUND)
+    assert members[one].current() == RATE
 
 
-def test_loan_ends_at_the_borrower_before_it_ends_at_the_lender() -> None:
-    clock = MovedClock()
-    first, second, _ = some = members(clock)
-    first.share.demand = RATE
-    first.ask(second)
-    clock.move(LOAN - 0.25)
-    assert shares(some) == [300, 0, 300]
-    clock.move(0.25)
-    assert shares(some) == [300, 300, 300]
+def test_parts_follow_demand_within_two_rounds() -> None:
+    members = Members()
+    members.want(_1=RATE)
+    assert members.rounds(5) == [900, 0, 0]
+    members.want(_2=RATE, _3=100)
+    assert members.rounds(3 * ROUND) == [400, 400, 100]
+    members.want(_1=0)
+    assert members.rounds(3 * ROUND) == [0, 800, 100]
+    members.want(_2=0, _3=0)
+    assert members.rounds(3 * ROUND) == [300, 300, 300]
+    assert not any([share.divides for share in members.shares.values()])
 
 
-def test_lost_answer_costs_the_lender_its_loan_and_gives_nobody_more() -> None:
-    clock = MovedClock()
-    first, second, _ = some = members(clock)
-    first.share.demand = RATE
-    second.share.lend(1, 1, first.share.report(2))
-    assert shares(some) == [300, 0, 300]
-    clock.move(LOAN)
-    assert shares(some) == [300, 300, 300]
+def test_of_those_that_begin_at_once_the_lowest_one_divides() -> None:
+    members = Members()
+    members.want(_1=RATE, _2=RATE, _3=RATE)
+    members.rounds(1)
+    assert [share.divides for share in members.shares.values()] == [True, False, False]
 
 
-def test_answer_that_was_overtaken_is_not_used() -> None:
-    member = members(MovedClock())[0]
-    assert not member.share.take(2, 5, 100, LOAN, member.clock())
-    assert not member.share.take(2, 4, 300, LOAN, member.clock())
-    assert member.share.current() == 400
-    assert member.share.take(2, 6, 50, LOAN, member.clock())
+def test_of_two_that_divide_the_higher_one_ends_and_joins() -> None:
+    members = Members(frozenset({1, 2, 3, 4}))
+    members.want(_1=RATE, _3=RATE)
+    cut = [(1, 3), (1, 4), (2, 3), (2, 4)]
+    for _ in range(6):
+        for one, other in ((1, 2), (3, 4)):
+            members.tell(one, other)
+        members.clock.move(ROUND)
+    assert members.parts == [450, 0, 450, 0]
+    assert not any([members.tell(*pair) for pair in cut])
+    assert members.rounds(2 * HOLD + QUIET) == [450, 0, 450, 0]
+    assert [share.divides for share in members.shares.values()] == [True, False, False, False]
 
 
-def test_late_answer_is_used_for_what_is_left_of_it() -> None:
-    member = members(MovedClock())[0]
-    asked_at = member.clock()
-    member.clock.move(2)
-    member.share.take(2, 1, 300, LOAN, asked_at)
-    assert member.share.current() == 600
-    member.clock.move(0.5)
-    assert member.share.current() == 300
+def test_large_part_ends_sooner_and_a_small_one_binds_for_longer() -> None:
+    members = Members()
+    members.want(_1=RATE)
+    members.rounds(2)
+    members.want(_1=0, _2=RATE)
+    assert members.rounds(2) == [0, 900, 0]
+    members.silent.add(1)
+    # it was told a round ago, and what it said then was said a round before
+    members.clock.move(LEASE - MARGIN_SECONDS - 2 * ROUND - 0.01)
+    assert members.parts[1:] == [900, 0]
+    members.clock.move(0.01)
+    assert members.parts[1:] == [300, 0]
+    members.clock.move(HOLD + ROUND - LEASE + MARGIN_SECONDS)
+    assert members.parts[1:] == [300, 0]
+    members.clock.move(MARGIN_SECONDS)
+    assert members.parts == [300, 300, 300]
 
 
-def test_request_that_was_overtaken_is_refused() -> None:
-    member = members(MovedClock())[0]
-    assert member.share.lend(2, 5, Report(RATE, 3, RATE))[1] is None
-    assert member.share.lend(2, 4, Report(RATE, 3, 0)) == (0, "late")
+def test_large_part_is_used_no_longer_than_from_what_it_answers_on() -> None:
+    taker = Members()[3]
+    now = taker._clock()
+    for number, said_at, most in ((1, now - LEASE, 300), (2, now + 1, 300), (3, now, 800)):
+        taker.answer(1, 1, part(number, 800, said_at))
+        assert taker.current() == most
 
 
-def test_one_that_starts_again_with_its_clock_set_back_is_heard_when_its_last_loan_has_ended() -> None:
-    """Requests are numbered from the wall clock at the start on."""
-    clock = MovedClock()
-    lender = members(clock)[0]
-    assert lender.share.lend(2, 60_000, Report(RATE, 3, RATE))[1] is None
-    for _ in range(math.ceil(LOAN)):
-        assert lender.share.lend(2, 1, Report(RATE, 3, RATE)) == (0, "late")
-        clock.move(1.0)
-    assert lender.share.lend(2, 1, Report(RATE, 3, RATE))[1] is None
-
-
-def test_one_that_is_back_after_an_hour_uses_its_part_alone_until_the_others_have_heard_it() -> None:
-    clock = MovedClock()
-    *others, back = some = members(clock)
-    for one in some:
-        one.share.demand = RATE
-    back.share.demand = 2 * RATE  # so it had loans
-    rounds(clock, some, 3)
-    rounds(clock, others, 3600)
-    assert [one.share.current() for one in others] == pytest.approx([RATE / 2] * 2)
-    assert back.share.current() <= RATE / 3
-    rounds(clock, some, 2 * math.ceil(MISSING))
-    assert sum(shares(some)) == pytest.approx(RATE)
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf, -1.0, 1e300])
-def test_absurd_numbers_are_ignored(number: float) -> None:
-    member = members(MovedClock())[0]
-    assert member.share.lend(2, 1, Report(RATE, 3, number)) == (0, "absurd")
-    assert member.share.lend(2, 1, Report(RATE, 3, 1, 0, {3: number})) == (0, "absurd")
-    member.share.take(2, 1, number, LOAN, member.clock())
-    member.share.take(3, 1, 100, number, member.clock())
-    assert member.share.current() == 300
-    assert member.share.demand == 0
+@pytest.mark.parametrize(("giver", "life", "number"), [(1, 1, 1), (1, 1, 2), (1, 2, 3), (2, 1, 3)])
+def test_part_that_was_overtaken_or_is_another_ones_is_not_taken(giver: int, life: int, number: int) -> None:
+    taker = Members()[3]
+    taker.answer(1, 1, part(2, 100, 0))
+    word = taker.answer(giver, life, part(number, 200, 0))
+    assert isinstance(word, Word)
+    assert not word.takes
+    assert taker.current() == 100
 
 
 @pytest.mark.parametrize(
-    ("borrower", "report", "refusal"),
+    ("giver", "said", "reason"),
     [
-        (4, Report(RATE, 3, RATE), "not_a_member"),
-        (1, Report(RATE, 3, RATE), "not_a_member"),
-        (2, Report(RATE / 2, 3, RATE), "other_terms"),
-        (2, Report(RATE, 2, RATE), "other_terms"),
+        (4, part(1, 1, 0), "not_a_member"),
+        (3, part(1, 1, 0), "not_a_member"),
+        (1, part(1, 1, 0)._replace(rate=RATE / 2), "other_terms"),
+        (1, part(1, 1, 0)._replace(members=2), "other_terms"),
     ],
 )
-def test_stranger_is_refused(borrower: int, report: Report, refusal: str) -> None:
-    assert members(MovedClock())[0].share.lend(borrower, 1, report) == (0, refusal)
+def test_stranger_is_refused(giver: int, said: Part, reason: str) -> None:
+    assert Members()[3].answer(giver, 1, said) == reason
 
 
-def test_lender_that_promises_too_much_gives_no_more_than_a_part() -> None:
-    member = members(MovedClock())[0]
-    member.share.take(2, 1, 10 * RATE, 1e9, member.clock())
-    assert member.share.current() == 600
-    member.share.take(3, 1, 10 * RATE, 1e9, member.clock())
-    assert member.share.current() == RATE
-    member.clock.move(LOAN)
-    assert member.share.current() == 300
+def test_one_that_divided_takes_nothing_until_what_others_took_has_ended() -> None:
+    members = Members()
+    members.want(_2=RATE)
+    members.rounds(2)
+    members.want(_2=0, _1=RATE)
+    offered = part(1, 100, 0, is_divided=True)
+    members.clock.move(HOLD - ROUND - 0.01)  # it was told a round ago
+    before = members[2].answer(1, 1, offered)
+    members.clock.move(0.01)
+    after = members[2].answer(1, 1, offered)
+    assert isinstance(before, Word)
+    assert isinstance(after, Word)
+    assert (before.takes, after.takes) == (False, True)
 
 
-def test_lender_that_lends_its_part_twice_adds_nothing() -> None:
-    clock = MovedClock()
-    first, second, _ = some = members(clock)
-    first.share.demand = second.share.demand = RATE
-    for _ in range(2):
-        for one, other in ((first, second), (second, first)):
-            one.number += 1
-            one.share.take(3, one.number, 300, LOAN, clock())
-            one.ask(other)
-    assert sum(shares(some)) == RATE + 300  # the third one's own part is still there
-    assert shares([first, second]) == [600, 300]
+def test_part_of_one_that_did_not_say_so_lately_is_used_by_nobody_else() -> None:
+    members = Members()
+    members.want(_1=RATE)
+    assert members.rounds(2) == [900, 0, 0]
+    members.silent.add(2)
+    assert members.rounds(HOLD - LEASE - 2 * ROUND) == [900, 0, 0]
+    assert members.rounds(2 * ROUND) == [600, 0, 0]
+    assert members.rounds(QUIET) == [600, 300, 0]
 
 
-def test_part_of_one_that_was_lost_is_divided_when_all_others_miss_it() -> None:
-    clock = MovedClock()
-    some = members(clock)
-    for one in some:
-        one.share.demand = RATE
-    rounds(clock, some, 5)
-    left = some[:2]
-    rounds(clock, left, MISSING - 1)
-    assert shares(left) == [300, 300]
-    rounds(clock, left, 2)
-    assert shares(left) == [450, 450]
-    rounds(clock, some, 2)
-    assert shares(some) == [300, 300, 300]
+def test_part_is_larger_only_after_another_one_took_a_smaller_one() -> None:
+    members = Members()
+    members.want(_1=RATE)
+    members.rounds(2)
+    members.want(_1=0, _2=RATE)
+    members.rounds(2)
+    members.want(_3=RATE)
+    members.tell(1, 3)  # it says what it wants
+    members.clock.move(ROUND)
+    members.tell(1, 3)
+    assert members.parts == [0, 900, 0]
+    members.tell(1, 2)
+    assert members.parts == [450, 450, 0]
+    members.tell(1, 3)
+    assert members.parts == [0, 450, 450]
 
 
-def test_one_that_hears_nobody_falls_back_to_its_own_part() -> None:
-    clock = MovedClock()
-    first, _, _ = some = members(clock)
-    first.share.demand = RATE
-    rounds(clock, some, 5)
-    assert first.share.current() == RATE
-    clock.move(2 * MISSING)
-    assert first.share.current() == 300
+def test_word_that_is_lost_leaves_the_largest_part_counted() -> None:
+    members = Members()
+    members.want(_1=RATE)
+    members.rounds(2)
+    members.want(_2=RATE)
+    members.rounds(2 * ROUND)
+    members[1].part_for(2)  # which is under way, and may yet be taken
+    members.want(_2=0)
+    members.tell(1, 2)
+    members.tell(1, 2)
+    assert members.parts[:2] == [900, 0]
 
 
-def test_of_two_the_one_that_is_left_has_all_only_if_the_other_one_has_ended() -> None:
-    clock = MovedClock()
-    first, _ = some = members(clock, 2)
-    first.share.demand = RATE
-    rounds(clock, some, 3)
-    clock.move(MISSING + 1)
-    assert first.share.current() == RATE / 2
-    first.roll.refuse(2)
-    assert first.share.current() == RATE
+def test_part_of_one_that_has_ended_is_divided_when_no_life_of_it_can_be_bound() -> None:
+    members = Members()
+    members.want(_1=RATE, _2=RATE, _3=RATE)
+    members.rounds(2)
+    members.ended.add(3)
+    assert members.rounds(QUIET - ROUND) == [300, 300]
+    assert members.rounds(3 * ROUND) == [450, 450]
 
 
-def test_part_of_one_that_has_ended_is_divided_as_soon_as_all_others_know() -> None:
-    clock = MovedClock()
-    some = members(clock)
-    for one in some:
-        one.share.demand = RATE
-    rounds(clock, some, 3)
-    first, second = left = some[:2]
-    first.roll.refuse(3)
-    first.ask(second)
-    assert shares(left) == [300, 300]
-    second.roll.refuse(3)
-    second.ask(first)
-    first.ask(second)
-    assert shares(left) == [450, 450]
+def test_part_of_one_that_has_ended_is_not_divided_where_little_is_known_of_the_others() -> None:
+    members = Members(frozenset({1, 2, 3, 4}))
+    members.want(_1=RATE)
+    members.rounds(2)
+    members.ended.add(4)
+    members.silent |= {2, 3}
+    assert members.rounds(2 * QUIET)[0] == RATE / 4
+    members.silent.clear()
+    assert members.rounds(2 * QUIET) == [900, 0, 0]
 
 
-def test_loan_of_one_that_has_ended_is_used_no_more() -> None:
-    clock = MovedClock()
-    first, _, third = some = members(clock)
-    first.share.demand = RATE
-    first.ask(third)
-    assert first.share.current() == 600
-    first.roll.refuse(3)
-    assert first.share.current() == 300
-    rounds(clock, some, 1)
-    assert first.share.current() == RATE
+def test_of_two_the_one_that_is_left_has_all_when_the_other_one_has_ended() -> None:
+    members = Members(frozenset({1, 2}))
+    members.want(_1=RATE)
+    members.silent.add(2)
+    assert members.rounds(2 * QUIET) == [450, 450]
+    members.ended.add(2)
+    assert members.rounds(2 * QUIET) == [900]
 
 
-def test_what_was_known_of_those_that_ended_says_nothing_after_a_pause() -> None:
-    clock = MovedClock()
-    first, second, _ = some = members(clock)
-    first.share.demand = second.share.demand = RATE
-    rounds(clock, some, 3)
-    for one in (first, second):
-        one.roll.refuse(3)
-    rounds(clock, [first, second], 2)
-    assert first.share.current() == 450
-    for one in some:
-        one.roll.end()
-    clock.move(60)
-    for one in some:
-        one.roll.begin()
-    assert first.share.current() == 300
+def test_others_divide_when_the_one_that_did_has_ended() -> None:
+    members = Members()
+    members.want(_1=RATE, _2=RATE)
+    assert members.rounds(2) == [450, 450, 0]
+    members.ended.add(1)
+    assert members.rounds(2 * QUIET + 2 * ROUND) == [900, 0]
 
 
-def test_silence_of_one_that_was_never_heard_says_nothing() -> None:
-    clock = MovedClock()
-    left = members(clock)[:2]
-    for one in left:
-        one.share.demand = RATE
-        one.roll.refuse(3)
-    rounds(clock, left, 3 * MISSING)
-    assert shares(left) == [300, 300]
+def test_one_that_is_cut_off_falls_back_to_its_own_part() -> None:
+    members = Members()
+    members.want(_1=RATE, _3=RATE)
+    members.rounds(2)
+    members.want(_1=0)
+    assert members.rounds(2) == [0, 0, 900]
+    members.silent.add(3)
+    assert members.rounds(2 * QUIET) == [300, 300, 300]
 
 
-def test_silence_says_nothing_when_nobody_was_asked() -> None:
-    clock = MovedClock()
-    some = members(clock)
-    some[0].share.demand = RATE
-    rounds(clock, some, 3)
-    for one in some:
-        one.roll.end()
-    clock.move(3600)
-    some[0].roll.begin()
-    assert shares(some) == [300, 300, 300]
-
-
-def test_many_members_are_asked_less_often() -> None:
-    assert pace_of(30).round_seconds == 1
-    assert pace_of(300).round_seconds == 10
+def test_many_members_are_told_less_often() -> None:
+    assert pace_of(30).round_seconds == 0.5
+    assert pace_of(300).round_seconds == 5
