@@ -20,8 +20,12 @@ from weir.quota.budget.accounts import LEAST_BYTES
 AHEAD_SECONDS: Final = 0.5
 """What a slow follower takes in this time may be on its way: more than a round trip, so that it is not slowed down."""
 
+ASK_SECONDS: Final = 0.2
+"""Within this time a fast follower asks again, and tells so that it has read all. After it what its socket has
+acknowledged counts as arrived: the sidecar of the follower, or its quota, may hold back the next fetch."""
+
 LOOK_SECONDS: Final = 0.05
-"""After this time it is looked how much of an answer has arrived. A follower that asks again sooner has told it."""
+"""How often it is looked how much of an answer has arrived."""
 
 STEP_BYTES: Final = 2**11
 """By how much more a slow follower may have on its way whenever it has taken all of it at once."""
@@ -79,8 +83,8 @@ class Passage:
             self._allow(0, self._most, 0.0)
         elif self._pump.allowed < math.inf:
             self.close()
-            self._is_slow = False
-            self._tell(self._client.unacknowledged(), 0, 0.0)
+            before, self._arrived = self._arrived, max(self._arrived, self._pump.sent - self._client.unacknowledged())
+            self._asked.let_pass(self._arrived - before, math.inf, 0, 0.0)
             self._pump.allow(math.inf)
 
     def held_back(self) -> None:
@@ -109,7 +113,7 @@ class Passage:
             self._is_slow = True
         if allowed or (on_way and not takes_long):
             self._tell(on_way, 0, 0.0)
-            if on_way or allowed == self._sent:  # else all has arrived
+            if on_way or allowed == self._sent or seconds < ASK_SECONDS:  # else all has arrived
                 self._look_in(LOOK_SECONDS)
             return
         most = self._most
@@ -132,7 +136,9 @@ class Passage:
 
     def _tell(self, on_way: int, more: float, waited: float) -> float:
         """Tell what has arrived. Returns how many of `more` bytes may be sent."""
-        before, self._arrived = self._arrived, max(self._arrived, self._pump.sent - on_way)
+        before = self._arrived
+        if self._is_slow or self._loop.time() - self._since >= ASK_SECONDS:
+            self._arrived = max(self._arrived, self._pump.sent - on_way)
         if not self._is_slow:  # what is not sent yet will be in a moment
             self._asked.let_pass(self._arrived - before, math.inf, 0, 0.0)
             return more

@@ -13,7 +13,7 @@ from tests.quota.model.logs import Log
 from tests.quota.model.promise import Exceptions, SideMeter
 from tests.quota.model.wire import Response
 from tests.quota.model.world import START, World
-from weir.proxy.relay.passage import LOOK_SECONDS
+from weir.proxy.relay.passage import ASK_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -110,7 +110,7 @@ class _Chain(Chain):
         if number >= 0:
             hop = self.hops[number]
             if hop.link is not None and hop.sidecar.throttle.takes_out:
-                self._later(self._latency + LOOK_SECONDS, hop.link.accounts.confirm)
+                self._later(self._latency + ASK_SECONDS, hop.link.accounts.confirm)
             if hop in hop.sidecar.held:  # its next fetch waited for this answer
                 hop.replan()
 
