@@ -248,7 +248,7 @@ class Fetcher:
         if replica.synced_at < math.inf:
             appended_at = log.appended_at[replica.offset - log.first_live]
             if appended_at >= replica.synced_at:
-                self.took(now - appended_at, replica)
+                self.took(appended_at, replica)
         else:
             replica.caught_up_on += size
         replica.offset += batches
@@ -256,8 +256,12 @@ class Fetcher:
         self.order[replica.key] = self.order.pop(replica.key)
         self._changed[replica.key] = None
 
-    def took(self, seconds: float, replica: Replica) -> None:
-        """A record of an in-sync partition took, or waits for, so long."""
+    def took(self, appended_at: float, replica: Replica) -> None:
+        """A record of an in-sync partition took, or waits, since then: how long of it is no one's but a sidecar's?"""
+        seconds = self.world.now - appended_at
+        if seconds <= self.slowest or self.chain is None:
+            return
+        seconds -= self.chain.excused(appended_at)
         self.slowest = max(self.slowest, seconds)
         if seconds > self.slowest_allowed:
             self.world.violate(
@@ -266,7 +270,7 @@ class Fetcher:
 
     # What happens to it
 
-    def _return(self, key: Key, chain: Chain) -> None:
+    def _return(self, key: Key, chain: Chain | None) -> None:
         replica = self.replicas.get(key)
         if replica is not None and key not in self.order:
             self.order[key] = None
@@ -280,6 +284,14 @@ class Fetcher:
         """The partition is not this follower's any more."""
         self.replicas.pop(key, None)
         self.order.pop(key, None)
+
+    def add(self, log: Log) -> None:
+        """The partition is this follower's from now on."""
+        self.replicas[log.key] = Replica(log, 0, self.world.now)
+        if self.chain is not None:
+            for hop in self.chain.hops:
+                hop.told.forget(log.key)
+        self._return(log.key, self.chain)
 
     def elect(self, key: Key, back: int) -> None:
         """A leader epoch begins; below 0.11 a follower then truncates to its own high watermark."""

@@ -21,6 +21,7 @@ PROBE_SECONDS = 10.0
 IN_SYNC_LATELY_SECONDS = 30.0
 LONGEST_POLL_SECONDS = 2.0  # by which the sidecar may see it later
 LENT_SECONDS = 0.13  # and the way to the leader and back
+MOST_LENT_LATE_SECONDS = 0.9
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Exceptions:
     links: int  # that can ask probes of their own
     takes_out: bool  # whether records above a grant are taken out of answers: the leader's side
     is_lent: bool = False  # whether the leaders' sides throttle too, so that nothing is set aside at the follower
+    latest: float = 0.0  # by how many seconds leaders answer late: for so long more is lent
 
 
 def most_in_a_second(quota: int, allowed: Exceptions) -> float:
@@ -42,7 +44,7 @@ def most_in_a_second(quota: int, allowed: Exceptions) -> float:
     """
     if allowed.takes_out:
         return WINDOW_SLACK * quota + (allowed.batch if quota else 0)
-    lent = LENT_SECONDS * quota if allowed.is_lent else 0.0
+    lent = (LENT_SECONDS + min(allowed.latest, MOST_LENT_LATE_SECONDS)) * quota if allowed.is_lent else 0.0
     return WINDOW_SLACK * quota + allowed.batch * allowed.links + lent
 
 
@@ -105,6 +107,12 @@ class Told:
             self.before[key] = told
         if told is not None and in_sync_below >= told:
             self.lately[key] = in_sync_below, now + IN_SYNC_LATELY_SECONDS
+        self.headers.pop(key[0], None)
+
+    def forget(self, key: Key) -> None:
+        """A partition is made anew."""
+        for told in (self.high_watermarks, self.before, self.lately):
+            told.pop(key, None)
         self.headers.pop(key[0], None)
 
     def is_in_sync(self, key: Key, offset: int, now: float) -> bool:

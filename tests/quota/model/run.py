@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -66,6 +67,8 @@ class Run:
         leaders = 1 + max(one.leader for one in scenario.partitions)
         followers = 1 + max(one.follower for one in scenario.partitions)
         self.leaders = [LeaderNode(world, number + 1, scenario.leader_slots) for number in range(leaders)]
+        for leader in self.leaders if scenario.late else ():
+            leader.latest = scenario.late[(leader.broker_id - 1) % len(scenario.late)]
         self.logs: list[Log] = []
         self.fetchers: dict[tuple[int, int, int], Fetcher] = {}
         replicas: dict[tuple[int, int, int], list[Replica]] = {}
@@ -128,9 +131,11 @@ class Run:
         scenario, world = self.scenario, self.world
         for place, fetcher in self.fetchers.items():
             world.after(0.001 * len(place) + place[2] * 0.0007 + place[1] * 0.0003, self._connect, place, fetcher)
+        if scenario.drift:
+            world.after(1.0, self._drift)
         for spec, log in zip(scenario.partitions, self.logs, strict=True):
             if spec.live_every:
-                world.after(spec.live_every * (1 + spec.number % 7 / 7), self._produce, spec.leader, log, spec)
+                world.after(spec.live_every * (1 + spec.number % 7 / 7), self._produce, log, spec)
         for event in scenario.events:
             world.after(event.at, self._happen, event)
         rogues = [peer for rogue in scenario.rogues for peer in join(self, rogue)]
@@ -186,8 +191,10 @@ class Run:
         batch = (
             self._largest if scenario.version >= FIRST_WITH_WHOLE_BATCHES else max(self._largest, PARTITION_MAX_BYTES)
         )
-        is_lent = side == 1 and scenario.hops == "both"
-        allowed = Exceptions(batch, links + 20 * len(scenario.rogues), throttle.takes_out, is_lent)
+        is_lent = side == 1 and (scenario.hops == "both" or bool(scenario.late))
+        allowed = Exceptions(
+            batch, links + 20 * len(scenario.rogues), throttle.takes_out, is_lent, max(scenario.late, default=0.0)
+        )
         if scenario.walks_all:
             throttle.walked_topics = lambda ends, *, by_id: _EveryTopic()  # type: ignore[method-assign]
         meter = SideMeter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
@@ -245,13 +252,14 @@ class Run:
 
     def _configure(self, sidecar: Sidecar, side: Side) -> None:
         replicas = {TOPICS[topic]: self._listed(topic, sidecar.throttle.broker_id, side) for topic in side.topics}
-        quotas, rates = side.quotas, dict[str, int | None]()
+        rate, rates = self._rate(sidecar, side), dict[str, int | None]()
+        quotas = side.quotas
         if not side.is_observed:
-            rates = {LISTED: side.rate} | {one.name: one.rate for one in quotas if not one.is_observed}
+            rates = {LISTED: rate} | {one.name: one.rate for one in quotas if not one.is_observed}
         if self.scenario.is_without_observed:
             quotas = tuple(one for one in quotas if one.name in rates)
         settings = ThrottleSettings(
-            rate=None if side.is_observed and self.scenario.is_without_observed else side.rate,
+            rate=None if side.is_observed and self.scenario.is_without_observed else rate,
             replicas=replicas,
             quotas=quotas,
             is_observed=side.is_observed,
@@ -261,6 +269,17 @@ class Run:
             response_max_bytes=side.response_max_bytes,
         )
         sidecar.configure(settings, rates)
+
+    def _rate(self, sidecar: Sidecar, side: Side) -> int | None:
+        """What a side's rate comes to on one broker, at the moment."""
+        broker, scales = sidecar.throttle.broker_id - 1, self.scenario.scales
+        change = math.sin(self.world.now * (1 + broker % 7)) * self.scenario.drift
+        return side.rate and int(side.rate * scales[broker % len(scales)] * (1 + change))
+
+    def _drift(self) -> None:
+        for sidecar in self.sidecars:
+            self._configure(sidecar, self.sides[sidecar.throttle.side == "follower"])
+        self.world.after(1.0, self._drift)
 
     def _listed(self, topic: int, broker: int, side: Side) -> ThrottledReplicas:
         if side.one_in == 1:
@@ -274,22 +293,24 @@ class Run:
     def _connect(self, place: tuple[int, int, int], fetcher: Fetcher) -> None:
         leader, follower, _ = place
         scenario = self.scenario
+        slow = scenario.slow[follower % len(scenario.slow)] if scenario.slow else 0
         fetcher.connect(
             Chain(
                 self.world,
                 self.path(leader, follower),
                 self.leaders[leader],
                 fetcher,
-                scenario.bandwidth,
+                slow or scenario.bandwidth,
                 scenario.latency,
             )
         )
 
-    def _produce(self, leader: int, log: Log, spec: Partition) -> None:
-        if log.key in self.leaders[leader].logs:
+    def _produce(self, log: Log, spec: Partition) -> None:
+        leader = self.leaders[spec.leader]
+        if leader.logs.get(log.key) is log:
             if not log.error_code:
-                self.leaders[leader].append(log, spec.live_size)
-            self.world.after(spec.live_every, self._produce, leader, log, spec)
+                leader.append(log, spec.live_size)
+            self.world.after(spec.live_every, self._produce, log, spec)
 
     # What happens
 
@@ -306,7 +327,11 @@ class Run:
             "reassign": self._reassign,
             "under min ISR": self._under_min_isr,
             "scoped quota": self._scoped_quota,
+            "pause": self._pause,
+            "stop": self._stop,
+            "anew": self._anew,
         }
+        self.watch.usage.happened_at = self.world.now + (event.value or 0)
         self.world.say(str(event))
         happenings[event.what](event)
 
@@ -339,6 +364,41 @@ class Run:
         index, place = self._chosen(event)
         self.leaders[place[0]].delete(self.logs[index].key)
         self.world.after(0.3, self.fetchers[place].delete, self.logs[index].key)
+
+    def _anew(self, event: Event) -> None:
+        """A topic is deleted, and made again under its name. Under another id it is another topic."""
+        self._delete(event)
+        if not self.by_id:
+            self.world.after(1.5, self._make, event)
+
+    def _make(self, event: Event) -> None:
+        index, place = self._chosen(event)
+        spec, key = self.scenario.partitions[index], self.logs[index].key
+        if key not in self.leaders[place[0]].logs:
+            log = self.logs[index] = Log(key, spec.pattern, 0)
+            for _ in range(spec.count):
+                log.append(spec.pattern[0], self.world.now)
+            self.leaders[place[0]].logs[key] = log
+            self.fetchers[place].add(log)
+            self.watch.measure()
+            if spec.live_every:
+                self.world.after(spec.live_every, self._produce, log, spec)
+
+    def _pause(self, event: Event) -> None:
+        """A follower takes nothing for a while."""
+        chain = self.fetchers[self._chosen(event)[1]].chain
+        if chain is not None:
+            chain.pause(event.value or 0)
+
+    def _stop(self, event: Event) -> None:
+        """A sidecar's process is stopped for a while."""
+        leader, follower, _ = self._chosen(event)[1]
+        path = self.path(leader, follower)
+        sidecar = path[event.side % len(path)]
+        sidecar.stop(event.value or 0)
+        for place, fetcher in self.fetchers.items():
+            if fetcher.chain is not None and sidecar in self.path(place[0], place[1]):
+                fetcher.chain.busy_for(event.value or 0)
 
     def _quota(self, event: Event) -> None:
         side = self.sides[event.side]
