@@ -33,7 +33,7 @@ def _with_troubles(choose: Chooser, scenario: Scenario) -> Scenario:
             choose.integer(0, int(scenario.seconds * 800)) / 1000,
             choose.pick(_HAPPENINGS),
             choose.integer(0, 1000),
-            choose.integer(1, 6),
+            choose.integer(1, 4),  # seconds: below those after which a peer counts as stuck
             choose.integer(0, 1),
         )
         for _ in range(choose.pick((0, 2, 4, 8)))
@@ -83,7 +83,7 @@ def _mesh(choose: Chooser, depth: int) -> Scenario:
         Side(choose.pick(rates), (0,), order=choose.pick(("round-robin", "urgent-first"))),
         Side(choose.pick(rates), (0,), order=choose.pick(("round-robin", "urgent-first"))),
         tuple(partitions),
-        latency=choose.pick((0.0005, 0.005, 0.05)),
+        latency=choose.pick((0.0005, 0.005, 0.01)),
         scales=choose.pick(((1.0,), (1.0, 0.5), (1.0, 2.0, 0.3))),
         seconds=choose.pick((10.0, 20.0, 40.0)),
         most_exchanges=1_000 * depth,

@@ -31,6 +31,7 @@ class Replica:
     """One partition that a follower keeps."""
 
     __slots__ = (
+        "began_at",
         "caught_up_on",
         "error_seen_at",
         "high_watermark",
@@ -48,6 +49,7 @@ class Replica:
         self.offset = offset
         self.leader_epoch = 5
         self.high_watermark = -1  # the largest that it was sent of this leader epoch
+        self.began_at = now
         self.moved_at = now  # when it last got records, or could not have got any
         self.synced_at = math.inf  # since when it has all that was there
         self.caught_up_on = 0  # bytes received while behind
@@ -78,6 +80,7 @@ class Fetcher:
         self._is_full = True
         self._correlation_id = 0
         self._is_asking = False
+        self._asked_at = 0.0
         self._pack = entry_packer(version)
 
     def connect(self, chain: Chain) -> None:
@@ -96,7 +99,7 @@ class Fetcher:
         if chain is not self.chain or not chain.is_open or self._is_asking:
             return
         if self.order or (self._session_epoch > 0 and self._sent):
-            self._is_asking = True
+            self._is_asking, self._asked_at = True, self.world.now
             chain.ask(self.request())
 
     def request(self) -> FetchRequest:
@@ -213,7 +216,7 @@ class Fetcher:
         now, name, order, replicas = self.world.now, topic.name, self.order, self.replicas
         for seen in topic.records:
             key = name, seen.partition
-            if key not in order:
+            if key not in order or replicas[key].began_at > self._asked_at:
                 continue
             replica = replicas[key]
             if response.bases[key] != replica.offset:
@@ -225,7 +228,7 @@ class Fetcher:
                 self._append(replica, seen.batches, seen.complete_bytes, now)
         for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(topic.headers):
             key = name, partition
-            if key not in order:
+            if key not in order or replicas[key].began_at > self._asked_at:
                 continue
             replica = replicas[key]
             if error_code:

@@ -22,6 +22,7 @@ IN_SYNC_LATELY_SECONDS = 30.0
 LONGEST_POLL_SECONDS = 2.0  # by which the sidecar may see it later
 LENT_SECONDS = 0.13  # and the way to the leader and back
 MOST_LENT_LATE_SECONDS = 0.9
+ROUND_TRIP = 6  # stretches
 
 
 @dataclass(frozen=True)

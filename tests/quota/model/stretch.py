@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.quota.model.wire import Response
 from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
-from weir.proxy.relay.passage import Passage
+from weir.proxy.relay.passage import LOOK_SECONDS, Passage
 
 if TYPE_CHECKING:
     from tests.quota.model.hops import Chain, Hop
@@ -106,6 +106,8 @@ class Stretch:
         if (on_way > 0) != self._is_carrying:
             self._is_carrying = on_way > 0
             chain.busy(1 if on_way else -1)
+            if self._queue and not on_way:
+                chain.busy_for(LOOK_SECONDS)  # until then the passage may not know that all has arrived
         if on_way:
             size = min(on_way, max(1, int(rate * _PART_SECONDS))) if rate else 0
             seconds = size / rate if rate else _PAUSED_SECONDS

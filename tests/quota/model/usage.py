@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.quota.model.follower import Fetcher
 from tests.quota.model.logs import Key
-from tests.quota.model.promise import Meter
+from tests.quota.model.promise import ROUND_TRIP, Meter
 
 if TYPE_CHECKING:
     from tests.quota.model.run import Run
@@ -87,9 +87,12 @@ class Usage:
 
     def finish(self) -> None:
         """The run is over."""
+        scenario = self.run.scenario
         for group, parts in self._parts.items():
             used = sum(parts) / len(parts)
-            if len(parts) >= _LEAST_BLOCKS and used < LEAST_USED:
+            # what is asked for takes a part of the window until it has come, so of late answers less can be had
+            least = LEAST_USED / (1 + ROUND_TRIP * scenario.latency + max(scenario.late, default=0.0))
+            if len(parts) >= _LEAST_BLOCKS and used < least:
                 names = " and ".join(meter.name for meter in group)
                 text = f"{names}: {used:.2f} of the more used in {len(parts) * _BLOCK_LOOKS * LOOK_SECONDS:.0f} s"
                 self.run.world.violate("usage", text)
