@@ -12,7 +12,7 @@ from tests.quota.model.follower import BACKOFF_SECONDS, Fetcher, Replica
 from tests.quota.model.hops import Chain, Sidecar
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Key, Log
-from tests.quota.model.promise import Exceptions, SideMeter
+from tests.quota.model.promise import ROUND_TRIP, Exceptions, SideMeter
 from tests.quota.model.rogues import join
 from tests.quota.model.scenario import RACKS, Event, Partition, Scenario, Side, TopicPartition
 from tests.quota.model.watch import Watch
@@ -191,10 +191,9 @@ class Run:
         batch = (
             self._largest if scenario.version >= FIRST_WITH_WHOLE_BATCHES else max(self._largest, PARTITION_MAX_BYTES)
         )
+        latest = max(scenario.late, default=0.0) + ROUND_TRIP * scenario.latency
         is_lent = side == 1 and (scenario.hops == "both" or bool(scenario.late))
-        allowed = Exceptions(
-            batch, links + 20 * len(scenario.rogues), throttle.takes_out, is_lent, max(scenario.late, default=0.0)
-        )
+        allowed = Exceptions(batch, links + 20 * len(scenario.rogues), throttle.takes_out, is_lent, latest)
         if scenario.walks_all:
             throttle.walked_topics = lambda ends, *, by_id: _EveryTopic()  # type: ignore[method-assign]
         meter = SideMeter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
