@@ -164,3 +164,8 @@ class Scenario:
     walks_all: bool = False  # batches of every topic are seen, whichever quotas there are
     seconds: float = 15.0
     most_exchanges: int = 250
+
+    @property
+    def has_troubles(self) -> bool:
+        """Whether something else than quotas holds links up."""
+        return bool(self.slow or self.late) or any(event.what in ("pause", "stop") for event in self.events)

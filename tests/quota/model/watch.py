@@ -102,7 +102,7 @@ class Watch:
     def _compare(self, fetcher: Fetcher, replica: Replica, longest: float, now: float) -> None:
         since = max(replica.moved_at, self._disturbed_at)
         waits = now - since
-        if waits > longest and fetcher.chain is not None:
+        if waits > longest and fetcher.chain is not None and self.run.scenario.has_troubles:
             waits -= fetcher.chain.excused(since)
         if waits > longest:
             self.world.violate(
