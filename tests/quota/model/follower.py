@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tests.quota.model.hops import Chain
+from tests.quota.model.chain import Chain
 from tests.quota.model.leader import FIRST_WITH_SESSIONS
 from tests.quota.model.logs import Key, Log
 from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, Response, entry_packer

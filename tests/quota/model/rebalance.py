@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tests.quota.model.chain import Chain
 from tests.quota.model.follower import Fetcher, Replica
-from tests.quota.model.hops import Chain, Sidecar
+from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Log
 from tests.quota.model.promise import Exceptions, SideMeter

@@ -7,9 +7,10 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from tests.quota.model.chain import Chain
 from tests.quota.model.coverage import Facts, covered
 from tests.quota.model.follower import BACKOFF_SECONDS, Fetcher, Replica
-from tests.quota.model.hops import Chain, Sidecar
+from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Key, Log
 from tests.quota.model.promise import ROUND_TRIP, Exceptions, SideMeter

@@ -12,7 +12,8 @@ from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
 from weir.proxy.relay.passage import LOOK_SECONDS, Passage
 
 if TYPE_CHECKING:
-    from tests.quota.model.hops import Chain, Hop
+    from tests.quota.model.chain import Chain
+    from tests.quota.model.hops import Hop
 
 KERNEL_BYTES = 500_000  # that the sender's kernel takes before they arrive
 _PART_SECONDS = 0.02  # after which bytes that arrive are counted

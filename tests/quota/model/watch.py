@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from tests.quota.model.chain import Chain
 from tests.quota.model.follower import Fetcher, Replica
-from tests.quota.model.hops import Chain, Sidecar
+from tests.quota.model.hops import Sidecar
 from tests.quota.model.logs import Key, Log
 from tests.quota.model.promise import Meter, Term
 from tests.quota.model.usage import LOOK_SECONDS, Usage
