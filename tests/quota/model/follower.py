@@ -307,6 +307,7 @@ class Fetcher:
             for hop in self.chain.hops:
                 hop.told.elected(key, replica.offset, now)
         replica.leader_epoch += 1
+        replica.began_at = now
         replica.offset = max(0, replica.offset - back)
         replica.high_watermark, replica.synced_at, replica.moved_at = -1, math.inf, now
         self._changed[key] = None

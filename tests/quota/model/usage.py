@@ -61,7 +61,9 @@ class Usage:
         """The quotas that partitions of a link wait for, where nothing else holds it up."""
         run, chain = self.run, fetcher.chain
         limits = [one.response_max_bytes for one in run.sides]
-        if chain is None or not chain.is_open or any(limits) or chain.excused(run.world.now - LOOK_SECONDS) > 0.2:
+        if chain is None or not chain.is_open or chain.pace() < run.scenario.bandwidth or any(limits):
+            return
+        if chain.excused(run.world.now - LOOK_SECONDS) > 0.2:
             return
         rest: dict[Group, int] = {}
         terms = [term for sidecar in run.path(place[0], place[1]) for term in run.watch.terms(sidecar, place)]
