@@ -17,6 +17,7 @@ LOOK_SECONDS = 0.5
 _SETTLED_SECONDS = 3.0  # after something happened
 _BLOCK_LOOKS = 10  # over which what passed is compared, so that single batches are no matter
 _LEAST_BLOCKS = 2
+_FAR_SECONDS = 0.02  # of one stretch: one fetch after the other carries less to who is farther away
 _MOST_BATCH_SECONDS = 0.1  # of quota
 
 Group = tuple[Meter, ...]
@@ -39,6 +40,7 @@ class Usage:
         now, run = self.run.world.now, self.run
         waiting = set[tuple[Group, tuple[int, int, int]]]()
         is_calm = now - self.happened_at > _SETTLED_SECONDS and not run.scenario.rogues
+        is_calm &= run.scenario.latency <= _FAR_SECONDS
         for place, fetcher in run.fetchers.items() if is_calm else ():
             waiting.update((group, place) for group in self._waits(place, fetcher))
         meters = {meter for sidecar in run.sidecars for meter in sidecar.meter.meters.values()}
