@@ -77,14 +77,19 @@ def _mesh(choose: Chooser, depth: int) -> Scenario:
                         )
                     )
     rates = (MB, 2 * MB, 5 * MB, 10 * MB)
+    leader_rate = choose.pick(rates)
     return Scenario(
         choose.pick((12, 3, 7, 17)),
         "both",
-        Side(choose.pick(rates), (0,), order=choose.pick(("round-robin", "urgent-first"))),
-        Side(choose.pick(rates), (0,), order=choose.pick(("round-robin", "urgent-first"))),
+        Side(leader_rate, (0,), order=choose.pick(("round-robin", "urgent-first"))),
+        Side(
+            leader_rate if choose.chance(50) else choose.pick(rates),
+            (0,),
+            order=choose.pick(("round-robin", "urgent-first")),
+        ),
         tuple(partitions),
         latency=choose.pick((0.0005, 0.005, 0.01)),
         scales=choose.pick(((1.0,), (1.0, 0.5), (1.0, 2.0, 0.3))),
         seconds=choose.pick((10.0, 20.0, 40.0)),
-        most_exchanges=1_000 * depth,
+        most_exchanges=1_500 * depth,
     )
