@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from tests.quota.model.describe import scenario_lines, shrink
 from tests.quota.model.draw import draw, draw_listed, many_links
+from tests.quota.model.draw_world import draw_world
 from tests.quota.model.judge import judge
 from tests.quota.model.scenario import Scenario, Seeded
 from tests.quota.model.world import Violation
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--depth", type=int, default=2, help="how long runs are (2; the unit tests have 1)")
     parser.add_argument("--processes", type=int, default=2, help="at a time (2)")
+    parser.add_argument("--world", action="store_true", help="only whole clusters, most of them with troubles")
     parser.add_argument("--seed", type=int, help="tell one run line by line")
     parser.add_argument("--listed", action="store_true", help="with --seed: no quotas but those of listed replicas")
     parser.add_argument("--shrink", action="store_true", help="with --seed: make it small first")
@@ -44,9 +46,10 @@ def main() -> int:
     if options.links is not None:
         return _hold_many(options.links)
     if options.seed is not None:
-        drawn = (draw_listed if options.listed else draw)(Seeded(options.seed), options.depth)
+        draws = draw_listed if options.listed else draw_world if options.world else draw
+        drawn = draws(Seeded(options.seed), options.depth)
         return _tell(drawn, shrinks=options.shrink)
-    return _run_all(options.first, options.runs, options.depth, options.processes)
+    return _run_all(options.first, options.runs, options.depth, options.processes, is_world=options.world)
 
 
 def _hold_many(links: int) -> int:
@@ -81,12 +84,12 @@ def _broken(scenario: Scenario) -> set[str]:
     return {violation.promise for violation in judge(scenario).violations}
 
 
-def _run_some(seeds: range, depth: int) -> tuple[list[Failure], Counter[str], dict[str, float]]:
+def _run_some(seeds: range, depth: int, is_world: bool) -> tuple[list[Failure], Counter[str], dict[str, float]]:
     failures: list[Failure] = []
     counts: Counter[str] = Counter()
     worst: dict[str, float] = {}
     for seed in seeds:
-        outcome = judge(draw(Seeded(seed), depth))
+        outcome = judge((draw_world if is_world else draw)(Seeded(seed), depth))
         failures += [(seed, one.promise, str(one)) for one in outcome.violations[:1]]
         counts += Counter(runs=1, fetches=outcome.exchanges, seconds=round(outcome.seconds))
         for name, value in outcome.figures.items():
@@ -99,14 +102,14 @@ def _keep_worst(worst: dict[str, float], name: str, value: float) -> None:
     worst[name] = (min if name.startswith("least") else max)(value, worst.get(name, value))
 
 
-def _run_all(first: int, runs: int, depth: int, processes: int) -> int:
+def _run_all(first: int, runs: int, depth: int, processes: int, *, is_world: bool) -> int:
     start = shown_at = time.monotonic()
     counts: Counter[str] = Counter()
     worst: dict[str, float] = {}
     broken: Counter[str] = Counter()
     parts = [range(at, min(at + RUNS_AT_A_TIME, first + runs)) for at in range(first, first + runs, RUNS_AT_A_TIME)]
     with ProcessPoolExecutor(processes) as pool:
-        for failures, counted, figures in pool.map(_run_some, parts, [depth] * len(parts)):
+        for failures, counted, figures in pool.map(_run_some, parts, [depth] * len(parts), [is_world] * len(parts)):
             counts += counted
             for name, value in figures.items():
                 _keep_worst(worst, name, value)

@@ -12,7 +12,7 @@ from weir.quota.budget.quota import Part, Quota
 LEAST_BYTES: Final = 2**13
 """What may be on its way to a follower at least, however slow it is."""
 
-LONGEST_WAIT_SECONDS: Final = 1.0
+LONGEST_WAIT_SECONDS: Final = 0.8
 """How long bytes are held back at most while there is no room for them, unless very many links hold some back."""
 
 Bytes = Mapping[StrictLedger, int]
@@ -94,7 +94,7 @@ class LinkAccounts:
     def room(self) -> float:
         """Return how many bytes more there is room for of what is held back; inf where nothing is."""
         rooms = [
-            max(0, int(min(ledger.room(), ledger.credit())))
+            max(0, int(ledger.room()))
             for ledger, account in self._accounts.items()
             if account.held > account.counted and ledger.rate
         ]

@@ -108,12 +108,14 @@ class StrictLedger:
         return self._credit_at + max(0.0, missing) / self._rate if self._rate else math.inf
 
     def rounding(self, batch: int) -> int:
-        """Return the bytes by which whole batches of a size go beyond the window, where they fill it: below one batch.
+        """Return the bytes by which whole batches of a size go beyond the window, where they fill it: at most a batch.
 
         Example: of batches of 150 KB a window of 1 MB has 7 or 6, so it has room for 50 KB more than 1 MB. With 6 the
-        rate would be 0.9 of the quota for ever. A batch larger than the window goes when the window is empty.
+        rate would be 0.9 of the quota for ever. A batch larger than the window goes as soon as the window has any room:
+        it may never be empty, as a slow follower takes a little all the time.
         """
-        return -int(self._limit()) % batch if batch else 0
+        limit = int(self._limit())
+        return batch if batch > limit else -limit % batch if batch else 0
 
     def room_at(self, size: float) -> float:
         """Return the time at which `room` reaches `size` if nothing else is sent; inf at rate 0.

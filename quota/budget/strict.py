@@ -95,7 +95,8 @@ class StrictQuota(Quota):
         spend = min(max(self.ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
         if ask.is_lent:  # all that is lent may come in one moment
             lent_seconds = LENT_SECONDS + min(ask.distance, SLOWEST_SHARE_SECONDS)
-            spend = min(spend, rate * lent_seconds / (self.ledger.waiting_links + 1))
+            most, ledger = rate * lent_seconds, self.ledger
+            spend = min(spend, most / (ledger.waiting_links + 1), max(0.0, most - ledger.held_back))
         elif ask.answer_seconds > SLOW_SECONDS:
             spend = max(spend, min(rate * min(ask.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
         spend = min(spend, max(ask.most_beside_live, share))

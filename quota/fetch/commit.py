@@ -132,7 +132,6 @@ def _asked(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
     """
     if not plan.asks_all:
         return list(state.partitions.unknown())
-    state.sessions.is_asked_for_offsets = False
     return list(state.partitions.waiting())
 
 
@@ -266,6 +265,8 @@ def _forward(
 ) -> Forward:
     side, row = state.side, fetch_version(request.header.api_version)
     fetch.api_version, fetch.uses_topic_ids = row.api_version, row.names_topics_by_id
+    if fetch.asks_all:
+        state.sessions.is_asked_for_offsets = False
     fetch.forwarded_at, fetch.max_wait_seconds = side.clock(), request.max_wait_ms / 1000
     state.in_flight.append(fetch)
     limit = side.settings.response_max_bytes

@@ -29,7 +29,7 @@ class Drawn:
     def chance(self, percent: int) -> bool:
         return self._data.draw(st.integers(0, 99)) >= 100 - percent
 
-    def apart(self) -> Drawn:
+    def apart(self, name: str = "") -> Drawn:
         return self
 
 

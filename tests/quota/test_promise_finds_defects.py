@@ -13,6 +13,7 @@ from tests.quota.model import hops
 from tests.quota.model.judge import judge
 from tests.quota.model.rogues import ROGUE_ID
 from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
+from weir.quota.budget.accounts import LinkAccounts
 from weir.quota.budget.ledger import Account, StrictLedger
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Part, Quota
@@ -145,6 +146,30 @@ def facts_that_go_unnoticed(patch: Patch) -> None:
     patch.setattr(SideQuotas, "_facts_changed", lambda self: None)
 
 
+def reservations_until_asked_again(patch: Patch) -> None:
+    """What is granted to a slow follower stays reserved until it asks again."""
+    patch.setattr(LinkAccounts, "let_arrive", lambda self, most: None)
+    patch.setattr(LinkAccounts, "arrive", lambda self, reserved, size: reserved)
+
+
+def lent_and_set_aside(patch: Patch) -> None:
+    """What the leaders' sides hold up is set aside all the same."""
+    let_arrive = LinkAccounts.let_arrive
+    patch.setattr(LinkAccounts, "let_arrive", lambda self, most: let_arrive(self, most or math.inf))
+
+
+def credit_not_given_back(patch: Patch) -> None:
+    """What is held back takes nothing of the window, but its credit is gone."""
+    hold_back = StrictLedger.hold_back
+
+    def keep(ledger: StrictLedger, size: int) -> None:
+        credit = ledger._credit
+        hold_back(ledger, size)
+        ledger._credit = min(credit, ledger._credit)
+
+    patch.setattr(StrictLedger, "hold_back", keep)
+
+
 def link(version: int, hop: str, leader: Side, follower: Side, *partitions: Partition, **more: object) -> Scenario:
     return replace(
         Scenario(version, hop, leader, follower, partitions),  # type: ignore[arg-type]
@@ -172,6 +197,14 @@ OTHERS = [replace(T, number=number) for number in (1, 2)]
 BACKLOG = [Partition(3, number, 0, 0, 0, True, count=20_000) for number in range(30)]
 HONEST = replace(T, pattern=(100_000,), count=400)
 
+MANY = [replace(T, number=number, follower=number % 3) for number in range(12)]
+SLOW: dict[str, object] = {"slow": (50_000, 20_000, 0), "seconds": 30.0, "most_exchanges": 2_000}
+PAIRS = [(leader, follower) for leader in range(3) for follower in range(3) if leader != follower]
+MESH = [
+    replace(T, number=number, leader=leader, follower=follower, pattern=(16_000,), fetcher=number // len(PAIRS))
+    for number, (leader, follower) in enumerate(4 * PAIRS)
+]
+
 DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     "3": (place_lost_by_each_return, link(3, "both", side(2 * MB, 0, 1), side(2 * MB, 0), T, U, seconds=40.0)),
     "4": (grants_always_last, link(3, "leader", side(5 * MB, 0), side(MB), T, *BACKLOG)),
@@ -194,6 +227,12 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
         link(5, "leader", ADDED, side(MB), T, U, events=(Event(0.1, "reassign", 0),)),
     ),
     "limits": (limits_not_kept, link(5, "leader", LIMITED, side(MB), T, *BACKLOG[:2])),
+    "slow": (reservations_until_asked_again, link(12, "leader", side(MB, 0), side(MB), *MANY, **SLOW)),
+    "credit": (credit_not_given_back, link(12, "leader", side(MB, 0), side(MB), *MANY, **SLOW)),
+    "lent": (
+        lent_and_set_aside,
+        link(12, "both", side(MB, 0), side(MB, 0), *MESH, seconds=20.0, most_exchanges=4_000),
+    ),
     "lists": (lists_of_other_brokers, link(5, "leader", LISTED, side(MB), *OTHERS)),
 }
 """By the number of the defect, or what it is of."""

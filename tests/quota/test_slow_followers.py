@@ -93,10 +93,10 @@ def test_no_more_may_pass_than_the_window_has_room_for_unless_it_has_waited() ->
     ledger = throttle.ledger
     assert link.let_pass(0, 0, 8_000, 0.0) == 8_000
     other = Account(ledger, inf)
-    other.reserve(int(min(ledger.room(), ledger.credit())) - 5_000)
+    other.reserve(int(ledger.room()) - 5_000)
     assert link.let_pass(0, 8_000, 20_000, 0.0) == 5_000
-    assert link.let_pass(0, 13_000, 20_000, 0.9) == 0
-    assert link.let_pass(0, 13_000, 20_000, 1.0) == LEAST_BYTES
+    assert link.let_pass(0, 13_000, 20_000, 0.7) == 0
+    assert link.let_pass(0, 13_000, 20_000, 0.8) == LEAST_BYTES
 
 
 def test_very_many_links_that_hold_bytes_back_send_no_more_than_half_of_the_quota_without_room() -> None:
@@ -142,4 +142,4 @@ def test_accounts_of_several_ledgers_give_what_all_have_room_for() -> None:
         accounts._of(ledger).reserve(50_000)
     assert accounts.room() == inf, "nothing is held back"
     accounts.let_arrive(1_000)
-    assert accounts.room() == pytest.approx(min(ledger.credit() for ledger in ledgers), abs=1)
+    assert accounts.room() == pytest.approx(min(ledger.room() for ledger in ledgers), abs=1)

@@ -99,6 +99,10 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         leader=replace(scenario.leader, one_in=1, response_max_bytes=None),
         follower=replace(scenario.follower, one_in=1, response_max_bytes=None),
     )
+    yield replace(scenario, slow=plain.slow)
+    yield replace(scenario, late=plain.late)
+    yield replace(scenario, scales=plain.scales)
+    yield replace(scenario, drift=plain.drift)
     yield replace(scenario, adding=())
     yield replace(scenario, under_min_isr=())
     yield replace(scenario, has_racks=plain.has_racks, told_after=plain.told_after)

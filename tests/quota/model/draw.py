@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.quota.model.draw_quotas import with_quotas
+from tests.quota.model.draw_world import with_world
 from tests.quota.model.scenario import MB, ROGUES, Chooser, Event, Happening, Hops, Partition, Scenario, Side
 from weir.protocol.fetch import DECODED_VERSIONS
 from weir.quota.settings import Order, Policy
@@ -15,7 +16,8 @@ _ORDERS: tuple[Order, ...] = ("round-robin", "urgent-first")
 
 def draw(choose: Chooser, depth: int = 1) -> Scenario:
     """Any scenario. `depth` is how long runs are: 1 for many short ones."""
-    return with_quotas(choose.apart(), draw_listed(choose, depth))
+    scenario = with_quotas(choose.apart(), draw_listed(choose, depth))
+    return with_world(choose.apart("world"), scenario, depth)
 
 
 def draw_listed(choose: Chooser, depth: int = 1) -> Scenario:

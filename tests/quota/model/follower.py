@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tests.quota.model.hops import Chain
+from tests.quota.model.chain import Chain
 from tests.quota.model.leader import FIRST_WITH_SESSIONS
 from tests.quota.model.logs import Key, Log
 from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, Response, entry_packer
@@ -31,6 +31,7 @@ class Replica:
     """One partition that a follower keeps."""
 
     __slots__ = (
+        "began_at",
         "caught_up_on",
         "error_seen_at",
         "high_watermark",
@@ -48,6 +49,7 @@ class Replica:
         self.offset = offset
         self.leader_epoch = 5
         self.high_watermark = -1  # the largest that it was sent of this leader epoch
+        self.began_at = now
         self.moved_at = now  # when it last got records, or could not have got any
         self.synced_at = math.inf  # since when it has all that was there
         self.caught_up_on = 0  # bytes received while behind
@@ -78,6 +80,7 @@ class Fetcher:
         self._is_full = True
         self._correlation_id = 0
         self._is_asking = False
+        self._asked_at = 0.0
         self._pack = entry_packer(version)
 
     def connect(self, chain: Chain) -> None:
@@ -96,7 +99,7 @@ class Fetcher:
         if chain is not self.chain or not chain.is_open or self._is_asking:
             return
         if self.order or (self._session_epoch > 0 and self._sent):
-            self._is_asking = True
+            self._is_asking, self._asked_at = True, self.world.now
             chain.ask(self.request())
 
     def request(self) -> FetchRequest:
@@ -213,7 +216,7 @@ class Fetcher:
         now, name, order, replicas = self.world.now, topic.name, self.order, self.replicas
         for seen in topic.records:
             key = name, seen.partition
-            if key not in order:
+            if key not in order or replicas[key].began_at > self._asked_at:
                 continue
             replica = replicas[key]
             if response.bases[key] != replica.offset:
@@ -225,7 +228,7 @@ class Fetcher:
                 self._append(replica, seen.batches, seen.complete_bytes, now)
         for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(topic.headers):
             key = name, partition
-            if key not in order:
+            if key not in order or replicas[key].began_at > self._asked_at:
                 continue
             replica = replicas[key]
             if error_code:
@@ -248,7 +251,7 @@ class Fetcher:
         if replica.synced_at < math.inf:
             appended_at = log.appended_at[replica.offset - log.first_live]
             if appended_at >= replica.synced_at:
-                self.took(now - appended_at, replica)
+                self.took(appended_at, replica)
         else:
             replica.caught_up_on += size
         replica.offset += batches
@@ -256,8 +259,12 @@ class Fetcher:
         self.order[replica.key] = self.order.pop(replica.key)
         self._changed[replica.key] = None
 
-    def took(self, seconds: float, replica: Replica) -> None:
-        """A record of an in-sync partition took, or waits for, so long."""
+    def took(self, appended_at: float, replica: Replica) -> None:
+        """A record of an in-sync partition took, or waits, since then: how long of it is no one's but a sidecar's?"""
+        seconds = self.world.now - appended_at
+        if seconds <= self.slowest or self.chain is None:
+            return
+        seconds -= self.chain.excused(appended_at)
         self.slowest = max(self.slowest, seconds)
         if seconds > self.slowest_allowed:
             self.world.violate(
@@ -266,7 +273,7 @@ class Fetcher:
 
     # What happens to it
 
-    def _return(self, key: Key, chain: Chain) -> None:
+    def _return(self, key: Key, chain: Chain | None) -> None:
         replica = self.replicas.get(key)
         if replica is not None and key not in self.order:
             self.order[key] = None
@@ -281,6 +288,14 @@ class Fetcher:
         self.replicas.pop(key, None)
         self.order.pop(key, None)
 
+    def add(self, log: Log) -> None:
+        """The partition is this follower's from now on."""
+        self.replicas[log.key] = Replica(log, 0, self.world.now)
+        if self.chain is not None:
+            for hop in self.chain.hops:
+                hop.told.forget(log.key)
+        self._return(log.key, self.chain)
+
     def elect(self, key: Key, back: int) -> None:
         """A leader epoch begins; below 0.11 a follower then truncates to its own high watermark."""
         replica = self.replicas.get(key)
@@ -292,6 +307,7 @@ class Fetcher:
             for hop in self.chain.hops:
                 hop.told.elected(key, replica.offset, now)
         replica.leader_epoch += 1
+        replica.began_at = now
         replica.offset = max(0, replica.offset - back)
         replica.high_watermark, replica.synced_at, replica.moved_at = -1, math.inf, now
         self._changed[key] = None

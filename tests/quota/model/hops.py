@@ -6,13 +6,12 @@ import math
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests.fakes.take_out import passed, take_out
 from tests.quota.model.describe import answer_line, decision_line, request_line
-from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Key
-from tests.quota.model.promise import SideMeter, Term, Told, most_probes
+from tests.quota.model.promise import Covered, SideMeter, Term, Told, most_probes
 from tests.quota.model.wire import Response, scan, scan_appended, seen_by_scanner
 from tests.quota.model.world import World
 from weir.protocol.fetch import FetchRequest
@@ -21,6 +20,9 @@ from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
+
+if TYPE_CHECKING:
+    from tests.quota.model.chain import Chain
 
 _WAKE_INTERVAL_SECONDS = 0.005
 _SHORTEST_HOLD_SECONDS = 0.001
@@ -48,6 +50,7 @@ class Sidecar:
         self._terms: dict[tuple[int, int], tuple[Term, ...]] = {}
         self.errors = 0  # that lying peers caused
         self.held: dict[Hop, None] = {}
+        self.stopped_until = -math.inf
         self._wakes_at = -math.inf
         self._woken_at = -math.inf
 
@@ -74,136 +77,42 @@ class Sidecar:
             )
         return terms
 
+    def stop(self, seconds: float) -> None:
+        """Its process is stopped for so long: whatever it should do waits."""
+        self.stopped_until = max(self.stopped_until, self.world.now + seconds)
+
     def wake_soon(self) -> None:
-        """Budget flowed back."""
+        """Budget flowed back: who is next in line is planned again, as by proxy/relay/side.py."""
         if self.held and self._wakes_at < self.world.now:
-            self._wakes_at = max(self.world.now, self._woken_at + _WAKE_INTERVAL_SECONDS)
-            self.world.after(self._wakes_at - self.world.now, self.wake_now)
+            self._wakes_at = max(self.world.now, self._woken_at + _WAKE_INTERVAL_SECONDS, self.stopped_until)
+            self.world.after(self._wakes_at - self.world.now, self._wake_next)
 
     def wake_now(self) -> None:
         """Plan what is held again: all of it, longest held first."""
-        self._wakes_at = -math.inf
-        if self.held:
-            self._woken_at = self.world.now
-            for hop in list(self.held):
-                hop.replan()
-
-
-class Client(Protocol):
-    """Who fetches."""
-
-    replica_id: int
-    is_honest: bool
-    reads: bool
-
-    def take(self, response: Response) -> None:
-        """An answer arrived whole."""
-
-
-class Chain:
-    """One connection of a follower: through the hops to the leader, and back."""
-
-    def __init__(
-        self,
-        world: World,
-        sidecars: list[Sidecar],
-        leader: LeaderNode,
-        client: Client,
-        bandwidth: float,
-        latency: float,
-    ) -> None:
-        self.world = world
-        self.leader = leader
-        self.client = client
-        self.number = world.number()  # tells connections apart in traces
-        self.is_open = True
-        self.hops = [Hop(self, number, sidecar) for number, sidecar in enumerate(sidecars)]
-        self._bandwidth = bandwidth
-        self._latency = latency
-        self._sent: tuple[Response, float, float] | None = None  # on its way, from when to when
-        self._at_leader: deque[FetchRequest] = deque()  # a broker takes the next one when the last one is answered
-
-    def ask(self, request: FetchRequest) -> None:
-        """The follower sends `request`."""
-        self.world.exchanges += 1
-        self.forward(-1, request)
-
-    def may_be_asked(self) -> None:
-        """There is a reason to ask the leader who is in sync."""
-        for hop in self.hops:
-            hop.reasons += 1
-            hop.sidecar.meter.urgent += 1
-
-    def forward(self, number: int, request: FetchRequest) -> None:
-        """Hop `number` sends a request on."""
-        self._later(self._latency, self._arrive, number + 1, request)
-
-    def answered(self, response: Response) -> None:
-        """The leader sends an answer; its bytes take their time on the slowest stretch only.
-
-        A leader's sidecar is on the leader's machine, so what it takes out takes none.
-        """
-        if self.hops:
-            response = self.hops[-1].take_out(response)
-        delay = self._latency + response.size / self._bandwidth
-        self._sent = response, self.world.now, self.world.now + delay
-        self._later(self._latency, self._begins, response)
-        self._later(delay, self.pass_back, len(self.hops) - 1, response)
-
-    def _begins(self, response: Response) -> None:
-        """The first byte of an answer passes all hops."""
-        if self._sent is not None and response is self._sent[0]:
-            for hop in self.hops:
-                hop.answer_begins()
-
-    def answer(self, number: int, response: Response) -> None:
-        """Hop `number` answers."""
-        self._later(self._latency, self.pass_back, number - 1, response)
-
-    def pass_back(self, number: int, response: Response) -> None:
-        """An answer arrived whole at hop `number`, at the follower below 0."""
-        if self._sent is not None and response is self._sent[0]:
-            self._sent = None
-            self._at_leader.popleft()
-            if self._at_leader:
-                self.leader.fetch(self, self._at_leader[0])
-        if not self.client.reads and response.size:
-            for hop in self.hops:  # it stands in buffers for good: sent now, and not when its connection breaks
-                hop.break_off(response, 1.0)
+        if self.stopped_until > self.world.now:
+            self.world.after(self.stopped_until - self.world.now, self.wake_now)
             return
-        if number < 0:
-            self.client.take(response)
-        else:
-            self.answer(number, self.hops[number].settle(response))
+        self._woken_at = self.world.now
+        for hop in list(self.held):
+            hop.replan()
 
-    def close(self) -> None:
-        """The connection breaks, wherever its bytes are."""
-        if not self.is_open:
-            return
-        self.is_open = False
-        share = 0.0
-        if self._sent is not None:
-            response, start, end = self._sent
-            share = min(1.0, (self.world.now - start) / (end - start))
-            for hop in self.hops:
-                hop.break_off(response, share)
-        for hop in self.hops:
-            hop.close()
+    def _wake_next(self) -> None:
+        self._wakes_at, self._woken_at = -math.inf, self.world.now
+        first = self.throttle.next_in_line()
+        held = {hop.link: hop for hop in self.held}
+        for hop in held.values() if first is None else [held[one] for one in first if one in held]:
+            hop.replan()
+            if hop not in self.held:
+                self.wake_soon()
 
-    def _later(self, delay: float, call: Callable[..., None], *args: object) -> None:
-        self.world.after(delay, self._if_open, call, args)
 
-    def _if_open(self, call: Callable[..., None], args: tuple[object, ...]) -> None:
-        if self.is_open:
-            call(*args)
+class _Asked(NamedTuple):
+    """A fetch that was forwarded, and when."""
 
-    def _arrive(self, number: int, request: FetchRequest) -> None:
-        if number < len(self.hops):
-            self.hops[number].take(request)
-        else:
-            self._at_leader.append(request)
-            if len(self._at_leader) == 1:
-                self.leader.fetch(self, request)
+    decision: Forward
+    terms: tuple[Term, ...]
+    is_probe: bool
+    at: float
 
 
 class Hop:
@@ -225,8 +134,10 @@ class Hop:
         self._plan_number = 0
         self._planned_at = -math.inf
         self._plans_at_once = 0
-        self._in_flight: deque[tuple[Forward, tuple[Term, ...], bool]] = deque()
+        self._in_flight: deque[_Asked] = deque()
+        self._begun = 0  # of these, whose answers have begun
         self._seen: deque[list[ScannedTopic]] = deque()  # of the answers that are on their way
+        self._arriving: deque[tuple[Response, _Asked, list[Covered]]] = deque()
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -262,17 +173,41 @@ class Hop:
         if self._is_held:
             self._decide()
 
-    def answer_begins(self) -> None:
+    def answer_begins(self, response: Response) -> None:
         """The first byte of the oldest answer that is awaited came."""
+        if not self.is_throttled:
+            return
+        asked = self._in_flight[self._begun]
+        self._begun += 1
+        meter = self.sidecar.meter
+        sizes = meter.covered(asked.terms, self.told, response.topics, response.bases, is_probe=asked.is_probe)
+        self._arriving.append((response, asked, sizes))
+        if asked.is_probe and any(one.bounded for one in sizes):
+            self._count_probe()
         if self._link is not None:
             self._link.answer_begins()
+
+    def count(self, response: Response, share: float) -> None:
+        """A part of an answer arrives."""
+        for one, asked, sizes in self._arriving:
+            if one is response:
+                for covered in sizes:
+                    covered.meter.passed(covered, share, asked.at, is_probe=asked.is_probe)
+
+    def has_arrived(self) -> None:
+        """The oldest answer has arrived whole."""
+        if self._arriving:
+            self._arriving.popleft()
+
+    def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
+        """What the relay's passage asks."""
+        return most if self._link is None else self._link.let_pass(arrived, on_way, most, waited)
 
     def take_out(self, response: Response) -> Response:
         """An answer comes; returns what passes of it."""
         if not self.is_throttled:
             return response
-        decision = self._in_flight[len(self._seen)][0]
-        seen = take_out(response.topics, decision)
+        seen = take_out(response.topics, self._in_flight[self._begun].decision)
         self._seen.append(seen)
         topics = passed(seen)
         size = sum(one.size for topic in topics for one in topic.records)
@@ -283,7 +218,8 @@ class Hop:
         """An answer passed; returns what goes on to the follower."""
         if not self.is_throttled:
             return response
-        decision, terms, is_probe = self._in_flight.popleft()
+        decision = self._in_flight.popleft().decision
+        self._begun = max(0, self._begun - 1)  # an answer of another sidecar's own came at once
         if self.chain.world.trace is not None:
             line = answer_line(response.topics)
             self.chain.world.say(
@@ -293,8 +229,6 @@ class Hop:
         limit = self.sidecar.throttle.settings.response_max_bytes
         if limit is not None and response.size > max(limit, meter.allowed.batch):
             self.chain.world.violate("response limit", f"{meter.side}: {response.size:,} bytes, not {limit:,}")
-        if meter.passed(terms, self.told, response.topics, response.bases, is_probe=is_probe) and is_probe:
-            self._count_probe()
         self.told.take(response.topics)
         assert self._link is not None
         try:
@@ -303,18 +237,13 @@ class Hop:
             self._link.settle(seen_by_scanner(seen, decision.walk), response.head)
         except Exception as error:  # noqa: BLE001 - as the proxy does
             self._give_up(error)
+        self.chain.later(0.0, self._number, self.replan)  # its next fetch may wait for this answer
         self.sidecar.wake_soon()
         head = response.head if decision.head_patch is None else decision.head_patch(response.head)
         if not decision.appended_topics or head.error_code or stays_empty(response, head):
             return response.appended(head, [])
         version = decision.request.header.api_version
         return response.appended(head, scan_appended(version, decision.appended, decision.appended_topics))
-
-    def break_off(self, response: Response, share: float) -> None:
-        """The connection broke when this share of an answer had passed."""
-        if self.is_throttled and self._in_flight:
-            _, terms, is_probe = self._in_flight[0]
-            self.sidecar.meter.passed(terms, self.told, response.topics, response.bases, share, is_probe=is_probe)
 
     def close(self) -> None:
         """The connection is gone."""
@@ -353,17 +282,23 @@ class Hop:
             self.sidecar.held[self] = None
             if math.isfinite(decision.until):
                 delay = max(decision.until - world.now, _SHORTEST_HOLD_SECONDS)
-                world.after(delay, self._time_is_over, self._plan_number)
+                self.chain.later(delay, self._number, self._time_is_over, self._plan_number)
             return
         self._take_next()
         if isinstance(decision, Answer):
             version = request.header.api_version
             head, topics = scan(version, decision.frame)
+            self._begin_passage(is_granted=False)
             self.chain.answer(self._number, Response(head, topics, {}, 0))
             return
         is_probe = self.sidecar.throttle.stats.offset_probes > probes
-        self._in_flight.append((decision, self.terms, is_probe))
+        self._begin_passage(is_granted=decision.admit is not None and decision.holds_all and not self._in_flight)
+        self._in_flight.append(_Asked(decision, self.terms, is_probe, world.now))
         self.chain.forward(self._number, decision.request)
+
+    def _begin_passage(self, *, is_granted: bool) -> None:
+        if self.sidecar.throttle.takes_out and self.chain.stretch.passage is not None:
+            self.chain.stretch.passage.begin(is_granted=is_granted)
 
     def _time_is_over(self, plan_number: int) -> None:
         if self._plan_number == plan_number:
@@ -374,7 +309,7 @@ class Hop:
         self._drop_held()
         self._requests.popleft()
         if self._requests:
-            self.chain.world.after(0.0, self._look_at_next, self._requests[0])
+            self.chain.later(0.0, self._number, self._look_at_next, self._requests[0])
 
     def _look_at_next(self, request: FetchRequest) -> None:
         if self.chain.is_open and not self._is_held and self._requests and self._requests[0] is request:
@@ -384,7 +319,7 @@ class Hop:
             else:
                 self.chain.forward(self._number, self._requests.popleft())
                 if self._requests:
-                    self.chain.world.after(0.0, self._look_at_next, self._requests[0])
+                    self.chain.later(0.0, self._number, self._look_at_next, self._requests[0])
 
     def _drop_held(self) -> None:
         self._is_held = False

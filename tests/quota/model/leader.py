@@ -76,9 +76,16 @@ class LeaderNode:
         self.broker_id = broker_id
         self.logs: dict[Key, Log] = {}
         self.sessions: dict[int, _Session] = {}
+        self.latest = 0.0  # answers come up to so many seconds late
+        self._answers = 0
         self._slots = slots
         self._last_id = 0
         self._waiting: dict[_Waiting, None] = {}
+
+    def next_lateness(self) -> float:
+        """By how much the next answer is late."""
+        self._answers += 1
+        return self.latest * (self._answers * 7 % 13) / 13
 
     def append(self, log: Log, size: int) -> None:
         """A producer's batch: whoever waits for it is answered."""

@@ -21,6 +21,8 @@ PROBE_SECONDS = 10.0
 IN_SYNC_LATELY_SECONDS = 30.0
 LONGEST_POLL_SECONDS = 2.0  # by which the sidecar may see it later
 LENT_SECONDS = 0.13  # and the way to the leader and back
+MOST_LENT_LATE_SECONDS = 0.9
+ROUND_TRIP = 6  # stretches
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Exceptions:
     links: int  # that can ask probes of their own
     takes_out: bool  # whether records above a grant are taken out of answers: the leader's side
     is_lent: bool = False  # whether the leaders' sides throttle too, so that nothing is set aside at the follower
+    latest: float = 0.0  # by how many seconds leaders answer late: for so long more is lent
 
 
 def most_in_a_second(quota: int, allowed: Exceptions) -> float:
@@ -42,7 +45,7 @@ def most_in_a_second(quota: int, allowed: Exceptions) -> float:
     """
     if allowed.takes_out:
         return WINDOW_SLACK * quota + (allowed.batch if quota else 0)
-    lent = LENT_SECONDS * quota if allowed.is_lent else 0.0
+    lent = (LENT_SECONDS + min(allowed.latest, MOST_LENT_LATE_SECONDS)) * quota if allowed.is_lent else 0.0
     return WINDOW_SLACK * quota + allowed.batch * allowed.links + lent
 
 
@@ -107,6 +110,12 @@ class Told:
             self.lately[key] = in_sync_below, now + IN_SYNC_LATELY_SECONDS
         self.headers.pop(key[0], None)
 
+    def forget(self, key: Key) -> None:
+        """A partition is made anew."""
+        for told in (self.high_watermarks, self.before, self.lately):
+            told.pop(key, None)
+        self.headers.pop(key[0], None)
+
     def is_in_sync(self, key: Key, offset: int, now: float) -> bool:
         """Whether a replica that asks from `offset` on is known to be in sync, or was lately."""
         if 0 <= self.high_watermarks.get(key, self.before.get(key, -1)) <= offset:
@@ -128,43 +137,48 @@ class Meter:
         self.is_strict = is_strict
         self.rate: int | None = None
         self.rates: list[tuple[float, int | None]] = []
-        self.bounded = 0
+        self.bounded = 0.0
+        self.used = 0.0  # the same with bytes of replicas in sync
         self.worst = 0.0  # second, in bounds
-        self._window: deque[tuple[float, int]] = deque()
-        self._in_window = 0
+        self._window: deque[tuple[float, float]] = deque()
+        self._in_window = 0.0
 
     def change(self, rate: int | None) -> None:
         """Another rate is in force."""
         self.rate = rate
         self.rates.append((self.world.now, rate))
 
-    def passed(self, size: int, *, is_probe: bool) -> None:
-        """So many bytes of replicas behind have passed."""
-        self.bounded += size
-        self._count(max(0, size - self.allowed.batch) if is_probe else size, self.world.now)
+    def passed(self, covered: Covered, share: float, asked_at: float, *, is_probe: bool) -> None:
+        """A share of an answer has passed that was asked for at that time."""
+        size = covered.bounded
+        self.used += covered.size * share
+        self.bounded += size * share
+        counted = max(0, size - self.allowed.batch) if is_probe else size
+        if counted:
+            self._count(counted * share, self.world.now if self.allowed.takes_out else asked_at)
 
-    def _count(self, size: int, now: float) -> None:
-        window = self._window
+    def _count(self, size: float, asked_at: float) -> None:
+        now, window = self.world.now, self._window
         window.append((now, size))
         self._in_window += size
         while window[0][0] <= now - WINDOW_SECONDS:
             self._in_window -= window.popleft()[1]
         if not self.is_strict:
             return
-        rate = self._rate_lately(now)
+        rate = self._rate_lately(now, asked_at)
         most = most_in_a_second(rate, self.allowed)
         self.worst = max(self.worst, self._in_window / most if most else 0.0)
         if self._in_window > most + 1:
             self.world.violate(
                 "quota",
-                f"{self.name}: {self._in_window:,} bytes in a second at {rate:,} bytes/s, {most:,.0f} are promised",
+                f"{self.name}: {self._in_window:,.0f} bytes in a second at {rate:,} bytes/s, {most:,.0f} are promised",
             )
 
-    def _rate_lately(self, now: float) -> int:
+    def _rate_lately(self, now: float, asked_at: float) -> int:
         """The largest one in force while what came in the last second was asked for."""
         largest, until = 0, now + 1
         for since, rate in reversed(self.rates):
-            if until >= now - 2 * WINDOW_SECONDS:
+            if until >= min(asked_at, now - WINDOW_SECONDS) - WINDOW_SECONDS:
                 largest = max(largest, rate or 0)
             until = since
         return largest
@@ -179,7 +193,7 @@ class Meter:
         if self.bounded > most + 1:
             seconds = now - (self.rates[0][0] if self.rates else START)
             self.world.violate(
-                "mean", f"{self.name}: {self.bounded:,} bytes in {seconds:.1f} s, {most:,.0f} are promised"
+                "mean", f"{self.name}: {self.bounded:,.0f} bytes in {seconds:.1f} s, {most:,.0f} are promised"
             )
 
 
@@ -188,6 +202,14 @@ class Term(NamedTuple):
 
     meter: Meter
     keys: frozenset[Key]
+
+
+class Covered(NamedTuple):
+    """Bytes of an answer that a quota covers, and of these the ones that it bounds: those of replicas behind."""
+
+    meter: Meter
+    bounded: int
+    size: int
 
 
 class SideMeter:
@@ -219,34 +241,31 @@ class SideMeter:
                 self.meters[name] = Meter(self.world, shown, self.allowed, is_strict=self.is_strict)
             self.meters[name].change(rate)
 
-    def passed(
+    def covered(
         self,
         terms: Sequence[Term],
         told: Told,
         topics: Sequence[ScannedTopic],
         bases: dict[Key, int],
-        share: float = 1.0,
         *,
         is_probe: bool = False,
-    ) -> bool:
-        """An answer passed, or `share` of it before its connection broke; returns whether a quota bounds any of it."""
+    ) -> list[Covered]:
+        """What of an answer that begins to pass is covered by quotas, and what of that they bound."""
         if not terms or not bases:
-            return False
+            return []
         now = self.world.now
-        sizes = dict.fromkeys(terms, 0)
+        bounded, sizes = dict.fromkeys(terms, 0), dict.fromkeys(terms, 0)
         for name, _, records, _ in topics:
             for seen in records:
                 key = name, seen.partition
                 covering = [term for term in terms if key in term.keys]
-                if covering and not told.is_in_sync(key, bases[key], now):
-                    for term in covering:
-                        sizes[term] += seen.size
-        if is_probe and self.allowed.takes_out and any(sizes.values()):
+                is_bounded = covering and not told.is_in_sync(key, bases[key], now)
+                for term in covering:
+                    sizes[term] += seen.size
+                    bounded[term] += seen.size if is_bounded else 0
+        if is_probe and self.allowed.takes_out and any(bounded.values()):
             self.world.violate("probes", f"{self.side}: an offset probe brought records")
-        for term, size in sizes.items():
-            if size:
-                term.meter.passed(int(size * share), is_probe=is_probe)
-        return any(sizes.values())
+        return [Covered(term.meter, bounded[term], size) for term, size in sizes.items() if size]
 
     def finish(self) -> None:
         """The run is over."""

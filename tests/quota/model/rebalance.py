@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tests.quota.model.chain import Chain
 from tests.quota.model.follower import Fetcher, Replica
-from tests.quota.model.hops import Chain, Sidecar
+from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Log
 from tests.quota.model.promise import Exceptions, SideMeter
 from tests.quota.model.wire import Response
 from tests.quota.model.world import START, World
-from weir.proxy.relay.passage import ASK_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -74,49 +74,16 @@ class Figures:
         return {*self.sent, *self.received}
 
 
-class _Sidecar(Sidecar):
-    """Wakes as proxy/relay/side.py does: who is next in line, and the link whose answer has passed."""
-
-    def __init__(self, world: World, throttle: Throttle) -> None:
-        meter = SideMeter(world, throttle.side, Exceptions(0, 0, throttle.takes_out), is_strict=True)
-        super().__init__(world, throttle, meter, lambda follower, other: {})
-
-    def wake_now(self) -> None:
-        self._wakes_at = -float("inf")
-        self._woken_at = self.world.now
-        first = self.throttle.next_in_line()
-        held = {hop.link: hop for hop in self.held}
-        due = deque(held.values() if first is None else [held[one] for one in first if one in held])
-        while due:
-            hop = due.popleft()
-            hop.replan()
-            if hop not in self.held:
-                self.wake_soon()
-
-
 class _Chain(Chain):
-    """A connection whose sidecars look at a link again as soon as its answer has passed.
-
-    The leader's sidecar sees after a while what has arrived, though the follower does not ask again, as the relay does.
-    """
-
-    sent: list[tuple[float, int]]
+    sent: list[tuple[float, float]]
     """When records left the leader's machine, and how many bytes."""
 
-    def pass_back(self, number: int, response: Response) -> None:
-        if number == len(self.hops) - 1 and response.size:
-            self.sent.append((self.world.now, response.size))
-        super().pass_back(number, response)
-        if number >= 0:
-            hop = self.hops[number]
-            if hop.link is not None and hop.sidecar.throttle.takes_out:
-                self._later(self._latency + ASK_SECONDS, hop.link.accounts.confirm)
-            if hop in hop.sidecar.held:  # its next fetch waited for this answer
-                hop.replan()
+    def count(self, response: Response, share: float) -> None:
+        self.sent.append((self.world.now, response.size * share))
 
 
 class _Fetcher(Fetcher):
-    received: list[tuple[float, int]]
+    received: list[tuple[float, float]]
 
     def take(self, response: Response) -> None:
         if response.size:
@@ -132,16 +99,18 @@ def play(rebalance: Rebalance) -> Figures:
     def of(values: tuple[int | None, ...], broker: int) -> int | None:
         return values[(broker - 1) % len(values)]
 
-    def sidecar(side: str, broker: int, rate: int | None) -> _Sidecar:
+    def sidecar(side: str, broker: int, rate: int | None) -> Sidecar:
         settings = ThrottleSettings(rate=rate, replicas={TOPIC: ALL_REPLICAS})
-        return _Sidecar(world, Throttle(side, broker, world, settings))  # type: ignore[arg-type]
+        throttle = Throttle(side, broker, world, settings)  # type: ignore[arg-type]
+        meter = SideMeter(world, side, Exceptions(0, 0, throttle.takes_out), is_strict=True)
+        return Sidecar(world, throttle, meter, lambda follower, other: {})
 
     leaders = {one: LeaderNode(world, one, 10_000) for one in ids}
     has_ingress = {one: rebalance.has_ingress[(one - 1) % len(rebalance.has_ingress)] for one in ids}
     ingress = {one: sidecar("leader", one, of(rebalance.leader_rates, one)) for one in ids if has_ingress[one]}
     egress = {one: sidecar("follower", one, of(rebalance.follower_rates, one)) for one in ids}
-    received: dict[int, list[tuple[float, int]]] = {one: [] for one in ids}
-    sent: dict[int, list[tuple[float, int]]] = {one: [] for one in ids}
+    received: dict[int, list[tuple[float, float]]] = {one: [] for one in ids}
+    sent: dict[int, list[tuple[float, float]]] = {one: [] for one in ids}
     number = 0
     for follower in ids:
         for leader in ids:
@@ -171,14 +140,14 @@ def play(rebalance: Rebalance) -> Figures:
     )
 
 
-def _rates(passed: list[tuple[float, int]], rate: int, start: float, end: float) -> Rates:
+def _rates(passed: list[tuple[float, float]], rate: int, start: float, end: float) -> Rates:
     mean = sum(size for at, size in passed if start < at <= end) / (end - start) / rate
     whole = sum(size for at, size in passed if at <= end) / (end - START) / rate
     return Rates(mean, whole, _worst_second(passed) / rate)
 
 
-def _worst_second(passed: Iterable[tuple[float, int]]) -> int:
-    window, inside, worst = deque[tuple[float, int]](), 0, 0
+def _worst_second(passed: Iterable[tuple[float, float]]) -> float:
+    window, inside, worst = deque[tuple[float, float]](), 0.0, 0.0
     for at, size in passed:
         window.append((at, size))
         inside += size

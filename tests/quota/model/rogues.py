@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tests.quota.model.chain import Chain
 from tests.quota.model.follower import Fetcher, Replica
-from tests.quota.model.hops import Chain, Sidecar
+from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import Key, Log
 from tests.quota.model.scenario import Rogue, Scenario

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Set
+from dataclasses import dataclass, field
 from functools import partial
 
+from tests.quota.model.chain import Chain
 from tests.quota.model.coverage import Facts, covered
-from tests.quota.model.follower import BACKOFF_SECONDS, Fetcher, Replica
-from tests.quota.model.hops import Chain, Sidecar
+from tests.quota.model.follower import Fetcher, Replica
+from tests.quota.model.happenings import happen
+from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Key, Log
-from tests.quota.model.promise import Exceptions, SideMeter
+from tests.quota.model.promise import ROUND_TRIP, Exceptions, SideMeter
 from tests.quota.model.rogues import join
-from tests.quota.model.scenario import RACKS, Event, Partition, Scenario, Side, TopicPartition
+from tests.quota.model.scenario import RACKS, Partition, Scenario, Side, TopicPartition
 from tests.quota.model.watch import Watch
 from tests.quota.model.wire import PARTITION_MAX_BYTES
 from tests.quota.model.world import START, Violation, World
@@ -25,9 +28,6 @@ from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 TOPICS = ("alpha", "beta", "gamma", "delta")
 FIRST_FOLLOWER = 101
 LISTED = ""  # the quota of the listed replicas, among the names of the others
-NOT_LEADER_OR_FOLLOWER = 6
-_LAST_THAT_GOES_BACK = 3  # below 0.11
-_HEALS_AFTER = 25.0
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class _Cluster:
+class Cluster:
     """What the cluster says of partitions."""
 
     adding: Set[TopicPartition]
@@ -66,6 +66,8 @@ class Run:
         leaders = 1 + max(one.leader for one in scenario.partitions)
         followers = 1 + max(one.follower for one in scenario.partitions)
         self.leaders = [LeaderNode(world, number + 1, scenario.leader_slots) for number in range(leaders)]
+        for leader in self.leaders if scenario.late else ():
+            leader.latest = scenario.late[(leader.broker_id - 1) % len(scenario.late)]
         self.logs: list[Log] = []
         self.fetchers: dict[tuple[int, int, int], Fetcher] = {}
         replicas: dict[tuple[int, int, int], list[Replica]] = {}
@@ -89,8 +91,8 @@ class Run:
             for number in range(count)
         }
         known = {(one.topic, one.number) for one in scenario.partitions}  # a scenario made smaller may name others
-        self._cluster = _Cluster(known & {*scenario.adding}, known & {*scenario.under_min_isr})
-        self._clusters = [self._cluster, self._cluster]  # as the leaders' sidecars know it, and the followers'
+        self.cluster = Cluster(known & {*scenario.adding}, known & {*scenario.under_min_isr})
+        self.clusters = [self.cluster, self.cluster]  # as the leaders' sidecars know it, and the followers'
         live = max((one.live_size for one in scenario.partitions if one.live_every), default=0)
         self._largest = max(live, *[max(log.sizes) for log in self.logs])
         count = len(replicas)
@@ -127,12 +129,14 @@ class Run:
         """Play it to its end."""
         scenario, world = self.scenario, self.world
         for place, fetcher in self.fetchers.items():
-            world.after(0.001 * len(place) + place[2] * 0.0007 + place[1] * 0.0003, self._connect, place, fetcher)
+            world.after(0.001 * len(place) + place[2] * 0.0007 + place[1] * 0.0003, self.connect, place, fetcher)
+        if scenario.drift:
+            world.after(1.0, self._drift)
         for spec, log in zip(scenario.partitions, self.logs, strict=True):
             if spec.live_every:
-                world.after(spec.live_every * (1 + spec.number % 7 / 7), self._produce, spec.leader, log, spec)
+                world.after(spec.live_every * (1 + spec.number % 7 / 7), self.produce, log, spec)
         for event in scenario.events:
-            world.after(event.at, self._happen, event)
+            world.after(event.at, happen, self, event)
         rogues = [peer for rogue in scenario.rogues for peer in join(self, rogue)]
         self.watch.start()
         is_complete = world.run(world.now + scenario.seconds, scenario.most_exchanges)
@@ -186,21 +190,22 @@ class Run:
         batch = (
             self._largest if scenario.version >= FIRST_WITH_WHOLE_BATCHES else max(self._largest, PARTITION_MAX_BYTES)
         )
-        is_lent = side == 1 and scenario.hops == "both"
-        allowed = Exceptions(batch, links + 20 * len(scenario.rogues), throttle.takes_out, is_lent)
+        latest = max(scenario.late, default=0.0) + ROUND_TRIP * scenario.latency
+        is_lent = side == 1 and (scenario.hops == "both" or bool(scenario.late))
+        allowed = Exceptions(batch, links + 20 * len(scenario.rogues), throttle.takes_out, is_lent, latest)
         if scenario.walks_all:
             throttle.rules.walked_topics = lambda ends, *, by_id: _EveryTopic()  # type: ignore[method-assign]
         meter = SideMeter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
         sidecar = Sidecar(world, throttle, meter, partial(self._covered, side))
         if self.by_id and scenario.names_known_after is not None:
             self._know_names(throttle, scenario.names_known_after)
-        self._configure(sidecar, settings)
-        self._tell(sidecar)
+        self.configure(sidecar, settings)
+        self.tell(sidecar)
         return sidecar
 
     def _covered(self, number: int, follower: int, other: int) -> dict[str, frozenset[Key]]:
         """What each quota of a side covers on a link."""
-        side, cluster = self.sides[number], self._clusters[number]
+        side, cluster = self.sides[number], self.clusters[number]
         facts = Facts(
             self._followers,
             self._names,
@@ -213,9 +218,9 @@ class Run:
             one.name: covered(one.scope, facts, follower, other) for one in side.quotas
         }
 
-    def _tell(self, sidecar: Sidecar) -> None:
+    def tell(self, sidecar: Sidecar) -> None:
         """Have a sidecar know what the cluster says."""
-        cluster, throttle = self._clusters[sidecar.throttle.side == "follower"], sidecar.throttle
+        cluster, throttle = self.clusters[sidecar.throttle.side == "follower"], sidecar.throttle
         adding: dict[bytes, dict[int, frozenset[int]]] = {}
         for topic, number in cluster.adding:
             follower = self._followers[self.key(topic, number)]
@@ -236,22 +241,23 @@ class Run:
                 if sidecar.throttle is throttle:
                     sidecar.covers_others()
             if seconds:
-                self._all_may_be_asked()
+                self.all_may_be_asked()
 
         if seconds:
             self.world.after(seconds, learn)
         else:
             learn()
 
-    def _configure(self, sidecar: Sidecar, side: Side) -> None:
+    def configure(self, sidecar: Sidecar, side: Side) -> None:
         replicas = {TOPICS[topic]: self._listed(topic, sidecar.throttle.broker_id, side) for topic in side.topics}
-        quotas, rates = side.quotas, dict[str, int | None]()
+        rate, rates = self._rate(sidecar, side), dict[str, int | None]()
+        quotas = side.quotas
         if not side.is_observed:
-            rates = {LISTED: side.rate} | {one.name: one.rate for one in quotas if not one.is_observed}
+            rates = {LISTED: rate} | {one.name: one.rate for one in quotas if not one.is_observed}
         if self.scenario.is_without_observed:
             quotas = tuple(one for one in quotas if one.name in rates)
         settings = ThrottleSettings(
-            rate=None if side.is_observed and self.scenario.is_without_observed else side.rate,
+            rate=None if side.is_observed and self.scenario.is_without_observed else rate,
             replicas=replicas,
             quotas=quotas,
             is_observed=side.is_observed,
@@ -262,6 +268,17 @@ class Run:
         )
         sidecar.configure(settings, rates)
 
+    def _rate(self, sidecar: Sidecar, side: Side) -> int | None:
+        """What a side's rate comes to on one broker, at the moment."""
+        broker, scales = sidecar.throttle.broker_id - 1, self.scenario.scales
+        change = math.sin(self.world.now * (1 + broker % 7)) * self.scenario.drift
+        return side.rate and int(side.rate * scales[broker % len(scales)] * (1 + change))
+
+    def _drift(self) -> None:
+        for sidecar in self.sidecars:
+            self.configure(sidecar, self.sides[sidecar.throttle.side == "follower"])
+        self.world.after(1.0, self._drift)
+
     def _listed(self, topic: int, broker: int, side: Side) -> ThrottledReplicas:
         if side.one_in == 1:
             return ALL_REPLICAS
@@ -271,148 +288,31 @@ class Run:
             {broker: own, broker + 1_000: numbers}
         )  # what other brokers throttle counts for nothing
 
-    def _connect(self, place: tuple[int, int, int], fetcher: Fetcher) -> None:
-        leader, follower, _ = place
-        scenario = self.scenario
-        fetcher.connect(
-            Chain(
-                self.world,
-                self.path(leader, follower),
-                self.leaders[leader],
-                fetcher,
-                scenario.bandwidth,
-                scenario.latency,
-            )
-        )
-
-    def _produce(self, leader: int, log: Log, spec: Partition) -> None:
-        if log.key in self.leaders[leader].logs:
-            if not log.error_code:
-                self.leaders[leader].append(log, spec.live_size)
-            self.world.after(spec.live_every, self._produce, leader, log, spec)
-
-    # What happens
-
-    def _happen(self, event: Event) -> None:
-        happenings: dict[str, Callable[[Event], None]] = {
-            "break": self._break,
-            "fail": self._fail,
-            "elect": self._elect,
-            "delete": self._delete,
-            "quota": self._quota,
-            "lists": self._lists,
-            "evict": self._evict,
-            "burst": self._burst,
-            "reassign": self._reassign,
-            "under min ISR": self._under_min_isr,
-            "scoped quota": self._scoped_quota,
-        }
-        self.world.say(str(event))
-        happenings[event.what](event)
-
-    def _chosen(self, event: Event) -> tuple[int, tuple[int, int, int]]:
-        index = event.index % len(self.scenario.partitions)
-        spec = self.scenario.partitions[index]
-        return index, (spec.leader, spec.follower, spec.fetcher)
-
-    def _break(self, event: Event) -> None:
-        _, place = self._chosen(event)
-        fetcher = self.fetchers[place]
-        if fetcher.chain is not None and fetcher.chain.is_open:
-            fetcher.chain.close()
-            self.world.after(BACKOFF_SECONDS, self._connect, place, fetcher)
-
-    def _fail(self, event: Event) -> None:
-        index, place = self._chosen(event)
-        log = self.logs[index]
-        if log.key in self.leaders[place[0]].logs and not log.error_code:
-            self.leaders[place[0]].fail(log, NOT_LEADER_OR_FOLLOWER)
-            self.watch.failed(self.fetchers[place], log)
-            self.world.after(_HEALS_AFTER, self.leaders[place[0]].fail, log, 0)
-
-    def _elect(self, event: Event) -> None:
-        index, place = self._chosen(event)
-        log = self.logs[index]
-        self.fetchers[place].elect(log.key, (event.value or 0) if self.scenario.version <= _LAST_THAT_GOES_BACK else 0)
-
-    def _delete(self, event: Event) -> None:
-        index, place = self._chosen(event)
-        self.leaders[place[0]].delete(self.logs[index].key)
-        self.world.after(0.3, self.fetchers[place].delete, self.logs[index].key)
-
-    def _quota(self, event: Event) -> None:
-        side = self.sides[event.side]
-        self._change(event.side, replace(side, rate=event.value))
-
-    def _lists(self, event: Event) -> None:
-        side = self.sides[event.side]
-        lists = ((0,), (0, 1), (1,), (), (0, 1), (0, 2))[event.value or 0]
-        self._change(event.side, replace(side, topics=lists))
-
-    def _scoped_quota(self, event: Event) -> None:
-        """A quota has another rate. Without one it is removed or put back, or only observes from now on."""
-        all_quotas = (self.scenario.follower if event.side else self.scenario.leader).quotas
-        if not all_quotas:
-            return
-        side = self.sides[event.side]
-        quotas = {one.name: one for one in side.quotas}
-        first = all_quotas[event.index % len(all_quotas)]
-        one = quotas.get(first.name)
-        if one is None:
-            quotas[first.name] = first
-        elif event.value is not None:
-            quotas[first.name] = replace(one, rate=event.value)
-        elif event.index % 2:
-            quotas[first.name] = replace(one, is_observed=not one.is_observed)
-        else:
-            del quotas[first.name]
-        self._change(event.side, replace(side, quotas=tuple(quotas.values())))
-
-    def _reassign(self, event: Event) -> None:
-        """A reassignment begins to add a partition to its follower, or ends."""
-        spec = self.scenario.partitions[event.index % len(self.scenario.partitions)]
-        self._cluster = replace(self._cluster, adding=self._cluster.adding ^ {(spec.topic, spec.number)})
-        self._tell_all()
-
-    def _under_min_isr(self, event: Event) -> None:
-        """A partition falls below its min ISR, or comes back."""
-        spec = self.scenario.partitions[event.index % len(self.scenario.partitions)]
-        under = self._cluster.under_min_isr ^ {(spec.topic, spec.number)}
-        self._cluster = replace(self._cluster, under_min_isr=under)
-        self._tell_all()
-
-    def _tell_all(self) -> None:
-        """The sidecars of the leaders know at once what the cluster says, those of the followers perhaps later."""
-
-        def tell(number: int, cluster: _Cluster) -> None:
-            self._clusters[number] = cluster
-            for sidecar in self.egress if number else self.ingress:
-                self._tell(sidecar)
-            self._all_may_be_asked()
-
-        tell(0, self._cluster)
-        self.world.after(self.scenario.told_after, tell, 1, self._cluster)
-
-    def _change(self, number: int, side: Side) -> None:
-        self.sides[number] = side
-        for sidecar in self.egress if number else self.ingress:
-            self._configure(sidecar, side)
-        self._all_may_be_asked()
-
-    def _all_may_be_asked(self) -> None:
+    def all_may_be_asked(self) -> None:
         """Nobody knows what is in sync of what nobody throttled."""
         for fetcher in self.fetchers.values():
             if fetcher.chain is not None:
                 fetcher.chain.may_be_asked()
         self.watch.disturbed()
 
-    def _evict(self, event: Event) -> None:
-        for leader in self.leaders:
-            leader.sessions.clear()
+    def connect(self, place: tuple[int, int, int], fetcher: Fetcher) -> None:
+        leader, follower, _ = place
+        scenario = self.scenario
+        slow = scenario.slow[follower % len(scenario.slow)] if scenario.slow else 0
+        fetcher.connect(
+            Chain(
+                self.world,
+                self.path(leader, follower),
+                self.leaders[leader],
+                fetcher,
+                slow or scenario.bandwidth,
+                scenario.latency,
+            )
+        )
 
-    def _burst(self, event: Event) -> None:
-        index, place = self._chosen(event)
-        log = self.logs[index]
-        if log.key in self.leaders[place[0]].logs and not log.error_code:
-            for _ in range(10 * (event.value or 0)):
-                self.leaders[place[0]].append(log, self.scenario.partitions[index].live_size)
+    def produce(self, log: Log, spec: Partition) -> None:
+        leader = self.leaders[spec.leader]
+        if leader.logs.get(log.key) is log:
+            if not log.error_code:
+                leader.append(log, spec.live_size)
+            self.world.after(spec.live_every, self.produce, log, spec)

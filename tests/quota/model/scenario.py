@@ -14,7 +14,20 @@ MB = 1_000_000
 RACKS = ("north", "south")  # of the leaders, and of the followers: by turns
 
 Happening = Literal[
-    "break", "fail", "elect", "delete", "quota", "lists", "evict", "burst", "reassign", "under min ISR", "scoped quota"
+    "break",
+    "fail",
+    "elect",
+    "delete",
+    "quota",
+    "lists",
+    "evict",
+    "burst",
+    "reassign",
+    "under min ISR",
+    "scoped quota",
+    "pause",
+    "stop",
+    "anew",
 ]
 Rogue = Literal[
     "negative",
@@ -54,7 +67,7 @@ class Chooser(Protocol):
     def chance(self, percent: int) -> bool:
         """True in so many of a hundred cases."""
 
-    def apart(self) -> Chooser:
+    def apart(self, name: str = "apart") -> Chooser:
         """Choices of what was thought of later: all else of a seed stays as it was."""
 
 
@@ -74,8 +87,8 @@ class Seeded:
     def chance(self, percent: int) -> bool:
         return self._random.random() * 100 < percent
 
-    def apart(self) -> Seeded:
-        return Seeded(f"{self._seed} apart")
+    def apart(self, name: str = "apart") -> Seeded:
+        return Seeded(f"{self._seed} {name}")
 
 
 @dataclass(frozen=True)
@@ -143,7 +156,16 @@ class Scenario:
     under_min_isr: tuple[TopicPartition, ...] = ()  # at the start
     has_racks: bool = True  # whether the sidecars know the brokers' racks
     told_after: float = 0.0  # seconds until the followers' sidecars know what the leaders' know at once
+    slow: tuple[float, ...] = ()  # bytes/s of followers' ends, which go round; 0 is `bandwidth`
+    late: tuple[float, ...] = ()  # by how many seconds leaders' answers come late at most; they go round, too
+    scales: tuple[float, ...] = (1.0,)  # of the rates of brokers; they go round
+    drift: float = 0.0  # the part by which each broker's rate changes all the time
     is_without_observed: bool = False  # quotas that only observe are left out, to compare
     walks_all: bool = False  # batches of every topic are seen, whichever quotas there are
     seconds: float = 15.0
     most_exchanges: int = 250
+
+    @property
+    def has_troubles(self) -> bool:
+        """Whether something else than quotas holds links up."""
+        return bool(self.slow or self.late) or any(event.what in ("pause", "stop") for event in self.events)

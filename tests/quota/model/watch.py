@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from tests.quota.model.chain import Chain
 from tests.quota.model.follower import Fetcher, Replica
-from tests.quota.model.hops import Chain, Sidecar
+from tests.quota.model.hops import Sidecar
 from tests.quota.model.logs import Key, Log
 from tests.quota.model.promise import Meter, Term
+from tests.quota.model.usage import LOOK_SECONDS, Usage
 from tests.quota.model.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 from tests.quota.model.world import START
 
 if TYPE_CHECKING:
     from tests.quota.model.run import Run
 
-LOOK_SECONDS = 0.5
 HIDDEN_SECONDS = 10.0  # no error longer than this
 SLACK_SECONDS = 3.0
 SLOWEST_SECONDS = 1.0  # of a record of an in-sync partition
@@ -33,29 +34,33 @@ class Watch:
         self.world = run.world
         self._disturbed_at = self.world.now
         self._longest_waits: dict[tuple[int, int, int], dict[Key, float]] = {}
+        self.usage = Usage(run)
 
     def start(self) -> None:
         """The run begins."""
-        self._measure()
+        self.measure()
         self.world.after(LOOK_SECONDS, self._look)
 
     def disturbed(self) -> None:
         """Settings changed: who waits begins to wait anew."""
-        self._disturbed_at = self.world.now
-        self._measure()
+        self._disturbed_at = self.usage.happened_at = self.world.now
+        self.measure()
 
     def failed(self, fetcher: Fetcher, log: Log) -> None:
         """The leader answers `log` with an error from now on."""
         chain = fetcher.chain
         if chain is not None and chain.is_open and log.key in fetcher.order:
             limit = HIDDEN_SECONDS + 2.0 + self._slowest_answer(fetcher) + self._probe_seconds(fetcher)
-            self.world.after(limit, self._must_have_seen, fetcher, log, chain, self.world.now)
+            self.world.after(limit, self._must_have_seen, fetcher, log, chain, self.world.now, limit)
 
-    def _must_have_seen(self, fetcher: Fetcher, log: Log, chain: Chain, since: float) -> None:
+    def _must_have_seen(self, fetcher: Fetcher, log: Log, chain: Chain, since: float, limit: float) -> None:
         replica = fetcher.replicas.get(log.key)
         if replica is None or fetcher.chain is not chain or not log.error_code:
             return
-        if replica.error_seen_at < since and chain.is_open:
+        left = limit - (self.world.now - since - chain.excused(since))
+        if left > LOOK_SECONDS:  # what the world has held up does not count
+            self.world.after(left, self._must_have_seen, fetcher, log, chain, since, limit)
+        elif replica.error_seen_at < since and chain.is_open:
             self.world.violate(
                 "errors shown", f"{log.key} of replica {fetcher.replica_id} fails for {self.world.now - since:.1f} s"
             )
@@ -74,9 +79,10 @@ class Watch:
                 elif replica.synced_at < math.inf:
                     appended_at = log.appended_at[replica.offset - log.first_live]
                     if appended_at >= max(replica.synced_at, self._disturbed_at):
-                        fetcher.took(now - appended_at, replica)
+                        fetcher.took(appended_at, replica)
                 else:
                     self._compare(fetcher, replica, waits[key], now)
+        self.usage.look()
         if self._is_over():
             self.world.stop()
         self.world.after(LOOK_SECONDS, self._look)
@@ -95,7 +101,10 @@ class Watch:
         )
 
     def _compare(self, fetcher: Fetcher, replica: Replica, longest: float, now: float) -> None:
-        waits = now - max(replica.moved_at, self._disturbed_at)
+        since = max(replica.moved_at, self._disturbed_at)
+        waits = now - since
+        if waits > longest and fetcher.chain is not None and self.run.scenario.has_troubles:
+            waits -= fetcher.chain.excused(since)
         if waits > longest:
             self.world.violate(
                 "nobody starves",
@@ -106,10 +115,12 @@ class Watch:
         """The run is over."""
         for sidecar in self.run.sidecars:
             sidecar.meter.finish()
+        self.usage.finish()
 
     # How long is long
 
-    def _measure(self) -> None:
+    def measure(self) -> None:
+        """Find out how long who may wait."""
         lines = {
             meter: self._line_seconds(sidecar, meter)
             for sidecar in self.run.sidecars
@@ -117,13 +128,13 @@ class Watch:
         }
         for place, fetcher in self.run.fetchers.items():
             slowest = self._slowest_answer(fetcher)
-            fetcher.slowest_allowed = SLOWEST_SECONDS + 2 * slowest + self._probes_first(place)
+            fetcher.slowest_allowed = SLOWEST_SECONDS
             self._longest_waits[place] = waits = {}
             probes_first = self._probes_first(place)
             path = self.run.path(place[0], place[1])
             for key in fetcher.replicas:
                 in_line = sum(
-                    lines[term.meter] for sidecar in path for term in self._terms(sidecar, place) if key in term.keys
+                    lines[term.meter] for sidecar in path for term in self.terms(sidecar, place) if key in term.keys
                 )
                 seconds = SLACK_SECONDS + 2 * slowest + (in_line or probes_first)
                 waits[key] = seconds * (1.5 if self.run.scenario.rogues else 1.0)
@@ -137,7 +148,7 @@ class Watch:
         """How long a fetch may be held because a probe of its own may not go yet."""
         seconds = 0.0
         for sidecar in self.run.path(place[0], place[1]):
-            if self._terms(sidecar, place):
+            if self.terms(sidecar, place):
                 seconds += BESIDE_QUESTION_SECONDS + sidecar.meter.allowed.links * BETWEEN_QUESTIONS_SECONDS
         return seconds
 
@@ -152,7 +163,8 @@ class Watch:
                 seconds += allowed.links * min(price, HIDDEN_SECONDS)
         return seconds
 
-    def _terms(self, sidecar: Sidecar, place: tuple[int, int, int]) -> tuple[Term, ...]:
+    def terms(self, sidecar: Sidecar, place: tuple[int, int, int]) -> tuple[Term, ...]:
+        """The quotas that hold back partitions of a link."""
         return sidecar.terms(self.run.fetchers[place].replica_id, self.run.leaders[place[0]].broker_id)
 
     def _line_seconds(self, sidecar: Sidecar, meter: Meter) -> float:
@@ -167,9 +179,7 @@ class Watch:
         throttled: set[Key] = set()
         for place, fetcher in run.fetchers.items():
             if sidecar in run.path(place[0], place[1]):
-                keys = next(
-                    (term.keys for term in self._terms(sidecar, place) if term.meter is meter), frozenset[Key]()
-                )
+                keys = next((term.keys for term in self.terms(sidecar, place) if term.meter is meter), frozenset[Key]())
                 logs = [(one.log, one.offset) for one in fetcher.replicas.values() if one.key in keys]
                 throttled |= keys & fetcher.replicas.keys()
                 in_line += len(logs)

@@ -1,0 +1,102 @@
+"""A quota that keeps its bound by sending nothing is no success: who waits for one finds it used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tests.quota.model.follower import Fetcher
+from tests.quota.model.logs import Key
+from tests.quota.model.promise import ROUND_TRIP, Meter
+
+if TYPE_CHECKING:
+    from tests.quota.model.run import Run
+
+LEAST_USED = 0.9
+LOOK_SECONDS = 0.5
+_SETTLED_SECONDS = 3.0  # after something happened
+_BLOCK_LOOKS = 10  # over which what passed is compared, so that single batches are no matter
+_LEAST_BLOCKS = 2
+_FAR_SECONDS = 0.02  # of one stretch: one fetch after the other carries less to who is farther away
+_MOST_BATCH_SECONDS = 0.1  # of quota
+
+Group = tuple[Meter, ...]
+"""The quotas that cover a partition on its way, on both sides."""
+
+
+class Usage:
+    """Looked at twice a second. Of the quotas that a partition waits for, the one most used counts."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.happened_at = 0.0
+        self._before: set[tuple[Group, tuple[int, int, int]]] = set()
+        self._used: dict[Meter, float] = {}
+        self._looks: dict[Group, list[dict[Meter, float]]] = {}
+        self._parts: dict[Group, list[float]] = {}
+
+    def look(self) -> None:
+        """A half second is over."""
+        now, run = self.run.world.now, self.run
+        waiting = set[tuple[Group, tuple[int, int, int]]]()
+        is_calm = now - self.happened_at > _SETTLED_SECONDS and not run.scenario.rogues
+        is_calm &= run.scenario.latency <= _FAR_SECONDS
+        for place, fetcher in run.fetchers.items() if is_calm else ():
+            waiting.update((group, place) for group in self._waits(place, fetcher))
+        meters = {meter for sidecar in run.sidecars for meter in sidecar.meter.meters.values()}
+        parts = {
+            meter: (meter.used - self._used.get(meter, 0.0)) / meter.rate / LOOK_SECONDS
+            for meter in meters
+            if meter.rate
+        }
+        for group in {group for group, _ in waiting & self._before}:
+            looks = self._looks.setdefault(group, [])
+            looks.append(parts)
+            if len(looks) == _BLOCK_LOOKS:
+                mean = max(sum(one.get(meter, 0.0) for one in looks) for meter in group) / _BLOCK_LOOKS
+                self._parts.setdefault(group, []).append(min(1.0, mean))
+                looks.clear()
+        self._before = waiting
+        self._used = {meter: meter.used for meter in meters}
+
+    def _waits(self, place: tuple[int, int, int], fetcher: Fetcher) -> Iterable[Group]:
+        """The quotas that partitions of a link wait for, where nothing else holds it up."""
+        run, chain = self.run, fetcher.chain
+        limits = [one.response_max_bytes for one in run.sides]
+        if chain is None or not chain.is_open or chain.pace() < run.scenario.bandwidth or any(limits):
+            return
+        if chain.excused(run.world.now - LOOK_SECONDS) > 0.2:
+            return
+        rest: dict[Group, int] = {}
+        terms = [term for sidecar in run.path(place[0], place[1]) for term in run.watch.terms(sidecar, place)]
+        for key in fetcher.order:
+            size = self._behind(fetcher, key)
+            if size and (group := tuple(term.meter for term in terms if key in term.keys)):
+                rest[group] = rest.get(group, 0) + size
+        for group, size in rest.items():
+            if all(
+                one.is_strict
+                and one.rate
+                and one.allowed.batch <= _MOST_BATCH_SECONDS * one.rate
+                and size >= 2 * one.rate
+                for one in group
+            ):
+                yield group
+
+    @staticmethod
+    def _behind(fetcher: Fetcher, key: Key) -> int:
+        replica = fetcher.replicas[key]
+        log = replica.log
+        return 0 if log.error_code or replica.offset >= log.end else log.ends[-1] - log.ends[replica.offset]
+
+    def finish(self) -> None:
+        """The run is over."""
+        scenario = self.run.scenario
+        for group, parts in self._parts.items():
+            used = sum(parts) / len(parts)
+            # what is asked for takes a part of the window until it has come, so of late answers less can be had
+            least = LEAST_USED / (1 + ROUND_TRIP * scenario.latency + max(scenario.late, default=0.0))
+            if len(parts) >= _LEAST_BLOCKS and used < least:
+                names = " and ".join(meter.name for meter in group)
+                text = f"{names}: {used:.2f} of the more used in {len(parts) * _BLOCK_LOOKS * LOOK_SECONDS:.0f} s"
+                self.run.world.violate("usage", text)
