@@ -80,7 +80,10 @@ class Passage:
         """Note that the client asks for something. `is_granted`: bytes of a quota may come, and nothing else does."""
         if is_granted:
             self._arrived = self._pump.sent
-            self._allow(0, self._most, 0.0)
+            if not self._allow(0, self._most, 0.0):
+                self._sent, self._since, self._took = 0, self._loop.time(), math.inf
+                self._pump.allow(0)
+                self._look_in(LOOK_SECONDS)
         elif self._pump.allowed < math.inf:
             self.close()
             before, self._arrived = self._arrived, max(self._arrived, self._pump.sent - self._client.unacknowledged())

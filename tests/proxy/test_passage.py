@@ -166,6 +166,23 @@ async def test_while_the_window_has_no_room_bytes_of_a_slow_follower_wait_for_a_
         assert 0.2 <= asyncio.get_running_loop().time() - begun <= 2.5
 
 
+async def test_nothing_passes_to_a_slow_follower_that_asks_while_the_window_has_no_room() -> None:
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        await one.answer(20_000)
+        await asyncio.sleep(0.7)  # it is slow
+        await one.take(20_000)
+        one.passage.begin(is_granted=False)
+        one.room = 0
+        one.passage.begin(is_granted=True)
+        before = sent(one)
+        await one.answer(20_000)
+        await asyncio.sleep(0.3)
+        assert sent(one) == before
+        one.room = math.inf
+        await one.take(20_000)
+
+
 def test_a_socket_that_is_closed_has_nothing_on_its_way() -> None:
     assert unacknowledged(10_000) == 0
 

@@ -26,7 +26,7 @@ EXACT, NEARLY = 0.97, 0.85
         (Rebalance(version=3), EXACT),
         (Rebalance(leader_rates=TEN_MB, follower_rates=TEN_MB, seconds=15.0), EXACT),
         (Rebalance(batches=MUCH), EXACT),
-        (Rebalance(batches=(*LITTLE, 50_000, *MUCH), seconds=60.0, warm_up=20.0), EXACT),
+        (Rebalance(batches=(*LITTLE, 50_000, *MUCH), seconds=40.0, warm_up=15.0), EXACT),
         (Rebalance(brokers=5, seconds=15.0), EXACT),
         (Rebalance(brokers=5, has_ingress=(True, False), seconds=15.0), EXACT),
         (Rebalance(batches=MOST, seconds=90.0), NEARLY),
@@ -51,7 +51,7 @@ def test_every_broker_receives_its_rate_and_no_more(rebalance: Rebalance, least:
 def test_no_link_waits_while_both_its_ends_have_budget() -> None:
     """The rates are unlike, so some brokers cannot have all of theirs: the other end of each of their links does."""
     leaders, followers = (MB, 2 * MB, 5 * MB), (3 * MB, MB, 2 * MB)
-    figures = play(Rebalance(leader_rates=leaders, follower_rates=followers, seconds=60.0))
+    figures = play(Rebalance(leader_rates=leaders, follower_rates=followers, seconds=30.0))
     assert figures.least_used() >= NEARLY
 
 

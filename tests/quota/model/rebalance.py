@@ -38,7 +38,7 @@ class Rebalance:
     has_ingress: tuple[bool, ...] = (True,)
     latency: float = 0.001
     bandwidth: float = 100 * MB
-    seconds: float = 30.0
+    seconds: float = 20.0
     warm_up: float = 5.0
 
 
