@@ -153,14 +153,14 @@ def assert_rate(series: Series, begin: float, end: float, quota: float) -> None:
 def assert_used(received: ReceivedBytes, rate: float, least: float, seconds: float = 4.0, windows: int = 5) -> float:
     """Prove that a rate is kept, and that at least this part of it is used once the machine lets it. Returns the part.
 
-    No window of `seconds` may have more than the rate. A busy machine keeps a move from its rate for seconds at a time,
-    so one window of `windows` that has enough is enough.
+    No window of `seconds` may have more than the rate, and what was saved before it, which comes at 1.04 x. A busy
+    machine keeps a move from its rate for seconds at a time, so one window of `windows` that has enough is enough.
     """
     for _ in range(windows):
         begin = now(received)
         sleep(seconds)
         used = rate_between(received.series(), begin, now(received)) / rate
-        assert used <= 1.02
+        assert used <= 1.045
         if used >= least:
             break
     assert used >= least
