@@ -96,7 +96,7 @@ class LinkAccounts:
         rooms = [
             max(0, int(ledger.room()))
             for ledger, account in self._accounts.items()
-            if account.held > account.counted and ledger.rate
+            if account.held > account.counted and ledger.rate is not None
         ]
         return min(rooms, default=math.inf)
 

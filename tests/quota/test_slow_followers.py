@@ -143,3 +143,12 @@ def test_accounts_of_several_ledgers_give_what_all_have_room_for() -> None:
     assert accounts.room() == inf, "nothing is held back"
     accounts.let_arrive(1_000)
     assert accounts.room() == pytest.approx(min(ledger.room() for ledger in ledgers), abs=1)
+
+
+def test_what_is_held_back_when_the_rate_becomes_0_trickles_at_most() -> None:
+    """It was granted before, and a record in sync may be behind it."""
+    _, throttle, link, _, _ = asked()
+    assert link.let_pass(0, 0, 8_000, 0.0) == 8_000
+    throttle.ledger.set_rate(0)
+    assert link.let_pass(8_000, 0, 50_000, 0.5) == 0
+    assert link.let_pass(0, 0, 50_000, 0.8) == LEAST_BYTES
