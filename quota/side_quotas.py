@@ -63,6 +63,11 @@ class SideQuotas:
         self._make_quotas(None)
 
     @property
+    def is_throttling(self) -> bool:
+        """Whether any quota may hold something back."""
+        return any([quota.limits for quota in self.quotas])
+
+    @property
     def lists_any(self) -> bool:
         """Whether any replica of this broker is in a list."""
         return bool(self._listed)
@@ -169,9 +174,7 @@ class SideQuotas:
 
     def throttled_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
         """Return the topic's partitions that any quota may hold back on a link. None is a name not known yet."""
-        if not any(
-            [quota.limits for quota in self.quotas]
-        ):  # listed replicas count as throttled, as in Kafka, although nothing holds them back
+        if not self.is_throttling:  # listed replicas count as throttled, as in Kafka, although nothing holds them back
             listed = self.quotas[0]
             return NO_PARTITION if listed.is_observed else listed.covers(topic, topic_id, ends)
         limiting = [quota for quota in self.quotas if quota.limits and quota.is_for(ends)]

@@ -96,7 +96,7 @@ class SideState:
     @property
     def is_throttling(self) -> bool:
         """Whether any quota may hold something back."""
-        return any([quota.limits for quota in self.rules.quotas])
+        return self.rules.is_throttling
 
     @property
     def generation(self) -> int:
@@ -173,7 +173,8 @@ class SideState:
             self._stranger_partitions.pop(holder, None)
             self.leave_lines(holder)
             for ledger in [quota.ledger for quota in self.quotas]:
-                ledger.recount(sum([other.accounts.counted(ledger) for other in self.holders]))
+                accounts = [other.accounts.account(ledger) for other in self.holders]
+                ledger.recount([one for one in accounts if one is not None])
 
     def leave_lines(self, link: Hashable) -> None:
         """Take a link out of every line."""

@@ -36,7 +36,7 @@ class Pass(Struct, frozen=True):
 class Forward(Struct, frozen=True):
     """`data` goes to the broker instead of the request, and `pending` waits for the response.
 
-    `is_granted`: bytes of a quota may come with it, on the leader's side.
+    `is_granted`: on the leader's side, bytes of a quota may come with the response.
     """
 
     data: bytes

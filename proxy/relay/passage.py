@@ -21,8 +21,10 @@ AHEAD_SECONDS: Final = 0.5
 """What a slow follower takes in this time may be on its way: more than a round trip, so that it is not slowed down."""
 
 ASK_SECONDS: Final = 0.2
-"""Within this time a fast follower asks again, and tells so that it has read all. After it what its socket has
-acknowledged counts as arrived: the sidecar of the follower, or its quota, may hold back the next fetch."""
+"""A fast follower's next fetch within this time says that it has read the answer.
+
+Where none comes, what its socket has acknowledged counts as arrived: its own sidecar may be holding that fetch.
+"""
 
 LOOK_SECONDS: Final = 0.05
 """How often it is looked how much of an answer has arrived."""
@@ -77,7 +79,7 @@ class Passage:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, *, is_granted: bool) -> None:
-        """Note that the client asks for something. `is_granted`: bytes of a quota may come, and nothing else does."""
+        """Note that the client asks for something. `is_granted`: bytes of a quota may come with the answer to it."""
         if is_granted:
             self._arrived = self._pump.sent
             if not self._allow(0, self._most, 0.0):
@@ -86,8 +88,7 @@ class Passage:
                 self._look_in(LOOK_SECONDS)
         elif self._pump.allowed < math.inf:
             self.close()
-            before, self._arrived = self._arrived, max(self._arrived, self._pump.sent - self._client.unacknowledged())
-            self._asked.let_pass(self._arrived - before, math.inf, 0, 0.0)
+            self._asked.let_pass(self._newly_arrived(self._client.unacknowledged()), math.inf, 0, 0.0)
             self._pump.allow(math.inf)
 
     def held_back(self) -> None:
@@ -139,10 +140,14 @@ class Passage:
 
     def _tell(self, on_way: int, more: float, waited: float) -> float:
         """Tell what has arrived. Returns how many of `more` bytes may be sent."""
-        before = self._arrived
-        if self._is_slow or self._loop.time() - self._since >= ASK_SECONDS:
-            self._arrived = max(self._arrived, self._pump.sent - on_way)
-        if not self._is_slow:  # what is not sent yet will be in a moment
-            self._asked.let_pass(self._arrived - before, math.inf, 0, 0.0)
-            return more
-        return self._asked.let_pass(self._arrived - before, on_way + self._pump.allowed, max(0, more), waited)
+        if self._is_slow:
+            arrived = self._newly_arrived(on_way)
+            return self._asked.let_pass(arrived, on_way + self._pump.allowed, max(0, more), waited)
+        arrived = self._newly_arrived(on_way) if self._loop.time() - self._since >= ASK_SECONDS else 0
+        self._asked.let_pass(arrived, math.inf, 0, 0.0)  # what is not sent yet will be in a moment
+        return more
+
+    def _newly_arrived(self, on_way: int) -> int:
+        """Return how many bytes have arrived since this was asked last."""
+        before, self._arrived = self._arrived, max(self._arrived, self._pump.sent - on_way)
+        return self._arrived - before

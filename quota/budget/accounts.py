@@ -113,10 +113,9 @@ class LinkAccounts:
         for ledger, size in reserved.items():
             self._of(ledger).count_as_sent(size)
 
-    def counted(self, ledger: StrictLedger) -> int:
-        """The bytes that this link takes of a ledger's window."""
-        account = self._accounts.get(ledger)
-        return 0 if account is None else account.counted
+    def account(self, ledger: StrictLedger) -> Account | None:
+        """Return this link's account with a ledger; None where it never had one."""
+        return self._accounts.get(ledger)
 
     def close(self) -> None:
         """Give back everything."""

@@ -7,6 +7,9 @@ Two bounds work together. The *window* remembers what was sent in the last secon
 bucket would let its burst through on top of a second's worth of tokens.) The *credit* grows at the quota's rate up to a
 quarter of a second's worth. It spreads the bytes evenly over the second, and holds debt until it is paid.
 
+Bytes that are *held back* were granted, and cannot arrive yet: the relay keeps them for a slow follower, or the answer
+waits at its leader. They take nothing of window and credit until `Account.let_arrive` says that they may come.
+
 *Exempt* bytes are those of in-sync replicas: no quota can stop them, but they count. What they owe is kept apart, as it
 is a second of quota at most.
 
@@ -19,12 +22,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 WINDOW_SECONDS = 1.0
 WINDOW_SLACK = 0.04  # an answer takes a part of each second; without slack the mean would fall short by that part
 CREDIT_SECONDS = 0.25  # of quota: the most credit that a link waits for
-SAVED_SECONDS = 1.0  # of quota: the same on the follower's side, while links wait at leaders that throttle
+SAVED_SECONDS = 1.0  # of quota: the most credit kept on a follower's side while its fetches wait at leaders
 MISSED_SECONDS = 60.0  # how long credit stays for a link that found too little
 _BUCKET_SECONDS = 0.001  # sends within this time share one entry, so the window has at most 1,000
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes the waiting links earlier
@@ -211,9 +214,11 @@ class StrictLedger:
         self.held_back += size
         self._credit = min(self._credit + size, max(self._credit, self._most_kept))
 
-    def recount(self, reserved: int) -> None:
-        """Set the reserved bytes to what all open accounts hold: an exception may have left the count wrong."""
-        self._reserved = reserved
+    def recount(self, accounts: Collection[Account]) -> None:
+        """Count anew what all open accounts hold: an exception may have left the counts wrong."""
+        self._reserved = sum([one.counted for one in accounts])
+        self.held_back = sum([one.held_back for one in accounts])
+        self.waiting_links = sum([one.held_back > 0 for one in accounts])
 
     def _taken(self, sent: int, exempt: int) -> float:
         """Return what a second's bytes take of the window, and room for the exempt bytes of the next second.
@@ -263,28 +268,28 @@ class StrictLedger:
 class Account:
     """What one link holds of a ledger: reserved for answers to come, or handed over and not known to have arrived."""
 
-    __slots__ = ("_held_back", "_ledger", "_most", "held")
+    __slots__ = ("_ledger", "_most", "held", "held_back")
 
     def __init__(self, ledger: StrictLedger, most: float) -> None:
         """At most `most` bytes of it may arrive, until `let_arrive` says something else."""
         self._ledger = ledger
         self._most = most
-        self._held_back = 0
         self.held = 0
+        self.held_back = 0
 
     @property
     def counted(self) -> int:
         """The bytes that it takes of the window."""
-        return self.held - self._held_back
+        return self.held - self.held_back
 
     def let_arrive(self, most: float) -> None:
         """Note that at most `most` bytes may arrive from now on."""
         self._most = most
         held_back = max(0, self.held - int(most)) if most < self.held else 0
-        if held_back != self._held_back:
-            self._ledger.hold_back(held_back - self._held_back)
-            self._ledger.waiting_links += (held_back > 0) - (self._held_back > 0)
-            self._held_back = held_back
+        if held_back != self.held_back:
+            self._ledger.hold_back(held_back - self.held_back)
+            self._ledger.waiting_links += (held_back > 0) - (self.held_back > 0)
+            self.held_back = held_back
 
     def reserve(self, size: int) -> None:
         """See StrictLedger.reserve."""

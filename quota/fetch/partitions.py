@@ -82,10 +82,8 @@ class LinkPartitions:
             name = side.topic_names.name_of(key) if is_id else key
             shown = printed_id(key).encode() if name is None else name
             lag = self.asker.topic(self.replica_id, shown, names_topic=name is not None)
-            throttled, coverage = (
-                side.rules.throttled_partitions(name, key, self.ends),
-                side.rules.coverage(name, key, self.ends),
-            )
+            throttled = side.rules.throttled_partitions(name, key, self.ends)
+            coverage = side.rules.coverage(name, key, self.ends)
             topic = self.topics[key] = ReplicaTopic(key, name, lag, throttled, coverage)
         return topic
 

@@ -152,3 +152,16 @@ def test_what_is_held_back_when_the_rate_becomes_0_trickles_at_most() -> None:
     throttle.ledger.set_rate(0)
     assert link.let_pass(8_000, 0, 50_000, 0.5) == 0
     assert link.let_pass(0, 0, 50_000, 0.8) == LEAST_BYTES
+
+
+def test_a_link_that_ends_sets_right_what_an_exception_has_left_of_bytes_held_back() -> None:
+    _, throttle, link, _, _ = asked()
+    other = throttle.link(3)
+    account = other.accounts._of(throttle.ledger)
+    account.reserve(9_000)
+    account.let_arrive(2_000)
+    link.let_pass(0, 0, 0, 0.0)
+    throttle.ledger.held_back += 50_000  # as if an exception had come between two counts
+    throttle.ledger.waiting_links += 1
+    link.close()
+    assert (throttle.ledger.reserved, throttle.ledger.held_back, throttle.ledger.waiting_links) == (2_000, 7_000, 1)
