@@ -215,7 +215,9 @@ class LinkRequests:
                         self._observer = observer
 
     def _expect(self, pending: Pending, *, is_granted: bool = False) -> None:
-        self._passage.begin(is_granted=is_granted and not self._responses.pending)
+        # a client may ask before it has read all
+        is_alone = not self._responses.pending and not self._to_client.unsent
+        self._passage.begin(is_granted=is_granted and is_alone)
         self._responses.expect(pending)
 
     def _answer(self, pending: Pending) -> None:
