@@ -1,57 +1,48 @@
-"""Clients that send more than anyone should, and the broker that they reach, for `bench.attacks`: each a process."""
+"""Clients that send more than anyone should, for `bench.attacks`. Each attack is a process that prints `ready`."""
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import os
 import selectors
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
-from bench.peers import metadata_request
-from weir.protocol.errors import ProtocolError
-from weir.protocol.fetch import (
-    FetchRequest,
-    RequestTopic,
-    ResponseTopic,
-    decode_fetch_request,
-    encode_fetch_request,
-    encode_fetch_response,
-    made_up_entries,
-)
-from weir.protocol.header import FETCH, PRODUCE, RequestHeader
+from bench.peers import request_frame, requested
+from bench.sockets import connect, metadata_request, receive_frame
+from weir.protocol.fetch import FETCH_VERSIONS, RequestTopic
+from weir.protocol.header import PRODUCE
+from weir.proxy.event_loop import raise_descriptor_limit
 
-VERSION = 3
 THROTTLED, UNTHROTTLED = b"t", b"u"
 NICENESS = 10  # below the sidecar and what measures it: the machine's cores are few
+CROWD_ADDRESS = "127.0.0.2"
 
-_PARTITION = struct.Struct(">iqi")
+_ROW = FETCH_VERSIONS[3]
 _HEAD = struct.Struct(">ihhi")
-_HIGH_WATERMARK = 10**9
 _CHUNK = 2**16
-_MOST_UNSENT = 2**20
-_METADATA = 3
-_SIZE = struct.Struct(">i")
-_SIZED = len(metadata_request(0, 8)) - 4  # such a request says how large its answer is to be
 _CONNECTS_EACH_TURN = 20
+_IN_A_ROW = 50  # of a crowd, as programs would connect: none waits for another
 _SCRAPED_PARTITIONS = 20_000
+_BACKOFF_SECONDS = 1.0  # what Kafka's clients wait at most (reconnect.backoff.max.ms)
+_STUCK_SECONDS = 0.3
 
 
 def fetch_frame(correlation_id: int, topic: bytes, partitions: int, replica_id: int, max_wait_ms: int = 500) -> bytes:
     """A replica's whole Fetch request, far behind the high watermark."""
-    entries = b"".join(_PARTITION.pack(number, 7, 2**20) for number in range(partitions))
-    header = RequestHeader(FETCH, VERSION, correlation_id, b"replica")
-    topics = [RequestTopic(topic, entries, _PARTITION.size)]
-    return encode_fetch_request(FetchRequest(header, replica_id, max_wait_ms, 1, 2**30, topics))
+    entries = b"".join(requested(_ROW, number, 7, 2**20) for number in range(partitions))
+    topics = [RequestTopic(topic, entries, _ROW.partition_size)]
+    return request_frame(_ROW, correlation_id, topics, replica_id=replica_id, max_wait_ms=max_wait_ms)
 
 
 def tiny_request(correlation_id: int) -> bytes:
-    """The smallest request there is: its response has 8 bytes."""
+    """The smallest request there is."""
     return _HEAD.pack(10, 3, 0, correlation_id) + b"\xff\xff"
 
 
@@ -60,88 +51,8 @@ def unanswered_request(correlation_id: int) -> bytes:
     return _HEAD.pack(20, PRODUCE, 0, correlation_id) + struct.pack(">hhii", -1, 0, 1000, 0)
 
 
-def serve(niceness: int = 0) -> None:
-    """Print a free port and answer on it until killed. A client that does not read is not read from either."""
-    os.nice(niceness)
-    selector = selectors.EpollSelector()
-    listening = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    listening.setblocking(False)
-    selector.register(listening, selectors.EVENT_READ, None)
-    print(listening.getsockname()[1], flush=True)
-    while True:
-        for key, _ in selector.select():
-            if key.data is None:
-                connection, _ = listening.accept()
-                connection.setblocking(False)
-                selector.register(connection, selectors.EVENT_READ, _Served(connection))
-                continue
-            served: _Served = key.data
-            try:
-                goes_on = served.go_on()
-            except (OSError, ProtocolError):
-                goes_on = False
-            if goes_on:
-                selector.modify(served.connection, served.wants(), served)
-            else:
-                selector.unregister(served.connection)
-                served.connection.close()
-
-
-class _Served:
-    """One connection of the broker."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.unread = bytearray()
-        self.unsent = bytearray()
-
-    def wants(self) -> int:
-        """What to wait for."""
-        return selectors.EVENT_WRITE if self.unsent else selectors.EVENT_READ
-
-    def go_on(self) -> bool:
-        """Send, or receive and answer; False when the other end is gone."""
-        if not self.unsent:
-            received = self.connection.recv(_CHUNK)
-            if not received:
-                return False
-            self.unread += received
-            self._answer()
-        if self.unsent:
-            with contextlib.suppress(BlockingIOError):
-                del self.unsent[: self.connection.send(self.unsent)]
-                self._answer()
-        return True
-
-    def _answer(self) -> None:
-        at, data = 0, self.unread
-        while at + _HEAD.size <= len(data) and len(self.unsent) < _MOST_UNSENT:
-            size, api_key, _, correlation_id = _HEAD.unpack_from(data, at)
-            end = at + 4 + size
-            if end > len(data):
-                break
-            if api_key == FETCH:
-                self.unsent += _fetched(bytes(data[at + 4 : end]))
-            elif api_key != PRODUCE:
-                is_sized = api_key == _METADATA and size == _SIZED
-                wanted = _SIZE.unpack_from(data, end - _SIZE.size)[0] if is_sized else 8
-                self.unsent += struct.pack(">ii", wanted - 4, correlation_id) + bytes(wanted - 8)
-            at = end
-        del data[:at]
-
-
-def _fetched(frame: bytes) -> bytes:
-    asked = decode_fetch_request(frame)
-    topics = [
-        ResponseTopic(
-            topic.name,
-            made_up_entries(
-                VERSION, [(partition, _HIGH_WATERMARK) for partition, *_ in _PARTITION.iter_unpack(topic.entries)]
-            ),
-        )
-        for topic in asked.topics
-    ]
-    return encode_fetch_response(VERSION, asked.header.correlation_id, 0, topics)
+def _ready() -> None:
+    print("ready", flush=True)
 
 
 class _Flooder:
@@ -166,8 +77,9 @@ class _Flooder:
             self.moved_at = time.monotonic()
 
 
-def _flood(port: int, data: bytes, clients: int, *, reads: bool) -> None:
+def _flood(port: int, make: Callable[[int], bytes], clients: int, *, reads: bool = False) -> NoReturn:
     """Keep `clients` flooding; one of which nothing was taken for a while is closed, and another comes."""
+    data = b"".join(make(number) for number in range(_CHUNK // len(make(0))))
     selector = selectors.EpollSelector()
     flooders: set[_Flooder] = set()
     wanted = selectors.EVENT_WRITE | (selectors.EVENT_READ if reads else 0)
@@ -179,7 +91,7 @@ def _flood(port: int, data: bytes, clients: int, *, reads: bool) -> None:
             selector.register(flooder.connection, wanted, flooder)
         if len(flooders) == clients and not is_ready:
             is_ready = True
-            print("ready", flush=True)
+            _ready()
         for key, mask in selector.select(0.05):
             try:
                 key.data.go_on(mask)
@@ -187,7 +99,7 @@ def _flood(port: int, data: bytes, clients: int, *, reads: bool) -> None:
                 pass
             except OSError:
                 key.data.moved_at = 0.0
-        for flooder in [one for one in flooders if time.monotonic() - one.moved_at > 0.3]:
+        for flooder in [one for one in flooders if time.monotonic() - one.moved_at > _STUCK_SECONDS]:
             selector.unregister(flooder.connection)
             flooder.connection.close()
             flooders.remove(flooder)
@@ -195,19 +107,17 @@ def _flood(port: int, data: bytes, clients: int, *, reads: bool) -> None:
 
 def _hold(port: int, clients: int) -> None:
     """`clients` fakes whose fetches are held, and one fetcher whose every answer has them planned again."""
-    fakes = []
-    for number in range(clients):
-        fake = socket.create_connection(("127.0.0.1", port))
+    fakes = [connect(port) for _ in range(clients)]
+    for number, fake in enumerate(fakes):
         fake.sendall(fetch_frame(1, THROTTLED, 20, 1000 + number, 2**31 - 1))
-        fakes.append(fake)
     for fake in fakes:  # the first brings the high watermark, the second is held
-        _receive_frame(fake)
+        receive_frame(fake)
         fake.sendall(fetch_frame(2, THROTTLED, 20, 7, 2**31 - 1))
-    fetcher = socket.create_connection(("127.0.0.1", port))
-    print("ready", flush=True)
+    fetcher = connect(port)
+    _ready()
     for number in itertools.count():
         fetcher.sendall(fetch_frame(number % 2**31, UNTHROTTLED, 5, 2))
-        _receive_frame(fetcher)
+        receive_frame(fetcher)
         time.sleep(0.002)
 
 
@@ -216,78 +126,92 @@ def _send_halves(port: int, clients: int, size: int) -> None:
     half = fetch_frame(1, THROTTLED, 25_000, 7)[:size]
     halves = []
     for _ in range(clients):
-        connection = socket.create_connection(("127.0.0.1", port))
-        halves.append(connection)
-        try:
-            connection.sendall(half)
-        except OSError:  # this one was given up already
-            continue
-    print("ready", flush=True)
+        halves.append(connect(port))
+        with contextlib.suppress(OSError):  # this one was given up already
+            halves[-1].sendall(half)
+    _ready()
     time.sleep(3600)
 
 
 def _never_read(port: int, clients: int) -> None:
     """`clients` that ask for answers of 1 MB each, more than kernels keep, and read nothing."""
     asked = b"".join(metadata_request(number, 10**6) for number in range(100))
-    stuck = [socket.create_connection(("127.0.0.1", port)) for _ in range(clients)]
+    stuck = [connect(port) for _ in range(clients)]
     for connection in stuck:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall(asked)
     time.sleep(2.0)  # until the sidecar's buffers are as full as they get
-    print("ready", flush=True)
+    _ready()
     time.sleep(3600)
 
 
 def _scrape(port: int, admin: int, scrapers: int) -> None:
     """`scrapers` that get the metrics again and again, of which 20,000 partitions have one or two each."""
-    follower = socket.create_connection(("127.0.0.1", port))
+    follower = connect(port)
     for correlation_id in range(2):
         follower.sendall(fetch_frame(correlation_id, UNTHROTTLED, _SCRAPED_PARTITIONS, 3))
-        _receive_frame(follower)
-    threads = [threading.Thread(target=_scrape_on, args=(admin,), daemon=True) for _ in range(scrapers)]
-    for thread in threads:
-        thread.start()
+        receive_frame(follower)
+    for _ in range(scrapers):
+        threading.Thread(target=_scrape_on, args=(admin,), daemon=True).start()
     time.sleep(1.0)
-    print("ready", flush=True)
+    _ready()
     time.sleep(3600)
 
 
-def _scrape_on(admin: int) -> None:
+def _scrape_on(admin: int) -> NoReturn:
     while True:
-        with socket.create_connection(("127.0.0.1", admin)) as connection:
+        with connect(admin) as connection:
             connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
             while connection.recv(2**18):
                 pass
 
 
-def _receive_frame(connection: socket.socket) -> bytes:
-    head = _receive(connection, 4)
-    return head + _receive(connection, struct.unpack(">i", head)[0])
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        chunk = connection.recv(size - len(received))
-        if not chunk:
-            raise ConnectionError("The connection ended in the middle of a frame.")
-        received += chunk
-    return bytes(received)
+def crowd(port: int, count: int) -> NoReturn:
+    """`count` connections from one address: each asks once, and stays. One that is sent away comes again."""
+    raise_descriptor_limit()
+    poll = selectors.EpollSelector()
+    due = [(0.0, number) for number in range(count)]
+    unsettled = set(range(count))
+    while True:
+        now = time.monotonic()
+        for _ in range(_IN_A_ROW):
+            if not due or due[0][0] > now:
+                break
+            _, number = heapq.heappop(due)
+            connection = socket.socket()
+            connection.setblocking(False)
+            connection.bind((CROWD_ADDRESS, 0))
+            connection.connect_ex(("127.0.0.1", port))
+            poll.register(connection, selectors.EVENT_WRITE, number)
+        for key, ready in poll.select(0.0 if due and due[0][0] <= now else 0.1):
+            connection, number = key.fileobj, key.data  # type: ignore[assignment]
+            stays = False
+            with contextlib.suppress(OSError):
+                if ready & selectors.EVENT_WRITE:
+                    connection.send(metadata_request(number, 64))
+                    poll.modify(connection, selectors.EVENT_READ, number)
+                    stays = True
+                else:
+                    stays = bool(connection.recv(64))
+                    unsettled.discard(number)
+            if not stays:
+                poll.unregister(connection)
+                connection.close()
+                unsettled.discard(number)
+                heapq.heappush(due, (time.monotonic() + _BACKOFF_SECONDS, number))
+        if not unsettled:
+            _ready()
+            unsettled.add(-1)  # said once
 
 
 def fetch_once(port: int, partitions: int) -> bool:
     """Whether a real full fetch on a connection of its own is answered."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        try:
-            connection.sendall(fetch_frame(1, UNTHROTTLED, partitions, 3))
-            _receive_frame(connection)
-        except OSError:
-            return False
-    return True
-
-
-def _blob(make: Callable[[int], bytes]) -> bytes:
-    return b"".join(make(number) for number in range(_CHUNK // len(make(0))))
+    with connect(port) as connection, contextlib.suppress(OSError):
+        connection.settimeout(10)
+        connection.sendall(fetch_frame(1, UNTHROTTLED, partitions, 3))
+        receive_frame(connection)
+        return True
+    return False
 
 
 HALVES = "699 halves of 150 KB"
@@ -295,11 +219,11 @@ NEVER_READ = "60 clients, answers of 1 MB, never read"
 SCRAPERS = "20 scrapers, 20,000 partitions"
 
 ATTACKS: dict[str, Callable[[int, int], None]] = {
-    "100 clients, tiny requests, never read": lambda port, _: _flood(port, _blob(tiny_request), 100, reads=False),
-    "100 clients, tiny requests, read": lambda port, _: _flood(port, _blob(tiny_request), 100, reads=True),
-    "100 clients, acks=0": lambda port, _: _flood(port, _blob(unanswered_request), 100, reads=False),
+    "100 clients, tiny requests, never read": lambda port, _: _flood(port, tiny_request, 100),
+    "100 clients, tiny requests, read": lambda port, _: _flood(port, tiny_request, 100, reads=True),
+    "100 clients, acks=0": lambda port, _: _flood(port, unanswered_request, 100),
     "20 clients, pipelined replica fetches": lambda port, _: _flood(
-        port, _blob(lambda number: fetch_frame(number, UNTHROTTLED, 5, 9)), 20, reads=False
+        port, lambda number: fetch_frame(number, UNTHROTTLED, 5, 9), 20
     ),
     "1,000 held fakes": lambda port, _: _hold(port, 1000),
     HALVES: lambda port, _: _send_halves(port, 699, 150_000),
@@ -308,11 +232,7 @@ ATTACKS: dict[str, Callable[[int, int], None]] = {
 }
 
 
-def attack() -> None:
-    """Attack as the arguments say (name, port, admin server's port), print `ready` when it is under way, go on."""
+def attack(name: str, port: int, admin: int) -> None:
+    """Attack, print `ready` when it is under way, go on."""
     os.nice(NICENESS)
-    ATTACKS[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]))
-
-
-if __name__ == "__main__":
-    attack()
+    ATTACKS[name](port, admin)

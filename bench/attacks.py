@@ -1,73 +1,62 @@
 """What clients that break the rules cost those that do not: `python -m bench.attacks`.
 
-A well-behaved client asks through a sidecar while others attack: first another sidecar on the same machine, then the
-same one. Both take the same part of the machine's cores, so what differs is what the sidecar makes its clients wait.
-The attackers' broker is not the one that the well-behaved client asks. What a turn of the sidecar's event loop takes of
-the CPU is measured too: on a busy machine that says more than round trips do.
+A well-behaved client asks through a sidecar while others attack: another sidecar on the same machine, or the same one.
+Both take the same part of the machine's cores, so what differs is what the sidecar makes its clients wait. The
+attackers' broker is not the one that the well-behaved client asks. What a turn of the sidecar's event loop takes of the
+CPU is measured too: on a busy machine that says more than round trips do.
+
+Last, the same of 10,000 connections of one address, and how long new connections of another one take: all are let in,
+or the sidecar has its default bounds, and most are sent away and come again each second.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
-import signal
 import statistics
-import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.attack_peers import ATTACKS, HALVES, NEVER_READ, SCRAPERS, fetch_once
-from bench.peers import connect, latencies, throughput
-from bench.processes import running, wait_for
-from bench.relay import free_port
-from bench.table import Report, parser
+from bench.attack_peers import ATTACKS, HALVES, NEVER_READ, NICENESS, SCRAPERS, fetch_once
+from bench.processes import Sidecar, calling, serving, sidecar, told
+from bench.sockets import connect, latencies, metadata_request, throughput
+from bench.table import Report, by_round, parser, turned, with_trees
+from weir.proxy.event_loop import raise_descriptor_limit
+from weir.proxy.relay.admission import connections_with
 
 CONNECTIONS = 40  # each has one request under way, as Kafka's own clients mostly have
 REQUESTS_A_SECOND = 400
-RESPONSE_SIZE = 8
+RESPONSE_SIZE = 14
 REAL_PARTITIONS = 25_000  # a full fetch of 400 KB
 REAL_FETCHES = 5
+NEW_CONNECTIONS = 40
 MOST_SLOWER = 2.0
 MOST_P99_MS = 20.0  # beside scrapers
 LEAST_THROUGHPUT = 0.9
-
 MOST_TURN_MS = 20.0  # on a machine with ten times as much to do as it has cores; hundreds where nothing is bounded
+CROWD = "connections of one address"
+_OTHERS = 100  # connections beside the crowd, with those that are not closed yet
 
-COLUMNS = {
-    "attack": 0,
-    "p50 beside, ms": 2,
-    "p99 beside, ms": 2,
-    "p50 under, ms": 2,
-    "p99 under, ms": 2,
-    "p99 turn, ms of CPU": 2,
-    "longest turn": 1,
-    "p99, x": 2,
-}
-
-
-class Sidecar(NamedTuple):
-    """A sidecar's ports: of the listener that leads to the quiet broker, and of that which the attackers use."""
-
-    quiet: int
-    attacked: int
-    admin: int
-    process: subprocess.Popen[bytes]
-
-    def turns(self) -> tuple[float, float]:
-        """Milliseconds of CPU that turns of its loop took since the last call: the 99th percentile and the longest."""
-        self.process.send_signal(signal.SIGUSR1)
-        assert self.process.stdout is not None
-        p99, longest = self.process.stdout.readline().split()
-        return float(p99), float(longest)
+NO_BYTES = (
+    '[throttle]\n"leader.replication.throttled.rate" = 0\n'
+    '[throttle.topics.t]\n"leader.replication.throttled.replicas" = "*"\n'
+)
+COLUMNS = (
+    "attack | p50 beside, ms .2 | p99 beside, ms .2 | p50 under, ms .2 | p99 under, ms .2 | "
+    "p99 turn, ms of CPU .2 | longest turn .1 | p99, x .2"
+)
+CROWD_COLUMNS = (
+    "crowd | let in | sent away/s | p50 with, ms .2 | p50 without .2 | p99 with .2 | p99 without .2 | "
+    "new, p99 with .2 | new, p99 without .2 | p99, x .2 | new, x .2"
+)
 
 
-class Row(NamedTuple):
-    """One attack: milliseconds of a round trip beside and under it."""
+class Figures(NamedTuple):
+    """Milliseconds: round trips beside the attack and under it, and turns of the loop under it."""
 
-    attack: str
     beside_p50: float
     beside_p99: float
     under_p50: float
@@ -75,132 +64,145 @@ class Row(NamedTuple):
     turn_p99: float
     longest_turn: float
 
-    @property
-    def slower(self) -> float:
-        """How many times as long the slowest hundredth takes under attack."""
-        return self.under_p99 / self.beside_p99
-
 
 def main() -> int:
     """Measure and print; 1 when a well-behaved client has to wait too long, or is cut off."""
-    options = parser("bench.attacks", "Measure a well-behaved client's round trips while others attack the sidecar.")
+    description = "Measure a well-behaved client's round trips while others attack the sidecar."
+    options = parser("attacks", description, trees=True)
     options.add_argument("--rounds", type=int, default=2, help="of each attack (2)")
     options.add_argument("--seconds", type=float, default=1.5, help="of each measurement (1.5)")
-    options.add_argument("--tree", type=Path, default=Path.cwd(), help="measure the sidecar of another checkout")
-    options.add_argument("--only", default="", help="attacks whose name has this")
+    options.add_argument("--only", default="", help=f"attacks whose name has this; the last is '{CROWD}'")
+    options.add_argument("--crowd", type=int, default=10_000, help="connections of one address (10,000)")
     chosen = options.parse_args()
     report = Report(chosen.json)
-    rows: list[Row] = []
-    with (
-        _brokers() as (quiet, noisy),
-        _sidecar(chosen.tree, quiet, noisy) as first,
-        _sidecar(chosen.tree, quiet, noisy) as second,
-    ):
-
-        def measured() -> Iterator[Sequence[object]]:
-            for name in ATTACKS:
-                if chosen.only in name:
-                    found = [_round(name, first, second, chosen.seconds) for _ in range(chosen.rounds)]
-                    row = Row(name, *(statistics.median(column) for column in zip(*found, strict=True)))
-                    rows.append(row)
-                    yield *row, row.slower
-
-        report.table(
-            f"Round trips of a well-behaved client, medians of {chosen.rounds} rounds of {chosen.seconds:g} s",
-            COLUMNS,
-            measured(),
-        )
-        if chosen.only in NEVER_READ:
-            moved = [_throughputs(first, second, chosen.seconds) for _ in range(chosen.rounds)]
-            columns = {"MB/s beside": 0, "MB/s under": 0, "x": 2}
-            report.table(f"1 MB answers to one client, {NEVER_READ}", columns, moved)
-            least = statistics.median(times for _, _, times in moved)
-            report.bound(f"throughput under {NEVER_READ}, x that beside it", least, least=LEAST_THROUGHPUT)
-        if chosen.only in HALVES:
-            with _attack(HALVES, first):
-                answered = sum(fetch_once(first.attacked, REAL_PARTITIONS) for _ in range(REAL_FETCHES))
-            report.bound("real full fetches of 400 KB answered beside 699 halves", answered, least=REAL_FETCHES)
-    for row in rows:
-        report.bound(f"p99 turn under {row.attack}, ms of CPU", row.turn_p99, most=MOST_TURN_MS)
-        if row.attack == SCRAPERS:
-            report.bound(f"p99 under {row.attack}, ms", row.under_p99, most=MOST_P99_MS)
-        else:
-            report.bound(f"p99 under {row.attack}, x that beside it", row.slower, most=MOST_SLOWER)
+    names = [name for name in ATTACKS if chosen.only in name]
+    if names:
+        _attacks(report, chosen.tree, names, chosen.rounds, chosen.seconds)
+    if chosen.only in CROWD:
+        _crowds(report, chosen.tree, chosen.crowd, chosen.rounds, chosen.seconds)
     return report.status
 
 
-def _round(name: str, first: Sidecar, second: Sidecar, seconds: float) -> tuple[float, ...]:
-    """Milliseconds: p50 and p99 while the second is attacked, then while the first is, and the first's turns then."""
+def _attacks(report: Report, trees: Sequence[Path], names: Sequence[str], rounds: int, seconds: float) -> None:
+    found: list[tuple[str, str, Figures]] = []
+    with contextlib.ExitStack() as stack:
+        quiet = stack.enter_context(serving("sockets.serve"))
+        noisy = stack.enter_context(serving("sockets.serve", 0, NICENESS))
+
+        def new_sidecar(tree: Path) -> Sidecar:
+            return stack.enter_context(sidecar(quiet, noisy, tables=NO_BYTES, tree=tree, watched=True))
+
+        pairs = {tree: (new_sidecar(tree), new_sidecar(tree)) for tree in trees}
+
+        def measured() -> Iterator[Sequence[object]]:
+            for name, tree, label in with_trees(names, trees):
+                figures = [_round(name, *pairs[tree], seconds) for _ in range(rounds)]
+                row = Figures._make(map(statistics.median, zip(*figures, strict=True)))
+                found.append((name, f"{name}{label}", row))
+                yield f"{name}{label}", *row, row.under_p99 / row.beside_p99
+
+        title = f"Round trips of a well-behaved client, medians of {rounds} rounds of {seconds:g} s"
+        report.table(title, COLUMNS, measured())
+        for name, tree, label in with_trees([one for one in names if one in (NEVER_READ, HALVES)], trees):
+            first, second = pairs[tree]
+            if name == NEVER_READ:
+                rates = list(zip(*[_throughputs(first, second, seconds) for _ in range(rounds)], strict=True))
+                times = by_round(rates[1], rates[0])
+                columns = "MB/s beside | MB/s under | x .2"
+                title = f"1 MB answers to one client, {name}{label}"
+                report.table(title, columns, [(*map(statistics.median, rates), times)])
+                report.bound(f"throughput under {name}{label}, x that beside it", times, least=LEAST_THROUGHPUT)
+            else:
+                with _attack(HALVES, first):
+                    answered = sum(fetch_once(first.ports[1], REAL_PARTITIONS) for _ in range(REAL_FETCHES))
+                what = f"real full fetches of 400 KB answered beside {name}{label}"
+                report.bound(what, answered, least=REAL_FETCHES)
+    for name, shown, row in found:
+        report.bound(f"p99 turn under {shown}, ms of CPU", row.turn_p99, most=MOST_TURN_MS)
+        if name == SCRAPERS:
+            report.bound(f"p99 under {shown}, ms", row.under_p99, most=MOST_P99_MS)
+        else:
+            report.bound(f"p99 under {shown}, x that beside it", row.under_p99 / row.beside_p99, most=MOST_SLOWER)
+
+
+def _round(name: str, first: Sidecar, second: Sidecar, seconds: float) -> Figures:
+    """Round trips while the second is attacked, then while the first is, and the first's turns then."""
     found: list[float] = []
     for attacked in (second, first):
         with _attack(name, attacked):
             first.turns()
-            found += _measure(first.quiet, seconds)
+            percentile = latencies(first.port, CONNECTIONS, REQUESTS_A_SECOND, seconds, RESPONSE_SIZE)
+            found += map(percentile, (50, 99))
             turns = first.turns()
-    return (*found, *turns)
+    return Figures._make((*found, *turns))
 
 
-def _throughputs(first: Sidecar, second: Sidecar, seconds: float) -> tuple[float, float, float]:
-    """MB/s of one client while the second is attacked, then while the first is, and the ratio."""
+def _throughputs(first: Sidecar, second: Sidecar, seconds: float) -> list[float]:
+    """MB/s of one client while the second is attacked, then while the first is."""
     found = []
     for attacked in (second, first):
-        with _attack(NEVER_READ, attacked):
-            found.append(throughput(first.quiet, 10**6, 8, seconds) / 10**6)
-    return found[0], found[1], found[1] / found[0]
+        with _attack(NEVER_READ, attacked), connect(first.port) as connection:
+            found.append(throughput(connection, metadata_request, 10**6, 8, seconds) / 10**6)
+    return found
 
 
-def _measure(port: int, seconds: float) -> tuple[float, float]:
-    with contextlib.ExitStack() as stack:
-        asking = [stack.enter_context(connect(port)) for _ in range(CONNECTIONS)]
-        gc.collect()
-        gc.disable()  # the client's own pauses are not what is measured
-        try:
-            result = latencies(asking, REQUESTS_A_SECOND, seconds, RESPONSE_SIZE)
-        finally:
-            gc.enable()
-    return 1000 * result.percentile(50), 1000 * result.percentile(99)
+def _attack(name: str, attacked: Sidecar) -> AbstractContextManager[None]:
+    return _ready("attack_peers.attack", name, attacked.ports[1], attacked.admin)
 
 
 @contextlib.contextmanager
-def _attack(name: str, sidecar: Sidecar) -> Iterator[None]:
-    ports = str(sidecar.attacked), str(sidecar.admin)
-    with running(sys.executable, "-m", "bench.attack_peers", name, *ports) as attackers:
-        assert attackers.stdout is not None
-        if attackers.stdout.readline() != b"ready\n":
-            raise ConnectionError(f"The attack did not begin: {name}.")
+def _ready(function: str, *arguments: object) -> Iterator[None]:
+    with calling(function, *arguments) as attackers:
+        told(attackers)
         yield
 
 
-@contextlib.contextmanager
-def _brokers() -> Iterator[tuple[int, int]]:
-    quiet = (sys.executable, "-c", "from bench.peers import serve; serve()")
-    noisy = (sys.executable, "-c", "from bench.attack_peers import NICENESS, serve; serve(NICENESS)")
-    with running(*quiet) as first, running(*noisy) as second:
-        assert first.stdout is not None
-        assert second.stdout is not None
-        yield int(first.stdout.readline()), int(second.stdout.readline())
+def _crowds(report: Report, trees: Sequence[Path], crowd: int, rounds: int, seconds: float) -> None:
+    standing = min(crowd, connections_with(raise_descriptor_limit()) - 2 * _OTHERS)
+    if standing < crowd:
+        report.say(f"This process may open files for {standing} connections only (ulimit -n): so many stand at most.")
+    roomy = f"[limits]\nmax_connections = {standing + 2 * _OTHERS}\nmax_connections_per_address = {standing}\n"
+    cases = ((f"{standing:,} {CROWD}, all let in", standing, roomy), (f"{crowd:,}, at the default bounds", crowd, ""))
+    ratios: list[tuple[str, float, float]] = []
+
+    def measured() -> Iterator[Sequence[object]]:
+        for (name, size, limits), tree, label in with_trees(cases, trees):
+            found: tuple[list[list[float]], list[list[float]]] = ([], [])
+            with contextlib.ExitStack() as stack:
+                upstream = stack.enter_context(serving("sockets.serve"))
+                pair = [stack.enter_context(sidecar(upstream, tables=limits, tree=tree)) for _ in range(2)]
+                stack.enter_context(_ready("attack_peers.crowd", pair[0].port, size))
+                began, refused = time.monotonic(), pair[0].metric("weir_connections_refused_total")
+                for number in range(rounds):
+                    for one in turned((0, 1), number):
+                        found[one].append(_beside_the_crowd(pair[one].port, seconds))
+                sent_away = pair[0].metric("weir_connections_refused_total") - refused
+                sent_away /= time.monotonic() - began
+                let_in = int(pair[0].metric("weir_connections{"))
+            columns = [list(zip(*one, strict=True)) for one in found]
+            times = [by_round(columns[0][one], columns[1][one]) for one in (1, 2)]
+            ratios.append((f"{name}{label}", times[0], times[1]))
+            medians = [statistics.median(columns[which][one]) for one in range(3) for which in range(2)]
+            yield f"{name}{label}", let_in, sent_away, *medians, *times
+
+    report.table(f"Beside a crowd, medians of {rounds} rounds of {seconds:g} s", CROWD_COLUMNS, measured())
+    for name, slowest, new in ratios:
+        report.bound(f"p99 of others beside {name}, x without", slowest, most=MOST_SLOWER)
+        report.bound(f"p99 of new connections beside {name}, x without", new, most=MOST_SLOWER)
 
 
-@contextlib.contextmanager
-def _sidecar(tree: Path, quiet: int, noisy: int) -> Iterator[Sidecar]:
-    """A sidecar of its own process; on the leader's side no byte of topic t is granted."""
-    ports, admin = (free_port(), free_port()), free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "weir.toml"
-        listeners = "".join(
-            f'[[ingress]]\nlisten = "127.0.0.1:{port}"\nupstream = "127.0.0.1:{upstream}"\n'
-            for port, upstream in zip(ports, (quiet, noisy), strict=True)
-        )
-        config.write_text(
-            f'broker_id = 1\n{listeners}[admin]\nlisten = "127.0.0.1:{admin}"\n[log]\nlevel = "error"\n'
-            '[throttle]\n"leader.replication.throttled.rate" = 0\n'
-            '[throttle.topics.t]\n"leader.replication.throttled.replicas" = "*"\n'
-        )
-        watched = str(Path(__file__).with_name("watched_sidecar.py"))
-        with running("env", f"--chdir={tree}", sys.executable, watched, str(config)) as process:
-            for port in ports:
-                wait_for(port)
-            yield Sidecar(*ports, admin, process)
+def _beside_the_crowd(port: int, seconds: float) -> list[float]:
+    """Milliseconds: p50 and p99 of round trips, and p99 of a new connection up to its first answer."""
+    percentile = latencies(port, CONNECTIONS // 2, REQUESTS_A_SECOND, seconds, 4096)
+    taken = []
+    for _ in range(NEW_CONNECTIONS):
+        began = time.perf_counter()
+        with connect(port) as connection:
+            connection.sendall(metadata_request(1, 4096))
+            if not connection.recv(4096):
+                raise ConnectionError("A client beside the crowd was sent away.")
+        taken.append(1000 * (time.perf_counter() - began))
+    return [percentile(50), percentile(99), sorted(taken)[int(len(taken) * 0.99)]]
 
 
 if __name__ == "__main__":

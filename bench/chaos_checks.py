@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -30,7 +30,6 @@ _PARTITION: Final = re.compile(r"\bpartition=(\S+-\d+)")
 _OFFSET: Final = re.compile(r"\boffset=(\d+)")
 _STAMP: Final = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.(\d{3}) ")
 _EVENT: Final = re.compile(r"\blevel=(\w+) event=(\S+)")
-_REFUSED: Final = "config_refused"
 
 
 class Start(NamedTuple):
@@ -67,11 +66,8 @@ class History:
 
     def leaders_before(self, partition: str, moment: float) -> list[Start]:
         """Return the leaders that a partition had got shortly before a moment."""
-        return [
-            start
-            for start in self.starts.get(partition, ())
-            if start.moment - 1 <= moment <= start.moment + _GRACE_SECONDS
-        ]
+        starts = self.starts.get(partition, ())
+        return [start for start in starts if start.moment - 1 <= moment <= start.moment + _GRACE_SECONDS]
 
 
 def stamp(line: str) -> float | None:
@@ -91,68 +87,46 @@ def leader_starts(lines: Iterable[str]) -> dict[str, list[Start]]:
 
 
 def reason_for(line: LogLine, history: History) -> str | None:
-    """Return why a bad sign in a broker's log is what the faults themselves cause; None where it is not."""
-    moment = stamp(line.text)
+    """Return why a bad sign in a broker's log is what the faults themselves cause; None where it is not.
+
+    - A replica leaves the ISR when its broker is down, and when it is being taken away.
+    - A log is cut back to where a new leader's goes on; one below its own high watermark never is.
+    - A new leader knows an older high watermark than others do; what is behind it is in its log all the same.
+    """
+    moment, named = stamp(line.text), _PARTITION.search(line.text)
     if moment is None:
         return None
-    match line.sign:
-        case "Shrinking ISR":
-            return _why_shrunk(line.text, moment, history)
-        case "Truncating":
-            return _why_truncated(line, moment, history)
-        case "Non-monotonic":
-            return _why_non_monotonic(line.text, moment, history)
+    if line.sign == "Shrinking ISR":
+        return _why_shrunk(line.text, moment, history)
+    if line.sign == "Truncating" and named and "below high watermark" not in line.text:
+        if history.leaders_before(named[1], moment):
+            return "log cut back under a new leader"
+        if history.was_down(int(line.log.stem.rpartition("-")[2]), moment):
+            return "log cut back after a broker's return"
+    if line.sign == "Non-monotonic" and named and len(offsets := _OFFSET.findall(line.text)) == 2:
+        old, new = map(int, offsets)
+        starts = history.leaders_before(named[1], moment)
+        if any(start.high_watermark <= new and old <= start.end for start in starts):
+            return "new leader with an older high watermark, and all of the log"
     return None
 
 
 def _why_shrunk(text: str, moment: float, history: History) -> str | None:
-    """A replica leaves the ISR when its broker is down, and when it is being taken away."""
     shrunk, gone = _SHRUNK.search(text), [int(broker_id) for broker_id in _OUT_OF_SYNC.findall(text)]
     if not shrunk or not gone:
         return None
-    if all(history.was_down(broker_id, moment) for broker_id in gone):
+    left = [broker_id for broker_id in gone if not history.was_down(broker_id, moment)]
+    if not left:
         return "ISR without a broker that was down"
-    if shrunk[1].startswith(f"{MOVED}-") and all(
-        history.was_down(broker_id, moment) or history.was_removed(broker_id, moment) for broker_id in gone
-    ):
+    if shrunk[1].startswith(f"{MOVED}-") and all(history.was_removed(broker_id, moment) for broker_id in left):
         return "ISR without a replica that was taken away"
-    return None
-
-
-def _why_truncated(line: LogLine, moment: float, history: History) -> str | None:
-    """A log is cut back to where a new leader's goes on; one below its own high watermark never is."""
-    if "below high watermark" in line.text or (partition := _PARTITION.search(line.text)) is None:
-        return None
-    if history.leaders_before(partition[1], moment):
-        return "log cut back under a new leader"
-    if history.was_down(int(line.log.stem.rpartition("-")[2]), moment):
-        return "log cut back after a broker's return"
-    return None
-
-
-def _why_non_monotonic(text: str, moment: float, history: History) -> str | None:
-    """A new leader knows an older high watermark than others do; what is behind it is in its log all the same."""
-    partition, offsets = _PARTITION.search(text), [int(offset) for offset in _OFFSET.findall(text)]
-    if partition is None or len(offsets) != 2:
-        return None
-    if any(
-        start.high_watermark <= offsets[1] and offsets[0] <= start.end
-        for start in history.leaders_before(partition[1], moment)
-    ):
-        return "new leader with an older high watermark, and all of the log"
     return None
 
 
 def broker_complaints(lines: Iterable[LogLine], history: History) -> tuple[list[str], Counter[str]]:
     """Return the bad signs in brokers' logs that nothing excuses, and how many each reason excused."""
-    wrong: list[str] = []
-    excused: Counter[str] = Counter()
-    for line in lines:
-        if reason := reason_for(line, history):
-            excused[reason] += 1
-        else:
-            wrong.append(str(line))
-    return wrong, excused
+    reasons = [(line, reason_for(line, history)) for line in lines]
+    return [str(line) for line, reason in reasons if not reason], Counter(reason for _, reason in reasons if reason)
 
 
 def sidecar_complaints(broker_id: int, log: Path, refused: int) -> tuple[list[str], Counter[str]]:
@@ -165,7 +139,7 @@ def sidecar_complaints(broker_id: int, log: Path, refused: int) -> tuple[list[st
     for number, line in enumerate(log.read_text(errors="replace").splitlines(), 1):
         found = _EVENT.search(line)
         level, event = (found[1], found[2]) if found else ("", "")
-        if event == _REFUSED and refused:
+        if event == "config_refused" and refused:
             refused -= 1
         elif level in {"error", "critical"} or event == "protocol_error" or found is None:
             wrong.append(f"sidecar {broker_id}, {log}:{number}: {line}")
@@ -187,10 +161,10 @@ def differing_replicas(cluster: Cluster, states: Mapping[Partition, PartitionSta
     return wrong, total
 
 
-def under_replicated(states: Mapping[Partition, PartitionState], but: Collection[str] = ()) -> list[str]:
+def under_replicated(states: Mapping[Partition, PartitionState]) -> list[str]:
     """Return the partitions of which a replica is not in sync, or which nobody leads."""
     return [
         f"{topic}-{number} has the ISR {list(state.in_sync_replicas)} of {list(state.replicas)}, leader {state.leader}"
         for (topic, number), state in states.items()
-        if topic not in but and (state.leader < 0 or set(state.in_sync_replicas) != set(state.replicas))
+        if state.leader < 0 or set(state.in_sync_replicas) != set(state.replicas)
     ]

@@ -9,6 +9,8 @@ from enum import StrEnum
 from random import Random
 from typing import Any, Final
 
+from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+
 MOVED: Final = "orders"
 """The topic that moves."""
 LIVE: Final = ("live-a", "live-b")
@@ -18,10 +20,6 @@ LIVE_PARTITIONS: Final = 3
 
 EVERYWHERE: Final = 0
 """A fault's target: every sidecar."""
-
-_LEADER_RATE: Final = "leader.replication.throttled.rate"
-_FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
-_SIDES: Final = ("leader", "follower")
 
 
 class Kind(StrEnum):
@@ -41,19 +39,8 @@ class Kind(StrEnum):
 
 
 BROKER_KINDS: Final = frozenset({Kind.KILL_BROKER, Kind.STOP_BROKER})
-_SIDECAR_WEIGHTS: Final = {
-    Kind.KILL_SIDECAR: 18,
-    Kind.STOP_SIDECAR: 14,
-    Kind.RELOAD: 6,
-    Kind.RELOAD_CHANGED: 8,
-    Kind.RELOAD_BROKEN: 6,
-    Kind.PUT: 22,
-    Kind.PUT_EVERYWHERE: 8,
-    Kind.PATCH: 10,
-    Kind.DELETE: 8,
-}
-_STOPPED_SECONDS: Final = (1.0, 8.0)
-_DOWN_SECONDS: Final = (0.0, 3.0)  # of a sidecar
+_WEIGHTS: Final = dict(zip(Kind, (18, 14, 6, 8, 6, 22, 8, 10, 8), strict=False))  # of those of sidecars
+_LASTS: Final = {Kind.KILL_SIDECAR: (0.0, 3.0), Kind.STOP_SIDECAR: (1.0, 8.0)}  # seconds
 _BROKER_DOWN_SECONDS: Final = (0.0, 6.0)
 _BROKER_GAP_SECONDS: Final = (40.0, 80.0)  # a start and a catch-up take 10 to 30 s
 _FIRST_BROKER_SECONDS: Final = (8.0, 20.0)
@@ -73,6 +60,11 @@ class Fault:
     seconds: float = 0.0
     table: Mapping[str, Any] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        hit = "broker" if self.kind in BROKER_KINDS else "sidecar"
+        lasts = f" for {self.seconds:.1f} s" if self.seconds else ""
+        return f"{hit} {self.target or 'of each'}: {self.kind}{lasts} {self.table or ''}".rstrip()
+
 
 def schedule(
     seed: int, seconds: float, *, sidecars: Sequence[int], brokers: Sequence[int], mean_gap: float = 5.0
@@ -82,16 +74,6 @@ def schedule(
     `sidecars` and `brokers` are the ids of those that may be hit.
     """
     random = Random(seed)
-    of_brokers = _broker_faults(random, seconds, brokers)
-    others = 1 / mean_gap - (1 / (sum(_BROKER_GAP_SECONDS) / 2) if brokers else 0.0)
-    found = list(of_brokers)
-    at = 0.0
-    while (at := at + random.uniform(*_GAP_SPREAD) / others) < seconds:
-        found.append(_sidecar_fault(random, at, random.choice(list(sidecars))))
-    return tuple(sorted(found, key=lambda fault: fault.at))
-
-
-def _broker_faults(random: Random, seconds: float, brokers: Sequence[int]) -> list[Fault]:
     found = []
     at = random.uniform(*_FIRST_BROKER_SECONDS)
     while brokers and at < seconds:
@@ -99,36 +81,32 @@ def _broker_faults(random: Random, seconds: float, brokers: Sequence[int]) -> li
         down = random.uniform(*_BROKER_DOWN_SECONDS)
         found.append(Fault(at=at, kind=kind, target=random.choice(list(brokers)), seconds=down))
         at += random.uniform(*_BROKER_GAP_SECONDS)
-    return found
+    others = 1 / mean_gap - (1 / (sum(_BROKER_GAP_SECONDS) / 2) if brokers else 0.0)
+    at = 0.0
+    while (at := at + random.uniform(*_GAP_SPREAD) / others) < seconds:
+        found.append(_sidecar_fault(random, at, random.choice(list(sidecars))))
+    return tuple(sorted(found, key=lambda fault: fault.at))
 
 
 def _sidecar_fault(random: Random, at: float, target: int) -> Fault:
-    kind = random.choices(list(_SIDECAR_WEIGHTS), list(_SIDECAR_WEIGHTS.values()))[0]
-    match kind:
-        case Kind.KILL_SIDECAR:
-            return Fault(at=at, kind=kind, target=target, seconds=random.uniform(*_DOWN_SECONDS))
-        case Kind.STOP_SIDECAR:
-            return Fault(at=at, kind=kind, target=target, seconds=random.uniform(*_STOPPED_SECONDS))
-        case Kind.PUT | Kind.RELOAD_CHANGED:
-            return Fault(at=at, kind=kind, target=target, table=draw_table(random, target))
-        case Kind.PUT_EVERYWHERE:
-            rate = draw_rate(random)
-            return Fault(at=at, kind=kind, target=EVERYWHERE, table=alike(rate, rate))
-        case Kind.PATCH:
-            return Fault(at=at, kind=kind, target=target, table=_draw_patch(random))
-        case _:
-            return Fault(at=at, kind=kind, target=target)
+    kind = random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+    seconds, table = random.uniform(*_LASTS[kind]) if kind in _LASTS else 0.0, {}
+    if kind in {Kind.PUT, Kind.RELOAD_CHANGED}:
+        table = draw_table(random, target)
+    elif kind is Kind.PUT_EVERYWHERE:
+        rate = draw_rate(random)
+        target, table = EVERYWHERE, alike(rate, rate)
+    elif kind is Kind.PATCH:
+        table = _draw_patch(random)
+    return Fault(at=at, kind=kind, target=target, seconds=seconds, table=table)
 
 
 def alike(leader: int | None, follower: int | None, topics: Sequence[str] = (MOVED,)) -> dict[str, Any]:
     """Return a table that throttles every replica of `topics` on each side that has a rate (bytes/s)."""
-    rates = {_LEADER_RATE: leader, _FOLLOWER_RATE: follower}
-    sides = [side for side, rate in zip(_SIDES, (leader, follower), strict=True) if rate is not None]
-    lists = {f"{side}.replication.throttled.replicas": "*" for side in sides}
-    return {
-        **{name: rate for name, rate in rates.items() if rate is not None},
-        "topics": {topic: lists for topic in topics},
-    }
+    sides = ((LEADER_RATE, LEADER_REPLICAS, leader), (FOLLOWER_RATE, FOLLOWER_REPLICAS, follower))
+    given = [(name, replicas, rate) for name, replicas, rate in sides if rate is not None]
+    lists = {replicas: "*" for _, replicas, _ in given}
+    return {**{name: rate for name, _, rate in given}, "topics": {topic: lists for topic in topics}}
 
 
 def draw_rate(random: Random) -> int:
@@ -151,8 +129,8 @@ def draw_table(random: Random, broker: int) -> dict[str, Any]:
         case "live":
             return alike(leader, follower, (MOVED, *LIVE))
         case _:
-            lists = {f"{side}.replication.throttled.replicas": _draw_pairs(random, broker) for side in _SIDES}
-            return {_LEADER_RATE: leader, _FOLLOWER_RATE: follower, "topics": {MOVED: lists}}
+            lists = {name: _draw_pairs(random, broker) for name in (LEADER_REPLICAS, FOLLOWER_REPLICAS)}
+            return {LEADER_RATE: leader, FOLLOWER_RATE: follower, "topics": {MOVED: lists}}
 
 
 def _draw_pairs(random: Random, broker: int) -> str:
@@ -162,11 +140,11 @@ def _draw_pairs(random: Random, broker: int) -> str:
 
 def _draw_patch(random: Random) -> dict[str, Any]:
     changes: list[dict[str, Any]] = [
-        {_LEADER_RATE: draw_rate(random)},
-        {_FOLLOWER_RATE: draw_rate(random)},
-        {_LEADER_RATE: None},
-        {_FOLLOWER_RATE: None},
+        {LEADER_RATE: draw_rate(random)},
+        {FOLLOWER_RATE: draw_rate(random)},
+        {LEADER_RATE: None},
+        {FOLLOWER_RATE: None},
         {"topics": {MOVED: None}},
-        {"topics": {MOVED: {"leader.replication.throttled.replicas": "*"}}},
+        {"topics": {MOVED: {LEADER_REPLICAS: "*"}}},
     ]
     return random.choices(changes, [4, 4, 1, 1, 1, 2])[0]

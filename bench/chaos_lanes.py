@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from bench.chaos_faults import BROKER_KINDS, EVERYWHERE, LIVE, MOVED, Fault, Kind
-from weir.control.cluster_admin import Partition
+from weir.control.cluster_admin import Partition, PartitionState
 from weir.control.errors import ControlError
 from weir.lab.cluster import Cluster
 from weir.lab.errors import LabError
@@ -23,13 +23,12 @@ from weir.lab.settings import SidecarOptions, sidecar_toml
 
 FIRST_VERSION_OF_LEADER_EPOCHS: Final = 5  # of Fetch: what replicas use from inter.broker.protocol.version 0.11 on
 _BROKEN_FILES: Final = ('broker_id = 1\n[[ingress]\nlisten = "', "broker_ids = 1\n", "")
+_METHODS: Final = {Kind.PUT: "PUT", Kind.PUT_EVERYWHERE: "PUT", Kind.PATCH: "PATCH", Kind.DELETE: "DELETE"}
 _ANSWER_SECONDS: Final = 20.0  # of a running sidecar, on a busy machine
 _BROKER_UP_SECONDS: Final = 180.0
 _RELIEF_SECONDS: Final = 60.0  # then throttles are lifted: at 0 a returned replica may have to wait for ever
 _PATIENCE_SECONDS: Final = 240.0
 _QUIET_SECONDS: Final = 3.0  # six long polls
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,7 @@ class Target:
         self.lock = threading.Lock()
         self.changes = 0
         self.table: Mapping[str, Any] = options.throttle_of(broker_id) or {}  # in force
-        self._places = list(cluster.places.values())
-        self._place = cluster.places[broker_id]
+        self._cluster = cluster
         self._options = options
         self._in_file = self.table
 
@@ -65,46 +63,45 @@ class Target:
             finally:
                 self.changes += 1
 
-    def kill(self, seconds: float) -> None:
-        """Kill it, and start it again after `seconds`: its file is in force then."""
-        self.sidecar.kill()
-        time.sleep(seconds)
-        self.sidecar.start()
-        self.sidecar.wait_until("/healthz", _ANSWER_SECONDS * 3)
-        self._expect(self._in_file)
-
-    def pause(self, seconds: float) -> None:
-        """Stop the process for a while."""
-        self.sidecar.send(signal.SIGSTOP)
-        try:
-            time.sleep(seconds)
-        finally:
-            self.sidecar.send(signal.SIGCONT)
-        self.sidecar.wait_until("/healthz", _ANSWER_SECONDS)
-
-    def reload(self, table: Mapping[str, Any] | None = None) -> None:
-        """Have it read its file again, with another throttle where one is given."""
-        if table is not None:
-            options = SidecarOptions(throttle=table, poll_isr=self._options.poll_isr)
-            self.sidecar.config.write_text(sidecar_toml(self._place, self._places, options))
-            self._in_file = table
-        self._hang_up("ok")
-        self._expect(self._in_file)
-
-    def reload_broken(self, text: str) -> None:
-        """Have it read a file that is wrong: nothing changes."""
-        before = self._in_force()
-        good = self.sidecar.config.read_text()
-        self.sidecar.config.write_text(text)
-        try:
-            self._hang_up("refused")
-        finally:
-            self.sidecar.config.write_text(good)
-        self._expect(before)
+    def hit(self, fault: Fault) -> None:
+        """Carry out a fault, and see that what it leaves is in force. Raises LabError."""
+        match fault.kind:
+            case Kind.KILL_SIDECAR:
+                self.sidecar.kill()
+                time.sleep(fault.seconds)
+                self.sidecar.start()
+                self.sidecar.wait_until("/healthz", _ANSWER_SECONDS * 3)
+                self._expect(self._in_file)
+            case Kind.STOP_SIDECAR:
+                self.sidecar.send(signal.SIGSTOP)
+                try:
+                    time.sleep(fault.seconds)
+                finally:
+                    self.sidecar.send(signal.SIGCONT)
+                self.sidecar.wait_until("/healthz", _ANSWER_SECONDS)
+            case Kind.RELOAD_BROKEN:
+                before, good = self._in_force(), self.sidecar.config.read_text()
+                self.sidecar.config.write_text(_BROKEN_FILES[int(fault.at * 1000) % len(_BROKEN_FILES)])
+                try:
+                    self._hang_up("refused")
+                finally:
+                    self.sidecar.config.write_text(good)
+                self._expect(before)
+            case Kind.RELOAD | Kind.RELOAD_CHANGED:
+                if fault.table:
+                    options = SidecarOptions(throttle=fault.table, poll_isr=self._options.poll_isr)
+                    places = self._cluster.places
+                    text = sidecar_toml(places[self.broker_id], list(places.values()), options)
+                    self.sidecar.config.write_text(text)
+                    self._in_file = fault.table
+                self._hang_up("ok")
+                self._expect(self._in_file)
+            case _:
+                self.change(_METHODS[fault.kind], fault.table)
 
     def change(self, method: str, table: Mapping[str, Any] | None = None) -> None:
         """Change the throttle by HTTP (PUT, PATCH, DELETE)."""
-        status, said = self.sidecar.http(method, "/v1/throttle", table, seconds=_ANSWER_SECONDS)
+        status, said = self.sidecar.http(method, "/v1/throttle", table or None, seconds=_ANSWER_SECONDS)
         if status != 200:
             raise LabError(f"{method} /v1/throttle was answered with {status}: {said.strip()}")
         if method == "PATCH":
@@ -118,11 +115,7 @@ class Target:
 
         before = counted()
         self.sidecar.send(signal.SIGHUP)
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while counted() == before:
-            if time.monotonic() > deadline:
-                raise LabError(f"no reload was {result} within {_ANSWER_SECONDS:g} s of SIGHUP.")
-            time.sleep(0.1)
+        self._cluster.wait_for(f"a reload that is {result}", lambda: counted() > before, _ANSWER_SECONDS)
 
     def _expect(self, table: Mapping[str, Any]) -> None:
         """Have this table in force, or raise LabError."""
@@ -150,7 +143,7 @@ class Lanes:
         targets: Mapping[int, Target],
         faults: Sequence[Fault],
         violations: list[str],
-        say: Say,
+        say: Callable[[str], None],
         gate: threading.Lock | None = None,
     ) -> None:
         self.happened: list[Happened] = []
@@ -159,18 +152,16 @@ class Lanes:
         self._targets = targets
         self._violations = violations
         self._gate = gate
-        self._say = say
+        self._say_line = say
         self._stop = threading.Event()
         self._abandoned = threading.Event()
         self._begun = time.monotonic()
-        first = min(targets)
-        lanes: dict[int | None, list[Fault]] = {}
+        lanes: dict[int, list[Fault]] = {}  # those of brokers in lane 0
         for fault in faults:
-            everywhere = fault.target == EVERYWHERE
-            lane = None if fault.kind in BROKER_KINDS else first if everywhere else fault.target
-            lanes.setdefault(lane, []).append(fault)
+            own = min(targets) if fault.target == EVERYWHERE else fault.target
+            lanes.setdefault(0 if fault.kind in BROKER_KINDS else own, []).append(fault)
         self._threads = [
-            threading.Thread(target=self._run, args=(lane,), name=f"chaos-lane-{key or 'brokers'}", daemon=True)
+            threading.Thread(target=self._run, args=(lane,), name=f"chaos-lane-{key}", daemon=True)
             for key, lane in lanes.items()
         ]
 
@@ -208,6 +199,10 @@ class Lanes:
         """Seconds since the beginning."""
         return time.monotonic() - self._begun
 
+    def say(self, line: str) -> None:
+        """Print what happens, and when."""
+        self._say_line(f"{self.seconds:6.1f} s  {line}")
+
     def _run(self, faults: Sequence[Fault]) -> None:
         for fault in faults:
             if self._stop.wait(max(0.0, fault.at - self.seconds)):
@@ -216,8 +211,8 @@ class Lanes:
             try:
                 self._carry_out(fault)
             except Exception as error:  # noqa: BLE001 - whatever it is, the run has to end with it told
-                where = f"broker {fault.target}" if fault.kind in BROKER_KINDS else f"sidecar {fault.target}"
-                self._fail(f"{where}, {fault.kind} at {fault.at:.1f} s: {type(error).__name__}: {error}")
+                self._violations.append(f"{fault}, at {fault.at:.1f} s: {type(error).__name__}: {error}")
+                self.say(f"WRONG {self._violations[-1]}")
             self.happened.append(Happened(fault, begun, time.time()))
 
     def _carry_out(self, fault: Fault) -> None:
@@ -225,32 +220,13 @@ class Lanes:
             self._hit_broker(fault)
             return
         targets = list(self._targets.values()) if fault.target == EVERYWHERE else [self._targets[fault.target]]
+        self.say(str(fault))
         for target in targets:  # never two at once: two lanes would wait for each other
             with target.held():
-                self._tell(fault, target)
-                self._hit_sidecar(fault, target)
-
-    def _hit_sidecar(self, fault: Fault, target: Target) -> None:
-        match fault.kind:
-            case Kind.KILL_SIDECAR:
-                target.kill(fault.seconds)
-            case Kind.STOP_SIDECAR:
-                target.pause(fault.seconds)
-            case Kind.RELOAD:
-                target.reload()
-            case Kind.RELOAD_CHANGED:
-                target.reload(fault.table)
-            case Kind.RELOAD_BROKEN:
-                target.reload_broken(_BROKEN_FILES[int(fault.at * 1000) % len(_BROKEN_FILES)])
-            case Kind.PATCH:
-                target.change("PATCH", fault.table)
-            case Kind.DELETE:
-                target.change("DELETE")
-            case _:
-                target.change("PUT", fault.table)
+                target.hit(fault)
 
     def _hit_broker(self, fault: Fault) -> None:
-        cluster, broker_id, gate = self._cluster, fault.target, self._gate
+        gate = self._gate
         self._wait_until("replicas are behind", self._is_in_sync)
         if gate is None:
             self._end_broker(fault)
@@ -260,20 +236,18 @@ class Lanes:
                 with ExitStack() as stack:
                     self._settle(stack)
                     self._end_broker(fault)
-                self._wait_until("there is no new leader", lambda: broker_id not in self._leaders().values())
+                self._wait_until("there is no new leader", lambda: fault.target not in self._leaders().values())
                 time.sleep(_QUIET_SECONDS)
             finally:
                 gate.release()
         time.sleep(fault.seconds)
-        cluster.start_broker(broker_id, _BROKER_UP_SECONDS)
+        self._cluster.start_broker(fault.target, _BROKER_UP_SECONDS)
         self._wait_until("replicas are behind", self._is_in_sync)
 
     def _end_broker(self, fault: Fault) -> None:
-        self._tell(fault)
-        if fault.kind is Kind.KILL_BROKER:
-            self._cluster.kill_broker(fault.target)
-        else:
-            self._cluster.stop_broker(fault.target)
+        self.say(str(fault))
+        end = self._cluster.kill_broker if fault.kind is Kind.KILL_BROKER else self._cluster.stop_broker
+        end(fault.target)
 
     def _settle(self, stack: ExitStack) -> None:
         """Return with all sidecars held and no leader changed for a while: then followers know what is acknowledged."""
@@ -294,61 +268,30 @@ class Lanes:
         begun = time.monotonic()
         relieved = False
         while not is_so():
-            if self._abandoned.is_set():
-                raise LabError("the run was ended.")
             waited = time.monotonic() - begun
-            if waited > _PATIENCE_SECONDS:
-                raise LabError(f"{else_} after {_PATIENCE_SECONDS:g} s, though throttles were lifted.")
+            if self._abandoned.is_set() or waited > _PATIENCE_SECONDS:
+                raise LabError(f"{else_} after {waited:.0f} s, though throttles were lifted, or the run was ended.")
             if waited > _RELIEF_SECONDS and not relieved:
-                self._say(f"{self.seconds:6.1f} s  {else_} for {waited:.0f} s: throttles are lifted")
+                self.say(f"{else_} for {waited:.0f} s: throttles are lifted")
                 self.reliefs += 1
                 self.lift_throttles()
                 relieved = True
             time.sleep(0.5)
 
-    def _leaders(self) -> dict[Partition, int]:
+    def _states(self) -> dict[Partition, PartitionState]:
+        """All partitions; none while the cluster cannot tell."""
         try:
-            states = self._cluster.admin.partitions([*LIVE, MOVED])
+            return self._cluster.admin.partitions([*LIVE, MOVED])
         except ControlError:
             return {}
-        return {partition: state.leader for partition, state in states.items()}
+
+    def _leaders(self) -> dict[Partition, int]:
+        return {partition: state.leader for partition, state in self._states().items()}
 
     def _is_in_sync(self) -> bool:
-        try:
-            states = self._cluster.admin.partitions([*LIVE, MOVED])
-        except ControlError:
-            return False
-        return all(
+        states = self._states()
+        return bool(states) and all(
             len(state.in_sync_replicas) >= (2 if partition.topic == MOVED else len(state.replicas))
             and state.leader >= 0
             for partition, state in states.items()
         )
-
-    def _tell(self, fault: Fault, target: Target | None = None) -> None:
-        hit = f"broker {fault.target}" if target is None else f"sidecar {target.broker_id}"
-        done = fault.kind.removeprefix("broker ").removeprefix("sidecar ")
-        lasts = f" for {fault.seconds:.1f} s" if fault.seconds else ""
-        table = f": {_shown(fault.table)}" if fault.table else ""
-        self._say(f"{self.seconds:6.1f} s  {hit}: {done}{lasts}{table}")
-
-    def _fail(self, sentence: str) -> None:
-        self._violations.append(sentence)
-        self._say(f"{self.seconds:6.1f} s  WRONG {sentence}")
-
-
-def _shown(table: Mapping[str, Any]) -> str:
-    """A throttle table in few words: leader 5.0 MB/s, orders */0:1,2:1."""
-    words = [
-        f"{side} {'none' if rate is None else f'{rate / 1e6:g} MB/s'}"
-        for side in ("leader", "follower")
-        for rate in [table.get(f"{side}.replication.throttled.rate", "")]
-        if rate != ""
-    ]
-    for topic, lists in (table.get("topics") or {}).items():
-        replicas = (
-            ["none"]
-            if lists is None
-            else [lists.get(f"{s}.replication.throttled.replicas", "-") for s in ("leader", "follower")]
-        )
-        words.append(f"{topic} {' / '.join(replicas)}")
-    return ", ".join(words)

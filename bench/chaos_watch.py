@@ -1,4 +1,4 @@
-"""Watches a chaos run: moves that go on all the while, under-replication, leaders, and rates against quotas."""
+"""What goes on all the while in a chaos run: moves, and sidecars' rates against their quotas."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _ADMIN_SECONDS: Final = 10.0  # of one request: longer than any sidecar is stopp
 _POLL_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 1.0  # between two moves
 _REMOVAL_SECONDS: Final = 30.0  # a broker that is down hears nothing, and asks for nothing either
-SETTLING_SECONDS: Final = 2.0  # after a change of a throttle: the window of the last second must run out first
-LEAST_WINDOW_SECONDS: Final = 3.0
-BATCH_BYTES: Final = 210_000  # the largest batch of the topic that moves
+_SETTLING_SECONDS: Final = 2.0  # after a change of a throttle: the window of the last second must run out first
+_LEAST_WINDOW_SECONDS: Final = 3.0
+_BATCH_BYTES: Final = 210_000  # the largest batch of the topic that moves
 _QUESTION_SECONDS: Final = 10.0
 _IN_SYNC_RATE: Final = 15_000  # bytes/s to replicas of the moved topic that are in sync, to two followers
 _STALL_SECONDS: Final = 60.0  # of produce, which then comes at once
 
 
-class _Thread(ABC):
+class Background(ABC):
     """Works in a thread while it is a context."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -52,7 +52,8 @@ class _Thread(ABC):
     def stop(self) -> None:
         """End the work, and wait for that; may be called again."""
         self._stop.set()
-        self._thread.join(3 * _ADMIN_SECONDS)
+        if self._thread.ident is not None:
+            self._thread.join(3 * _ADMIN_SECONDS)
 
     @abstractmethod
     def _run(self) -> None:
@@ -85,7 +86,7 @@ def next_places(
     return places
 
 
-class Mover(_Thread):
+class Mover(Background):
     """Moves the topic round three brokers again and again.
 
     With a `gate` it holds that during each move, keeps each partition's leader, and waits until the replicas that were
@@ -94,7 +95,7 @@ class Mover(_Thread):
     """
 
     def __init__(self, cluster: Cluster, gate: threading.Lock | None = None) -> None:
-        super().__init__("chaos-moves")
+        super().__init__()
         self.moves: list[Move] = []
         self._cluster = cluster
         self._gate = gate
@@ -108,8 +109,8 @@ class Mover(_Thread):
         """Wait for the end of the last move. Raises LabError."""
         self.stop()
         if self.moves and not self.moves[-1].ended:
-            with ClusterAdmin(self._cluster.bootstrap_servers, timeout_seconds=_ADMIN_SECONDS) as admin:
-                self._cluster.wait_for("the end of the last move", lambda: not admin.reassignments(), seconds)
+            admin = self._cluster.admin
+            self._cluster.wait_for("the end of the last move", lambda: not admin.reassignments(), seconds)
             self._finish(self.moves[-1])
 
     def _run(self) -> None:
@@ -150,52 +151,15 @@ class Mover(_Thread):
 
     def _wait_for_removal(self, move: Move) -> None:
         deadline = time.monotonic() + _REMOVAL_SECONDS
+        gone = [(*key, one) for key, replicas in move.places.items() for one in move.removed - {*replicas}]
         while self._gate is not None and time.monotonic() < deadline and not self._stop.wait(0.3):
-            left = [
-                (broker_id, partition)
-                for broker_id in move.removed
-                for partition, replicas in move.places.items()
-                if broker_id not in replicas and self._cluster.segments(*partition, broker_id)
-            ]
-            if not left:
+            if not any(self._cluster.segments(*one) for one in gone):
                 return
 
     def _finish(self, move: Move) -> None:
         brokers = self._cluster.brokers
         move.size = sum(replica_size(brokers[new].data, *partition) for partition, (_, new) in move.places.items())
         move.ended = time.time()
-
-
-class ClusterWatch(_Thread):
-    """Asks for the ISRs of the live topics once a second."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__("chaos-cluster")
-        self.under_replicated_seconds = 0.0  # of any live partition, as seen once a second
-        self.longest_under_replicated = 0.0
-        self._cluster = cluster
-        self._since: float | None = None
-
-    def _run(self) -> None:
-        with ClusterAdmin(self._cluster.bootstrap_servers, timeout_seconds=_ADMIN_SECONDS) as admin:
-            last = time.monotonic()
-            while not self._stop.wait(_POLL_SECONDS):
-                try:
-                    states = admin.partitions(LIVE)
-                except ControlError:
-                    continue
-                now = time.monotonic()
-                behind = any(len(state.in_sync_replicas) < len(state.replicas) for state in states.values())
-                self._note(behind, last, now)
-                last = now
-
-    def _note(self, behind: bool, last: float, now: float) -> None:
-        if not behind:
-            self._since = None
-            return
-        self._since = last if self._since is None else self._since
-        self.under_replicated_seconds += now - last
-        self.longest_under_replicated = max(self.longest_under_replicated, now - self._since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +190,14 @@ class Window:
     @property
     def allowed(self) -> float:
         """Bytes that the promise allows, generously: a second and 5 % more, a batch for each probe of two links."""
-        probes = 2 * (1 + self.seconds / _QUESTION_SECONDS) * BATCH_BYTES
+        probes = 2 * (1 + self.seconds / _QUESTION_SECONDS) * _BATCH_BYTES
         return 1.05 * self.quota * (self.seconds + 1) + probes + _IN_SYNC_RATE * (self.seconds + _STALL_SECONDS)
+
+    def __str__(self) -> str:
+        return (
+            f"sidecar {self.broker_id}, {self.side} side: {self.size:,.0f} bytes in {self.seconds:.1f} s at a quota of "
+            f"{self.quota:,.0f}, at most {self.allowed:,.0f} are allowed"
+        )
 
 
 def window_of(broker_id: int, side: str, readings: Sequence[Reading]) -> Window | None:
@@ -240,7 +210,7 @@ def window_of(broker_id: int, side: str, readings: Sequence[Reading]) -> Window 
     windows = (
         Window(broker_id, side, first.quota, last.answered - first.asked, last.size - first.size)
         for first, last in combinations(readings, 2)
-        if last.answered - first.asked >= LEAST_WINDOW_SECONDS
+        if last.answered - first.asked >= _LEAST_WINDOW_SECONDS
     )
     return max(windows, key=lambda window: window.size / window.allowed, default=None)
 
@@ -252,11 +222,11 @@ class _Stretch:
     readings: dict[str, list[Reading]] = field(default_factory=dict)
 
 
-class SidecarWatch(_Thread):
+class SidecarWatch(Background):
     """Scrapes the sidecars once a second: rates while throttles stand still, what passed undecoded, memory."""
 
     def __init__(self, targets: Mapping[int, Target]) -> None:
-        super().__init__("chaos-sidecars")
+        super().__init__()
         self.windows: list[Window] = []
         self.passed: dict[tuple[int, str], float] = {}
         self.peak_bytes = 0
@@ -267,17 +237,17 @@ class SidecarWatch(_Thread):
         while not self._stop.wait(_POLL_SECONDS):
             for target in self._targets.values():
                 self._look_at(target)
-        for broker_id, stretch in self._stretches.items():
-            self._close(broker_id, stretch)
+        for broker_id in self._targets:
+            self._close(broker_id)
 
     def _look_at(self, target: Target) -> None:
         stretch = self._stretches[target.broker_id]
         changes, table = target.changes, target.table
         asked = time.monotonic()
         if changes != stretch.changes:
-            self._close(target.broker_id, stretch)
+            self._close(target.broker_id)
             stretch.changes, stretch.begun = changes, asked
-        if target.lock.locked() or asked - stretch.begun < SETTLING_SECONDS:
+        if target.lock.locked() or asked - stretch.begun < _SETTLING_SECONDS:
             return
         try:
             metrics = target.sidecar.metrics()
@@ -295,8 +265,7 @@ class SidecarWatch(_Thread):
             size = metrics.value("weir_replication_bytes_total", side=side, throttled="true")
             stretch.readings.setdefault(side, []).append(Reading(asked, answered, quota, size))
 
-    def _close(self, broker_id: int, stretch: _Stretch) -> None:
-        for side, readings in stretch.readings.items():
-            if window := window_of(broker_id, side, readings):
-                self.windows.append(window)
-        stretch.readings = {}
+    def _close(self, broker_id: int) -> None:
+        readings, self._stretches[broker_id].readings = self._stretches[broker_id].readings, {}
+        found = [window_of(broker_id, side, some) for side, some in readings.items()]
+        self.windows += [window for window in found if window is not None]

@@ -5,22 +5,20 @@
 - `two`: two limiters; the tighter one alone rules.
 - `free`: a client without a limit beside a limited one, and alone.
 - `settle`: how long shares take to follow demand, and what becomes of a limit when a sidecar is lost.
-- `kafka-python`: what that client reaches without a limit, and with one of 50,000.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import resource
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench.table import Report, parser
+from bench import limited_clients
+from bench.limited_clients import Client
+from bench.sockets import worst_second
+from bench.table import Report, add_parts, parser, run
 from weir.lab.cluster import Cluster
 from weir.lab.connect import through_sidecar
 from weir.lab.modes import KraftCluster
@@ -32,6 +30,10 @@ POLLS_A_SECOND = 20  # so one poll is a twentieth of the limit
 WARM_UP = {1: 3.0, 3: 12.0}  # seconds before figures count, by brokers
 LEADERS = {1: (1, 1), 3: (1, 1, 1, 1, 2, 3)}  # of each partition, by brokers
 LEAST, MOST = 0.97, 1.005
+ROUNDS = 5  # of a client without a limit
+RUNS = 3  # of demand that moves
+LIMIT = 1_000  # of what is neither of these
+BATCH = LIMIT // POLLS_A_SECOND
 
 Arrivals = Sequence[tuple[float, int]]
 
@@ -39,9 +41,10 @@ Arrivals = Sequence[tuple[float, int]]
 class Bench:
     """A cluster with a sidecar in front of each broker, and clients that go through them."""
 
-    def __init__(self, cluster: Cluster, report: Report, seconds: float) -> None:
+    def __init__(self, cluster: Cluster, report: Report, limits: Sequence[int], seconds: float) -> None:
         self.cluster = cluster
         self.report = report
+        self.limits = limits
         self.seconds = seconds
         self.brokers = len(cluster.brokers)
         self._topics = 0
@@ -59,30 +62,22 @@ class Bench:
         name = f"t{self._topics}"
         self.cluster.create_topic(name, {number: [leader] for number, leader in enumerate(LEADERS[self.brokers])})
         if records:
-            servers = ",".join(self.cluster.bootstrap_servers)
-            self.finish(self.start("fill", name, "fill", servers=servers, batch=batch, records=records))
+            servers, partitions = ",".join(self.cluster.bootstrap_servers), range(len(LEADERS[self.brokers]))
+            options = {"batch": batch, "records": records}
+            self.finish(limited_clients.start("fill", servers, "fill", name, partitions, **options))
         return name
 
-    def start(self, kind: str, topic: str, client_id: str, **options: Any) -> subprocess.Popen[str]:
+    def start(self, kind: str, topic: str, client_id: str, **options: object) -> Client:
         """Start a client; its options are those of bench.limited_clients."""
-        named = {
-            "servers": through_sidecar(self.cluster, 1),
-            "partitions": range(len(LEADERS[self.brokers])),
-            **options,
-        }
-        arguments = [kind, "--topic", topic, "--client-id", client_id]
-        for key, value in named.items():
-            arguments.append(f"--{key.replace('_', '-')}")
-            if value is not True:
-                arguments += [str(one) for one in value] if isinstance(value, (list, tuple, range)) else [str(value)]
-        command = [sys.executable, "-m", "bench.limited_clients", *arguments]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        partitions = options.pop("partitions", range(len(LEADERS[self.brokers])))
+        assert isinstance(partitions, Sequence)
+        return limited_clients.start(kind, through_sidecar(self.cluster, 1), client_id, topic, partitions, **options)
 
-    def client(self, kind: str, topic: str, client_id: str, **options: Any) -> Arrivals:
+    def client(self, kind: str, topic: str, client_id: str, **options: object) -> Arrivals:
         """Run a client to its end."""
         return self.finish(self.start(kind, topic, client_id, **options))
 
-    def finish(self, client: subprocess.Popen[str]) -> Arrivals:
+    def finish(self, client: Client) -> Arrivals:
         """Wait for a client's end; returns what it had when."""
         try:
             out, _ = client.communicate(timeout=300)
@@ -93,29 +88,20 @@ class Bench:
         return [(at, records) for at, records in json.loads(out)]
 
 
-def rate(arrivals: Arrivals, since: float, until: float = float("inf")) -> float:
-    """Records/s between the first and the last arrival from `since` to `until`, seconds after the first of all."""
+def part_of(arrivals: Arrivals, since: float, until: float = float("inf")) -> Arrivals:
+    """What came from `since` to `until`, seconds after the first of all."""
     begin = arrivals[0][0]
-    part = [(at, records) for at, records in arrivals if begin + since <= at < begin + until]
-    return sum(records for _, records in part[1:]) / (part[-1][0] - part[0][0]) if len(part) > 1 else 0.0
+    return [(at, records) for at, records in arrivals if begin + since <= at < begin + until]
 
 
-def worst_second(arrivals: Arrivals, since: float) -> float:
-    """The most records in any second from then on, wherever it begins."""
-    part = [(at, records) for at, records in arrivals if at >= arrivals[0][0] + since]
-    worst = now = first = 0
-    for at, records in part:
-        now += records
-        while part[first][0] <= at - 1:
-            now -= part[first][1]
-            first += 1
-        worst = max(worst, now)
-    return float(worst)
+def rate(arrivals: Arrivals) -> float:
+    """Records/s between the first and the last arrival."""
+    seconds = arrivals[-1][0] - arrivals[0][0] if arrivals else 0.0
+    return sum(records for _, records in arrivals[1:]) / seconds if seconds else 0.0
 
 
-def used_from(arrivals: Arrivals, since: float, least: float) -> float:
-    """How many seconds after `since` (of the first arrival) a second begins that has `least` records."""
-    begin = arrivals[0][0] + since
+def used_from(arrivals: Arrivals, begin: float, least: float) -> float:
+    """How many seconds after `begin` a second begins that has `least` records."""
     part = [(at, records) for at, records in arrivals if at >= begin]
     for index, (at, _) in enumerate(part):
         if sum(records for later, records in part[index:] if later < at + 1) >= least:
@@ -123,23 +109,25 @@ def used_from(arrivals: Arrivals, since: float, least: float) -> float:
     return float("inf")
 
 
-def held(bench: Bench, kind: str, limits: Sequence[int]) -> None:
+def held(bench: Bench, kind: str) -> None:
     """A client at each limit."""
     rows = []
     warm_up = WARM_UP[bench.brokers]
-    for limit in limits:
+    for limit in bench.limits:
         batch = limit // POLLS_A_SECOND
         client_id = f"connector-{'consumer' if kind == 'sink' else 'producer'}-held-{limit}"
         bench.limit({"client_id": client_id, "record.rate.limit": limit})
         seconds = warm_up + bench.seconds
         topic = bench.topic(batch, int(limit * seconds * 0.7) if kind == "sink" else 0)
-        arrivals = bench.client(kind, topic, client_id, seconds=seconds + 2, batch=batch)
-        mean, worst = rate(arrivals, warm_up, seconds) / limit, worst_second(arrivals, warm_up) / limit
-        rows.append((limit, f"{mean:.4f}", f"{worst:.3f}"))
+        options = {"batch": batch} if kind == "source" else {}
+        arrivals = bench.client(kind, topic, client_id, seconds=seconds + 2, **options)
+        mean = rate(part_of(arrivals, warm_up, seconds)) / limit
+        worst = worst_second(part_of(arrivals, warm_up)) / limit
+        rows.append((limit, mean, worst))
         name = f"{kind}, {bench.brokers} sidecar(s), {limit:,}/s"
         bench.report.bound(f"{name}: mean x limit", mean, least=LEAST, most=MOST)
         bench.report.bound(f"{name}: worst second x limit", worst, most=1.1)
-    columns = {"limit, records/s": 0, "mean, x limit": 4, "worst second, x limit": 3}
+    columns = "limit, records/s | mean, x limit .4 | worst second, x limit .3"
     bench.report.table(f"A {kind} through {bench.brokers} sidecar(s)", columns, rows)
 
 
@@ -155,21 +143,20 @@ def two(bench: Bench) -> None:
         client_id = f"connector-consumer-two{number}-0"
         patterns = client_id, "connector-consumer-two*"
         bench.limit(*[{"client_id": pattern, **one} for pattern, one in zip(patterns, limits, strict=False)])
-        topic = bench.topic(50, 250 * 20)
-        arrivals = bench.client("sink", topic, client_id, seconds=22)
-        mean = rate(arrivals, 2, 22) / 250
+        arrivals = bench.client("sink", bench.topic(50, 250 * 20), client_id, seconds=22)
+        mean = rate(part_of(arrivals, 2, 22)) / 250
         rows.append((name, mean))
         bench.report.bound(f"{name}: mean x 250", mean, least=LEAST, most=MOST)
-    bench.report.table("Two limiters, the tighter one is 250 records/s", {"limits": 0, "mean, x 250": 4}, rows)
+    bench.report.table("Two limiters, the tighter one is 250 records/s", "limits | mean, x 250 .4", rows)
 
 
-def free(bench: Bench, rounds: int = 5) -> None:
+def free(bench: Bench) -> None:
     """A client without a limit reads all it can, by turns beside one that is held, and beside none."""
     topic, held_topic = bench.topic(1000, 1_500_000), bench.topic(50, 20_000)
     found: dict[str, list[float]] = {"no limits": [], "beside a held client": []}
-    for number in range(2 * rounds + 2):
+    for number in range(2 * ROUNDS + 2):
         name = list(found)[number % 2]
-        bench.limit(*([] if name == "no limits" else [{"client_id": "connector-*", "record.rate.limit": 1000}]))
+        bench.limit(*([] if name == "no limits" else [{"client_id": "connector-*", "record.rate.limit": LIMIT}]))
         beside = None
         if name != "no limits":
             beside = bench.start("sink", held_topic, f"connector-consumer-beside-{number}", seconds=7)
@@ -178,97 +165,67 @@ def free(bench: Bench, rounds: int = 5) -> None:
         if beside is not None:
             bench.finish(beside)
         if number >= 2:
-            found[name].append(rate(arrivals, 0.5))
-    medians = {name: statistics.median(rates) for name, rates in found.items()}
-    bench.report.table("A client without a limit, records/s", dict.fromkeys(medians, 0), [tuple(medians.values())])
-    first, second = medians.values()
+            found[name].append(rate(part_of(arrivals, 0.5)))
+    first, second = medians = [statistics.median(rates) for rates in found.values()]
+    bench.report.table("A client without a limit, records/s", " | ".join(found), [medians])
     bench.report.bound("a free client beside a held one / alone", second / first, least=0.97)
 
 
 def settle(bench: Bench) -> None:
     """Demand at broker 1 alone, then at broker 2 alone; then a sidecar is lost."""
-    limit = 1000
     rows: list[tuple[object, ...]] = []
-    batch = limit // POLLS_A_SECOND
-    bench.limit({"client_id": "connector-*", "record.rate.limit": limit})
-    topic = bench.topic(batch, limit * 40)
-    for number in range(3):
+    bench.limit({"client_id": "connector-*", "record.rate.limit": LIMIT})
+    topic = bench.topic(BATCH, LIMIT * 40)
+    for number in range(RUNS):
         client_id = f"connector-consumer-settle-{number}"
         options = {"partitions": [0, 1, 2, 3], "move_to": [4], "move_after": 15, "seconds": 30}
         arrivals = bench.client("sink", topic, client_id, **options)
-        first, second = used_from(arrivals, 0, 0.9 * limit), used_from(arrivals, 15, 0.9 * limit)
-        worst = worst_second(arrivals, 0) / limit
-        rows.append((number, first, second, worst))
+        begin = arrivals[0][0]
+        first, second = (used_from(arrivals, begin + after, 0.9 * LIMIT) for after in (0, 15))
+        rows.append((number, first, second, worst_second(arrivals) / LIMIT))
         bench.report.bound("settled after demand moved, s", second, most=6)
-    columns = {"run": 0, "from the first record, s": 1, "after demand moved, s": 1, "worst second, x limit": 3}
+    columns = "run | from the first record, s .1 | after demand moved, s .1 | worst second, x limit .3"
     bench.report.table("Until a second has 0.9 of the limit", columns, rows)
-    client_id = "connector-consumer-lost-0"
-    running = bench.start("sink", topic, client_id, seconds=40)
+    running = bench.start("sink", topic, "connector-consumer-lost-0", seconds=40)
     time.sleep(18)
     bench.cluster.kill_sidecar(2)
     killed_at = time.monotonic()
-    arrivals = bench.finish(running)
-    after = [(at, records) for at, records in arrivals if at >= killed_at]
-    worst, back = worst_second(after, 0) / limit, used_from(after, 1, 0.9 * limit) + 1
-    columns = {"worst second, x limit": 3, "0.9 of the limit again after, s": 1}
+    after_kill = [(at, records) for at, records in bench.finish(running) if at >= killed_at]
+    worst = worst_second(after_kill) / LIMIT
+    back = used_from(after_kill, after_kill[0][0] + 1, 0.9 * LIMIT) + 1
+    columns = "worst second, x limit .3 | 0.9 of the limit again after, s .1"
     bench.report.table("One of three sidecars is killed", columns, [(worst, back)])
     bench.report.bound("worst second after a sidecar is lost, x limit", worst, most=1 + 1 / 3 + 0.1)
 
 
-def kafka_python(bench: Bench) -> None:
-    """kafka-python alone, and with a limit that it may not reach."""
-    limit = 50_000
-    rows: list[tuple[str, float, float]] = []
-    batch, seconds = limit // POLLS_A_SECOND, 10
-    topic = bench.topic(batch, limit * 15)
-    entry = {"client_id": "connector-*", "record.rate.limit": limit}
-    for number in range(8):
-        name = ("no limit, an answer has a batch", "limit, an answer has a batch", "no limit", "limit")[number % 4]
-        bench.limit(*[entry] * (number % 2))
-        options = {"large": True} if number % 4 >= 2 else {}
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        arrivals = bench.client("python-sink", topic, f"connector-consumer-kp-{number}", seconds=seconds, **options)
-        cpu = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-        rows.append((name, rate(arrivals, 2, seconds) / limit, cpu / seconds))
-    bench.report.table("kafka-python", {"way": 0, "x 50,000": 3, "CPU of one core": 2}, rows)
-
-
-@contextlib.contextmanager
-def running(brokers: int) -> Iterator[Cluster]:
-    """Brokers, each with a sidecar that knows the others."""
-    with KraftCluster(brokers=brokers, routes=Route.INGRESS, poll_isr=True) as cluster:
-        yield cluster
-
-
-PARTS: Mapping[str, tuple[int, Callable[[Bench, Sequence[int]], None]]] = {
-    "sink-1": (1, lambda bench, limits: held(bench, "sink", limits)),
-    "source-1": (1, lambda bench, limits: held(bench, "source", limits)),
-    "sink-3": (3, lambda bench, limits: held(bench, "sink", limits)),
-    "source-3": (3, lambda bench, limits: held(bench, "source", limits)),
-    "two": (1, lambda bench, _: two(bench)),
-    "free": (1, lambda bench, _: free(bench)),
-    "settle": (3, lambda bench, _: settle(bench)),
-    "kafka-python": (1, lambda bench, _: kafka_python(bench)),
+PARTS: Mapping[str, tuple[int, Callable[[Bench], None]]] = {
+    "sink-1": (1, lambda bench: held(bench, "sink")),
+    "source-1": (1, lambda bench: held(bench, "source")),
+    "two": (1, two),
+    "free": (1, free),
+    "sink-3": (3, lambda bench: held(bench, "sink")),
+    "source-3": (3, lambda bench: held(bench, "source")),
+    "settle": (3, settle),
 }
 
 
 def main() -> int:
     """Run the parts asked for; 1 where a figure missed its bound."""
-    options = parser("bench.client_limits", "Measure how well clients are held to limits.")
-    options.add_argument("parts", nargs="+", choices=PARTS)
+    options = parser("client_limits", "Measure how well clients are held to limits.")
+    add_parts(options, PARTS)
     options.add_argument("--limits", type=int, nargs="+", default=LIMITS)
     options.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement")
     chosen = options.parse_args()
     report = Report(chosen.json)
     for brokers in (1, 3):
-        parts = [part for name, (needs, part) in PARTS.items() if name in chosen.parts and needs == brokers]
+        parts = [PARTS[name] for name in chosen.parts if PARTS[name][0] == brokers]
         if parts:
-            with running(brokers) as cluster:
-                bench = Bench(cluster, report, chosen.seconds)
-                for part in parts:
-                    part(bench, chosen.limits)
+            with KraftCluster(brokers=brokers, routes=Route.INGRESS, poll_isr=True) as cluster:
+                bench = Bench(cluster, report, chosen.limits, chosen.seconds)
+                for _, part in parts:
+                    part(bench)
     return report.status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -6,41 +6,32 @@ upstream, and come back as made-up topics behind the broker's own. Of the versio
 v12 compact ones with tags, and v17 topic ids and a tag of 16 bytes in each requested partition.
 """
 
-import argparse
-import json
-import platform
+from __future__ import annotations
+
 import statistics
-import struct
 import sys
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import groupby, product
+from operator import itemgetter
 from typing import NamedTuple
 
+from bench.peers import DIRECTORY_ID, Follower, Key, Topics, add_partition, answer_frame, answered, batch_of, keys_of
+from bench.table import Report, parser
 from weir.protocol.fetch import (
-    FETCH_VERSIONS,
-    MAX_INT32,
-    FetchRequest,
-    RequestTopic,
     ResponseTopic,
     decode_fetch_request,
     encode_fetch_request,
     encode_response_topics,
+    fetch_version,
     made_up_entries,
 )
 from weir.protocol.fetch_request import read_replica_id
-from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.primitives import CLASSIC, COMPACT
-from weir.protocol.request_topics import write_name
 from weir.protocol.response_scanner import FetchResponseScanner
 
-VERSION = 3
 VERSIONS = (3, 7, 12, 17)
-FIRST_WITH_DIRECTORY_ID = 17
-DIRECTORY_ID_TAG = b"\x01\x00\x10" + bytes(range(16))  # one tag, number 0, of 16 bytes
 BUFFER = 256 * 1024
 """Bytes a relay reads at once."""
-BATCH = struct.pack(">qi", 0, 10_240 - 12) + bytes(10_240 - 12)
-SMALL_BATCH = struct.pack(">qi", 0, 1024 - 12) + bytes(1024 - 12)
 
 
 class Shape(NamedTuple):
@@ -60,90 +51,27 @@ class Shape(NamedTuple):
 SHAPES = (Shape(20, 100, 1.0), Shape(2000, 1, 6.0))
 
 
-class Figure(NamedTuple):
-    """One row of the table: what was done how often, and the milliseconds that one time took."""
-
-    version: int
-    shape: str
-    what: str
-    repeats: int
-    min_ms: float
-    median_ms: float
-
-
 def main() -> int:
     """Print the table; 1 when request and response together take longer than they may."""
-    parser = argparse.ArgumentParser(prog="python -m bench.codec", description="Measure the Fetch codec.")
-    parser.add_argument("--repeats", type=int, default=300, help="times that each figure is taken (300)")
-    parser.add_argument("--json", action="store_true", help="print JSON lines")
-    options = parser.parse_args()
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
+    options = parser("codec", "Measure the Fetch codec.")
+    options.add_argument("--repeats", type=int, default=300, help="times that each figure is taken (300)")
+    chosen = options.parse_args()
+    report = Report(chosen.json)
+    late: list[tuple[str, float, float]] = []
 
-    within = True
-    if not options.json:
-        print(f"Python {platform.python_version()}, {platform.machine()}, {options.repeats} repeats\n")
-        print("| Fetch | topics x partitions | what | min ms | median ms |\n|---|---|---|---|---|")
-    for version in VERSIONS:
-        for shape in SHAPES:
-            figures = list(measure_shape(version, shape, options.repeats))
-            for figure in figures:
-                if options.json:
-                    print(json.dumps(figure._asdict()))
-                else:
-                    cells = (
-                        f"v{version} | {figure.shape} | {figure.what} | {figure.min_ms:.3f} | {figure.median_ms:.3f}"
-                    )
-                    print(f"| {cells} |")
-            limit_ms = shape.limit_ms if version == VERSION else 2 * shape.limit_ms
-            if figures[-1].median_ms > limit_ms:
-                within = False
-                print(f"v{version}, {shape}: the median is above {limit_ms} ms.", file=sys.stderr)
-    return 0 if within else 1
+    def measured() -> Iterator[Sequence[object]]:
+        for version, shape in product(VERSIONS, SHAPES):
+            for what, step in steps(version, shape):
+                times = sorted(measure(step) for _ in range(chosen.repeats))
+                yield f"v{version}", str(shape), what, times[0], statistics.median(times)
+            limit = shape.limit_ms if version == VERSIONS[0] else 2 * shape.limit_ms
+            late.append((f"v{version}, {shape}: {what}, ms", statistics.median(times), limit))
 
-
-def measure_shape(version: int, shape: Shape, repeats: int) -> Iterator[Figure]:
-    """Each step by itself, then, last, request and response of one fetch as the data path does them."""
-    names = [b"topic-%010d" % topic for topic in range(shape.topics)]  # as long as a topic id
-    kept, left_out = names[: shape.topics // 2], names[shape.topics // 2 :]
-    request = make_request(version, names, shape.partitions)
-    frame = encode_fetch_request(request)[4:]
-    made_up = [
-        ResponseTopic(name, made_up_entries(version, [(p, 100) for p in range(shape.partitions)])) for name in left_out
-    ]
-    appended = encode_response_topics(version, made_up)
-    idle = make_response(version, names, shape.partitions, active={})
-    one = make_response(version, names, shape.partitions, active={names[0]: {shape.partitions // 2: BATCH * 10}})
-    partitions = [(name, partition) for name in names for partition in range(shape.partitions)]
-    tenth = make_response(version, names, shape.partitions, active=one_batch_each(partitions[::10]))
-    every = make_response(version, names, shape.partitions, active=one_batch_each(partitions))
-    half = make_response(version, kept, shape.partitions, active={names[0]: {shape.partitions // 2: BATCH * 10}})
-    walk = set(names)
-    row = FETCH_VERSIONS[version]
-
-    def fetch() -> None:
-        decoded = decode_fetch_request(frame)
-        encode_fetch_request(decoded.with_(topics=decoded.topics[: shape.topics // 2]))
-        scan(version, half, encode_response_topics(version, made_up), len(left_out), walk)
-
-    steps: list[tuple[str, Callable[[], object]]] = [
-        ("request: decode", lambda: decode_fetch_request(frame)),
-        *([("request: read its replica id", lambda: read_replica_id(frame))] if row.has_replica_state else []),
-        ("request: encode", lambda: encode_fetch_request(request)),
-        ("response: scan, no records", lambda: scan(version, idle)),
-        ("response: scan, 100 KB in one partition, walked", lambda: scan(version, one, walk=walk)),
-        ("response: scan, 1 KB in each 10th partition, walked", lambda: scan(version, tenth, walk=walk)),
-        ("response: scan, 1 KB in every partition, walked", lambda: scan(version, every, walk=walk)),
-        ("response: encode made-up topics for half of them", lambda: encode_response_topics(version, made_up)),
-        (
-            "response: scan half with 100 KB, append the others",
-            lambda: scan(version, half, appended, len(left_out), walk),
-        ),
-        ("request and response, half of the topics left out", fetch),
-    ]
-    for what, step in steps:
-        times = sorted(measure(step) for _ in range(repeats))
-        yield Figure(version, str(shape), what, repeats, times[0], statistics.median(times))
+    columns = "Fetch | topics x partitions | what | min ms .3 | median ms .3"
+    report.table(f"{chosen.repeats} repeats", columns, measured())
+    for name, median, limit in late:
+        report.bound(name, median, most=limit)
+    return report.status
 
 
 def measure(step: Callable[[], object]) -> float:
@@ -153,58 +81,55 @@ def measure(step: Callable[[], object]) -> float:
     return (time.perf_counter() - start) * 1000
 
 
-def scan(
-    version: int, response: bytes, appended: bytes = b"", appended_topics: int = 0, walk: Container[bytes] = ()
-) -> None:
-    """Scan a response as a relay reads it."""
-    scanner = FetchResponseScanner(version, 7, appended, appended_topics, walk)
-    view = memoryview(response)
-    for at in range(0, len(response), BUFFER):
-        scanner.receive(view[at : at + BUFFER])
-    assert scanner.done
+def steps(version: int, shape: Shape) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Each step by itself, then, last, request and response of one fetch as the data path does them."""
+    row = fetch_version(version)
+    keys = keys_of(shape.topics, shape.partitions)
+    names = [name for name, _ in groupby(keys, itemgetter(0))]
+    half = len(names) // 2
+    frame = Follower(version, keys, entry_tags=DIRECTORY_ID if version >= 17 else b"").request()[4:]
+    request = decode_fetch_request(frame)
+    entries = made_up_entries(version, [(partition, 100) for partition in range(shape.partitions)])
+    made_up = [ResponseTopic(name, entries) for name in names[half:]]
+    appended = encode_response_topics(version, made_up)
+    one, small = {(names[0], shape.partitions // 2): batch_of(10_240) * 10}, batch_of(1024)
 
+    def response(listed: Sequence[Key], records: dict[Key, bytes]) -> bytes:
+        topics: Topics = []
+        for name, partition in listed:
+            add_partition(topics, name, answered(row, partition, 100, records.get((name, partition), b"")))
+        return answer_frame(row, 7, topics)
 
-def make_request(version: int, names: list[bytes], partitions: int) -> FetchRequest:
-    """A replica's fetch of 1 MiB a partition, with its directory's id where the version has that."""
-    row = FETCH_VERSIONS[version]
-    values = {"fetch_offset": 100, "partition_max_bytes": 2**20}
-    fields = row.request_partition
-    encoding = COMPACT if row.is_flexible else CLASSIC
-    tags = encoding.tags(DIRECTORY_ID_TAG if version >= FIRST_WITH_DIRECTORY_ID else b"")
-    entries = b"".join(
-        fields.layout.pack(p, *[values.get(name, 1) for name in fields.names[1:]]) + tags for p in range(partitions)
-    )
-    header = RequestHeader(FETCH, version, 7, b"broker-2-fetcher-0")
-    stride = len(entries) // partitions
-    topics = [RequestTopic(name, entries, stride, encoding.tags(b"")) for name in names]
-    return FetchRequest(header, 2, 500, 1, MAX_INT32, topics)
+    def scanning(frame: bytes, *appended: bytes, walk: Collection[bytes] = ()) -> Callable[[], None]:
+        def scan() -> None:
+            scanner = FetchResponseScanner(version, 7, b"".join(appended), half * len(appended), walk)
+            view = memoryview(frame)
+            for at in range(0, len(frame), BUFFER):
+                scanner.receive(view[at : at + BUFFER])
+            assert scanner.done
 
+        return scan
 
-def one_batch_each(partitions: list[tuple[bytes, int]]) -> dict[bytes, dict[int, bytes]]:
-    """Records for `make_response`: 1 KB in each of these partitions."""
-    active: dict[bytes, dict[int, bytes]] = {}
-    for name, partition in partitions:
-        active.setdefault(name, {})[partition] = SMALL_BATCH
-    return active
+    kept, walk = response(keys[: len(keys) // 2], one), set(names)
 
+    def fetch() -> None:
+        decoded = decode_fetch_request(frame)
+        encode_fetch_request(decoded.with_(topics=decoded.topics[:half]))
+        scanning(kept, encode_response_topics(version, made_up), walk=walk)()
 
-def make_response(version: int, names: list[bytes], partitions: int, active: dict[bytes, dict[int, bytes]]) -> bytes:
-    """A response with the records of `active` by topic and partition."""
-    row = FETCH_VERSIONS[version]
-    encoding = COMPACT if row.is_flexible else CLASSIC
-    behind_fields = len(encoding.count(0) + encoding.tags(b""))  # an empty partition's size of records, and its tags
-    head = row.response_head.layout.pack(*[0 for _ in row.response_head.names])
-    parts = [struct.pack(">i", 7), encoding.tags(b""), head, encoding.count(len(names))]
-    for name in names:
-        parts += (write_name(name, row), encoding.count(partitions))
-        records = active.get(name, {})
-        for p in range(partitions):
-            fields = made_up_entries(version, [(p, 100)])[:-behind_fields]
-            parts += (fields, encoding.count(len(records.get(p, b""))), records.get(p, b""), encoding.tags(b""))
-        parts.append(encoding.tags(b""))
-    parts.append(encoding.tags(b""))
-    body = b"".join(parts)
-    return struct.pack(">i", len(body)) + body
+    yield "request: decode", lambda: decode_fetch_request(frame)
+    if row.has_replica_state:
+        yield "request: read its replica id", lambda: read_replica_id(frame)
+    yield "request: encode", lambda: encode_fetch_request(request)
+    yield "response: scan, no records", scanning(response(keys, {}))
+    yield "response: scan, 100 KB in one partition, walked", scanning(response(keys, one), walk=walk)
+    tenth = response(keys, dict.fromkeys(keys[::10], small))
+    yield "response: scan, 1 KB in each 10th partition, walked", scanning(tenth, walk=walk)
+    every = response(keys, dict.fromkeys(keys, small))
+    yield "response: scan, 1 KB in every partition, walked", scanning(every, walk=walk)
+    yield "response: encode made-up topics for half of them", lambda: encode_response_topics(version, made_up)
+    yield "response: scan half with 100 KB, append the others", scanning(kept, appended, walk=walk)
+    yield "request and response, half of the topics left out", fetch
 
 
 if __name__ == "__main__":

@@ -1,37 +1,43 @@
-"""What exporting samples costs: `python -m bench.export`.
+"""What goes on beside the relay costs, and how long it keeps the event loop: `python -m bench.export`.
 
-First the CPU: 4,000 partitions, all with records in every fetch, over two links (Fetch v3), with and without samples
-being taken, in turn: what their fetches take longer, and what it takes to take a sample of them and to write it. Then
-pauses: how long the event loop stands still while samples of 20,000 changed partitions are taken and written to files,
-and /metrics is scraped with 20,000 partitions.
+- Samples: 4,000 partitions, all with records in every fetch, over two links (Fetch v3), with and without samples being
+  taken, in turn: what their fetches take longer, and what it takes to take a sample of them and to write it.
+- Pauses: how long the event loop stands still while samples of 20,000 changed partitions are taken and written to
+  files, and /metrics is scraped with 20,000 partitions.
+- The history behind the live page, which is noted each second while nobody looks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import random
 import statistics
 import sys
 import tempfile
 import time
+import tracemalloc
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
 from bench.codec import SHAPES
+from bench.peers import keys_of
 from bench.plan import RATE, Fetches, State
 from bench.table import Report, parser
+from weir.limits.clients import Clients
 from weir.protocol.records import RecordsSeen
 from weir.proxy.admin.exposition import render
+from weir.proxy.admin.history import KEPT_SAMPLES, History
 from weir.proxy.admin.metrics import ProcessStats, SideSource, families
 from weir.proxy.admin.scrapes import Scrapes
-from weir.proxy.config.tables import Export
+from weir.proxy.config.tables import SIDES, Export
 from weir.proxy.export.exporter import Exporter, new_exporter
 from weir.proxy.export.stats import ExportStats
 from weir.proxy.log import EventLog
 from weir.proxy.relay.stats import RelayStats
 from weir.quota.fetch.counts import count_strays
+from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -43,25 +49,30 @@ TURN = 4  # fetches in a row, with or without samples
 MOST_CPU = 2.0  # % of one core
 MOST_PAUSE_MS = 2.0
 MOST_CPU_OF_A_SAMPLE_MS = 10.0
-TOPICS, PARTITIONS = 200, 100  # of the second part
+MOST_OF_A_CORE = 0.0005  # of the history
+MOST_HISTORY_BYTES = 1_000_000
+TOPICS, PARTITIONS = 200, 100  # of the pauses
+SHAPE = SHAPES[0]
 ACTIVE = State("in sync, all with records", active=2_000)
 
 
 def main() -> int:
-    """Measure and print; 1 when exporting costs more than it may."""
-    options = parser("bench.export", "Measure what exporting samples costs.")
+    """Measure and print; 1 when something costs more than it may."""
+    options = parser("export", "Measure what exporting samples, and noting the page's history, costs.")
     options.add_argument("--rounds", type=int, default=5, help="intervals with and without samples (5)")
     chosen = options.parse_args()
     report = Report(chosen.json)
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(_cpu(report, chosen.rounds, directory))
         asyncio.run(_pauses(report, chosen.rounds, directory))
+    _history(report)
     return report.status
 
 
 async def _cpu(report: Report, rounds: int, directory: str) -> None:
-    throttled = {f"topic-{topic:05}": ALL_REPLICAS for topic in range(0, SHAPES[0].topics, 2)}
-    links = [Fetches(SHAPES[0], ACTIVE, throttled) for _ in range(LINKS)]
+    topics = list(dict.fromkeys(name for name, _ in keys_of(SHAPE.topics, SHAPE.partitions)))
+    throttled = {topic.decode(): ALL_REPLICAS for topic in topics[::2]}
+    links = [Fetches(SHAPE, ACTIVE, throttled) for _ in range(LINKS)]
     throttles = [link.throttle for link in links]
     stats = ExportStats()
     fetches = round(FETCHES_PER_SECOND * INTERVAL_SECONDS)
@@ -78,7 +89,8 @@ async def _cpu(report: Report, rounds: int, directory: str) -> None:
             for throttle, kept in zip(throttles, counts, strict=True):
                 throttle.stats.interval = kept
             counting.append(_fetch(links, TURN))
-        _vary(links)
+        for link in links:  # what is equal everywhere is compressed to nothing
+            _count(link.link, topics, SHAPE.partitions, most=1_000_000)
         began = time.process_time()
         await _take(exporter, stats)
         taking.append(time.process_time() - began)
@@ -91,7 +103,7 @@ async def _cpu(report: Report, rounds: int, directory: str) -> None:
         ("taking and writing one sample", of_a_sample * 1000),
     ]
     active = f"{LINKS * ACTIVE.active:,} active partitions, {fetches} fetches in {INTERVAL_SECONDS:g} s"
-    report.table(f"{active}, medians", {"what": 0, "CPU, ms": 1}, rows)
+    report.table(f"{active}, medians", "what | CPU, ms .1", rows)
     report.say(f"\n{size / 1000:,.1f} KB of file a sample")
     more = statistics.median(after - before for before, after in zip(without, counting, strict=True))
     cost = more * turns + of_a_sample
@@ -104,15 +116,12 @@ def _fetch(links: list[Fetches], count: int) -> float:
     return sum(sum(links[number % len(links)].next()) for number in range(count)) / 1000
 
 
-def _vary(links: list[Fetches]) -> None:
-    """Give each partition bytes and batches of its own: what is equal everywhere is compressed to nothing."""
-    for link in links:
-        for topic in range(SHAPES[0].topics):
-            seen = [
-                RecordsSeen(id_, size := random.randrange(1_000_000), size, size >> 10)
-                for id_ in range(SHAPES[0].partitions)
-            ]
-            count_strays(link.link.partitions, b"topic-%05d" % topic, False, seen)
+def _count(link: ReplicaLink, topics: Iterable[bytes], partitions: int, *, most: int = 0) -> None:
+    """Count bytes of every partition: random ones below `most`, or the same."""
+    for topic in topics:
+        sizes = [random.randrange(most) if most else 1000 for _ in range(partitions)]
+        seen = [RecordsSeen(id_, size, size, 3 + (size >> 10)) for id_, size in enumerate(sizes)]
+        count_strays(link.partitions, topic, False, seen)
 
 
 async def _take(exporter: Exporter, stats: ExportStats) -> None:
@@ -124,7 +133,7 @@ async def _take(exporter: Exporter, stats: ExportStats) -> None:
 
 
 def _bytes_in(directory: str) -> int:
-    return sum(os.stat(file).st_size for file in Path(directory).rglob("*.gz"))
+    return sum(file.stat().st_size for file in Path(directory).rglob("*.gz"))
 
 
 async def _pauses(report: Report, rounds: int, directory: str) -> None:
@@ -134,18 +143,14 @@ async def _pauses(report: Report, rounds: int, directory: str) -> None:
     process = ProcessStats("bench", throttle.topic_names)
     exporter.start()
     gc.set_threshold(10_000)  # as the server does
+    topics = [b"topic-%d" % topic for topic in range(TOPICS)]
     rows = []
     for _ in range(rounds):
         link = throttle.link(2)
         link.partitions.asker.fetched(time.monotonic())
-        for topic in range(TOPICS):
-            lag = link.partitions.asker.topic(2, b"topic-%d" % topic)
-            count_strays(
-                link.partitions,
-                b"topic-%d" % topic,
-                False,
-                [RecordsSeen(id_, 1000, 990, 3) for id_ in range(PARTITIONS)],
-            )
+        _count(link, topics, PARTITIONS)
+        for topic in topics:
+            lag = link.partitions.asker.topic(2, topic)
             for partition in range(PARTITIONS):
                 lag.update(partition, 5, 10, time.monotonic())
         link.close()
@@ -158,13 +163,10 @@ async def _pauses(report: Report, rounds: int, directory: str) -> None:
         gaps = sorted(((after - before) * 1000 for before, after in pairwise(moments)), reverse=True)
         rows.append((sum(gaps), len(gaps), gaps[0], gaps[len(gaps) // 1000]))
     await exporter.close()
-    columns = {"took, ms": 0, "turns of the loop": 0, "longest pause, ms": 2, "99.9 % below, ms": 2}
+    columns = "took, ms | turns of the loop | longest pause, ms .2 | 99.9 % below, ms .2"
     report.table(f"A sample and a scrape at once, {TOPICS * PARTITIONS:,} partitions", columns, rows)
-    report.bound(
-        "longest pause of the event loop, ms, median of the rounds",
-        statistics.median(row[2] for row in rows),
-        most=MOST_PAUSE_MS,
-    )
+    longest = statistics.median(row[2] for row in rows)
+    report.bound("longest pause of the event loop, ms, median of the rounds", longest, most=MOST_PAUSE_MS)
 
 
 async def _watch(moments: list[float]) -> None:
@@ -183,6 +185,34 @@ async def _scrape(side: SideSource, process: ProcessStats) -> None:
 def _exporter(throttles: list[Throttle], stats: ExportStats, directory: str) -> Exporter:
     config = Export(interval_seconds=600.0, directory=directory)
     return new_exporter(config, 1, "bench", throttles, stats, EventLog(), time.monotonic)
+
+
+def _history(report: Report) -> None:
+    rows = [(peers, *_of_history(peers)) for peers in (3, 30, 300)]
+    columns = "other brokers | of a core, % .4 | ten minutes, kB"
+    shown = [(peers, cpu * 100, size / 1e3) for peers, cpu, size in rows]
+    report.table("History of both sides, a sample a second", columns, shown)
+    report.bound("of a core", max(cpu for _, cpu, _ in rows), most=MOST_OF_A_CORE)
+    report.bound("bytes of ten minutes", max(size for *_, size in rows), most=MOST_HISTORY_BYTES)
+
+
+def _of_history(peers: int) -> tuple[float, int]:
+    """The CPU seconds of one sample of both sides, and the bytes of ten minutes, with so many other brokers."""
+    sides = [SideSource(Throttle(one, 1, time.monotonic, ThrottleSettings(rate=5)), RelayStats(one)) for one in SIDES]
+    for side in sides:
+        for peer in range(peers):
+            for is_throttled in (True, False):
+                side.throttle.stats.count_replication(peer, is_throttled, 1_000_000_007 * peer)
+    history = History(sides, Clients(time.monotonic, lambda *fault: None), time.monotonic)
+    tracemalloc.start()
+    for _ in range(KEPT_SAMPLES):
+        history.take()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    begun = time.process_time()
+    for _ in range(10 * KEPT_SAMPLES):
+        history.take()
+    return (time.process_time() - begun) / (10 * KEPT_SAMPLES), size
 
 
 if __name__ == "__main__":

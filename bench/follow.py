@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 import os
 import random
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from kafka import KafkaAdminClient
 
-from bench.table import Report, parser
+from bench.processes import cpu_seconds
+from bench.table import Report, parser, run
 from weir.lab.cluster import Cluster
+from weir.lab.errors import Timeout
 from weir.lab.modes import MODES, NEWEST
 from weir.lab.sidecar import Sidecar
 from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
@@ -31,13 +31,10 @@ SETTLE_SECONDS = 5.0
 TOPICS_PER_REQUEST = 200
 BROKERS = 3
 
-CHANGES = {"topics": 0, "changes": 0, "p50, s": 2, "p99, s": 2, "max, s": 2, "load of the machine": 1}
-COSTS = {"topics": 0, "followed": 0, "of a core": 4, "bytes/s": 0, "read, ms": 1, "load of the machine": 1}
-
 
 def main() -> int:
     """Measure and print; 1 when a bound is missed."""
-    options = parser("bench.follow", "Measure how Kafka's own throttle is followed.")
+    options = parser("follow", "Measure how Kafka's own throttle is followed.")
     options.add_argument("--changes", type=int, default=50, help="at each number of topics (50)")
     options.add_argument("--topics", type=int, nargs="+", default=[10, 1000], help="how many, ascending (10 1000)")
     options.add_argument("--seconds", type=float, default=20.0, help="of each measurement of the costs (20)")
@@ -62,18 +59,19 @@ def main() -> int:
             report.bound(f"p99 at {topics} topics, s", p99, most=MOST_P99_SECONDS)
             costs.append((topics, "yes, rates and a list", *_costs(cluster, chosen.seconds)))
             cluster.admin.clear_native_throttle(cluster.broker_ids, [ASKED])
-    report.table(f"{chosen.mode}: from a change in Kafka until it is in force in {BROKERS} sidecars", CHANGES, changes)
-    report.table("Reading, for each sidecar", COSTS, costs)
+    title = f"{chosen.mode}: from a change in Kafka until it is in force in {BROKERS} sidecars"
+    report.table(title, "topics | changes | p50, s .2 | p99, s .2 | max, s .2 | load of the machine .1", changes)
+    columns = "topics | followed | of a core .4 | bytes/s | read, ms .1 | load of the machine .1"
+    report.table("Reading, for each sidecar", columns, costs)
     return report.status
 
 
 def _restart(cluster: Cluster, *, follows: bool) -> None:
     """Start the sidecars anew, following Kafka's throttle or not, and let them learn all topics."""
+    words = {False: '"follow_throttles" = false', True: '"follow_throttles" = true'}
     for broker_id, sidecar in cluster.sidecars.items():
         cluster.kill_sidecar(broker_id)
-        text = sidecar.config.read_text()
-        words = {False: '"follow_throttles" = false', True: '"follow_throttles" = true'}
-        sidecar.config.write_text(text.replace(words[not follows], words[follows]))
+        sidecar.config.write_text(sidecar.config.read_text().replace(words[not follows], words[follows]))
         cluster.start_sidecar(broker_id)
     time.sleep(SETTLE_SECONDS)
 
@@ -106,7 +104,7 @@ def _waits(cluster: Cluster, changes: int) -> Iterator[float]:
         left = list(cluster.sidecars.values())
         while left := [sidecar for sidecar in left if not _shows(sidecar, rate, text)]:
             if time.monotonic() - accepted > GIVEN_UP_SECONDS:
-                raise SystemExit(f"change {number} was not in force within {GIVEN_UP_SECONDS:g} s")
+                raise Timeout(f"change {number} to be in force", GIVEN_UP_SECONDS)
             time.sleep(POLL_SECONDS)
         yield time.monotonic() - accepted
 
@@ -122,25 +120,19 @@ def _shows(sidecar: Sidecar, rate: int, text: str | None) -> bool:
 def _costs(cluster: Cluster, seconds: float) -> tuple[float, float, float, float]:
     """Return what reading costs one sidecar: parts of a core, bytes/s, ms for one round; and the machine's load."""
     sidecars = list(cluster.sidecars.values())
-    moved, core = -sum(map(_moved, sidecars)), -sum(_cpu_seconds(one.pid) for one in sidecars)
+
+    def so_far() -> tuple[float, float]:
+        moved = [one.metrics().value("weir_cluster_poll_bytes_total", what="throttles") for one in sidecars]
+        return sum(cpu_seconds(one.pid) for one in sidecars), sum(moved)
+
+    core, moved = so_far()
     begin = time.monotonic()
     time.sleep(seconds)
     spent = (time.monotonic() - begin) * len(sidecars)
-    core += sum(_cpu_seconds(one.pid) for one in sidecars)
-    moved += sum(map(_moved, sidecars))
+    core, moved = (after - before for after, before in zip(so_far(), (core, moved), strict=True))
     took = sum(one.metrics().value("weir_cluster_poll_seconds", what="throttles") for one in sidecars)
     return core / spent, moved / spent, 1000 * took / len(sidecars), os.getloadavg()[0]
 
 
-def _moved(sidecar: Sidecar) -> float:
-    return sidecar.metrics().value("weir_cluster_poll_bytes_total", what="throttles")
-
-
-def _cpu_seconds(pid: int) -> float:
-    # proc(5): utime and stime, after the name in brackets
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -1,82 +1,87 @@
-"""Clients of the bench of limits, each in a process of its own: `python -m bench.limited_clients KIND OPTIONS`.
+"""Clients of the bench of limits, each in a process of its own (`start`).
 
 They print when how many records came or were acknowledged, as JSON: [[monotonic seconds, records], ...].
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from kafka import KafkaConsumer
-from kafka import TopicPartition as PythonPartition
+
+Client = subprocess.Popen[str]
 
 VALUE = b"x" * 20
 _GRAIN = 0.005  # seconds that are told as one
 _QUEUED = 4  # batches that a source has ready
+_CHECKOUT = Path(__file__).parents[1]
 
 
-class Arrivals:
+def start(kind: str, servers: str, client_id: str, topic: str, partitions: Sequence[int], **more: object) -> Client:
+    """Start a client: a `sink`, a `source`, or one that fills a topic (`fill`), with more of their arguments."""
+    options = {"servers": servers, "client_id": client_id, "topic": topic, "partitions": [*partitions], **more}
+    code = f"from bench.limited_clients import {kind}; {kind}(**{options!r})"
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=_CHECKOUT)
+
+
+class _Arrivals:
     """Counts of records by time."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
 
     def add(self, records: int) -> None:
-        """Count records that came now."""
         self._counts[int(time.monotonic() / _GRAIN)] += records
 
     def show(self) -> None:
-        """Print all of them."""
         print(json.dumps([[at * _GRAIN, records] for at, records in sorted(self._counts.items())]))
 
 
-def sink(options: argparse.Namespace, found: Arrivals) -> None:
-    """Read from the begin of the partitions; after `--move-after` seconds from those of `--move-to` only."""
-    settings = {"bootstrap.servers": options.servers, "client.id": options.client_id, "group.id": options.client_id}
-    small = {} if options.large else {"max.partition.fetch.bytes": 1}  # then an answer has one batch
+def sink(
+    servers: str,
+    client_id: str,
+    topic: str,
+    partitions: list[int],
+    seconds: float,
+    large: bool = False,
+    move_to: Sequence[int] = (),
+    move_after: float = 0.0,
+) -> None:
+    """Read from the begin of the partitions; after `move_after` seconds from those of `move_to` only.
+
+    Unless `large`, an answer has one batch.
+    """
+    settings = {"bootstrap.servers": servers, "client.id": client_id, "group.id": client_id}
+    small = {} if large else {"max.partition.fetch.bytes": 1}
     consumer = Consumer(settings | small | {"enable.auto.commit": False})
-    every = [*options.partitions, *options.move_to]
-    consumer.assign([TopicPartition(options.topic, one, 0) for one in every])
-    if options.move_to:
-        consumer.pause([TopicPartition(options.topic, one) for one in options.move_to])
+    before, after = ([TopicPartition(topic, one, 0) for one in some] for some in (partitions, move_to))
+    consumer.assign(before + after)
+    consumer.pause(after)
+    found = _Arrivals()
     begin = time.monotonic()
-    has_moved = not options.move_to
-    while (now := time.monotonic()) < begin + options.seconds:
-        if not has_moved and now >= begin + options.move_after:
+    has_moved = not move_to
+    while (now := time.monotonic()) < begin + seconds:
+        if not has_moved and now >= begin + move_after:
             has_moved = True
-            consumer.pause([TopicPartition(options.topic, one) for one in options.partitions])
-            consumer.resume([TopicPartition(options.topic, one) for one in options.move_to])
+            consumer.pause(before)
+            consumer.resume(after)
         if messages := consumer.consume(5000, timeout=0.005):
             found.add(sum([message.error() is None for message in messages]))
     consumer.close()
+    found.show()
 
 
-def python_sink(options: argparse.Namespace, found: Arrivals) -> None:
-    """Read as kafka-python does."""
-    small = {} if options.large else {"max_partition_fetch_bytes": 1}
-    consumer = KafkaConsumer(
-        bootstrap_servers=options.servers, client_id=options.client_id, auto_offset_reset="earliest", **small
-    )
-    consumer.assign([PythonPartition(options.topic, one) for one in options.partitions])
-    end = time.monotonic() + options.seconds
-    while time.monotonic() < end:
-        polled = consumer.poll(timeout_ms=50, max_records=5000)
-        if polled:
-            found.add(sum([len(records) for records in polled.values()]))
-    consumer.close()
-
-
-def source(options: argparse.Namespace, found: Arrivals) -> None:
+def source(servers: str, client_id: str, topic: str, partitions: list[int], seconds: float, batch: int) -> None:
     """Write whole batches to one partition after the other, never more ahead than a few."""
-    settings = {"bootstrap.servers": options.servers, "client.id": options.client_id, "linger.ms": 50}
-    batches = {"batch.num.messages": options.batch, "batch.size": 10_000_000, "max.in.flight": 5}
-    producer = Producer(settings | batches | {"queue.buffering.max.messages": 2_000_000})
-    end = time.monotonic() + options.seconds
+    producer = _producer(servers, client_id, batch, linger=50)
+    found = _Arrivals()
+    end = time.monotonic() + seconds
     number = 0
 
     def delivered(error: object, _: object) -> None:
@@ -84,59 +89,32 @@ def source(options: argparse.Namespace, found: Arrivals) -> None:
             found.add(1)
 
     while time.monotonic() < end:
-        if len(producer) > _QUEUED * len(options.partitions) * options.batch:
+        if len(producer) > _QUEUED * len(partitions) * batch:
             producer.poll(0.005)
             continue
-        partition = options.partitions[number % len(options.partitions)]
+        for _ in range(batch):
+            producer.produce(topic, VALUE, partition=partitions[number % len(partitions)], on_delivery=delivered)
         number += 1
-        for _ in range(options.batch):
-            producer.produce(options.topic, VALUE, partition=partition, on_delivery=delivered)
         producer.poll(0)
     producer.purge()
     producer.flush(5)
-
-
-def fill(options: argparse.Namespace, found: Arrivals) -> None:
-    """Fill each partition with `--records` in whole batches."""
-    settings = {"bootstrap.servers": options.servers, "client.id": "fill", "linger.ms": 1000}
-    batches = {"batch.num.messages": options.batch, "batch.size": 10_000_000}
-    producer = Producer(settings | batches | {"queue.buffering.max.messages": 2_000_000})
-    for partition in options.partitions:
-        for number in range(max(options.batch, options.records // options.batch * options.batch)):
-            while True:
-                try:
-                    producer.produce(options.topic, VALUE, partition=partition)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-            if number % 10_000 == 0:
-                producer.poll(0)
-    producer.flush()
-
-
-KINDS = {"sink": sink, "python-sink": python_sink, "source": source, "fill": fill}
-
-
-def main() -> int:
-    """Run one client for some seconds."""
-    options = argparse.ArgumentParser(prog="python -m bench.limited_clients")
-    options.add_argument("kind", choices=KINDS)
-    options.add_argument("--servers", required=True)
-    options.add_argument("--client-id", required=True)
-    options.add_argument("--topic", required=True)
-    options.add_argument("--partitions", type=int, nargs="+", required=True)
-    options.add_argument("--seconds", type=float, default=10)
-    options.add_argument("--batch", type=int, default=100)
-    options.add_argument("--records", type=int, default=0)
-    options.add_argument("--large", action="store_true", help="answers as large as the client likes")
-    options.add_argument("--move-to", type=int, nargs="*", default=[])
-    options.add_argument("--move-after", type=float, default=0)
-    chosen = options.parse_args()
-    found = Arrivals()
-    KINDS[chosen.kind](chosen, found)
     found.show()
-    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def fill(servers: str, client_id: str, topic: str, partitions: list[int], batch: int, records: int) -> None:
+    """Fill each partition with so many records in whole batches."""
+    producer = _producer(servers, client_id, batch, linger=1000)
+    for partition in partitions:
+        for _ in range(max(1, records // batch)):
+            for _ in range(batch):
+                producer.produce(topic, VALUE, partition=partition)
+            while len(producer) > 1_000_000:
+                producer.poll(0.1)
+    producer.flush()
+    _Arrivals().show()
+
+
+def _producer(servers: str, client_id: str, batch: int, linger: int) -> Producer:
+    settings = {"bootstrap.servers": servers, "client.id": client_id, "linger.ms": linger, "max.in.flight": 5}
+    batches = {"batch.num.messages": batch, "batch.size": 10_000_000, "queue.buffering.max.messages": 2_000_000}
+    return Producer(settings | batches)

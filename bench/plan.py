@@ -5,45 +5,34 @@ follower's frame to a request, the throttle's plan, the frame for the leader, it
 settlement. The follower and the leader write real frames and behave as Kafka's do; their time does not count.
 """
 
-import argparse
-import json
-import platform
+from __future__ import annotations
+
 import random
 import statistics
-import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-from bench.codec import BATCH, BUFFER, SHAPES, SMALL_BATCH, VERSION, Shape
+from bench.codec import BUFFER, SHAPES, Shape
+from bench.peers import Follower, Key, Leader, keys_of
+from bench.table import Report, parser
 from weir.protocol.errors import ProtocolError
-from weir.protocol.fetch import (
-    FETCH_VERSIONS,
-    RESPONSE_ENTRY,
-    FetchRequest,
-    RequestTopic,
-    decode_fetch_request,
-    encode_fetch_request,
-)
+from weir.protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_request
 from weir.protocol.framing import Pending, ReplicaFetch, RequestStream, ResponseStream
-from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.response_scanner import FetchResponseScanner, ScannedTopic
+from weir.protocol.response_scanner import FetchResponseScanner
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
-ROW = FETCH_VERSIONS[VERSION]
+VERSION = 3
 LEADER, FOLLOWER = 1, 2
 RATE = 5_000_000  # bytes/s: of those behind, one fetch may take a few partitions along
 BETWEEN_FETCHES_SECONDS = 0.12
 WARM_UP = 20  # fetches: then high watermarks are known and batch sizes learned
-FAR = 1_000_000_000  # a high watermark that no fetch here reaches
-
-Key = tuple[bytes, int]  # topic and partition
 
 
 class State(NamedTuple):
@@ -84,57 +73,40 @@ class Costs(NamedTuple):
     settle: float = 0.0
 
 
-class Row(NamedTuple):
-    """One row of the table: medians in milliseconds, and what most of the fetches came to."""
-
-    shape: str
-    throttled: str
-    state: str
-    decision: str
-    costs: Costs
-    in_all: float
-    limit: float
-
-    def cells(self) -> dict[str, str | float]:
-        """The row in one line, by column."""
-        what = {"shape": self.shape, "throttled": self.throttled, "state": self.state, "decision": self.decision}
-        return {**what, **self.costs._asdict(), "in_all": self.in_all, "limit": self.limit}
-
-
 def main() -> int:
     """Print the table; 1 when a fetch takes longer than it may."""
-    parser = argparse.ArgumentParser(prog="python -m bench.plan", description="Measure whole replica fetches.")
-    parser.add_argument("--repeats", type=int, default=100, help="fetches for each row (100)")
-    parser.add_argument("--json", action="store_true", help="print JSON lines")
-    options = parser.parse_args()
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
+    options = parser("plan", "Measure whole replica fetches.")
+    options.add_argument("--repeats", type=int, default=100, help="fetches for each row (100)")
+    chosen = options.parse_args()
+    report = Report(chosen.json)
+    found: list[tuple[str, float, float]] = []
 
-    if not options.json:
-        print(
-            f"Fetch v{VERSION}, Python {platform.python_version()}, {platform.machine()}, {options.repeats} repeats\n"
-        )
-        print("| shape | throttled | state | decision | decode | plan | encode | scan | settle | in all | limit |")
-        print("|" + "---|" * 11)
-    late: list[Row] = []
-    for row in measure(options.repeats):
-        cells = row.cells()
-        if options.json:
-            print(json.dumps(cells))
-        else:
-            texts = [f"{cell:.3f}" if isinstance(cell, float) else cell for cell in cells.values()]
-            print(f"| {' | '.join(texts)} |")
-        if row.in_all > row.limit:
-            late.append(row)
-    for row in late:
-        print(f"{row.shape}, {row.throttled}, {row.state}: {row.in_all:.3f} ms, not {row.limit} ms.", file=sys.stderr)
-    return 1 if late else 0
+    def measured() -> Iterator[Sequence[object]]:
+        for shape, which, state, replicas in rows():
+            fetches = Fetches(shape, state, replicas)
+            for _ in range(WARM_UP):
+                fetches.next()
+            fetches.decisions.clear()
+            costs = [fetches.next() for _ in range(chosen.repeats)]
+            ((decision, _),) = fetches.decisions.most_common(1)
+            in_all = statistics.median(map(sum, costs))
+            # Scattered partitions are as many blocks as they are themselves: the cost of as many topics.
+            limit = SHAPES[-1].limit_ms if state.scattered else shape.limit_ms
+            found.append((f"{shape}, {which}, {state.name}, ms", in_all, limit))
+            yield str(shape), which, state.name, decision, *map(statistics.median, zip(*costs, strict=True)), in_all
+
+    steps = " | ".join(f"{step} .3" for step in Costs._fields)
+    columns = f"shape | throttled | state | decision | {steps} | in all .3"
+    report.table(f"Fetch v{VERSION}, {chosen.repeats} repeats, ms of CPU", columns, measured())
+    for name, in_all, limit in found:
+        report.bound(name, in_all, most=limit)
+    return report.status
 
 
-def measure(repeats: int) -> Iterator[Row]:
+def rows() -> Iterator[tuple[Shape, str, State, Mapping[str, ThrottledReplicas]]]:
     """Each state in each shape, with half of the topics throttled, half of every topic, or everything."""
     for shape in SHAPES:
-        names = [f"topic-{topic:05}" for topic in range(shape.topics)]
+        names = list(dict.fromkeys(name.decode() for name, _ in keys_of(*shape[:2])))
         half = ThrottledReplicas.parse(",".join(f"{partition}:{LEADER}" for partition in range(0, shape.partitions, 2)))
         throttled = {"every other topic": dict.fromkeys(names[::2], ALL_REPLICAS)}
         if shape.partitions > 1:
@@ -142,92 +114,25 @@ def measure(repeats: int) -> Iterator[Row]:
         for which, replicas in throttled.items():
             for state in STATES:
                 if shape.partitions > 1 or not state.scattered:
-                    yield measure_row(shape, which, state, replicas, repeats)
-        yield measure_row(shape, "everything", AT_RATE_0, dict.fromkeys(names, ALL_REPLICAS), repeats)
-
-
-def measure_row(
-    shape: Shape, throttled: str, state: State, replicas: dict[str, ThrottledReplicas], repeats: int
-) -> Row:
-    """Time `repeats` fetches of one connection, one after the other."""
-    fetches = Fetches(shape, state, replicas)
-    for _ in range(WARM_UP):
-        fetches.next()
-    fetches.decisions.clear()
-    costs = [fetches.next() for _ in range(repeats)]
-    ((decision, _),) = fetches.decisions.most_common(1)
-    medians = Costs._make(statistics.median(steps) for steps in zip(*costs, strict=True))
-    # Scattered partitions are as many blocks as they are themselves: the cost of as many topics.
-    limit = SHAPES[-1].limit_ms if state.scattered else shape.limit_ms
-    return Row(str(shape), throttled, state.name, decision, medians, statistics.median(map(sum, costs)), limit)
-
-
-class Replica:
-    """A follower and its leader; an offset counts batches."""
-
-    def __init__(self, order: Sequence[Key], behind: set[Key], active: set[Key]) -> None:
-        self.order = order
-        self.behind = behind
-        self.active = active
-        self.offsets = dict.fromkeys(order, 0)
-        self.correlation_id = 0
-
-    def request(self) -> bytes:
-        """The next fetch's frame, 1 MiB a partition."""
-        self.correlation_id += 1
-        topics = [
-            RequestTopic(
-                name,
-                b"".join([ROW.request_partition.layout.pack(key[1], self.offsets[key], 2**20) for key in neighbours]),
-                ROW.partition_size,
-            )
-            for name, neighbours in groupby(self.order, lambda key: key[0])
-        ]
-        header = RequestHeader(FETCH, VERSION, self.correlation_id, b"broker-2-fetcher-0")
-        return encode_fetch_request(FetchRequest(header, FOLLOWER, 500, 1, 10 * 2**20, topics))
-
-    def response(self, request: FetchRequest) -> bytes:
-        """The leader's frame: one small batch of what is active, and whole batches up to the cap of what is behind."""
-        parts = [
-            struct.pack(">i", request.header.correlation_id),
-            ROW.response_head.layout.pack(0),
-            struct.pack(">i", len(request.topics)),
-        ]
-        for name, entries, stride, _ in request.topics:
-            parts += (struct.pack(">h", len(name)), name, struct.pack(">i", len(entries) // stride))
-            for partition, offset, max_bytes in ROW.requested(stride).iter_unpack(entries):
-                high_watermark, records = offset, b""
-                if (name, partition) in self.behind:
-                    high_watermark = FAR
-                    records = BATCH * min(max_bytes, max(1, max_bytes // len(BATCH)))
-                elif (name, partition) in self.active:
-                    records = SMALL_BATCH
-                parts += (RESPONSE_ENTRY.pack(partition, 0, high_watermark, len(records)), records)
-        body = b"".join(parts)
-        return struct.pack(">i", len(body)) + body
-
-    def take(self, topics: Sequence[ScannedTopic]) -> None:
-        """Go on behind what came."""
-        for name, _, records, _ in topics:
-            for seen in records:
-                key = (name, seen.partition)
-                self.offsets[key] += seen.size // len(BATCH if key in self.behind else SMALL_BATCH)
+                    yield shape, which, state, replicas
+        yield shape, "everything", AT_RATE_0, dict.fromkeys(names, ALL_REPLICAS)
 
 
 class Fetches:
     """The fetches of one connection, done as the data path does them. `decisions` counts what they came to."""
 
-    def __init__(self, shape: Shape, state: State, replicas: dict[str, ThrottledReplicas]) -> None:
-        keys = [(b"topic-%05d" % topic, id_) for topic in range(shape.topics) for id_ in range(shape.partitions)]
+    def __init__(self, shape: Shape, state: State, replicas: Mapping[str, ThrottledReplicas]) -> None:
+        keys = keys_of(shape.topics, shape.partitions)
         active = set(keys[:: len(keys) // state.active]) if state.active else set[Key]()
         if state.scattered:
             random.Random(1).shuffle(keys)
         self.now = 1000.0
-        self.throttle = throttle = Throttle(
-            "leader", LEADER, lambda: self.now, ThrottleSettings(rate=state.rate, replicas=replicas)
-        )
-        behind = {key for key in keys if state.behind and throttle.rules.is_throttled(key[0].decode(), key[1])}
-        self.replica = Replica(keys, behind, active)
+        settings = ThrottleSettings(rate=state.rate, replicas=replicas)
+        self.throttle = throttle = Throttle("leader", LEADER, lambda: self.now, settings)
+        is_throttled = throttle.rules.is_throttled
+        behind = {(name, id_) for name, id_ in keys if state.behind and is_throttled(name.decode(), id_)}
+        self.follower = Follower(VERSION, keys, replica_id=FOLLOWER, moves=False)
+        self.leader = Leader(10_240, behind, active)
         self.link = throttle.link(FOLLOWER)
         self.requests = RequestStream()
         self.responses = ResponseStream()
@@ -236,7 +141,7 @@ class Fetches:
     def next(self) -> Costs:
         """One fetch, from the follower's frame to the settlement."""
         self.now += BETWEEN_FETCHES_SECONDS
-        frame = self.replica.request()
+        frame = self.follower.request()
         start = time.perf_counter()
         *_, event = self.requests.receive(memoryview(frame))  # a long one is decoded in parts
         assert isinstance(event, ReplicaFetch)
@@ -252,15 +157,14 @@ class Fetches:
             encode_fetch_request(decision.request)
         encoded = time.perf_counter()
 
-        response = memoryview(self.replica.response(decision.request))
+        response = memoryview(self.leader.answer(encode_fetch_request(decision.request)[4:]))
         received = time.perf_counter()
-        topics = self._scan(decision, response)
+        scanner = self._scan(decision, response)
         scanned = time.perf_counter()
-        self.link.settle(topics)
+        self.link.settle(scanner.topics)
         settled = time.perf_counter()
-        self.replica.take(topics)
-        request_steps = _milliseconds(start, decoded, planned, encoded)
-        return Costs(*request_steps, *_milliseconds(received, scanned, settled))
+        self.follower.take(scanner.topics, scanner.head)
+        return Costs(*_milliseconds(start, decoded, planned, encoded), *_milliseconds(received, scanned, settled))
 
     def _plan(self, request: FetchRequest) -> tuple[Forward | Answer, str]:
         """The decision, with all plans that it takes while the fetch is held, and what to call it."""
@@ -275,7 +179,7 @@ class Fetches:
             return decision, held + "some left out"
         return decision, held + ("forwarded" if decision.request is request else "some granted")
 
-    def _scan(self, decision: Forward, response: memoryview) -> list[ScannedTopic]:
+    def _scan(self, decision: Forward, response: memoryview) -> FetchResponseScanner:
         """Let a response pass in the pieces that a relay reads."""
         correlation_id = decision.request.header.correlation_id
         scanner = FetchResponseScanner(
@@ -291,7 +195,7 @@ class Fetches:
         for at in range(0, len(response), BUFFER):
             self.responses.receive(response[at : at + BUFFER], [])
         assert self.responses.completed.pop() is scanner
-        return scanner.topics
+        return scanner
 
 
 def _milliseconds(*times: float) -> Iterator[float]:

@@ -6,18 +6,19 @@ it as small as it may be and still fails, and `--listed` leaves out all quotas b
 `--links 200` is one large run that is not drawn.
 """
 
+from __future__ import annotations
+
 import argparse
-import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
+from bench.table import progress, run
 from tests.quota.model.describe import scenario_lines, shrink
 from tests.quota.model.draw import draw, draw_listed, many_links
 from tests.quota.model.draw_world import draw_world
 from tests.quota.model.judge import judge
 from tests.quota.model.scenario import Scenario, Seeded
-from tests.quota.model.world import Violation
 from weir.quota.settings import Order
 
 RUNS = 4_000
@@ -47,29 +48,29 @@ def main() -> int:
         return _hold_many(options.links)
     if options.seed is not None:
         draws = draw_listed if options.listed else draw_world if options.world else draw
-        drawn = draws(Seeded(options.seed), options.depth)
-        return _tell(drawn, shrinks=options.shrink)
+        return _tell(draws(Seeded(options.seed), options.depth), shrinks=options.shrink)
     return _run_all(options.first, options.runs, options.depth, options.processes, is_world=options.world)
 
 
 def _hold_many(links: int) -> int:
-    violations: list[Violation] = []
+    broken = 0
     for version, order in MANY:
         start = time.process_time()
         outcome = judge(many_links(links, version, order, 2_000))
-        violations += outcome.violations
         seconds = time.process_time() - start
         print(f"v{version}, {order}: {outcome.exchanges} fetches, {outcome.seconds:.1f} s, {seconds:.0f} s of CPU")
-    for violation in violations[:10]:
-        print(violation)
-    return 1 if violations else 0
+        for violation in outcome.violations[:10]:
+            print(violation)
+        broken += len(outcome.violations)
+    return 1 if broken else 0
 
 
 def _tell(scenario: Scenario, *, shrinks: bool) -> int:
-    if shrinks:
-        broken = {violation.promise for violation in judge(scenario).violations}
-        if broken:
-            scenario = shrink(scenario, lambda one: bool(broken & _broken(one)))
+    def broken(one: Scenario) -> set[str]:
+        return {violation.promise for violation in judge(one).violations}
+
+    if shrinks and (first := broken(scenario)):
+        scenario = shrink(scenario, lambda one: bool(first & broken(one)))
     for line in scenario_lines(scenario):
         print(line)
     print()
@@ -80,10 +81,6 @@ def _tell(scenario: Scenario, *, shrinks: bool) -> int:
     return 1 if outcome.violations else 0
 
 
-def _broken(scenario: Scenario) -> set[str]:
-    return {violation.promise for violation in judge(scenario).violations}
-
-
 def _run_some(seeds: range, depth: int, is_world: bool) -> tuple[list[Failure], Counter[str], dict[str, float]]:
     failures: list[Failure] = []
     counts: Counter[str] = Counter()
@@ -92,14 +89,14 @@ def _run_some(seeds: range, depth: int, is_world: bool) -> tuple[list[Failure], 
         outcome = judge((draw_world if is_world else draw)(Seeded(seed), depth))
         failures += [(seed, one.promise, str(one)) for one in outcome.violations[:1]]
         counts += Counter(runs=1, fetches=outcome.exchanges, seconds=round(outcome.seconds))
-        for name, value in outcome.figures.items():
-            _keep_worst(worst, name, value)
+        _keep_worst(worst, outcome.figures)
     return failures, counts, worst
 
 
-def _keep_worst(worst: dict[str, float], name: str, value: float) -> None:
+def _keep_worst(worst: dict[str, float], figures: dict[str, float]) -> None:
     """Keep the least of what is named so, and the greatest of the rest."""
-    worst[name] = (min if name.startswith("least") else max)(value, worst.get(name, value))
+    for name, value in figures.items():
+        worst[name] = (min if name.startswith("least") else max)(value, worst.get(name, value))
 
 
 def _run_all(first: int, runs: int, depth: int, processes: int, *, is_world: bool) -> int:
@@ -111,8 +108,7 @@ def _run_all(first: int, runs: int, depth: int, processes: int, *, is_world: boo
     with ProcessPoolExecutor(processes) as pool:
         for failures, counted, figures in pool.map(_run_some, parts, [depth] * len(parts), [is_world] * len(parts)):
             counts += counted
-            for name, value in figures.items():
-                _keep_worst(worst, name, value)
+            _keep_worst(worst, figures)
             for seed, promise, text in failures:
                 broken[promise] += 1
                 if broken.total() <= MOST_SHOWN:
@@ -120,12 +116,9 @@ def _run_all(first: int, runs: int, depth: int, processes: int, *, is_world: boo
             now = time.monotonic()
             if now - shown_at >= REPORT_SECONDS:
                 shown_at = now
-                rate = counts["runs"] / (now - start)
-                left = (runs - counts["runs"]) / rate
-                print(
-                    f"{counts['runs']:,} runs, {rate:.0f} a second, {left:.0f} s left, {broken.total()} failed",
-                    flush=True,
-                )
+                done, rate = counts["runs"], counts["runs"] / (now - start)
+                left = f"{rate:.0f} a second, {(runs - done) / rate:.0f} s left, {broken.total()} failed"
+                print(f"{done:,} runs, {left}", flush=True)
     print(
         f"seeds {first} to {first + runs - 1}, depth {depth}: {counts['fetches']:,} fetches in {counts['seconds']:,} s"
         f" of the model, {time.monotonic() - start:.0f} s of ours"
@@ -133,9 +126,9 @@ def _run_all(first: int, runs: int, depth: int, processes: int, *, is_world: boo
     for name, value in sorted(worst.items()):
         print(f"{name}: {value:.2f}")
     for promise, count in broken.most_common():
-        print(f"missed: {promise}, in {count} runs", file=sys.stderr)
+        progress(f"missed: {promise}, in {count} runs")
     return 1 if broken else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -28,49 +28,54 @@ from weir.quota.shares.share import Terms
 RATE = 1e6
 NAME = "rate"
 MOST_SECONDS = 30.0
+WANTED = 2.0  # x the rate, by whoever wants any
+
+COLUMNS = (
+    "sidecars | one wants: it has .3 | from idle, s .2 | demand moves, s .2 | a second one wants, s .2 | "
+    "all want, s .2 | the last one ended, s .2 | it is back, s .2 | the first one ended, s .2 | "
+    "one is cut off: others have .3 | messages/s | largest sum .3"
+)
 
 
-class User:
-    """One sidecar that would send `offered` bytes/s."""
+class Sidecar(Exchange):
+    """One sidecar that would send `offered` x the rate. Its requests reach the others at once, or not at all."""
 
-    def __init__(self, members: frozenset[int], clock: MovedClock, offered: float = 0.0) -> None:
-        self.members = members
-        self.offered = offered
-        self.passed = 0.0
-        self.share = 0.0
-        self._meter = DemandMeter(clock)
+    def __init__(self, own_id: int, world: World) -> None:
+        super().__init__(own_id, [self], world.targets, EventLog(), world.clock)
+        self._world = world
+        self._meter = DemandMeter(world.clock)
+        self.offered = self.passed = self.share = 0.0
 
     @property
     def rate(self) -> float:
-        return min(self.offered, self.share) / RATE
+        """What it uses, x the rate."""
+        return min(self.offered, self.share)
 
     def shared(self) -> Mapping[str, Terms]:
-        return {NAME: Terms(RATE, self.members)}
+        """What it shares with whom."""
+        return {NAME: Terms(RATE, self._world.members)}
 
     def asked_for(self, name: str) -> bool:
+        """Nobody asks it for more than its part."""
         return False
 
     def demand(self, name: str, share: float) -> float:
-        return self._meter.update(self.passed, share, RATE, waits=self.offered > share)
+        """What it would use."""
+        return self._meter.update(self.passed * RATE, share, RATE, waits=self.offered * RATE > share)
 
     def use(self, shares: Mapping[str, float]) -> None:
-        self.share = shares[NAME]
-
-
-class Wired(Exchange):
-    """An exchange whose requests reach the others at once, or not at all."""
-
-    world: World
+        """What it may use from now on."""
+        self.share = shares[NAME] / RATE
 
     async def _send(self, admin: Address, request: ShareRequest) -> ShareAnswer:
-        world, other = self.world, admin.port
+        world, other = self._world, admin.port
         if {self.own_id, other} & world.cut_off:
             raise OSError("cut off")
         if other in world.ended:
             key = cast(Any, SimpleNamespace(host="", port=other, ssl=None, is_ssl=False))
             raise aiohttp.ClientConnectorError(key, OSError(errno.ECONNREFUSED, "refused"))
         world.messages += 1
-        answer = world.exchanges[other].answer(msgspec.json.encode(request))
+        answer = world.sidecars[other].answer(msgspec.json.encode(request))
         return msgspec.json.decode(msgspec.json.encode(answer), type=ShareAnswer)
 
 
@@ -84,84 +89,85 @@ class World:
         self.cut_off: set[int] = set()
         self.messages = 0
         self.worst = 0.0
-        self.users: dict[int, User] = {}
-        self.exchanges: dict[int, Wired] = {}
-        for one in self.members:
-            self.start(one)
+        self.sidecars = {one: Sidecar(one, self) for one in self.members}
 
-    def start(self, one: int, offered: float = 0.0) -> None:
-        self.ended.discard(one)
-        self.users[one] = User(self.members, self.clock, offered)
-        self.exchanges[one] = Wired(one, [self.users[one]], self._targets, EventLog(), self.clock)
-        self.exchanges[one].world = self
-
-    async def _targets(self) -> Sequence[Target]:
+    async def targets(self) -> Sequence[Target]:
+        """Where each is."""
         return [Target(Address("127.0.0.1", one), one) for one in sorted(self.members)]
 
-    def used(self, of: Collection[int]) -> float:
-        """What these use of the rate."""
-        return sum([self.users[one].rate for one in of])
+    def restart(self, one: int) -> None:
+        """Start one that has ended."""
+        self.ended.discard(one)
+        self.sidecars[one] = Sidecar(one, self)
+        self.sidecars[one].offered = WANTED
 
-    async def run(self, seconds: float) -> None:
-        await self.until(lambda: False, seconds)
+    def want(self, *those: int) -> None:
+        """Let these want as much as they can have, and nobody else."""
+        for one, sidecar in self.sidecars.items():
+            sidecar.offered = WANTED * (one in those)
+
+    def used(self, of: Collection[int]) -> float:
+        """What these use, x the rate."""
+        return sum([self.sidecars[one].rate for one in of])
 
     async def until(self, there: Callable[[], bool], most: float = MOST_SECONDS) -> float:
         """Let time pass until it is so; returns how long that took."""
         for step in range(round(most / TICK_SECONDS)):
-            alive = sorted(self.members - self.ended)
-            for one in alive:
-                await self._tick(self.exchanges[one])
-            self.worst = max(self.worst, sum([self.users[one].share for one in alive]) / RATE)
-            for one in alive:
-                self.users[one].passed += self.users[one].rate * RATE * TICK_SECONDS
+            alive = [self.sidecars[one] for one in sorted(self.members - self.ended)]
+            for sidecar in alive:
+                sidecar.tick()
+                while sidecar.looking is not None:
+                    await sidecar.looking
+                    sidecar.tick()
+                await asyncio.gather(*sidecar.under_way.values())
+                sidecar.tick()
+            self.worst = max(self.worst, sum([sidecar.share for sidecar in alive]))
+            for sidecar in alive:
+                sidecar.passed += sidecar.rate * TICK_SECONDS
             self.clock.move(TICK_SECONDS)
             if there():
                 return (step + 1) * TICK_SECONDS
         return most
 
-    async def _tick(self, exchange: Wired) -> None:
-        exchange.tick()
-        while exchange.looking is not None:
-            await exchange.looking
-            exchange.tick()
-        await asyncio.gather(*exchange.under_way.values())
-        exchange.tick()
+    async def run(self, seconds: float) -> None:
+        """Let time pass."""
+        await self.until(lambda: False, seconds)
+
+    async def end(self, one: int) -> float:
+        """End one; returns how long it takes until the others use all."""
+        self.ended = {one}
+        await self.run(1)
+        return 1 + await self.until(lambda: self.used(self.members - {one}) >= 0.995)
 
 
 async def measure(count: int) -> tuple[object, ...]:
     """Play through what may happen to so many sidecars."""
     world = World(count)
-    users, last = world.users, count
+    last = count
     await world.run(10)
-    users[last].offered = 2 * RATE
-    from_idle = await world.until(lambda: users[last].rate >= 0.95)
+    world.want(last)
+    from_idle = await world.until(lambda: world.used([last]) >= 0.95)
     await world.run(10)
     before = world.messages
     shares = []
     for _ in range(20):
         await world.run(1)
-        shares.append(users[last].rate)
+        shares.append(world.used([last]))
     messages = (world.messages - before) / 20
-    users[last].offered, users[2].offered = 0, 2 * RATE
-    moved = await world.until(lambda: users[2].rate >= 0.95)
+    world.want(2)
+    moved = await world.until(lambda: world.used([2]) >= 0.95)
     await world.run(10)
-    users[last].offered = 2 * RATE
-    second = await world.until(lambda: max(abs(users[one].rate - 0.5) for one in (2, last)) < 0.03)
-    for user in users.values():
-        user.offered = 2 * RATE
-    every = await world.until(lambda: max(abs(user.rate * count - 1) for user in users.values()) < 0.05)
+    world.want(2, last)
+    second = await world.until(lambda: max(abs(world.used([one]) - 0.5) for one in (2, last)) < 0.03)
+    world.want(*world.members)
+    every = await world.until(lambda: max(abs(one.rate * count - 1) for one in world.sidecars.values()) < 0.05)
     await world.run(10)
-    left = world.members - {last}
-    world.ended = {last}
-    await world.run(1)
-    ended = 1 + await world.until(lambda: world.used(left) >= 0.995)
-    world.start(last, 2 * RATE)
-    back = await world.until(lambda: users[last].rate * count >= 0.95)
+    ended = await world.end(last)
+    world.restart(last)
+    back = await world.until(lambda: world.used([last]) * count >= 0.95)
     await world.run(20)
-    world.ended = {1}
-    await world.run(1)
-    ended_too = 1 + await world.until(lambda: world.used(world.members - {1}) >= 0.995)
-    world.start(1, 2 * RATE)
+    ended_too = await world.end(1)
+    world.restart(1)
     await world.run(20)
     world.cut_off = {1}
     await world.run(20)
@@ -170,25 +176,9 @@ async def measure(count: int) -> tuple[object, ...]:
     return count, mean, from_idle, moved, second, every, ended, back, ended_too, cut_off, messages, world.worst
 
 
-COLUMNS = {
-    "sidecars": 0,
-    "one wants: it has": 3,
-    "from idle, s": 2,
-    "demand moves, s": 2,
-    "a second one wants, s": 2,
-    "all want, s": 2,
-    "the last one ended, s": 2,
-    "it is back, s": 2,
-    "the first one ended, s": 2,
-    "one is cut off: others have": 3,
-    "messages/s": 0,
-    "largest sum": 3,
-}
-
-
 def main() -> int:
     """Measure; 1 where a figure missed its bound."""
-    options = parser("bench.shares", "Measure how well sidecars share one rate.")
+    options = parser("shares", "Measure how well sidecars share one rate.")
     options.add_argument("--sidecars", type=int, nargs="+", default=[3, 10, 30])
     chosen = options.parse_args()
     report = Report(chosen.json)

@@ -1,4 +1,4 @@
-"""What the benches print: markdown tables for people, or JSON lines for programs, and which bounds were held."""
+"""The frame of a bench: options, turns of what it compares, tables for people or JSON lines for programs, bounds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from weir.control.errors import ControlError
+from weir.lab.errors import LabError
+
+T = TypeVar("T")
 
 
 class Report:
@@ -16,23 +26,23 @@ class Report:
     def __init__(self, as_json: bool) -> None:
         self.status = 0
         self._as_json = as_json
-        machine = f"{os.cpu_count()} cores, Python {platform.python_version()}"
-        self.say(f"{datetime.now(UTC):%Y-%m-%d}, {machine}")
+        self.say(f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, Python {platform.python_version()}")
 
     def say(self, line: str) -> None:
         """Print a line that only people need."""
         if not self._as_json:
             print(line, flush=True)
 
-    def table(self, title: str, columns: Mapping[str, int], rows: Iterable[Sequence[object]]) -> None:
-        """Print rows as they come; `columns` are the headings, each with its floats' digits after the point."""
-        self.say(f"\n{title}:\n\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
+    def table(self, title: str, columns: str, rows: Iterable[Sequence[object]]) -> None:
+        """Print rows as they come. `columns` are "links | mean .3": behind a point the digits of floats, if any."""
+        found = [re.fullmatch(r"(.+?)(?: \.(\d))?", column) for column in columns.split(" | ")]
+        names, digits = zip(*[(one[1], int(one[2] or 0)) for one in found if one is not None], strict=True)
+        self.say(f"\n{title}:\n\n| {' | '.join(names)} |\n{'|---' * len(names)}|")
         for row in rows:
             if self._as_json:
-                print(json.dumps({"table": title, **dict(zip(columns, row, strict=True))}), flush=True)
+                print(json.dumps({"table": title, **dict(zip(names, row, strict=True))}), flush=True)
             else:
-                cells = (_cell(value, digits) for value, digits in zip(row, columns.values(), strict=True))
-                self.say(f"| {' | '.join(cells)} |")
+                self.say(f"| {' | '.join(map(_cell, row, digits))} |")
 
     def bound(self, what: str, figure: float, *, least: float | None = None, most: float | None = None) -> None:
         """Compare a figure with its bounds, and print how it went."""
@@ -48,14 +58,71 @@ class Report:
         self.say(f"{'held  ' if held else 'MISSED'} {what}: {figure:.3f}, {wanted}")
 
 
-def parser(module: str, description: str) -> argparse.ArgumentParser:
-    """The options that all of these benches have."""
-    found = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+def parser(module: str, description: str, *, trees: bool = False) -> argparse.ArgumentParser:
+    """The options that benches have in common; `trees`: other checkouts may be measured, by turns."""
+    found = argparse.ArgumentParser(prog=f"python -m bench.{module}", description=description)
     found.add_argument("--json", action="store_true", help="print JSON lines")
+    if trees:
+        words = "measure the sidecars of these checkouts by turns (this one)"
+        found.add_argument("--tree", type=Path, nargs="+", default=[Path.cwd()], help=words)
     return found
 
 
+def add_parts(options: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """Let `parts` of a bench be asked for by name; all of them are run where none is."""
+
+    def part(word: str) -> str:
+        if word not in known:
+            raise argparse.ArgumentTypeError(f"{word} is none of {', '.join(known)}")
+        return word
+
+    known = [*names]
+    words = f"{', '.join(known)} (all)"
+    options.add_argument("parts", nargs="*", type=part, default=known, metavar="PART", help=words)
+
+
+def with_trees(cases: Iterable[T], trees: Sequence[Path]) -> Iterator[tuple[T, Path, str]]:
+    """Each case with each tree in turn, and what a row's name gets behind it: nothing where there is one tree."""
+    for number, case in enumerate(cases):
+        for tree in turned(trees, number):
+            yield case, tree, f", {tree.name}" if len(trees) > 1 else ""
+
+
+def turned(ways: Sequence[T], number: int) -> Sequence[T]:
+    """The ways in the order of a round: what one leaves behind, such as warm caches, is not always the same one's."""
+    return ways[:: 1 if number % 2 else -1]
+
+
+SPREAD = "median | lowest | highest | x the first, by round .2"
+"""The columns of `spread_of`."""
+
+
+def spread_of(values: Sequence[float], first: Sequence[float]) -> tuple[float, float, float, float]:
+    """The median of all rounds, the lowest, the highest, and the median of what each is of the first way's round."""
+    return statistics.median(values), min(values), max(values), by_round(values, first)
+
+
+def by_round(values: Sequence[float], others: Sequence[float]) -> float:
+    """The median of the rounds' ratios: each compares two measurements of the same moment."""
+    return statistics.median(one / other for one, other in zip(values, others, strict=True))
+
+
+def progress(line: str) -> None:
+    """Tell how far it is, beside what is printed."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Run a bench as the whole program: what keeps it from its end is one sentence."""
+    try:
+        sys.exit(main())
+    except (LabError, ControlError) as error:
+        sys.exit(f"{Path(sys.argv[0]).stem}: {error}")
+
+
 def _cell(value: object, digits: int) -> str:
+    if value is None:
+        return ""
     if isinstance(value, float):
         return f"{value:,.{digits}f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from kafka import KafkaConsumer
 
+from bench.limited_clients import start
 from weir.lab.cluster import Cluster
 from weir.lab.connect import file_source, start_exactly_once_connect, through_sidecar
 from weir.lab.modes import KraftCluster
@@ -155,9 +152,7 @@ def test_a_task_that_is_killed_in_its_pause_leaves_the_connector_s_limit_to_the_
         return cluster.sidecars[1].metrics().value("weir_connections", side="leader")
 
     before = connections()
-    command = [sys.executable, "-m", "bench.limited_clients", "sink", "--topic", "left", "--partitions", "0"]
-    command += ["--client-id", "connector-consumer-left-0", "--servers", through_sidecar(cluster, 1), "--seconds", "60"]
-    gone = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL)
+    gone = start("sink", through_sidecar(cluster, 1), "connector-consumer-left-0", "left", [0], seconds=60)
     try:
 
         def is_held() -> bool:
@@ -166,8 +161,8 @@ def test_a_task_that_is_killed_in_its_pause_leaves_the_connector_s_limit_to_the_
 
         cluster.wait_for("the first task's pause", is_held, 30)
     finally:
-        os.kill(gone.pid, signal.SIGKILL)
-        gone.wait()
+        gone.kill()
+        gone.communicate()
     cluster.wait_for("its connections to be closed", lambda: connections() <= before, 20)
     reader = Reader(cluster, "left", "connector-consumer-left-1")
     reader.read_until(COUNT, 40)

@@ -1,8 +1,10 @@
 """`weir move --finish-by` and `--auto` on real brokers, whose sidecars follow Kafka's own throttle."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
+from random import Random
 from time import monotonic, sleep
 
 import pytest
@@ -58,6 +60,35 @@ def test_move_ends_at_its_deadline_while_produce_changes(move: MoveCommands) -> 
     assert SIZE / SECONDS < int(rates[0]) < 2 * SIZE / SECONDS
     assert len(rates) > 1
     assert took == pytest.approx(SECONDS, rel=0.2)  # within 4 % on a machine that does nothing else
+    assert move.throttles() == Standing()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_move_ends_within_3_percent_of_its_time_whatever_producers_do(move: MoveCommands, seed: int) -> None:
+    """Producers have three rates, each from nothing to half of what the move needs; the last begins 20 s before the
+    deadline at the latest: what comes in the last ten seconds cannot be planned for.
+    """
+    seconds, needed, random = 75.0, 600_000, Random(seed)
+    topic = filled(move.cluster, move.topic, [1], int(needed * seconds), partitions=2)
+    plan = move.plan(topic, {0: [1, 2], 1: [1, 2]})
+    moments = [0.0, *sorted(random.uniform(5.0, seconds - 20.0) for _ in range(2))]
+    deadline = datetime.now().astimezone() + timedelta(seconds=seconds)
+    begun = monotonic()
+    with move.start("execute", plan, "--finish-by", deadline.isoformat()) as execute:
+        with ExitStack() as stack:
+            for moment in moments:
+                sleep(max(0.0, moment - (monotonic() - begun)))
+                stack.close()
+                rate = random.uniform(0.0, 0.5) * needed / 10_000
+                servers = move.cluster.bootstrap_servers
+                stack.enter_context(LiveProducer(servers, topic, [0, 1], rate=rate, message_bytes=10_000))
+            move.admin.wait_for_reassignments(2 * seconds)
+            took = monotonic() - begun
+        _, error = execute.communicate(timeout=120)
+    assert execute.returncode == 0, error
+    print(f"ended after {took:.1f} s of {seconds:g}")
+    assert took == pytest.approx(seconds, rel=0.03)
     assert move.throttles() == Standing()
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.spark_job import generate
 from tests.pipeline.exported import DAY, write_lines
+from tests.pipeline.many_samples import generate
 from weir.pipeline.hours import Hours
 from weir.pipeline.read import Lines, by_kind, good_lines, parse, read_lines
 

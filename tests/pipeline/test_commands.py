@@ -17,10 +17,10 @@ import duckdb
 import pyspark
 import pytest
 
-from bench.spark_job import independent_sums
 from tests.installed import Environment
 from tests.pipeline.conftest import FOR_FEW_LINES, NO_PYTHON
 from tests.pipeline.exported import DAY
+from tests.pipeline.many_samples import independent_sums
 from weir.pipeline.day_tables import TABLES
 from weir.pipeline.open_tables import published
 from weir.pipeline.page.read import read_page

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from bench.spark_job import DAY, generate, independent_sums, table_sums
+from tests.pipeline.many_samples import DAY, generate, independent_sums, table_sums
 from weir.pipeline.build import build
 
 

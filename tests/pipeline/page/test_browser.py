@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench.page import make_tables
 from tests.browser import Browser
+from tests.pipeline.page.made_up import make_tables
 from tests.pipeline.page.past import Past, broker_minutes, lag, minutes, move, partition_rate, quota
 from tests.pipeline.parquet import START
 from weir.pipeline.page.read import read_page
