@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -23,7 +22,7 @@ from typing import NamedTuple
 from bench.attack_peers import ATTACKS, HALVES, NEVER_READ, NICENESS, SCRAPERS, fetch_once
 from bench.processes import Sidecar, calling, serving, sidecar, told
 from bench.sockets import connect, latencies, metadata_request, throughput
-from bench.table import Report, by_round, parser, turned, with_trees
+from bench.table import Report, begin, by_round, parser, run, turned, with_trees
 from weir.proxy.event_loop import raise_descriptor_limit
 from weir.proxy.relay.admission import connections_with
 
@@ -73,8 +72,7 @@ def main() -> int:
     options.add_argument("--seconds", type=float, default=1.5, help="of each measurement (1.5)")
     options.add_argument("--only", default="", help=f"attacks whose name has this; the last is '{CROWD}'")
     options.add_argument("--crowd", type=int, default=10_000, help="connections of one address (10,000)")
-    chosen = options.parse_args()
-    report = Report(chosen.json)
+    chosen, report = begin(options)
     names = [name for name in ATTACKS if chosen.only in name]
     if names:
         _attacks(report, chosen.tree, names, chosen.rounds, chosen.seconds)
@@ -84,7 +82,6 @@ def main() -> int:
 
 
 def _attacks(report: Report, trees: Sequence[Path], names: Sequence[str], rounds: int, seconds: float) -> None:
-    found: list[tuple[str, str, Figures]] = []
     with contextlib.ExitStack() as stack:
         quiet = stack.enter_context(serving("sockets.serve"))
         noisy = stack.enter_context(serving("sockets.serve", 0, NICENESS))
@@ -98,8 +95,13 @@ def _attacks(report: Report, trees: Sequence[Path], names: Sequence[str], rounds
             for name, tree, label in with_trees(names, trees):
                 figures = [_round(name, *pairs[tree], seconds) for _ in range(rounds)]
                 row = Figures._make(map(statistics.median, zip(*figures, strict=True)))
-                found.append((name, f"{name}{label}", row))
-                yield f"{name}{label}", *row, row.under_p99 / row.beside_p99
+                slower, shown = row.under_p99 / row.beside_p99, f"{name}{label}"
+                report.bound(f"p99 turn under {shown}, ms of CPU", row.turn_p99, most=MOST_TURN_MS)
+                if name == SCRAPERS:
+                    report.bound(f"p99 under {shown}, ms", row.under_p99, most=MOST_P99_MS)
+                else:
+                    report.bound(f"p99 under {shown}, x that beside it", slower, most=MOST_SLOWER)
+                yield shown, *row, slower
 
         title = f"Round trips of a well-behaved client, medians of {rounds} rounds of {seconds:g} s"
         report.table(title, COLUMNS, measured())
@@ -117,12 +119,6 @@ def _attacks(report: Report, trees: Sequence[Path], names: Sequence[str], rounds
                     answered = sum(fetch_once(first.ports[1], REAL_PARTITIONS) for _ in range(REAL_FETCHES))
                 what = f"real full fetches of 400 KB answered beside {name}{label}"
                 report.bound(what, answered, least=REAL_FETCHES)
-    for name, shown, row in found:
-        report.bound(f"p99 turn under {shown}, ms of CPU", row.turn_p99, most=MOST_TURN_MS)
-        if name == SCRAPERS:
-            report.bound(f"p99 under {shown}, ms", row.under_p99, most=MOST_P99_MS)
-        else:
-            report.bound(f"p99 under {shown}, x that beside it", row.under_p99 / row.beside_p99, most=MOST_SLOWER)
 
 
 def _round(name: str, first: Sidecar, second: Sidecar, seconds: float) -> Figures:
@@ -163,7 +159,6 @@ def _crowds(report: Report, trees: Sequence[Path], crowd: int, rounds: int, seco
         report.say(f"This process may open files for {standing} connections only (ulimit -n): so many stand at most.")
     roomy = f"[limits]\nmax_connections = {standing + 2 * _OTHERS}\nmax_connections_per_address = {standing}\n"
     cases = ((f"{standing:,} {CROWD}, all let in", standing, roomy), (f"{crowd:,}, at the default bounds", crowd, ""))
-    ratios: list[tuple[str, float, float]] = []
 
     def measured() -> Iterator[Sequence[object]]:
         for (name, size, limits), tree, label in with_trees(cases, trees):
@@ -181,14 +176,12 @@ def _crowds(report: Report, trees: Sequence[Path], crowd: int, rounds: int, seco
                 let_in = int(pair[0].metric("weir_connections{"))
             columns = [list(zip(*one, strict=True)) for one in found]
             times = [by_round(columns[0][one], columns[1][one]) for one in (1, 2)]
-            ratios.append((f"{name}{label}", times[0], times[1]))
+            for what, ratio in zip(("others", "new connections"), times, strict=True):
+                report.bound(f"p99 of {what} beside {name}{label}, x without", ratio, most=MOST_SLOWER)
             medians = [statistics.median(columns[which][one]) for one in range(3) for which in range(2)]
             yield f"{name}{label}", let_in, sent_away, *medians, *times
 
     report.table(f"Beside a crowd, medians of {rounds} rounds of {seconds:g} s", CROWD_COLUMNS, measured())
-    for name, slowest, new in ratios:
-        report.bound(f"p99 of others beside {name}, x without", slowest, most=MOST_SLOWER)
-        report.bound(f"p99 of new connections beside {name}, x without", new, most=MOST_SLOWER)
 
 
 def _beside_the_crowd(port: int, seconds: float) -> list[float]:
@@ -206,4 +199,4 @@ def _beside_the_crowd(port: int, seconds: float) -> list[float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -38,7 +38,7 @@ from bench.chaos_checks import (
 from bench.chaos_faults import LIVE, LIVE_PARTITIONS, MOVED, MOVED_PARTITIONS, Kind, alike, schedule
 from bench.chaos_lanes import FIRST_VERSION_OF_LEADER_EPOCHS, Lanes, Target
 from bench.chaos_records import RecordProducer, Records, Verdict, account, batches, read_back, with_producers
-from bench.chaos_watch import Mover, SidecarWatch
+from bench.chaos_watch import ClusterWatch, Mover, SidecarWatch
 from bench.table import Report, parser, progress, run
 from weir.control.cluster_admin import Partition
 from weir.lab.cluster import Cluster
@@ -80,13 +80,15 @@ class Run:
         self._lanes = Lanes(cluster, targets, self._faults, self.violations, report.say, gate)
         self._mover = Mover(cluster, gate)
         self._watch = SidecarWatch(targets)
+        self._behind_watch = ClusterWatch(cluster)
         self._rates = {Partition(topic, number): _LIVE_RATE for topic in LIVE for number in range(LIVE_PARTITIONS)}
         self._rates |= {Partition(MOVED, number): _MOVED_RATE for number in range(MOVED_PARTITIONS)}
 
     def run(self) -> None:
         """Do it all; `violations` tell what was wrong. Raises LabError when the run cannot be ended."""
         self._create()
-        with self._producer(rates=self._rates, size=_RECORD_BYTES) as producer, self._mover, self._watch:
+        producer = self._producer(rates=self._rates, size=_RECORD_BYTES)
+        with producer, self._mover, self._watch, self._behind_watch:
             self._lanes.start()
             self._began = time.monotonic()
             while (left := self._seconds - self._lanes.seconds) > 0 and not self._records.fatal:
@@ -195,6 +197,8 @@ class Run:
             ("moves that ended", len(moves)),
             ("MB moved", sum(move.size for move in moves) / 1e6),
             ("MB compared byte for byte", compared / 1e6),
+            ("s with a live partition under-replicated", sum(self._behind_watch.stretches)),
+            ("longest of these, s", max(self._behind_watch.stretches, default=0.0)),
             ("throttles lifted for replicas behind for a minute", self._lanes.reliefs),
             ("largest sidecar, MB", self._watch.peak_bytes / 1e6),
             ("throttles that stood still for 3 s and more", len(self._watch.windows)),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -105,28 +106,20 @@ def account(
     """
     verdict = Verdict()
     for partition in sorted(sent):
-        seen: dict[int, tuple[int, int] | None] = {}
-        highest = -1
-        found: dict[str, list[int]] = {kind: [] for kind in WRONG}
-        for number, whole, _, producer in read.get(partition, ()):
-            if not whole:
-                found["damaged"].append(number)
-            elif not 0 <= number < sent[partition]:
-                found["unknown"].append(number)
-            elif number in seen:
-                if producer == seen[number]:
-                    found["twice"].append(number)
-                else:
-                    verdict.counts["sent_again"] += 1
-            else:
-                if number < highest:
-                    found["late"].append(number)
-                highest = max(highest, number)
-                seen[number] = producer
-        wanted = acked.get(partition, ())
-        found["lost"] = sorted(number for number in wanted if number not in seen)
-        verdict.counts["acked"] += len(wanted)
-        verdict.counts["read"] += len(read.get(partition, ()))
+        entries, wanted = read.get(partition, ()), acked.get(partition, ())
+        whole = [entry for entry in entries if entry.whole]
+        known = [entry for entry in whole if 0 <= entry.number < sent[partition]]
+        first: dict[int, Entry] = {}
+        again = [entry for entry in known if first.setdefault(entry.number, entry) is not entry]
+        twice = [entry.number for entry in again if entry.producer == first[entry.number].producer]
+        found = {
+            "lost": sorted(set(wanted) - first.keys()),
+            "twice": twice,
+            "late": [number for number, highest in zip(first, accumulate(first, max), strict=True) if number < highest],
+            "damaged": [entry.number for entry in entries if not entry.whole],
+            "unknown": [entry.number for entry in whole if not 0 <= entry.number < sent[partition]],
+        }
+        verdict.counts.update(acked=len(wanted), read=len(entries), sent_again=len(again) - len(twice))
         verdict.counts.update({kind: len(numbers) for kind, numbers in found.items()})
         verdict.examples += [
             f"{partition.topic}-{partition.partition} {kind} {', '.join(map(str, numbers[:_SHOWN]))}"

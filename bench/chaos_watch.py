@@ -162,6 +162,32 @@ class Mover(Background):
         move.ended = time.time()
 
 
+class ClusterWatch(Background):
+    """Asks for the ISRs of the live topics once a second."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self.stretches: list[float] = []
+        """Seconds for which a live partition was under-replicated, one after the other."""
+        self._cluster = cluster
+
+    def _run(self) -> None:
+        was_behind, last = False, time.monotonic()
+        with ClusterAdmin(self._cluster.bootstrap_servers, timeout_seconds=_ADMIN_SECONDS) as admin:
+            while not self._stop.wait(_POLL_SECONDS):
+                try:
+                    states = admin.partitions(LIVE).values()
+                except ControlError:
+                    continue
+                is_behind = any(len(state.in_sync_replicas) < len(state.replicas) for state in states)
+                now = time.monotonic()
+                if is_behind and not was_behind:
+                    self.stretches.append(0.0)
+                if is_behind:
+                    self.stretches[-1] += now - last
+                was_behind, last = is_behind, now
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A scrape of one side of a sidecar: when it was asked and had answered, the quota, and throttled bytes so far."""

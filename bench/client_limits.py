@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bench import limited_clients
-from bench.limited_clients import Client
 from bench.sockets import worst_second
-from bench.table import Report, add_parts, parser, run
+from bench.table import Report, add_parts, begin, parser, run
+from tests.integration import limited_clients
+from tests.integration.limited_clients import Client
 from weir.lab.cluster import Cluster
 from weir.lab.connect import through_sidecar
 from weir.lab.modes import KraftCluster
@@ -68,7 +68,7 @@ class Bench:
         return name
 
     def start(self, kind: str, topic: str, client_id: str, **options: object) -> Client:
-        """Start a client; its options are those of bench.limited_clients."""
+        """Start a client; its options are those of tests.integration.limited_clients."""
         partitions = options.pop("partitions", range(len(LEADERS[self.brokers])))
         assert isinstance(partitions, Sequence)
         return limited_clients.start(kind, through_sidecar(self.cluster, 1), client_id, topic, partitions, **options)
@@ -215,8 +215,7 @@ def main() -> int:
     add_parts(options, PARTS)
     options.add_argument("--limits", type=int, nargs="+", default=LIMITS)
     options.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement")
-    chosen = options.parse_args()
-    report = Report(chosen.json)
+    chosen, report = begin(options)
     for brokers in (1, 3):
         parts = [PARTS[name] for name in chosen.parts if PARTS[name][0] == brokers]
         if parts:

@@ -9,7 +9,6 @@ v12 compact ones with tags, and v17 topic ids and a tag of 16 bytes in each requ
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby, product
@@ -17,7 +16,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from bench.peers import DIRECTORY_ID, Follower, Key, Topics, add_partition, answer_frame, answered, batch_of, keys_of
-from bench.table import Report, parser
+from bench.table import begin, parser, run
 from weir.protocol.fetch import (
     ResponseTopic,
     decode_fetch_request,
@@ -55,9 +54,7 @@ def main() -> int:
     """Print the table; 1 when request and response together take longer than they may."""
     options = parser("codec", "Measure the Fetch codec.")
     options.add_argument("--repeats", type=int, default=300, help="times that each figure is taken (300)")
-    chosen = options.parse_args()
-    report = Report(chosen.json)
-    late: list[tuple[str, float, float]] = []
+    chosen, report = begin(options)
 
     def measured() -> Iterator[Sequence[object]]:
         for version, shape in product(VERSIONS, SHAPES):
@@ -65,12 +62,10 @@ def main() -> int:
                 times = sorted(measure(step) for _ in range(chosen.repeats))
                 yield f"v{version}", str(shape), what, times[0], statistics.median(times)
             limit = shape.limit_ms if version == VERSIONS[0] else 2 * shape.limit_ms
-            late.append((f"v{version}, {shape}: {what}, ms", statistics.median(times), limit))
+            report.bound(f"v{version}, {shape}: {what}, ms", statistics.median(times), most=limit)
 
     columns = "Fetch | topics x partitions | what | min ms .3 | median ms .3"
     report.table(f"{chosen.repeats} repeats", columns, measured())
-    for name, median, limit in late:
-        report.bound(name, median, most=limit)
     return report.status
 
 
@@ -133,4 +128,4 @@ def steps(version: int, shape: Shape) -> Iterator[tuple[str, Callable[[], object
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -13,7 +13,6 @@ import asyncio
 import gc
 import random
 import statistics
-import sys
 import tempfile
 import time
 import tracemalloc
@@ -23,8 +22,8 @@ from pathlib import Path
 
 from bench.codec import SHAPES
 from bench.peers import keys_of
-from bench.plan import RATE, Fetches, State
-from bench.table import Report, parser
+from bench.plan import RATE, Fetches, State, fetches_of
+from bench.table import Report, begin, parser, run
 from weir.limits.clients import Clients
 from weir.protocol.records import RecordsSeen
 from weir.proxy.admin.exposition import render
@@ -60,8 +59,7 @@ def main() -> int:
     """Measure and print; 1 when something costs more than it may."""
     options = parser("export", "Measure what exporting samples, and noting the page's history, costs.")
     options.add_argument("--rounds", type=int, default=5, help="intervals with and without samples (5)")
-    chosen = options.parse_args()
-    report = Report(chosen.json)
+    chosen, report = begin(options)
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(_cpu(report, chosen.rounds, directory))
         asyncio.run(_pauses(report, chosen.rounds, directory))
@@ -72,7 +70,7 @@ def main() -> int:
 async def _cpu(report: Report, rounds: int, directory: str) -> None:
     topics = list(dict.fromkeys(name for name, _ in keys_of(SHAPE.topics, SHAPE.partitions)))
     throttled = {topic.decode(): ALL_REPLICAS for topic in topics[::2]}
-    links = [Fetches(SHAPE, ACTIVE, throttled) for _ in range(LINKS)]
+    links = [fetches_of(SHAPE, ACTIVE, throttled) for _ in range(LINKS)]
     throttles = [link.throttle for link in links]
     stats = ExportStats()
     fetches = round(FETCHES_PER_SECOND * INTERVAL_SECONDS)
@@ -216,4 +214,4 @@ def _of_history(peers: int) -> tuple[float, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

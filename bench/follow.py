@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from kafka import KafkaAdminClient
 
 from bench.processes import cpu_seconds
-from bench.table import Report, parser, run
+from bench.table import begin, parser, run
 from weir.lab.cluster import Cluster
 from weir.lab.errors import Timeout
 from weir.lab.modes import MODES, NEWEST
@@ -39,8 +39,7 @@ def main() -> int:
     options.add_argument("--topics", type=int, nargs="+", default=[10, 1000], help="how many, ascending (10 1000)")
     options.add_argument("--seconds", type=float, default=20.0, help="of each measurement of the costs (20)")
     options.add_argument("--mode", choices=MODES, default=NEWEST.name, help=f"of the brokers ({NEWEST.name})")
-    chosen = options.parse_args()
-    report = Report(chosen.json)
+    chosen, report = begin(options)
     changes: list[Sequence[object]] = []
     costs: list[Sequence[object]] = []
     tables = {"cluster": {"follow_throttles": True}}

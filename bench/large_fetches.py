@@ -7,7 +7,6 @@ sidecar's event loop, in CPU time.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +16,7 @@ from pathlib import Path
 from bench.peers import Follower, keys_of
 from bench.processes import Sidecar, serving, sidecar
 from bench.sockets import connect, receive_frame
-from bench.table import Report, parser, with_trees
+from bench.table import begin, parser, run, with_trees
 
 LONGEST_TURN_MS = 20.0
 MOST_GROWTH_MB = 10.0
@@ -39,9 +38,7 @@ def main() -> int:
     options.add_argument("--topics", type=int, nargs="+", default=[10_000, 50_000], help="of a fetch (10000 50000)")
     options.add_argument("--versions", type=int, nargs="+", default=[3, 12], help="of Fetch, 3 to 12 (3 12)")
     options.add_argument("--connections", type=int, default=40, help="opened and closed to measure memory (40)")
-    chosen = options.parse_args()
-    report = Report(chosen.json)
-    longest: list[tuple[str, float]] = []
+    chosen, report = begin(options)
 
     def measured() -> Iterator[Sequence[object]]:
         cases = product(chosen.topics, chosen.versions, ("none", "all"))
@@ -49,12 +46,11 @@ def main() -> int:
             with serving("sockets.serve", 0) as leader, _sidecar(leader, tree, topics * (which == "all")) as between:
                 turns = [_turns(between, topics, version) for _ in range(ROUNDS)]
             p99, turn = map(max, zip(*turns, strict=True))
-            longest.append((f"{topics} topics, v{version}, {which} throttled{label}", turn))
+            name = f"{topics} topics, v{version}, {which} throttled{label}"
+            report.bound(f"longest turn with {name}, ms of CPU", turn, most=LONGEST_TURN_MS)
             yield topics, f"v{version}{label}", which, p99, turn
 
     report.table(f"Longest of all turns in {ROUNDS} rounds of {FETCHES} fetches", COLUMNS, measured())
-    for name, turn in longest:
-        report.bound(f"longest turn with {name}, ms of CPU", turn, most=LONGEST_TURN_MS)
     resident = [_resident_after(tree, chosen.connections) for tree in chosen.tree]
     report.table(
         f"Memory after connections of {MEMORY_TOPICS:,} topics that were opened and closed, one after the other",
@@ -104,4 +100,4 @@ def _sidecar(upstream: int, tree: Path, throttled: int) -> AbstractContextManage
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

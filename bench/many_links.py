@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
@@ -20,7 +19,7 @@ import msgspec
 from bench.peers import BATCH_BYTES, Follower
 from bench.processes import calling, serving, sidecar, told
 from bench.sockets import Fetcher, worst_second
-from bench.table import Report, parser, with_trees
+from bench.table import begin, parser, run, with_trees
 from weir.proxy.event_loop import raise_descriptor_limit
 
 QUOTA = 20_000_000
@@ -75,25 +74,22 @@ def main() -> int:
     options.add_argument("--versions", type=int, nargs="+", default=[3, 12], help="of Fetch, 3 to 12 (3 12)")
     options.add_argument("--seconds", type=float, default=30.0, help="of each measurement (30)")
     options.add_argument("--warm-up", type=float, default=WARM_UP_SECONDS, help="seconds before it (5)")
-    chosen = options.parse_args()
-    report = Report(chosen.json)
-    found: list[tuple[str, Followed, float]] = []
+    chosen, report = begin(options)
 
     def measured() -> Iterator[Sequence[object]]:
         for (version, links), tree, label in with_trees(product(chosen.versions, chosen.links), chosen.tree):
             followed, core = _measure(tree, links, version, chosen.warm_up, chosen.seconds)
-            found.append((f"{links} links, v{version}{label}", followed, core))
+            name = f"{links} links, v{version}{label}"
+            report.bound(f"mean of {name}, x quota", followed.mean, least=LEAST_MEAN)
+            report.bound(f"least part of {name}, x the fair one", followed.least_part, least=LEAST_PART)
+            report.bound(f"largest part of {name}, x the fair one", followed.largest_part, most=MOST_PART)
+            report.bound(f"longest wait of {name}, s", followed.longest_wait, most=LONGEST_WAIT_SECONDS)
+            report.bound(f"CPU under {name}, of a core", core, most=MOST_OF_A_CORE)
+            report.bound(f"errors answered to {name}", followed.errors, most=0)
             figures = msgspec.structs.astuple(followed)[:-1]
             yield links, f"v{version}{label}", *figures, core, os.getloadavg()[0]
 
     report.table(f"20 MB/s for all links, {chosen.seconds:g} s each; rates are parts of the quota", COLUMNS, measured())
-    for name, followed, core in found:
-        report.bound(f"mean of {name}, x quota", followed.mean, least=LEAST_MEAN)
-        report.bound(f"least part of {name}, x the fair one", followed.least_part, least=LEAST_PART)
-        report.bound(f"largest part of {name}, x the fair one", followed.largest_part, most=MOST_PART)
-        report.bound(f"longest wait of {name}, s", followed.longest_wait, most=LONGEST_WAIT_SECONDS)
-        report.bound(f"CPU under {name}, of a core", core, most=MOST_OF_A_CORE)
-        report.bound(f"errors answered to {name}", followed.errors, most=0)
     return report.status
 
 
@@ -152,4 +148,4 @@ def _run(selector: selectors.EpollSelector, end: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -78,7 +78,6 @@ def main() -> int:
         options.error(f"no move is named {' or '.join(wanted)}")
     report = Report(asked.json)
     drawn: dict[int, dict[str, Series]] = {}
-    bounds: list[tuple[str, float, float | None, float | None]] = []
     mode = MODES[asked.mode]
 
     def measured() -> Iterator[Sequence[object]]:
@@ -92,12 +91,11 @@ def main() -> int:
                 measurement = _Measurement(scenario, cluster)
                 figures, series = measurement.run()
             drawn.setdefault(scenario.bounding.rate, {})[scenario.name] = series
-            bounds.extend((f"{scenario.name}: {what}", *rest) for what, rest in measurement.bounds.items())
+            for what, (figure, least, most) in measurement.bounds.items():
+                report.bound(f"{scenario.name}: {what}", figure, least=least, most=most)
             yield astuple(figures)
 
     report.table(f"{mode.name} (Fetch v{mode.fetch_version}), x quota", COLUMNS, measured())
-    for what, figure, least, most in bounds:
-        report.bound(what, figure, least=least, most=most)
     _draw(drawn, asked.charts)
     return report.status
 

@@ -10,7 +10,7 @@ import time
 from datetime import UTC, timedelta
 from pathlib import Path
 
-from bench.table import Report, parser, run
+from bench.table import begin, parser, run
 from tests.pipeline.page.made_up import DAY, make_tables
 from weir.pipeline.page.read import read_page
 from weir.pipeline.page.write import page_of
@@ -26,8 +26,7 @@ def main() -> int:
     options.add_argument("--minutes", type=int, default=120, help="of the day")
     options.add_argument("--top", type=int, default=20)
     options.add_argument("--keep", type=Path, metavar="FOLDER", help="leave tables/ and report.html there")
-    asked = options.parse_args()
-    report = Report(asked.json)
+    asked, report = begin(options)
     with tempfile.TemporaryDirectory() as name:
         folder = asked.keep or Path(name)
         rows = make_tables(folder / "tables", asked.brokers, asked.partitions, asked.minutes)

@@ -117,17 +117,6 @@ def answer_frame(row: FetchVersion, correlation_id: int, topics: Topics, session
     return b"".join(parts)
 
 
-class _Asked:
-    """A partition of a fetch, or of a session."""
-
-    __slots__ = ("is_new", "max_bytes", "offset")
-
-    def __init__(self, offset: int, max_bytes: int) -> None:
-        self.offset = offset
-        self.max_bytes = max_bytes
-        self.is_new = True  # the session has told nothing of it yet
-
-
 class Leader:
     """A leader's end of one connection.
 
@@ -142,8 +131,10 @@ class Leader:
         self._batch_bytes = batch_bytes
         self._endless = batch_of(batch_bytes) * (1 + PARTITION_MAX_BYTES // batch_bytes) if batch_bytes else b""
         self._small = batch_of(1024)
-        self._session: dict[Key, _Asked] = {}
+        self._session: dict[Key, tuple[int, int]] = {}  # what is asked for from which offset on, and how many bytes
         self._session_id = 0
+        self._told: set[Key] = set()
+        """Those of the session of which it has told anything."""
         self._ready: dict[Key, None] = {}
         """Those of the session that may have something to tell, in the order in which they are read."""
 
@@ -152,39 +143,39 @@ class Leader:
         request = decode_fetch_request(frame)
         row = fetch_version(request.header.api_version)
         listed = {
-            (name, partition): _Asked(offset, max_bytes)
+            (name, partition): (offset, max_bytes)
             for name, entries, stride, _ in request.topics
             for partition, offset, max_bytes in row.requested(stride).iter_unpack(entries)
         }
         is_incremental = row.api_version >= FIRST_SESSION_VERSION and request.session_epoch > INITIAL_EPOCH
         if is_incremental:
-            for key, asked in listed.items():
-                asked.is_new = key not in self._session
             for name, partitions, _ in request.forgotten:
                 for partition in partitions:
                     self._session.pop((name, partition), None)
                     self._ready.pop((name, partition), None)
+                    self._told.discard((name, partition))
             self._session.update(listed)
             self._ready.update(dict.fromkeys(listed))
         else:
             self._session = listed
             self._ready = dict.fromkeys(listed)
+            self._told.clear()
             self._session_id += 1
-        found = self._read(row, request.max_bytes, is_incremental=is_incremental)
+        found = self._read(row, request.max_bytes)
         begins = is_incremental or request.session_epoch == INITIAL_EPOCH
         return answer_frame(row, request.header.correlation_id, found, self._session_id if begins else 0)
 
-    def _read(self, row: FetchVersion, left: int, *, is_incremental: bool) -> Topics:
+    def _read(self, row: FetchVersion, left: int) -> Topics:
         """The partitions of an answer with at most `left` bytes, or one batch."""
         found: Topics = []
         has_data = False
         for key in list(self._ready):
-            asked = self._session[key]
+            offset, most = self._session[key]
             high_watermark, batch, records = FAR, self._batch_bytes, self._endless
             if self._behind is not None and key not in self._behind:
                 records = self._small if key in self._active else b""
-                high_watermark, batch = asked.offset, len(records)
-            size = min(asked.max_bytes, left, len(records))
+                high_watermark, batch = offset, len(records)
+            size = min(most, left, len(records))
             if size < batch:
                 size = 0 if has_data else batch
             if size:
@@ -193,9 +184,9 @@ class Leader:
                 self._ready[key] = self._ready.pop(key)  # behind the others
             elif not records:
                 del self._ready[key]
-            if size or asked.is_new or not is_incremental:
+            if size or key not in self._told:
+                self._told.add(key)
                 add_partition(found, key[0], answered(row, key[1], high_watermark, records[:size]))
-            asked.is_new = False
         return found
 
 

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import random
 import statistics
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from bench.codec import BUFFER, SHAPES, Shape
 from bench.peers import Follower, Key, Leader, keys_of
-from bench.table import Report, parser
+from bench.table import begin, parser, run
 from weir.protocol.errors import ProtocolError
 from weir.protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_request
 from weir.protocol.framing import Pending, ReplicaFetch, RequestStream, ResponseStream
-from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -77,13 +76,11 @@ def main() -> int:
     """Print the table; 1 when a fetch takes longer than it may."""
     options = parser("plan", "Measure whole replica fetches.")
     options.add_argument("--repeats", type=int, default=100, help="fetches for each row (100)")
-    chosen = options.parse_args()
-    report = Report(chosen.json)
-    found: list[tuple[str, float, float]] = []
+    chosen, report = begin(options)
 
     def measured() -> Iterator[Sequence[object]]:
         for shape, which, state, replicas in rows():
-            fetches = Fetches(shape, state, replicas)
+            fetches = fetches_of(shape, state, replicas)
             for _ in range(WARM_UP):
                 fetches.next()
             fetches.decisions.clear()
@@ -92,14 +89,12 @@ def main() -> int:
             in_all = statistics.median(map(sum, costs))
             # Scattered partitions are as many blocks as they are themselves: the cost of as many topics.
             limit = SHAPES[-1].limit_ms if state.scattered else shape.limit_ms
-            found.append((f"{shape}, {which}, {state.name}, ms", in_all, limit))
+            report.bound(f"{shape}, {which}, {state.name}, ms", in_all, most=limit)
             yield str(shape), which, state.name, decision, *map(statistics.median, zip(*costs, strict=True)), in_all
 
     steps = " | ".join(f"{step} .3" for step in Costs._fields)
     columns = f"shape | throttled | state | decision | {steps} | in all .3"
     report.table(f"Fetch v{VERSION}, {chosen.repeats} repeats, ms of CPU", columns, measured())
-    for name, in_all, limit in found:
-        report.bound(name, in_all, most=limit)
     return report.status
 
 
@@ -118,52 +113,70 @@ def rows() -> Iterator[tuple[Shape, str, State, Mapping[str, ThrottledReplicas]]
         yield shape, "everything", AT_RATE_0, dict.fromkeys(names, ALL_REPLICAS)
 
 
-class Fetches:
-    """The fetches of one connection, done as the data path does them. `decisions` counts what they came to."""
+def fetches_of(shape: Shape, state: State, replicas: Mapping[str, ThrottledReplicas]) -> Fetches:
+    """The fetches of one row."""
+    keys = keys_of(shape.topics, shape.partitions)
+    active = set(keys[:: len(keys) // state.active]) if state.active else set[Key]()
+    if state.scattered:
+        random.Random(1).shuffle(keys)
+    settings = ThrottleSettings(rate=state.rate, replicas=replicas)
+    return Fetches(
+        Follower(VERSION, keys, replica_id=FOLLOWER, moves=False), settings, keys if state.behind else (), active
+    )
 
-    def __init__(self, shape: Shape, state: State, replicas: Mapping[str, ThrottledReplicas]) -> None:
-        keys = keys_of(shape.topics, shape.partitions)
-        active = set(keys[:: len(keys) // state.active]) if state.active else set[Key]()
-        if state.scattered:
-            random.Random(1).shuffle(keys)
+
+class Fetches:
+    """The fetches of one connection, done as the data path does them. `decisions` counts what they came to.
+
+    Of the partitions in `behind` those that are throttled have records without end.
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        settings: ThrottleSettings,
+        behind: Iterable[Key],
+        active: Collection[Key],
+        topic_ids: Mapping[bytes, bytes] | None = None,
+    ) -> None:
         self.now = 1000.0
-        settings = ThrottleSettings(rate=state.rate, replicas=replicas)
         self.throttle = throttle = Throttle("leader", LEADER, lambda: self.now, settings)
-        is_throttled = throttle.rules.is_throttled
-        behind = {(name, id_) for name, id_ in keys if state.behind and is_throttled(name.decode(), id_)}
-        self.follower = Follower(VERSION, keys, replica_id=FOLLOWER, moves=False)
-        self.leader = Leader(10_240, behind, active)
+        throttle.topic_names.learn(topic_ids or {})
+        throttle.topic_names_changed()
+        throttled = {(name, id_) for name, id_ in behind if throttle.rules.is_throttled(name.decode(), id_)}
+        self.follower = follower
+        self.leader = Leader(10_240, throttled, active)
         self.link = throttle.link(FOLLOWER)
         self.requests = RequestStream()
         self.responses = ResponseStream()
         self.decisions = Counter[str]()
 
-    def next(self) -> Costs:
+    def next(self, *, is_full: bool = False) -> Costs:
         """One fetch, from the follower's frame to the settlement."""
         self.now += BETWEEN_FETCHES_SECONDS
-        frame = self.follower.request()
-        start = time.perf_counter()
+        frame = self.follower.request(is_full=is_full)
+        start = time.thread_time()
         *_, event = self.requests.receive(memoryview(frame))  # a long one is decoded in parts
         assert isinstance(event, ReplicaFetch)
         assert not isinstance(event.request, ProtocolError)
         request = event.request or decode_fetch_request(event.frame)
-        decoded = time.perf_counter()
+        decoded = time.thread_time()
         decision, how = self._plan(request)
-        planned = time.perf_counter()
+        planned = time.thread_time()
         self.decisions[how] += 1
         if isinstance(decision, Answer):
             return Costs(*_milliseconds(start, decoded, planned))
         if decision.request is not request:
             encode_fetch_request(decision.request)
-        encoded = time.perf_counter()
+        encoded = time.thread_time()
 
         response = memoryview(self.leader.answer(encode_fetch_request(decision.request)[4:]))
-        received = time.perf_counter()
+        received = time.thread_time()
         scanner = self._scan(decision, response)
-        scanned = time.perf_counter()
-        self.link.settle(scanner.topics)
-        settled = time.perf_counter()
-        self.follower.take(scanner.topics, scanner.head)
+        scanned = time.thread_time()
+        self.link.settle(scanner.topics, scanner.head)
+        settled = time.thread_time()
+        self.follower.take(scanner.topics, ResponseHead(session_id=self.link.sessions.follower.id))
         return Costs(*_milliseconds(start, decoded, planned, encoded), *_milliseconds(received, scanned, settled))
 
     def _plan(self, request: FetchRequest) -> tuple[Forward | Answer, str]:
@@ -183,11 +196,12 @@ class Fetches:
         """Let a response pass in the pieces that a relay reads."""
         correlation_id = decision.request.header.correlation_id
         scanner = FetchResponseScanner(
-            VERSION,
+            self.follower.version,
             correlation_id,
             decision.appended,
             decision.appended_topics,
             decision.walk,
+            head_patch=decision.head_patch,
             admit=decision.admit,
             holds_all=decision.holds_all,
         )
@@ -204,4 +218,4 @@ def _milliseconds(*times: float) -> Iterator[float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +14,7 @@ from typing import Any, cast
 import aiohttp
 import msgspec
 
-from bench.table import Report, parser
+from bench.table import begin, parser, run
 from tests.fakes.clock import MovedClock
 from weir.proxy.admin.fleet import Target
 from weir.proxy.config.address import Address
@@ -140,7 +139,7 @@ class World:
         return 1 + await self.until(lambda: self.used(self.members - {one}) >= 0.995)
 
 
-async def measure(count: int) -> tuple[object, ...]:
+async def measure(count: int) -> tuple[float, ...]:
     """Play through what may happen to so many sidecars."""
     world = World(count)
     last = count
@@ -180,15 +179,14 @@ def main() -> int:
     """Measure; 1 where a figure missed its bound."""
     options = parser("shares", "Measure how well sidecars share one rate.")
     options.add_argument("--sidecars", type=int, nargs="+", default=[3, 10, 30])
-    chosen = options.parse_args()
-    report = Report(chosen.json)
+    chosen, report = begin(options)
     rows = [asyncio.run(measure(count)) for count in chosen.sidecars]
     report.table("One rate of several sidecars", COLUMNS, rows)
-    for row in rows:
-        report.bound(f"{row[0]} sidecars: the one that wants has", cast(float, row[1]), least=0.95)
-        report.bound(f"{row[0]} sidecars: largest sum", cast(float, row[-1]), most=1.000001)
+    for count, has, *_, largest_sum in rows:
+        report.bound(f"{count} sidecars: the one that wants has", has, least=0.95)
+        report.bound(f"{count} sidecars: largest sum", largest_sum, most=1.000001)
     return report.status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

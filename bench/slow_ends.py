@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import selectors
 import socket
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from bench.many_links import new_fetcher, throttled
 from bench.peers import BATCH_BYTES
 from bench.processes import serving, sidecar
 from bench.sockets import Fetcher, worst_second
-from bench.table import Report, parser, with_trees
+from bench.table import begin, parser, run, with_trees
 
 QUOTA: Final = 1_000_000
 SLOW_RATE: Final = 20_000
@@ -68,9 +67,7 @@ def main() -> int:
     options.add_argument("--versions", type=int, nargs="+", default=[3, 12], help="of Fetch, 3 to 12 (3 12)")
     options.add_argument("--cases", type=int, nargs="+", default=range(len(CASES)), help="which, by number (all)")
     options.add_argument("--seconds", type=float, default=20.0, help="of each measurement (20)")
-    chosen = options.parse_args()
-    report = Report(chosen.json)
-    found: list[tuple[str, float, float, float]] = []
+    chosen, report = begin(options)
 
     def measured() -> Iterator[Sequence[object]]:
         runs = itertools.product(chosen.cases, chosen.versions)
@@ -78,13 +75,12 @@ def main() -> int:
             case = CASES[number]
             fast, mean, worst, core = _measure(tree, case, version, chosen.seconds)
             most = MOST_IN_A_SECOND + 1000 * case.batch_kb / QUOTA
-            found.append((f"case {number}, v{version}{label}", fast, worst, most))
+            name = f"case {number}, v{version}{label}"
+            report.bound(f"the fast ones of {name}, x the rest", fast, least=LEAST_OF_THE_REST)
+            report.bound(f"worst second of {name}, x quota", worst, most=most)
             yield *case, f"v{version}{label}", fast, mean, worst, core
 
     report.table(f"1 MB/s for all, {chosen.seconds:g} s each", COLUMNS, measured())
-    for name, fast, worst, most in found:
-        report.bound(f"the fast ones of {name}, x the rest", fast, least=LEAST_OF_THE_REST)
-        report.bound(f"worst second of {name}, x quota", worst, most=most)
     return report.status
 
 
@@ -164,4 +160,4 @@ class _Watch:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -25,7 +25,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from bench.table import Report, parser, run
+from bench.table import Report, begin, parser, run
 from tests.pipeline.many_samples import DAY, generate_by_processes, independent_sums, table_sums
 from weir.cli.report import LAUNCH_SETTINGS
 from weir.pipeline.build import DayReport, build
@@ -78,8 +78,7 @@ def main() -> int:
     options.add_argument("--hours", action="store_true", help="measure an hour beside its day")
     options.add_argument("--past", type=int, default=30, help="with --hours: days before (30)")
     options.add_argument("--turns", type=int, default=3, help="with --hours (3)")
-    asked = options.parse_args()
-    report = Report(asked.json)
+    asked, report = begin(options)
     own = {"spark.driver.memory": asked.heap, "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     spark = open_session("local[2]", LAUNCH_SETTINGS | own)
     spark.sparkContext.setLogLevel("ERROR")

@@ -26,23 +26,33 @@ class Report:
     def __init__(self, as_json: bool) -> None:
         self.status = 0
         self._as_json = as_json
+        self._held: list[str] | None = None  # what is to be said behind the table that is being printed
         self.say(f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, Python {platform.python_version()}")
 
     def say(self, line: str) -> None:
         """Print a line that only people need."""
-        if not self._as_json:
+        if self._held is not None:
+            self._held.append(line)
+        elif not self._as_json:
             print(line, flush=True)
 
     def table(self, title: str, columns: str, rows: Iterable[Sequence[object]]) -> None:
-        """Print rows as they come. `columns` are "links | mean .3": behind a point the digits of floats, if any."""
+        """Print rows as they come. `columns` are "links | mean .3": behind a point the digits of floats, if any.
+
+        Bounds that are compared while rows are made are told behind the table.
+        """
         found = [re.fullmatch(r"(.+?)(?: \.(\d))?", column) for column in columns.split(" | ")]
         names, digits = zip(*[(one[1], int(one[2] or 0)) for one in found if one is not None], strict=True)
         self.say(f"\n{title}:\n\n| {' | '.join(names)} |\n{'|---' * len(names)}|")
+        self._held = []
         for row in rows:
             if self._as_json:
                 print(json.dumps({"table": title, **dict(zip(names, row, strict=True))}), flush=True)
             else:
-                self.say(f"| {' | '.join(map(_cell, row, digits))} |")
+                print(f"| {' | '.join(map(_cell, row, digits))} |", flush=True)
+        held, self._held = self._held, None
+        for line in held:
+            self.say(line)
 
     def bound(self, what: str, figure: float, *, least: float | None = None, most: float | None = None) -> None:
         """Compare a figure with its bounds, and print how it went."""
@@ -66,6 +76,12 @@ def parser(module: str, description: str, *, trees: bool = False) -> argparse.Ar
         words = "measure the sidecars of these checkouts by turns (this one)"
         found.add_argument("--tree", type=Path, nargs="+", default=[Path.cwd()], help=words)
     return found
+
+
+def begin(options: argparse.ArgumentParser) -> tuple[argparse.Namespace, Report]:
+    """Read the options, and begin the report."""
+    chosen = options.parse_args()
+    return chosen, Report(chosen.json)
 
 
 def add_parts(options: argparse.ArgumentParser, names: Iterable[str]) -> None:

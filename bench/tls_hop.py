@@ -11,7 +11,6 @@ import contextlib
 import socket
 import ssl
 import statistics
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from pathlib import Path
 from bench.peers import Leader, fetch_request
 from bench.processes import Way, haproxy, serving, sidecar
 from bench.sockets import Broker, connect, metadata_request, throughput
-from bench.table import Report, parser, turned
+from bench.table import Report, begin, parser, run, turned
 from tests.fakes.pki import Authority
 from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
 
@@ -105,12 +104,11 @@ def main() -> int:
     options = parser("tls_hop", "Measure a hop with TLS on both ends.")
     options.add_argument("--rounds", type=int, default=7)
     options.add_argument("--seconds", type=float, default=2.0, help="of each round")
-    chosen = options.parse_args()
-    report = Report(chosen.json)
+    chosen, report = begin(options)
     for what in WHAT:
         measure(report, what, chosen.rounds, chosen.seconds)
     return report.status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from bench.table import SPREAD, Report, by_round, parser, progress, run, spread_of, turned
+from bench.table import SPREAD, begin, by_round, parser, progress, run, spread_of, turned
 from weir.lab.cluster import Cluster
 from weir.lab.errors import LabError
 from weir.lab.modes import MODES, NEWEST, Mode
@@ -45,8 +45,7 @@ def main() -> int:
     options.add_argument("--rounds", type=int, default=7, help="counted rounds (7)")
     options.add_argument("--bytes", type=int, default=1_500_000_000, help="moved each time (1,500,000,000)")
     options.add_argument("--mode", choices=MODES, default=NEWEST.name, help=f"of the cluster ({NEWEST.name})")
-    chosen = options.parse_args()
-    report = Report(chosen.json)
+    chosen, report = begin(options)
     mode = MODES[chosen.mode]
     rates: dict[str, list[float]] = defaultdict(list)
     memory = [

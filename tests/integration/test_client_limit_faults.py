@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from kafka import KafkaConsumer
 
-from bench.limited_clients import start
+from tests.integration.limited_clients import start
 from weir.lab.cluster import Cluster
 from weir.lab.connect import file_source, start_exactly_once_connect, through_sidecar
 from weir.lab.modes import KraftCluster

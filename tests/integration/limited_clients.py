@@ -1,4 +1,4 @@
-"""Clients of the bench of limits, each in a process of its own (`start`).
+"""Clients that limits are for, each in a process of its own (`start`), for tests and the bench of limits.
 
 They print when how many records came or were acknowledged, as JSON: [[monotonic seconds, records], ...].
 """
@@ -20,13 +20,13 @@ Client = subprocess.Popen[str]
 VALUE = b"x" * 20
 _GRAIN = 0.005  # seconds that are told as one
 _QUEUED = 4  # batches that a source has ready
-_CHECKOUT = Path(__file__).parents[1]
+_CHECKOUT = Path(__file__).parents[2]
 
 
 def start(kind: str, servers: str, client_id: str, topic: str, partitions: Sequence[int], **more: object) -> Client:
     """Start a client: a `sink`, a `source`, or one that fills a topic (`fill`), with more of their arguments."""
     options = {"servers": servers, "client_id": client_id, "topic": topic, "partitions": [*partitions], **more}
-    code = f"from bench.limited_clients import {kind}; {kind}(**{options!r})"
+    code = f"from tests.integration.limited_clients import {kind}; {kind}(**{options!r})"
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=_CHECKOUT)
 
 
