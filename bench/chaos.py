@@ -27,7 +27,8 @@ from itertools import chain
 from random import Random
 from typing import Final
 
-from bench.chaos_checks import (
+from bench.table import Report, parser, progress, run
+from tests.chaos.checks import (
     History,
     broker_complaints,
     differing_replicas,
@@ -35,11 +36,10 @@ from bench.chaos_checks import (
     sidecar_complaints,
     under_replicated,
 )
-from bench.chaos_faults import LIVE, LIVE_PARTITIONS, MOVED, MOVED_PARTITIONS, Kind, alike, schedule
-from bench.chaos_lanes import FIRST_VERSION_OF_LEADER_EPOCHS, Lanes, Target
-from bench.chaos_records import RecordProducer, Records, Verdict, account, batches, read_back, with_producers
-from bench.chaos_watch import ClusterWatch, Mover, SidecarWatch
-from bench.table import Report, parser, progress, run
+from tests.chaos.faults import LIVE, LIVE_PARTITIONS, MOVED, MOVED_PARTITIONS, Kind, alike, schedule
+from tests.chaos.lanes import FIRST_VERSION_OF_LEADER_EPOCHS, Lanes, Target
+from tests.chaos.records import RecordProducer, Records, Verdict, account, batches, read_back, with_producers
+from tests.chaos.watch import ClusterWatch, Mover, SidecarWatch
 from weir.control.cluster_admin import Partition
 from weir.lab.cluster import Cluster
 from weir.lab.errors import LabError

@@ -32,6 +32,7 @@ _LARGEST_SHARE_SECONDS = 0.15  # of quota: one response of the sidecars' own mak
 _ENTRY_BYTES = 64  # what a message's or batch's head adds in the log, at most
 _STEADY_SECONDS = 2.0  # until the followers of the live topic have begun their sessions, and producers are warm
 _PRODUCE_SECONDS = 5.0  # before the move
+_PRODUCED_BATCH_BYTES = 50 * MESSAGE_BYTES  # a client waits for one batch at a time: with small ones it is the limit
 FOLLOWED_PART = 0.98
 """The default of `[cluster] followed_part`."""
 
@@ -128,7 +129,12 @@ class _Measurement:
             if records:
                 size, partitions = MESSAGE_BYTES - 100, range(len(live))
                 producer = LiveProducer(
-                    cluster.bootstrap_servers, "live", partitions, rate=records, message_bytes=size, batch_bytes=65_536
+                    cluster.bootstrap_servers,
+                    "live",
+                    partitions,
+                    rate=records,
+                    message_bytes=size,
+                    batch_bytes=_PRODUCED_BATCH_BYTES,
                 )
                 stack.enter_context(producer)
             time.sleep(_STEADY_SECONDS + _PRODUCE_SECONDS * bool(records))

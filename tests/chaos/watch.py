@@ -13,8 +13,8 @@ from itertools import combinations
 from types import TracebackType
 from typing import Final, Self
 
-from bench.chaos_faults import LIVE, MOVED
-from bench.chaos_lanes import Target
+from tests.chaos.faults import LIVE, MOVED
+from tests.chaos.lanes import Target
 from weir.control.cluster_admin import ClusterAdmin, Partition, PartitionState
 from weir.control.errors import ControlError
 from weir.lab.cluster import Cluster

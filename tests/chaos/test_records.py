@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from bench.chaos_records import Batch, Entry, Records, Verdict, account, batches, pack, unpack, with_producers
+from tests.chaos.records import Batch, Entry, Records, Verdict, account, batches, pack, unpack, with_producers
 from weir.control.cluster_admin import Partition
 
 ONE, OTHER = Partition("orders", 0), Partition("orders", 1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from bench.chaos_faults import BROKER_KINDS, EVERYWHERE, LIVE, MOVED, Fault, Kind
+from tests.chaos.faults import BROKER_KINDS, EVERYWHERE, LIVE, MOVED, Fault, Kind
 from weir.control.cluster_admin import Partition, PartitionState
 from weir.control.errors import ControlError
 from weir.lab.cluster import Cluster

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.chaos_checks import History, broker_complaints, leader_starts, reason_for, sidecar_complaints, stamp
-from bench.chaos_checks import under_replicated as behind
-from bench.chaos_faults import Fault, Kind
-from bench.chaos_lanes import Happened
-from bench.chaos_watch import Move, Reading, next_places, window_of
+from tests.chaos.checks import History, broker_complaints, leader_starts, reason_for, sidecar_complaints, stamp
+from tests.chaos.checks import under_replicated as behind
+from tests.chaos.faults import Fault, Kind
+from tests.chaos.lanes import Happened
+from tests.chaos.watch import Move, Reading, next_places, window_of
 from weir.control.cluster_admin import Partition, PartitionState
 from weir.lab.broker_log import LogLine
 

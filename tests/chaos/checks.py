@@ -11,9 +11,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.chaos_faults import BROKER_KINDS, MOVED
-from bench.chaos_lanes import Happened
-from bench.chaos_watch import Move
+from tests.chaos.faults import BROKER_KINDS, MOVED
+from tests.chaos.lanes import Happened
+from tests.chaos.watch import Move
 from weir.control.cluster_admin import Partition, PartitionState
 from weir.lab.broker_log import LogLine
 from weir.lab.cluster import Cluster

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from bench.chaos_watch import Background
+from tests.chaos.watch import Background
 from weir.control.cluster_admin import Partition
 from weir.lab.errors import LabError
 from weir.lab.produce import read_records

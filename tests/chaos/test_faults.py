@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bench.chaos_faults import BROKER_KINDS, EVERYWHERE, Fault, Kind, draw_rate, schedule
+from tests.chaos.faults import BROKER_KINDS, EVERYWHERE, Fault, Kind, draw_rate, schedule
 from weir.proxy.config.reader import read_table
 from weir.proxy.config.tables import ThrottleTable
 
