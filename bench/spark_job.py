@@ -1,10 +1,10 @@
-"""How fast the batch job builds tables: partition samples/s end to end at three sizes, and what it keeps in memory.
+"""How fast the batch job builds tables: `python -m bench.spark_job`, or only the `sizes` or the `hours` of it.
 
-The samples are made up, from a seed: 80 s of brokers of which each tells of all its partitions every 10 s. With --check
-the tables of one topic and all brokers are compared with sums that plain Python makes of the same files.
-
-With --hours the samples are of each hour of a day instead. By turns the day is built at once, and one hour of it that
-is joined to the day: where the folders of samples and tables hold the day before, and where they hold many more days.
+- `sizes`: partition samples/s end to end at three sizes, and what it keeps in memory. The samples are made up, from a
+  seed: 80 s of brokers of which each tells of all its partitions every 10 s. With --check the tables of one topic and
+  all brokers are compared with sums that plain Python makes of the same files.
+- `hours`: a tenth of the brokers tell so much in each hour of a day. By turns the day is built at once, and one hour of
+  it that is joined to the day: where the folders hold the day before, and where they hold many more days.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from bench.table import Report, begin, parser, run
+from bench.table import Report, add_parts, begin, parser, run
 from tests.pipeline.many_samples import DAY, generate_by_processes, independent_sums, table_sums
 from weir.cli.report import LAUNCH_SETTINGS
 from weir.pipeline.build import DayReport, build
@@ -69,21 +69,22 @@ class Folders:
 def main() -> int:
     """Measure, and return 1 where a bound was missed."""
     options = parser("spark_job", "Measure how fast the batch job builds tables.")
+    add_parts(options, ("sizes", "hours"))
     options.add_argument("--brokers", type=int, default=500)
     options.add_argument("--partitions", type=int, nargs="+", default=[250, 1000, 4000], help="of each broker, by size")
-    options.add_argument("--samples", type=int, default=8, help="of each broker, with --hours of each hour")
+    options.add_argument("--samples", type=int, default=8, help="of each broker, and hour")
     options.add_argument("--seed", type=int, default=73)
     options.add_argument("--heap", default="4g", help="of the JVM")
     options.add_argument("--check", action="store_true", help="compare with sums made by plain Python")
-    options.add_argument("--hours", action="store_true", help="measure an hour beside its day")
-    options.add_argument("--past", type=int, default=30, help="with --hours: days before (30)")
-    options.add_argument("--turns", type=int, default=3, help="with --hours (3)")
+    options.add_argument("--past", type=int, default=30, help="days before, of the hours (30)")
+    options.add_argument("--turns", type=int, default=3, help="of the hours (3)")
     asked, report = begin(options)
     own = {"spark.driver.memory": asked.heap, "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     spark = open_session("local[2]", LAUNCH_SETTINGS | own)
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        (_measure_hours if asked.hours else _measure_sizes)(report, spark, asked)
+        for part in asked.parts:
+            (_measure_hours if part == "hours" else _measure_sizes)(report, spark, asked)
     finally:
         spark.stop()
     return report.status
@@ -121,12 +122,11 @@ def _live_heap(spark: SparkSession) -> float:
 def _measure_hours(report: Report, spark: SparkSession, asked: argparse.Namespace) -> None:
     taken: defaultdict[str, list[float]] = defaultdict(list)
     hours = [MIDNIGHT + timedelta(hours=number) for number in range(24)]
-    partitions = asked.partitions[0]
+    brokers, partitions = max(2, asked.brokers // 10), asked.partitions[len(asked.partitions) // 2]
     with tempfile.TemporaryDirectory() as name:
         alone, beside = (Folders.below(Path(name, one)) for one in ("alone", "beside"))
         size = sum(
-            generate_by_processes(alone.samples, asked.brokers, partitions, asked.samples, asked.seed, hour)
-            for hour in hours
+            generate_by_processes(alone.samples, brokers, partitions, asked.samples, asked.seed, hour) for hour in hours
         )
         alone.build(spark, DAY, NEXT_DAY)  # warms the JVM up
         alone.copy(beside, DAY)
@@ -141,7 +141,7 @@ def _measure_hours(report: Report, spark: SparkSession, asked: argparse.Namespac
                 taken[f"hour{note}"].append(folders.build(spark, hour, hour + timedelta(hours=1))[0])
     medians = {what: statistics.median(times) for what, times in taken.items()}
     rows = [(what, medians[what], min(times), max(times)) for what, times in sorted(taken.items())]
-    title = f"{size:,} partition samples a day, of {asked.brokers} brokers; 1 or {asked.past} days before"
+    title = f"{size:,} partition samples a day, of {brokers} brokers; 1 or {asked.past} days before"
     report.table(title, "what | s, median .1 | least .1 | most .1", rows)
     report.bound("an hour, as part of a day's time", medians["hour"] / medians["day"], most=MOST_OF_A_DAY)
     for what in ("day", "hour"):

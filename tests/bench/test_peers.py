@@ -11,18 +11,30 @@ from bench.sockets import Broker, metadata_request, worst_second
 from weir.protocol.header import SIZE
 from weir.protocol.metadata import encode_api_versions_request
 from weir.protocol.records import RecordsSeen
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import FetchResponseScanner
 
 KEYS = keys_of(3, 2)
 
 
-def exchange(follower: Follower, leader: Leader, *, is_full: bool = False) -> dict[tuple[bytes, int], RecordsSeen]:
-    """One fetch; what it brought of each partition."""
+def scanned(follower: Follower, leader: Leader, *, is_full: bool = False) -> FetchResponseScanner:
+    """One fetch."""
     answer = leader.answer(follower.request(is_full=is_full)[SIZE.size :])
     scanner = FetchResponseScanner(follower.version, follower.correlation_id, walk=follower.topics)
     scanner.receive(memoryview(answer))
     assert scanner.done
     follower.take(scanner.topics, scanner.head)
+    return scanner
+
+
+def told(scanner: FetchResponseScanner) -> int:
+    """Of how many partitions an answer tells."""
+    return sum(len(topic.headers) // RESPONSE_ENTRY.size for topic in scanner.topics)
+
+
+def exchange(follower: Follower, leader: Leader) -> dict[tuple[bytes, int], RecordsSeen]:
+    """One fetch; what it brought of each partition."""
+    scanner = scanned(follower, leader)
     return {(name, one.partition): one for name, _, records, _ in scanner.topics for one in records}
 
 
@@ -59,6 +71,11 @@ def test_first_batch_comes_however_large_it_is_and_no_other_beside_it(version: i
     assert all(one.size == RESPONSE_MAX_BYTES for fetched in found for one in fetched.values())
 
 
+def test_session_tells_nothing_of_those_that_wait_for_room() -> None:
+    follower, leader = Follower(12, KEYS), Leader(RESPONSE_MAX_BYTES)
+    assert [told(scanned(follower, leader)) for _ in range(3)] == [len(KEYS), 1, 1]
+
+
 def test_active_partitions_have_a_batch_for_every_fetch_and_others_none() -> None:
     follower, leader = Follower(12, KEYS), Leader(behind=(), active=set(KEYS[:2]))
     for _ in range(3):
@@ -68,12 +85,17 @@ def test_active_partitions_have_a_batch_for_every_fetch_and_others_none() -> Non
 
 def test_session_lists_what_changed_only_until_a_full_fetch() -> None:
     follower, leader = Follower(12, KEYS, moves=False), Leader(behind=(), active=set(KEYS[:1]))
-    sizes = [len(follower.request())]
-    for is_full in (False, False, True):
-        exchange(follower, leader, is_full=is_full)
+    sizes, counts = [len(follower.request())], []
+    for is_full in (False, False, True, False):
+        counts.append(told(scanned(follower, leader, is_full=is_full)))
         sizes.append(len(follower.request()))
-    exchange(follower, leader, is_full=True)
-    assert sizes[1] == sizes[2] == sizes[3] < sizes[0] == len(follower.request(is_full=True))
+    assert counts == [len(KEYS), 1, len(KEYS), 1]
+    assert sizes[1] == sizes[2] == sizes[3] == sizes[4] < sizes[0] == len(follower.request(is_full=True))
+
+
+def test_answer_has_no_more_than_a_follower_takes() -> None:
+    found = exchange(Follower(3, keys_of(20, 1)), Leader(1000))
+    assert RESPONSE_MAX_BYTES - 1000 < sum(one.size for one in found.values()) <= RESPONSE_MAX_BYTES
 
 
 def test_batch_is_one_to_a_walker() -> None:

@@ -41,7 +41,7 @@ def test_status_is_0_until_a_bound_is_missed(capsys: pytest.CaptureFixture[str])
 
 def test_ways_take_turns_and_are_compared_by_round() -> None:
     assert [turned("ab", number) for number in range(2)] == ["ba", "ab"]
-    assert spread_of([1.0, 4.0, 9.0], [2.0, 4.0, 3.0]) == (4.0, 1.0, 9.0, 1.0)
+    assert spread_of([1.0, 4.0, 9.0], [2.0, 2.0, 3.0]) == (4.0, 1.0, 9.0, 2.0)
     assert len(SPREAD.split(" | ")) == 4
 
 
