@@ -51,14 +51,13 @@ def main() -> int:
             yield topics, f"v{version}{label}", which, p99, turn
 
     report.table(f"Longest of all turns in {ROUNDS} rounds of {FETCHES} fetches", COLUMNS, measured())
-    resident = [_resident_after(tree, chosen.connections) for tree in chosen.tree]
-    report.table(
-        f"Memory after connections of {MEMORY_TOPICS:,} topics that were opened and closed, one after the other",
-        " | ".join(["connections", *(f"RSS, MB{label} .1" for _, _, label in with_trees([0], chosen.tree))]),
-        [(count, *(one[count - 1] for one in resident)) for count in (1, SETTLED_AFTER, chosen.connections)],
-    )
-    growth = max(max(one) - one[SETTLED_AFTER - 1] for one in resident)
-    report.bound(f"growth after the first {SETTLED_AFTER} connections, MB", growth, most=MOST_GROWTH_MB)
+    for connections, tree, label in with_trees([chosen.connections], chosen.tree):
+        resident = _resident_after(tree, connections)
+        title = f"Memory after connections of {MEMORY_TOPICS:,} topics, one after the other{label}"
+        counts = (1, SETTLED_AFTER, connections)
+        report.table(title, "connections | RSS, MB .1", [(count, resident[count - 1]) for count in counts])
+        growth = max(resident) - resident[SETTLED_AFTER - 1]
+        report.bound(f"growth after the first {SETTLED_AFTER} connections, MB{label}", growth, most=MOST_GROWTH_MB)
     return report.status
 
 
