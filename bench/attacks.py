@@ -28,7 +28,7 @@ from weir.proxy.relay.admission import connections_with
 
 CONNECTIONS = 40  # each has one request under way, as Kafka's own clients mostly have
 REQUESTS_A_SECOND = 400
-RESPONSE_SIZE = 14
+RESPONSE_SIZE = 8
 REAL_PARTITIONS = 25_000  # a full fetch of 400 KB
 REAL_FETCHES = 5
 NEW_CONNECTIONS = 40
