@@ -145,7 +145,6 @@ class StrictQuota(Quota):
         return Verdict(False, ledger.room_at(part.size - rounding + ahead), spend=room)
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
-        self.ledger.missed()
         self.line.wait(
             ask.link,
             0.0 if ask.is_lent else self._needed(part),
@@ -157,7 +156,6 @@ class StrictQuota(Quota):
         )
 
     def served(self, ask: Ask, part: Part) -> None:
-        self.ledger.found()
         self.line.served(ask.link, part.size, is_urgent=ask.is_urgent, replica=ask.replica_id)
 
     def leave(self, link: Hashable) -> None:

@@ -139,15 +139,10 @@ def _asked_along(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
     """Return the partitions that an incremental fetch asks for with 0 bytes beside those that it is granted.
 
     A partition that the leader's session has already stands in front of the new grants. Asked for with 0 bytes, it
-    would return a whole batch from there. The last answer has told its offsets. It is asked for again only where its
-    grant brought nothing and that answer did not name it, as a later hop may have left it out.
+    would return a whole batch from there. The last answer has told its offsets.
     """
     return [
-        one
-        for one in _asked(state, plan)
-        if one.upstream is Upstream.ABSENT
-        or (one.stalls and one.told_number != state.answer_number)
-        or one.high_watermark == UNKNOWN_OFFSET
+        one for one in _asked(state, plan) if one.upstream is Upstream.ABSENT or one.high_watermark == UNKNOWN_OFFSET
     ]
 
 

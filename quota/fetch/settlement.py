@@ -75,7 +75,6 @@ class Settlement:
         """Settle `topics`, which the leader sent. Done in steps."""
         state, fetch, head = self._state, self._fetch, self._head
         state.settled_at = state.catch_up.answered_at = self._now
-        state.answer_number = self._number
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             state.unanswered_since = None
         for first in range(0, len(topics), TOPICS_PER_STEP):
@@ -259,13 +258,12 @@ class Settlement:
                     yield
 
     def _take_answers(self, topic: ReplicaTopic, headers: bytes) -> None:
-        link, now, number = self._state.partitions, self._now, self._number
+        link, now = self._state.partitions, self._now
         partitions = topic.partitions
         for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(headers):
             replica = partitions.get(partition)
             if replica is None:
                 continue
-            replica.told_number = number
             if error_code:
                 replica.last_reported = UNKNOWN_OFFSET
                 if partition in topic.unknown:

@@ -55,7 +55,6 @@ class ReplicaPartition:
         "max_bytes",
         "partition",
         "served_number",
-        "told_number",
         "topic",
         "turn",
         "turn_before",
@@ -84,7 +83,6 @@ class ReplicaPartition:
         self.was_queued = False  # since it fell behind last
         self.is_paced = False  # an earlier hop leaves it out at times, or asks for fewer bytes
         self.served_number = 0  # number of the link's last answer with records of it
-        self.told_number = 0  # number of the link's last answer that named it
         self.arrived = 0  # bytes of whole batches in the last answer; the next fetch offset tells their offsets
         self.leader_epoch = NO_LEADER_EPOCH
         # the link's `left_out_count` when this was last counted; the difference is how often it was left out since

@@ -163,8 +163,8 @@ class Run:
                 self.clock.move(0.05)
             if self.clock.now == before:
                 self.clock.move(0.0005)
-            if self.throttle.settings is self.settings and self.clock.now > end - seconds / 2:
-                with suppress(Injected):
+            with suppress(Injected):
+                if self.throttle.settings is self.settings and self.clock.now > end - seconds / 2:
                     self.throttle.configure(other)
         self.waits.append(self.clock.now - written_at)
 
