@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from weir.quota.lag.topic_lag import TopicLag
+from weir.lag.topic_lag import TopicLag
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC
 

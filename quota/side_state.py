@@ -6,12 +6,12 @@ import math
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Literal, Protocol
 
-from weir.quota.broker_ids import NO_BROKER, BrokerIds
+from weir.lag.broker_ids import NO_BROKER, BrokerIds
+from weir.lag.tracker import LagTracker
 from weir.quota.budget.accounts import LinkAccounts
 from weir.quota.budget.ledger import CREDIT_SECONDS, SAVED_SECONDS, StrictLedger
 from weir.quota.budget.quota import Quota
 from weir.quota.counters import CountedQuota, IntervalCounts
-from weir.quota.lag.tracker import LagTracker
 from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_quotas import CONFIGURED, SideQuotas
 from weir.quota.stats import ThrottleStats

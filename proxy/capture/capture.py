@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from weir.lag.broker_ids import NO_BROKER
 from weir.proxy.capture.destination import original_destination
 from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
 from weir.proxy.capture.requirements import CaptureError, check_machine, drop_connections
@@ -21,7 +22,6 @@ from weir.proxy.relay.listener import Listener, Upstream
 from weir.proxy.relay.replica_sources import Addresses, ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import stand_ins
-from weir.quota.broker_ids import NO_BROKER
 from weir.quota.settings import SideName
 
 REFRESH_SECONDS: Final = ALIVE_SECONDS / 5

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from weir.lag.broker_ids import STRANGER
 from weir.protocol.fetch import NO_LEADER_EPOCH
 from weir.protocol.steps import Steps
-from weir.quota.broker_ids import STRANGER
 from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.grant_queue import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions

@@ -10,11 +10,11 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from weir.lag.asked_topic import AskedTopic
 from weir.protocol.fetch import NO_LEADER_EPOCH, made_up_entries
 from weir.quota.batches import BatchSizes
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.quota import Quota
-from weir.quota.lag.asked_topic import AskedTopic
 
 UNKNOWN_OFFSET = -1
 Coverage = tuple[tuple[Quota, Container[int]], ...]

@@ -7,8 +7,8 @@ import tracemalloc
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log
-from weir.quota.lag.asked_topic import Asker
-from weir.quota.lag.tracker import LagTracker
+from weir.lag.asked_topic import Asker
+from weir.lag.tracker import LagTracker
 from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.throttle import Throttle
 
