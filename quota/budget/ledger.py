@@ -61,6 +61,9 @@ class StrictLedger:
         """Bytes that were granted, and are not expected before more is told: they take nothing of the window."""
         self.waiting_links = 0
         """How many links have such bytes."""
+        self.due = 0
+        """How many bytes of them their links take as soon as there is room. Up to half of the window is kept for them.
+        """
         self._wanted_until = -math.inf
 
     @property
@@ -101,6 +104,10 @@ class StrictLedger:
         return self._credit - self._exempt_owed + _EPSILON_BYTES
 
     def room(self) -> float:
+        """Return the bytes that the window has room for now, beside what is due. Needs a rate."""
+        return self.room_for_due() - min(self.due, self._limit() / 2)
+
+    def room_for_due(self) -> float:
         """Return the bytes that the window has room for now. Needs a rate."""
         self._advance(self._clock())
         return self._limit() - self._taken(self._sent_bytes, self._exempt_bytes) - self._reserved + _EPSILON_BYTES
@@ -219,6 +226,7 @@ class StrictLedger:
         self._reserved = sum([one.counted for one in accounts])
         self.held_back = sum([one.held_back for one in accounts])
         self.waiting_links = sum([one.held_back > 0 for one in accounts])
+        self.due = sum([one.due for one in accounts])
 
     def _taken(self, sent: int, exempt: int) -> float:
         """Return what a second's bytes take of the window, and room for the exempt bytes of the next second.
@@ -268,7 +276,7 @@ class StrictLedger:
 class Account:
     """What one link holds of a ledger: reserved for answers to come, or handed over and not known to have arrived."""
 
-    __slots__ = ("_ledger", "_most", "held", "held_back")
+    __slots__ = ("_ledger", "_most", "due", "held", "held_back")
 
     def __init__(self, ledger: StrictLedger, most: float) -> None:
         """At most `most` bytes of it may arrive, until `let_arrive` says something else."""
@@ -276,20 +284,24 @@ class Account:
         self._most = most
         self.held = 0
         self.held_back = 0
+        self.due = 0
 
     @property
     def counted(self) -> int:
         """The bytes that it takes of the window."""
         return self.held - self.held_back
 
-    def let_arrive(self, most: float) -> None:
-        """Note that at most `most` bytes may arrive from now on."""
+    def let_arrive(self, most: float, due: float = 0) -> None:
+        """Note that at most `most` bytes may arrive from now on, and `due` ones more as soon as there is room."""
         self._most = most
+        self._ledger.due -= self.due
         held_back = max(0, self.held - int(most)) if most < self.held else 0
         if held_back != self.held_back:
             self._ledger.hold_back(held_back - self.held_back)
             self._ledger.waiting_links += (held_back > 0) - (self.held_back > 0)
             self.held_back = held_back
+        self.due = int(min(due, held_back))
+        self._ledger.due += self.due
 
     def reserve(self, size: int) -> None:
         """See StrictLedger.reserve."""
