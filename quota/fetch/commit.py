@@ -31,7 +31,6 @@ from weir.quota.fetch.sessions import LEFT_OUT_MS
 from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, Upstream
 
 _EMPTY_MS = 1
-_FIRST_MUTING_VERSION = 8
 _TOPICS_PER_STEP = 1_000  # topics that are encoded into an answer in one step of about 2 ms
 
 
@@ -223,7 +222,7 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
         made_up = yield from _made_up_topics(state, version)
         session_id = state.sessions.follower.id
         return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, made_up, session_id=session_id)
-    if 0 < version < _FIRST_MUTING_VERSION:
+    if version and not fetch_version(version).clients_wait:
         return encode_fetch_response(version, correlation_id, _EMPTY_MS, [])
     made_up = yield from _made_up_topics(state, version)
     return encode_fetch_response(version, correlation_id, 0, made_up)
