@@ -190,7 +190,7 @@ class Capture:
         trial, broker = self._trial, Address(str(min(self._own, key=str)), self.settings.port)
         before = trial.trouble
         has_links = any(listener.links for listener in self.listeners if listener.sources is not None)
-        await trial.look(broker, is_in=self.is_in, has_links=has_links)
+        await trial.check(broker, is_in=self.is_in, has_links=has_links)
         if trial.trouble is not None and trial.trouble != before:
             effect = "connections pass beside weir"
             self._log.fault("not_captured", f"port {self.settings.port}", reason=trial.trouble, effect=effect)

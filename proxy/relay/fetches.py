@@ -27,9 +27,9 @@ from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import LinkThrottle, Side
 from weir.proxy.relay.sliced_work import do_later
-from weir.quota.fetch.context import TooManyPartitions
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.in_sync_only import InSyncOnly
+from weir.quota.fetch.intake import TooManyPartitions
 
 _LEAST_HELD_SECONDS: Final = 1e-6  # tells the second plan of a held fetch from its first
 _LONG_HELD_SECONDS: Final = 3600.0  # longer than any fetch is held: the next plan is its last

@@ -21,14 +21,14 @@ from weir.protocol.fetch import (
 )
 from weir.protocol.steps import Steps
 from weir.quota.fetch import response_limit
-from weir.quota.fetch.admission import Admission
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.fetch.inclusion import Inclusion
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.order import GrantOrder
 from weir.quota.fetch.plan import Action, FetchPlan, FetchView
 from weir.quota.fetch.request_parts import granted_topics, split, without_behind
 from weir.quota.fetch.sessions import LEFT_OUT_MS
-from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, Upstream
+from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition
 
 _EMPTY_MS = 1
 _TOPICS_PER_STEP = 1_000  # topics that are encoded into an answer in one step of about 2 ms
@@ -141,7 +141,9 @@ def _asked_along(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
     would return a whole batch from there. The last answer has told its offsets.
     """
     return [
-        one for one in _asked(state, plan) if one.upstream is Upstream.ABSENT or one.high_watermark == UNKNOWN_OFFSET
+        one
+        for one in _asked(state, plan)
+        if one.at_leader is LeaderEntry.ABSENT or one.high_watermark == UNKNOWN_OFFSET
     ]
 
 
@@ -270,6 +272,6 @@ def _forward(
     walk = side.rules.walked_topics(state.partitions.ends, by_id=row.names_topics_by_id)
     head_patch = state.sessions.head_patch(leaves_out=leaves_out)
     may_bring_more = fetch.grants or fetch.is_probe or state.partitions.is_asked_for_none
-    admit = Admission(state, fetch) if side.takes_out and may_bring_more else None
+    admit = Inclusion(state, fetch) if side.takes_out and may_bring_more else None
     most = state.partitions.count
     return Forward(request, appended, appended_topics, walk, head_patch, most, admit, holds_all=bool(fetch.grants))

@@ -16,7 +16,7 @@ from weir.quota.side_state import SideState
 
 
 class LinkState:
-    """State that the modules of `weir.quota.fetch` share: `context` and `settlement` observe, `commit` carries
+    """State that the modules of `weir.quota.fetch` share: `intake` and `settlement` observe, `commit` carries
     plans out.
 
     Times are in clock seconds.

@@ -26,7 +26,7 @@ from weir.protocol.fetch_session import (
 )
 from weir.protocol.response_scanner import ResponseHead
 from weir.protocol.steps import Steps
-from weir.quota.fetch.state import NEVER, Grant, ReplicaPartition, ReplicaTopic, Upstream
+from weir.quota.fetch.state import LONG_AGO, Grant, LeaderEntry, ReplicaPartition, ReplicaTopic
 from weir.quota.stats import ThrottleStats
 from weir.quota.topic_names import CLUSTER_METADATA_ID
 
@@ -70,7 +70,7 @@ class FetchSessions:
         self.touched: dict[ReplicaPartition, None] = {}
         self.is_asked_for_offsets = False
         """Whether an earlier hop asked for partitions with 0 bytes (its offset probe) and was not answered yet."""
-        self.opened_at = self.used_at = NEVER  # of the follower's session, in clock seconds
+        self.opened_at = self.used_at = LONG_AGO  # of the follower's session, in clock seconds
         self._open_session = open_session
         self._stats = stats
         self._has_sessions = False  # whether the version of the request under way has sessions (v7+)
@@ -161,7 +161,7 @@ class FetchSessions:
         count = 0
         for topic in list(topics.values()):
             for replica in topic.partitions.values():
-                replica.upstream = Upstream.ABSENT if leaves_out and replica.behind else Upstream.AS_CAME
+                replica.at_leader = LeaderEntry.ABSENT if leaves_out and replica.behind else LeaderEntry.AS_CAME
             count += len(topic.partitions)
             if count >= PARTITIONS_PER_STEP:
                 yield
@@ -169,7 +169,7 @@ class FetchSessions:
         self.touched = {}
         for number, replica in enumerate(treated, start=1):
             self.touched[replica] = None
-            replica.upstream = Upstream.CAPPED
+            replica.at_leader = LeaderEntry.CAPPED
             if not number % PARTITIONS_PER_STEP:
                 yield
         return request.with_(session_id=self.leader.id, session_epoch=INITIAL_EPOCH, forgotten=_NONE)
@@ -205,16 +205,16 @@ class FetchSessions:
             if replica in capped:
                 continue
             if replica.is_present and not (is_throttling and replica.is_waiting):
-                replica.upstream = Upstream.AS_CAME
+                replica.at_leader = LeaderEntry.AS_CAME
                 front.append(replica)
-            elif replica.upstream is not Upstream.ABSENT:
-                replica.upstream = Upstream.ABSENT
+            elif replica.at_leader is not LeaderEntry.ABSENT:
+                replica.at_leader = LeaderEntry.ABSENT
                 gone.append(replica)
         self.touched = dict.fromkeys(capped)
         with_max_bytes = fetch_version(request.header.api_version).with_max_bytes
         ours: list[tuple[ReplicaPartition, bytes]] = []
         for number, (replica, cap) in enumerate(capped.items(), start=1):
-            replica.upstream = Upstream.CAPPED
+            replica.at_leader = LeaderEntry.CAPPED
             ours.append((replica, with_max_bytes(replica.entry, cap)))
             if not number % PARTITIONS_PER_STEP:
                 yield

@@ -11,10 +11,10 @@ from weir.protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps
 from weir.quota.budget.ledger import StrictLedger
-from weir.quota.fetch.context import PARTITIONS_PER_STEP, blocks_of
 from weir.quota.fetch.counts import count_bytes, count_strays
+from weir.quota.fetch.intake import PARTITIONS_PER_STEP, blocks_of
 from weir.quota.fetch.link_state import LinkState
-from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
+from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
 
 CROWDED_SECONDS: Final = 5.0
 """How long after an answer that was full of other partitions the next ones are expected to be full too."""
@@ -296,7 +296,7 @@ class Settlement:
         for number, replica in enumerate(list(link.unknown())):
             if number and not number % PARTITIONS_PER_STEP:
                 yield
-            if replica.upstream is not Upstream.ABSENT and replica.last_reported != UNKNOWN_OFFSET:
+            if replica.at_leader is not LeaderEntry.ABSENT and replica.last_reported != UNKNOWN_OFFSET:
                 replica.high_watermark = replica.last_reported
                 replica.topic.lag.update(replica.partition, replica.fetch_offset, replica.high_watermark, self._now)
                 link.classify(replica)

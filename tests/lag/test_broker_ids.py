@@ -29,7 +29,7 @@ class Cluster:
         return talk
 
     def poll(self, orders: Assignment) -> None:
-        for _ in self.asking.look():
+        for _ in self.asking.check():
             pass
         told = {b"orders": orders} if b"orders" in self.asking.topics else {}
         for _ in self.asking.take(told):

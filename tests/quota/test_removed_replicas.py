@@ -58,7 +58,7 @@ class LeaderSide:
 
     def topics(self) -> list[bytes]:
         """The topics to ask for now."""
-        for _ in self.removed.look():
+        for _ in self.removed.check():
             pass
         return self.removed.topics
 

@@ -10,8 +10,8 @@ from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.lag.broker_ids import NO_BROKER
 from weir.protocol.fetch_session import NO_SESSION
 from weir.quota.fetch import link as replica_link
-from weir.quota.fetch.context import TooManyPartitions
 from weir.quota.fetch.decisions import Forward, Hold
+from weir.quota.fetch.intake import TooManyPartitions
 from weir.quota.scopes import Matching, Reassigned
 from weir.quota.settings import QuotaSettings, ThrottleSettings
 from weir.quota.throttle import Throttle
