@@ -25,6 +25,7 @@ from weir.proxy.config.client_limits import ClientLimitTable, read_client_limits
 from weir.proxy.config.reader import ConfigError, shown
 from weir.proxy.log import EventLog
 from weir.proxy.throttle.table import LayeredThrottle
+from weir.quota.layers import HTTP
 
 MAX_BODY_BYTES = 2 << 20
 """A table of 20,000 partitions with four replicas each, whose ids have four digits, takes about 1.1 MB."""
@@ -205,13 +206,21 @@ class AdminServer:
         body = await _body(request)
         before = throttle.summary()
         if request.method == "DELETE":
-            throttle.clear()
+            (throttle.forget_http if _of_http_alone(request) else throttle.clear)()
         elif request.method == "PUT":
             await throttle.replace(_decoded(body))
         else:
             await throttle.merge(_decoded(body))
         self._changed("throttle_changed", request, before, **throttle.summary())
         return _json(await throttle.as_plain())
+
+
+def _of_http_alone(request: web.Request) -> bool:
+    """Return whether a removal is of what HTTP set alone (`?source=http`), and not of all layers."""
+    source = request.query.get("source", "")
+    if source not in ("", HTTP):
+        raise ConfigError("source", f"must be {HTTP}, or be left out to throttle nothing, not {shown(source)}")
+    return source == HTTP
 
 
 def _patched(tables: Sequence[ClientLimitTable], changes: object) -> list[dict[str, Any]]:

@@ -257,11 +257,31 @@ def test_throttle_set_reaches_the_others_when_one_does_not_answer(
 
 def test_throttle_clear_removes_all_or_the_topics_named(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
     assert main(["throttle", "clear", "--admin", admin.address]) == 0
+    assert main(["throttle", "clear", "--all", "--admin", admin.address]) == 0
     assert main(["throttle", "clear", "--topic", "orders", "--admin", admin.address]) == 0
     assert admin.requests == [
+        ("DELETE", "/v1/throttle?source=http", None),
         ("DELETE", "/v1/throttle", None),
         ("PATCH", "/v1/throttle", {"topics": {"orders": None}}),
     ]
+
+
+@pytest.mark.parametrize("other", ["--stale", "--topic=orders"])
+def test_throttle_clear_refuses_all_beside_a_part(capsys: pytest.CaptureFixture[str], other: str) -> None:
+    code, error = failing(capsys, "throttle", "clear", "--all", other)
+    assert (code, error) == (2, f"--all cannot be given with {other.partition('=')[0]}.")
+
+
+def test_throttle_show_tells_what_a_removal_of_all_hides(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    removed = {"source": "http", "parts": [{"part": "*", "removed": True}]}
+    hidden = [{"source": one, "parts": [{"part": LEADER_RATE, "value": 5}]} for one in ("file", "kafka")]
+    told = {"topics": {}, "sources": {}, "layers": [*hidden, removed]}
+    admin.answers["/v1/throttle"] = 200, json.dumps(told).encode()
+    assert main(["throttle", "show", "--admin", admin.address]) == 0
+    assert capsys.readouterr().err == (
+        f"note: {admin.address}: all that was set otherwise was removed until a restart or reload, and that hides the"
+        " file's throttle and Kafka's own throttle. `weir throttle clear` ends this.\n"
+    )
 
 
 def test_throttle_show_tells_of_standing_rates_quotas_and_what_is_left_of_leases(

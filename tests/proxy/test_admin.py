@@ -223,6 +223,15 @@ async def test_admin_throttle_delete_throttles_nothing(client: Client) -> None:
     assert client.sidecar.applied == [ThrottleTable()]
 
 
+async def test_admin_throttle_delete_of_what_http_set_puts_the_file_in_force_again(client: Client) -> None:
+    before = await client.call("GET", "/v1/throttle")
+    await client.call("DELETE", "/v1/throttle")
+    await client.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"a": {LEADER_REPLICAS: "*"}}})
+    assert await client.call("DELETE", "/v1/throttle?source=http") == before
+    status, body = await client.call("DELETE", "/v1/throttle?source=file")
+    assert (status, body["field"]) == (400, "source")
+
+
 @pytest.mark.parametrize(
     ("raw", "field"),
     [
