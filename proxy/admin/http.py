@@ -6,6 +6,7 @@ By default it listens on loopback and asks for no token; `weir.proxy.admin.acces
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from weir.proxy.config.address import Address
 from weir.proxy.config.client_limits import ClientLimitTable, read_client_limits
 from weir.proxy.config.reader import ConfigError, shown
 from weir.proxy.log import EventLog
-from weir.proxy.throttle.table import LayeredThrottle
+from weir.proxy.throttle.table import LayeredThrottle, changes_between
 from weir.quota.layers import HTTP
 
 MAX_BODY_BYTES = 2 << 20
@@ -204,14 +205,15 @@ class AdminServer:
     async def _change_throttle(self, request: web.Request) -> web.Response:
         throttle = self._administered.throttle
         body = await _body(request)
-        before = throttle.summary()
+        before, parts = throttle.summary(), throttle.effective
         if request.method == "DELETE":
             (throttle.forget_http if _of_http_alone(request) else throttle.clear)()
         elif request.method == "PUT":
             await throttle.replace(_decoded(body))
         else:
             await throttle.merge(_decoded(body))
-        self._changed("throttle_changed", request, before, **throttle.summary())
+        changed = changes_between(parts, throttle.effective)
+        self._changed("throttle_changed", request, before, **throttle.summary(), changed=changed)
         return _json(await throttle.as_plain())
 
 
@@ -260,9 +262,21 @@ async def _body(request: web.Request) -> bytes:
 
 def _decoded(body: bytes) -> object:
     try:
-        return msgspec.json.decode(body)
+        value = msgspec.json.decode(body)
+        json.loads(body, object_pairs_hook=_without_doubles)  # msgspec takes the last of two
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ConfigError("body", f"is not JSON: {error}") from error
+    return value
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse an object that has a key twice: one of its values would be dropped without a word."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(double, "is there twice")
+    return found
 
 
 def _json(value: object, status: int = 200) -> web.Response:

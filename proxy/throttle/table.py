@@ -41,6 +41,9 @@ LEASE_KEY = "lease"
 TOPICS_PER_SLICE = 10
 """Topics read in about 1 ms, if each has two lists of ten replicas."""
 
+MOST_TOLD = 20
+"""Parts of a change that the log tells one by one."""
+
 _TOPICS = "topics"
 _QUOTAS = "quotas"
 _PARTS_PER_SLICE = 200  # shown in about 1 ms
@@ -160,6 +163,19 @@ class LayeredThrottle:
         self.effective = merge(layers.values(), self._clock())
         self.table = _table_of(self.effective)
         self._apply(self.table)
+
+
+def changes_between(before: EffectiveThrottle, after: EffectiveThrottle) -> str:
+    """Return what differs, for the log: `mode: none -> observe`, with at most MOST_TOLD parts. "none" is no part."""
+    old, new = before.values(), after.values()
+    paths = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
+    told = [f"{_shown(path)}: {_in_words(old.get(path))} -> {_in_words(new.get(path))}" for path in paths[:MOST_TOLD]]
+    more = len(paths) - len(told)
+    return "; ".join([*told, f"{more:,} more"] if more else told) or "nothing"
+
+
+def _in_words(value: Value | None) -> str:
+    return "none" if value is None else str(_plain(value))
 
 
 def plain_table(table: ThrottleTable) -> dict[str, Any]:

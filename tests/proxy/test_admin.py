@@ -239,6 +239,8 @@ async def test_admin_throttle_delete_of_what_http_set_puts_the_file_in_force_aga
         (b'{"leader.replication.throttled.rte": 1}', "leader.replication.throttled.rte"),
         (b'{"topics": {"a": {"leader.replication.throttled.replicas": "1:"}}}', f"topics.a.{LEADER_REPLICAS}"),
         (b'{"a\\nb": 1}', "'a\\nb'"),
+        (b'{"leader.replication.throttled.rate": 1, "leader.replication.throttled.rate": 2}', LEADER_RATE),
+        (b'{"topics": {"a": {}, "b": {}, "a": {}}}', "a"),
         (b'{"topics": {"\\ud800": {}}}', "body"),
         (b"[]", "body"),
         (b"", "body"),
