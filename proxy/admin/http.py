@@ -294,6 +294,6 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
             raise
         response = _json({"error": f"{request.method} {request.path}: {error.reason}.", "field": None}, error.status)
         for name in ("Allow", "Retry-After", "WWW-Authenticate"):
-            if value := error.headers.get(name):
-                response.headers[name] = value
+            for value in error.headers.getall(name, ()):
+                response.headers.add(name, value)
         return response
