@@ -4,46 +4,53 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from weir.cli.cluster import ClusterOptions, told_errors
 from weir.cli.errors import CommandError
-from weir.cli.move_inputs import connector, read_file, told_errors
+from weir.cli.move_plan import ThrottleOption, read_file
 from weir.cli.output import print_table
 from weir.cli.plan_inputs import parsed
 from weir.cli.quantities import show_duration
 from weir.cli.rates import parse_rate
+from weir.cli.sidecars import JsonOption
+from weir.control.errors import MoveError
 from weir.planning.arithmetic import QuotaTooLow
-from weir.planning.assignment import Brokers, Partition
 from weir.planning.move_report import MoveReport
 from weir.planning.move_report import report as report_on
 from weir.planning.proposals import propose
 from weir.planning.reassignment_json import format_reassignment, parse_brokers, parse_topics
 from weir.planning.units import show_rate, show_size
 
-MEASURED_SECONDS = 3.0
-"""How long is watched what producers write, where `--in` does not say it."""
-
 
 def generate(
-    topics_file: Path,
-    broker_list: str,
-    bootstrap_server: str,
-    command_config: Path | None,
-    disable_rack_aware: bool,
-    out: Path | None,
-    throttle: str | None,
-    bytes_in: str | None,
-    json_wanted: bool,
+    *,
+    topics_to_move: Annotated[
+        Path, typer.Option("--topics-to-move-json-file", metavar="FILE", help='{"topics": [{"topic": "orders"}]}')
+    ],
+    broker_list: Annotated[str, typer.Option("--broker-list", metavar="IDS", help="Where to move them, as in 1,2,3.")],
+    cluster: ClusterOptions,
+    disable_rack_aware: Annotated[bool, typer.Option("--disable-rack-aware", help="Leave racks aside.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the proposed plan to a file too.")
+    ] = None,
+    throttle: ThrottleOption = None,
+    bytes_in: Annotated[
+        str | None,
+        typer.Option("--in", metavar="RATE", help="The most bytes/s that come into a broker; else it is measured."),
+    ] = None,
+    json_wanted: JsonOption = False,
 ) -> int:
-    """Print today's assignment, the proposed one, and what the way from one to the other costs."""
+    """Propose a plan: balanced, rack-aware, and with as little to move as can be."""
     rate, given = parsed("--throttle", parse_rate, throttle), parsed("--in", parse_rate, bytes_in)
     wanted = parsed("--broker-list", parse_brokers, broker_list) or ()
-    topics = read_file("--topics-to-move-json-file", topics_file, parse_topics)
-    connect = connector(bootstrap_server, command_config)
-    from weir.control.errors import MoveError
-    from weir.control.move_look import growth, leader_sizes
+    topics = read_file("--topics-to-move-json-file", topics_to_move, parse_topics)
+    connect = cluster.connector()
+    from weir.control.move_look import INFLOW_SECONDS, growth, leader_sizes
 
     with told_errors(), connect() as admin:
         racks = admin.racks()
@@ -59,29 +66,37 @@ def generate(
         leaders = {partition: state.leader for partition, state in moved.items()}
         brokers = {*wanted, *(broker for replicas in current.values() for broker in replicas)}
         found = report_on(current, proposed, leaders, sizes, brokers, len(states))
-        inflow = float(given) if given is not None else 0.0
+        inflow = float(given or 0)
         if rate is not None and given is None and found.total:
-            grown = growth(admin, moved, MEASURED_SECONDS, time.monotonic, time.sleep)
-            inflow = max((_into(broker, proposed, grown) for broker in wanted), default=0.0)
+            grown = growth(admin, moved, INFLOW_SECONDS)
+            inflow = max(sum(grown[p] for p in grown if broker in proposed[p]) for broker in wanted)
     seconds, never = _seconds(found, rate, inflow)
-    plan = {partition: replicas for partition, replicas in proposed.items() if replicas != current[partition]}
-    text = format_reassignment(proposed)
+    today, then = format_reassignment(current), format_reassignment(proposed)
     if out is not None:
-        _write(out, format_reassignment(plan or proposed))
+        changed = {partition: replicas for partition, replicas in proposed.items() if replicas != current[partition]}
+        _write(out, format_reassignment(changed or proposed))
     if json_wanted:
-        print(json.dumps(_as_json(format_reassignment(current), text, found, inflow, rate, seconds), indent=2))
+        answer = {
+            "current": json.loads(today),
+            "proposed": json.loads(then),
+            "brokers": [asdict(load) for load in found.loads],
+            "partitions_to_move": found.moving,
+            "partitions": found.partitions,
+            "move_ratio": found.ratio,
+            "bytes_to_move": found.total,
+            "throttle": rate,
+            "bytes_in": inflow if rate is not None else None,
+            "move_seconds": seconds,
+        }
+        print(json.dumps(answer, indent=2))
     else:
-        print(f"Today's assignment:\n{format_reassignment(current)}\n\nProposed assignment:\n{text}\n")
+        print(f"Today's assignment:\n{today}\n\nProposed assignment:\n{then}\n")
         _print(found, rate, seconds, inflow)
         if out is not None:
             print(f"The partitions that change are in {out}.")
     if never:
         raise CommandError(never)
     return 0
-
-
-def _into(broker: int, proposed: Mapping[Partition, Brokers], grown: Mapping[Partition, float]) -> float:
-    return sum(rate for partition, rate in grown.items() if broker in proposed[partition])
 
 
 def _seconds(found: MoveReport, rate: int | None, inflow: float) -> tuple[float | None, str | None]:
@@ -104,20 +119,15 @@ def _write(path: Path, text: str) -> None:
 
 
 def _print(found: MoveReport, rate: int | None, seconds: float | None, inflow: float) -> None:
-    print_table(
-        ("broker", "replicas", "then", "receives", "sends"),
+    columns = ("broker", "replicas", "then", "receives", "sends")
+    rows = [
         (
-            (
-                str(load.broker),
-                str(load.replicas_before),
-                str(load.replicas_after),
-                show_size(load.bytes_received),
-                show_size(load.bytes_sent),
-            )
-            for load in found.loads
-        ),
-        ("broker", "replicas", "then", "receives", "sends"),
-    )
+            *map(str, (one.broker, one.replicas, one.replicas_then)),
+            *map(show_size, (one.bytes_received, one.bytes_sent)),
+        )
+        for one in found.loads
+    ]
+    print_table(columns, rows, columns)
     print(
         f"{found.moving} of the cluster's {found.partitions} partitions move (MoveRatio {found.ratio:.4g}),"
         f" {show_size(found.total)} in all."
@@ -128,29 +138,3 @@ def _print(found: MoveReport, rate: int | None, seconds: float | None, inflow: f
         print(f"Under {show_rate(rate)} it takes {show_duration(seconds)} beside {show_rate(inflow)} of bytes in{who}.")
     elif found.total:
         print("note: give --throttle to see how long it takes.", file=sys.stderr)
-
-
-def _as_json(
-    current: str, proposed: str, found: MoveReport, inflow: float, rate: int | None, seconds: float | None
-) -> dict[str, object]:
-    return {
-        "current": json.loads(current),
-        "proposed": json.loads(proposed),
-        "brokers": [
-            {
-                "broker": load.broker,
-                "replicas": load.replicas_before,
-                "replicas_then": load.replicas_after,
-                "bytes_received": load.bytes_received,
-                "bytes_sent": load.bytes_sent,
-            }
-            for load in found.loads
-        ],
-        "partitions_to_move": found.moving,
-        "partitions": found.partitions,
-        "move_ratio": found.ratio,
-        "bytes_to_move": found.total,
-        "throttle": rate,
-        "bytes_in": inflow if rate is not None else None,
-        "move_seconds": seconds,
-    }

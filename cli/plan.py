@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
+from weir.cli.cluster import CommandConfigOption
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.move_inputs import CommandConfigOption
 from weir.cli.output import print_table
 from weir.cli.plan_cluster import read_live
 from weir.cli.plan_figures import Figures, Refusal, refusal

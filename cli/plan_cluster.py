@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from weir.cli.cluster import connector, told_errors
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.move_inputs import connector, told_errors
 from weir.cli.move_sidecars import Replicated, replicated
 from weir.planning.assignment import Partition
 
@@ -56,7 +56,7 @@ def read_live(
             raise CommandError("--bootstrap-server: the cluster has no topic, so there is nothing to move.")
         sizes = leader_sizes(admin, states)
         before, begun = replicated(sidecars), time.monotonic()
-        grown = growth(admin, states, WATCHED_SECONDS, time.monotonic, time.sleep)
+        grown = growth(admin, states, WATCHED_SECONDS)
         after, seconds = replicated(sidecars), time.monotonic() - begun
     held = {partition: state.replicas for partition, state in states.items()}
     asked = brokers if broker is None else [broker]

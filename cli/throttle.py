@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.cli.cluster import CommandConfigOption
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.fleet import (
     DEFAULT_PORT,
@@ -22,7 +23,6 @@ from weir.cli.fleet import (
     shown,
     sidecars,
 )
-from weir.cli.move_inputs import CommandConfigOption
 from weir.cli.output import print_table
 from weir.cli.quantities import parse_duration, show_duration
 from weir.cli.rates import parse_rate

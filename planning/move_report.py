@@ -14,8 +14,8 @@ class BrokerLoad:
     """What a plan means for one broker: replicas that come and go, bytes that it receives and sends."""
 
     broker: int
-    replicas_before: int
-    replicas_after: int
+    replicas: int
+    replicas_then: int
     bytes_received: int
     bytes_sent: int
 

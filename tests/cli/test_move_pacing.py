@@ -10,14 +10,14 @@ import pytest
 from tests.fakes.move_cluster import FakeCluster
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
 from weir.cli.main import main
-from weir.cli.move_pacing import Auto, FinishBy, written_pacing
+from weir.cli.move_pacing import Kept, PacingOptions, written
 from weir.cli.move_sidecars import lag, passed, sentences
 from weir.cli.sidecars import Reply
 from weir.control import move_admin
 from weir.control.move_admin import MoveAdmin
 from weir.control.move_journal import JournalFile, Pacing
+from weir.control.move_pacing import DeadlinePacer
 from weir.planning.assignment import Partition
-from weir.planning.finish_by import Limits
 from weir.planning.headroom import Passed
 from weir.planning.move_throttle import Standing
 from weir.planning.reassignment_json import format_reassignment
@@ -137,14 +137,14 @@ def test_who_holds_a_move_up_is_told(cluster: Ending, plan: Path, capsys: pytest
 
 
 def test_pacing_is_read_as_it_was_written() -> None:
-    moment = datetime.now(UTC) + timedelta(hours=1)
-    finish_by = FinishBy(moment, Limits(5, 9))
-    deadline = finish_by.deadline()
-    assert deadline.pacing is not None
-    assert written_pacing(deadline.pacing, None) == finish_by
-    auto = Auto(100, Limits(7), ["h:1"])
-    assert written_pacing(auto.link().pacing, ["h:1"]) == auto
-    assert written_pacing(Pacing(), None) is None
+    moment = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
+    finish_by = PacingOptions(finish_by=moment.isoformat(), between="5,9").read(None)
+    assert finish_by == Kept(Pacing(moment.timestamp(), None, 5, 9), moment, None)
+    assert written(finish_by.pacing, None) == finish_by
+    auto = PacingOptions(auto=True, link_capacity="100", between="7,8").read(["h:1"])
+    assert auto == Kept(Pacing(None, 100, 7, 8), None, ["h:1"])
+    assert written(auto.pacing, ["h:1"]) == auto
+    assert (written(Pacing(), None), written(None, None)) == (None, None)
 
 
 def test_clock_that_is_a_minute_off_moves_the_deadline_by_a_minute_and_no_more(
@@ -161,7 +161,9 @@ def test_clock_that_is_a_minute_off_moves_the_deadline_by_a_minute_and_no_more(
                 return now
 
         monkeypatch.setattr("weir.cli.move_pacing.datetime", Clock)
-        return FinishBy(moment, Limits()).deadline().at
+        pacer = Kept(Pacing(finish_by=moment.timestamp()), moment, None).pacer(JournalFile(Path("plan.json")))
+        assert isinstance(pacer, DeadlinePacer)
+        return pacer.at
 
     hour_before = moment - timedelta(hours=1)
     assert at(hour_before) == 1000.0 + 3600
