@@ -13,6 +13,7 @@ from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.move_pacing import PacingOptions
 from weir.cli.move_plan import RATE_EXAMPLES, PlanOptions, ThrottleOption, TimeoutOption, WatchOption
 from weir.cli.move_progress import Watched
+from weir.cli.move_sidecars import Sidecars
 from weir.cli.move_verify import finish
 from weir.cli.options import option
 from weir.cli.plan_inputs import parsed
@@ -50,7 +51,8 @@ def execute(
     json_wanted: JsonOption = False,
 ) -> int:
     """Begin the moves of a plan. It can be given again: what has moved already stays."""
-    kept = pacing.read(admin)
+    sidecars = Sidecars(admin)
+    kept = pacing.read(sidecars)
     rate = parsed("--throttle", parse_rate, throttle)
     if rate is not None and kept is not None:
         raise CommandError(
@@ -95,7 +97,7 @@ def execute(
                 print(f"{len(begun)}{of} partition{'' if one else 's'} began to move.", flush=True)
             if stays:
                 try:
-                    watched = Watched(planned, admin, json_wanted)
+                    watched = Watched(planned, sidecars, json_wanted)
                     watched.follow(run.rate, kept, pacer, options.batch_size)
                 except KeyboardInterrupt:
                     print(_how_to_go_on(planned.path, options.batch_size), file=sys.stderr)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.move_sidecars import passed
+from weir.cli.move_sidecars import Sidecars
 from weir.cli.options import option
 from weir.cli.plan_inputs import parsed
 from weir.cli.quantities import parse_deadline, show_moment
@@ -28,7 +27,7 @@ class Kept:
 
     pacing: Pacing
     moment: datetime | None
-    sidecars: Sequence[str] | None
+    sidecars: Sidecars
 
     def __str__(self) -> str:
         if self.moment is not None:
@@ -40,7 +39,7 @@ class Kept:
         from weir.control.move_pacing import DeadlinePacer, LinkPacer
 
         if self.moment is None:
-            return LinkPacer(file, self.pacing, passed(self.sidecars))
+            return LinkPacer(file, self.pacing, self.sidecars.passed)
         seconds = (self.moment - datetime.now(UTC)).total_seconds()
         return DeadlinePacer(file, self.pacing, time.monotonic() + seconds)
 
@@ -56,7 +55,7 @@ class PacingOptions:
     )
     between: str | None = option("--between", "RATE,RATE", "The lowest and highest throttle of both: 1MB,50MB.")
 
-    def read(self, sidecars: Sequence[str] | None) -> Kept | None:
+    def read(self, sidecars: Sidecars) -> Kept | None:
         """Return what the options say. CommandError where they are wrong, or do not go together."""
         limits = parsed("--between", _parse_limits, self.between) or Limits()
         capacity = parsed("--link-capacity", parse_rate, self.link_capacity)
@@ -75,7 +74,7 @@ class PacingOptions:
         return Kept(Pacing(finish_by, capacity, limits.lowest, limits.highest), moment, sidecars)
 
 
-def written(pacing: Pacing | None, sidecars: Sequence[str] | None) -> Kept | None:
+def written(pacing: Pacing | None, sidecars: Sidecars) -> Kept | None:
     """Return how the rate of a move is kept, by what was written down of it; None where it is not kept."""
     if pacing is None or (pacing.finish_by is None and pacing.link_capacity is None):
         return None

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weir.cli.move_pacing import Kept
 from weir.cli.move_plan import Planned
-from weir.cli.move_sidecars import lag as lag_of
-from weir.cli.move_sidecars import sentences
+from weir.cli.move_sidecars import Sidecars
 from weir.cli.quantities import show_duration, show_moment
 from weir.planning.finish_by import Pace
 from weir.planning.headroom import Allowance
@@ -31,7 +29,7 @@ class Watched:
     """A move that is followed, and how it is told: in lines, or in lines of JSON. `sidecars` know more of it."""
 
     planned: Planned
-    sidecars: Sequence[str] | None
+    sidecars: Sidecars
     json_wanted: bool
 
     def follow(
@@ -46,13 +44,13 @@ class Watched:
         from weir.control.move_stuck import StuckWatch
 
         plan, file = self.planned.plan, self.planned.file
-        watch = StuckWatch(file, sentences(self.sidecars))
+        watch = StuckWatch(file, self.sidecars.sentences)
         before = file.read_rollback()
         terminal = sys.stdout.isatty()
         shown_at, shown = -_LINE_SECONDS, ""
         follower = Follower(self.planned.connect, plan, before, time.monotonic, time.sleep, at_once, pacer, watch)
         for tick in follower.ticks():
-            lag = lag_of(self.sidecars)
+            lag = self.sidecars.lag()
             throttle = tick.pace.rate if isinstance(tick.pace, Pace) else throttle
             if self.json_wanted:
                 print(json.dumps(_as_json(tick, throttle, lag, kept)), flush=True)

@@ -13,6 +13,7 @@ from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.move_pacing import Kept, PacingOptions, written
 from weir.cli.move_plan import Planned, PlanOptions, PreserveOption, TimeoutOption, WatchOption
 from weir.cli.move_progress import Watched
+from weir.cli.move_sidecars import Sidecars
 from weir.cli.output import print_table
 from weir.cli.sidecars import AdminOption, JsonOption
 from weir.control.errors import MoveError
@@ -44,7 +45,8 @@ def verify(
 
     The exit status is 0 when all is done, else 1.
     """
-    wanted = pacing.read(admin)
+    sidecars = Sidecars(admin)
+    wanted = pacing.read(sidecars)
     if wanted is not None and not watch:
         raise CommandError(
             "--finish-by and --auto need --watch: the rate is kept for as long as this stays.", WRONG_USAGE
@@ -52,7 +54,7 @@ def verify(
     planned = plan.read()
     with told_errors():
         if watch:
-            _watch(Watched(planned, admin, json_wanted), wanted)
+            _watch(Watched(planned, sidecars, json_wanted), wanted)
         return finish(planned, preserve_throttles=preserve_throttles, json_wanted=json_wanted)
 
 

@@ -13,7 +13,7 @@ import typer
 
 
 def option(name: str, metavar: str | None, help_: str, default: Any = None, **bounds: Any) -> Any:
-    """Return a field that is an option; one without a value has no `metavar`. `bounds` are typer's `min` and `max`."""
+    """Return a field that is an option. `metavar` None leaves that to typer. `bounds` are typer's `min` and `max`."""
     return field(default=default, metadata={"option": typer.Option(name, metavar=metavar, help=help_, **bounds)})
 
 

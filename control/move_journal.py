@@ -63,13 +63,11 @@ class JournalFile:
     def read(self, cluster_id: str) -> Journal | None:
         """Return the journal, None where there is none. MoveError where it cannot be read, or is another cluster's."""
         try:
-            text = self.path.read_bytes()
+            journal = msgspec.json.decode(self.path.read_bytes(), type=Journal)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise MoveError(f"{self.path} cannot be read: {error.strerror or error}") from error
-        try:
-            journal = msgspec.json.decode(text, type=Journal)
         except msgspec.DecodeError as error:
             raise MoveError(
                 f"{self.path}, which says what was set for the move, is damaged ({error}); remove it, and verify goes"

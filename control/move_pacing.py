@@ -16,7 +16,7 @@ from weir.planning.carried import Key
 from weir.planning.finish_by import Moving, Pace, first_pace, next_pace, taken_up
 from weir.planning.headroom import INTERVAL_SECONDS, Allowance, Held, Passed, Reading, first_allowance, next_allowance
 from weir.planning.headroom import taken_up as taken_up_allowance
-from weir.planning.move_throttle import Rates, wanted_throttle
+from weir.planning.move_throttle import DISK_RATE, Rates, wanted_throttle
 from weir.planning.units import show_rate
 
 
@@ -153,7 +153,8 @@ class LinkPacer:
 
 def _rates_of(throttling: MoveThrottling, option: str) -> dict[Key, int]:
     """Return the rates that were written down of a move that runs. MoveError where none was."""
-    rates = {key: int(claim.value) for key, claim in throttling.rates.items()}
+    claims = (claim for claim in throttling.claims.rates if claim.setting != DISK_RATE)
+    rates = {(claim.broker, claim.setting): int(claim.value) for claim in claims}
     if not rates:
         raise MoveError(
             f"it is not written down here that this move has set a throttle, so there is none to change for {option}:"

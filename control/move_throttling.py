@@ -10,13 +10,10 @@ from weir.control.errors import ControlError, MoveError
 from weir.control.move_admin import MoveAdmin
 from weir.control.move_journal import Journal, JournalFile, Pacing
 from weir.planning.assignment import Brokers, Partition
-from weir.planning.carried import Key
 from weir.planning.move_throttle import (
-    DISK_RATE,
     Claims,
     ConfigChange,
     PutBack,
-    RateClaim,
     Rates,
     Standing,
     Wanted,
@@ -56,22 +53,20 @@ class MoveThrottling:
         return None if journal is None or journal.ended else journal
 
     @property
-    def rates(self) -> dict[Key, RateClaim]:
-        """The replication rates that the move has set, by broker and setting."""
+    def claims(self) -> Claims:
+        """What is written down as set, and is not put back yet."""
         journal = self.journal
-        claims = journal.claims.rates if journal is not None else ()
-        return {(claim.broker, claim.setting): claim for claim in claims if claim.setting != DISK_RATE}
+        return journal.claims if journal is not None else Claims()
 
     def begin(self, wanted: Wanted, pacing: Pacing | None = None, *, undo: bool = True) -> None:
         """Write down what is to be set and how it is kept, set it, and read it back. Brokers that are down are not set.
 
         Where that fails, `undo` puts back what was set. It may not do so while something moves.
         """
-        journal = self.journal
-        earlier = journal.claims if journal is not None else Claims()
+        earlier = self.claims
         brokers = {broker for broker, _ in wanted.rates} | set(earlier.brokers)
         topics = {topic for topic, _ in wanted.lists} | set(earlier.topics)
-        standing = self._standing(brokers & set(self._admin.brokers()), self._all_topics() | topics)
+        standing = self._standing(brokers, self._all_topics() | topics)
         claims = claims_for(wanted, standing, earlier)
         self._file.write(Journal(self._cluster_id, claims, pacing=pacing))
         try:
@@ -101,7 +96,7 @@ class MoveThrottling:
 
         def to_do() -> tuple[ConfigChange, ...]:
             nonlocal claims
-            standing = self._standing(set(claims.brokers) & set(self._admin.brokers()), ())
+            standing = self._standing(claims.brokers, ())
             claims, changes = rated_anew(claims, standing, rates)
             self._file.write(replace(journal, claims=claims))
             return changes
@@ -110,9 +105,7 @@ class MoveThrottling:
 
     def undo(self) -> None:
         """Put back what stood before a move that could not begin."""
-        journal = self.journal
-        if journal is not None:
-            self._put_back(journal.claims)
+        self._put_back(self.claims)
 
     def end(self, plan: Mapping[Partition, Brokers], still_moving: Collection[Partition] = ()) -> PutBack:
         """Put back what stood before the move, and read it back. Returns what was changed, and what has to stay.
@@ -136,7 +129,7 @@ class MoveThrottling:
             nonlocal found, waited
             # Of all topics where rates were set, for somebody else may use them.
             topics = (self._all_topics() if claims.rates else set()) | set(claims.topics)
-            standing = self._standing(set(claims.brokers) & set(self._admin.brokers()), topics)
+            standing = self._standing(claims.brokers, topics)
             under_way = self._admin.reassignments()
             while (
                 waited < GRACE_SECONDS
@@ -161,8 +154,9 @@ class MoveThrottling:
         return {partition.topic for partition in self._admin.partitions()}
 
     def _standing(self, brokers: Iterable[int], topics: Iterable[str]) -> Standing:
+        """Read what stands. Brokers that are down are left out."""
         rates: dict[int, Mapping[str, str]] = {}
-        for broker in sorted(brokers):
+        for broker in sorted(set(brokers) & set(self._admin.brokers())):
             try:
                 rates |= self._admin.own_throttles([broker])[0]
             except ControlError:
