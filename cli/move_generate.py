@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from weir.cli.cluster import ClusterOptions, told_errors
 from weir.cli.errors import CommandError
 from weir.cli.move_plan import ThrottleOption, read_file
+from weir.cli.options import option
 from weir.cli.output import print_table
 from weir.cli.plan_inputs import parsed
 from weir.cli.quantities import show_duration
@@ -20,61 +20,53 @@ from weir.cli.rates import parse_rate
 from weir.cli.sidecars import JsonOption
 from weir.control.errors import MoveError
 from weir.planning.arithmetic import QuotaTooLow
+from weir.planning.assignment import Brokers, Partition
 from weir.planning.move_report import MoveReport
 from weir.planning.move_report import report as report_on
 from weir.planning.proposals import propose
 from weir.planning.reassignment_json import format_reassignment, parse_brokers, parse_topics
 from weir.planning.units import show_rate, show_size
 
+if TYPE_CHECKING:
+    from weir.control.move_admin import MoveAdmin
 
-def generate(
-    *,
-    topics_to_move: Annotated[
-        Path, typer.Option("--topics-to-move-json-file", metavar="FILE", help='{"topics": [{"topic": "orders"}]}')
-    ],
-    broker_list: Annotated[str, typer.Option("--broker-list", metavar="IDS", help="Where to move them, as in 1,2,3.")],
-    cluster: ClusterOptions,
-    disable_rack_aware: Annotated[bool, typer.Option("--disable-rack-aware", help="Leave racks aside.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the proposed plan to a file too.")
-    ] = None,
-    throttle: ThrottleOption = None,
-    bytes_in: Annotated[
-        str | None,
-        typer.Option("--in", metavar="RATE", help="The most bytes/s that come into a broker; else it is measured."),
-    ] = None,
-    json_wanted: JsonOption = False,
-) -> int:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateOptions:
+    """What is to be moved where, and under what."""
+
+    topics_to_move: Path = option("--topics-to-move-json-file", "FILE", '{"topics": [{"topic": "orders"}]}', MISSING)
+    broker_list: str = option("--broker-list", "IDS", "Where to move them, as in 1,2,3.", MISSING)
+    cluster: ClusterOptions
+    disable_rack_aware: bool = option("--disable-rack-aware", None, "Leave racks aside.", False)
+    out: Path | None = option("--out", "FILE", "Write the proposed plan to a file too.")
+    throttle: ThrottleOption = None
+    bytes_in: str | None = option("--in", "RATE", "The most bytes/s that come into a broker; else it is measured.")
+
+
+def generate(*, options: GenerateOptions, json_wanted: JsonOption = False) -> int:
     """Propose a plan: balanced, rack-aware, and with as little to move as can be."""
-    rate, given = parsed("--throttle", parse_rate, throttle), parsed("--in", parse_rate, bytes_in)
-    wanted = parsed("--broker-list", parse_brokers, broker_list) or ()
-    topics = read_file("--topics-to-move-json-file", topics_to_move, parse_topics)
-    connect = cluster.connector()
-    from weir.control.move_look import INFLOW_SECONDS, growth, leader_sizes
-
+    rate, given = parsed("--throttle", parse_rate, options.throttle), parsed("--in", parse_rate, options.bytes_in)
+    wanted = parsed("--broker-list", parse_brokers, options.broker_list) or ()
+    topics = read_file("--topics-to-move-json-file", options.topics_to_move, parse_topics)
+    connect = options.cluster.connector()
     with told_errors(), connect() as admin:
-        racks = admin.racks()
-        if missing := [str(broker) for broker in wanted if broker not in racks]:
-            raise MoveError(f"there is no broker {', '.join(missing)}, or it is down")
-        states = admin.partitions()
-        if gone := sorted(set(topics) - {partition.topic for partition in states}):
-            raise MoveError(f"there is no topic {', '.join(gone)}")
-        moved = {partition: state for partition, state in sorted(states.items()) if partition.topic in topics}
-        current = {partition: state.replicas for partition, state in moved.items()}
-        sizes = leader_sizes(admin, moved)
-        proposed = propose(current, {broker: None if disable_rack_aware else racks[broker] for broker in wanted}, sizes)
-        leaders = {partition: state.leader for partition, state in moved.items()}
-        brokers = {*wanted, *(broker for replicas in current.values() for broker in replicas)}
-        found = report_on(current, proposed, leaders, sizes, brokers, len(states))
-        inflow = float(given or 0)
-        if rate is not None and given is None and found.total:
-            grown = growth(admin, moved, INFLOW_SECONDS)
-            inflow = max(sum(grown[p] for p in grown if broker in proposed[p]) for broker in wanted)
-    seconds, never = _seconds(found, rate, inflow)
+        current, proposed, found, grown = _propose(
+            admin, topics, wanted, rack_aware=not options.disable_rack_aware, watched=rate is not None and given is None
+        )
+    inflow = float(given or 0)
+    if grown is not None:
+        inflow = max(sum(grown[p] for p in grown if broker in proposed[p]) for broker in wanted)
+    seconds = never = None
+    try:
+        seconds = found.seconds(rate, inflow) if rate is not None else None
+    except QuotaTooLow as error:
+        above = show_rate(error.above)
+        never = f"under a throttle of {show_rate(rate)} the move would never end: what comes in takes {above}."
     today, then = format_reassignment(current), format_reassignment(proposed)
-    if out is not None:
+    if options.out is not None:
         changed = {partition: replicas for partition, replicas in proposed.items() if replicas != current[partition]}
-        _write(out, format_reassignment(changed or proposed))
+        _write(options.out, format_reassignment(changed or proposed))
     if json_wanted:
         answer = {
             "current": json.loads(today),
@@ -92,23 +84,36 @@ def generate(
     else:
         print(f"Today's assignment:\n{today}\n\nProposed assignment:\n{then}\n")
         _print(found, rate, seconds, inflow)
-        if out is not None:
-            print(f"The partitions that change are in {out}.")
+        if options.out is not None:
+            print(f"The partitions that change are in {options.out}.")
     if never:
         raise CommandError(never)
     return 0
 
 
-def _seconds(found: MoveReport, rate: int | None, inflow: float) -> tuple[float | None, str | None]:
-    if rate is None:
-        return None, None
-    try:
-        return found.seconds(rate, inflow), None
-    except QuotaTooLow as error:
-        return None, (
-            f"under a throttle of {show_rate(rate)} the move would never end: what comes in takes"
-            f" {show_rate(error.above)}."
-        )
+def _propose(
+    admin: MoveAdmin, topics: Sequence[str], wanted: Sequence[int], *, rack_aware: bool, watched: bool
+) -> tuple[dict[Partition, Brokers], dict[Partition, Brokers], MoveReport, dict[Partition, float] | None]:
+    """Return where partitions are, where they would go, what that costs, and what producers write meanwhile (bytes/s).
+
+    The last is None unless it is to be watched, and bytes move.
+    """
+    from weir.control.move_look import INFLOW_SECONDS, growth, leader_sizes
+
+    racks = admin.racks()
+    if missing := [str(broker) for broker in wanted if broker not in racks]:
+        raise MoveError(f"there is no broker {', '.join(missing)}, or it is down")
+    states = admin.partitions()
+    if gone := sorted(set(topics) - {partition.topic for partition in states}):
+        raise MoveError(f"there is no topic {', '.join(gone)}")
+    moved = {partition: state for partition, state in sorted(states.items()) if partition.topic in topics}
+    current = {partition: state.replicas for partition, state in moved.items()}
+    sizes = leader_sizes(admin, moved)
+    proposed = propose(current, {broker: racks[broker] if rack_aware else None for broker in wanted}, sizes)
+    leaders = {partition: state.leader for partition, state in moved.items()}
+    brokers = {*wanted, *(broker for replicas in current.values() for broker in replicas)}
+    found = report_on(current, proposed, leaders, sizes, brokers, len(states))
+    return current, proposed, found, growth(admin, moved, INFLOW_SECONDS) if watched and found.total else None
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -11,6 +11,7 @@ import typer
 
 from weir.cli.cluster import ClusterOptions
 from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.options import option
 from weir.control.move_journal import JournalFile
 from weir.planning.reassignment_json import InvalidPlan, ReassignmentPlan, parse_reassignment
 
@@ -47,9 +48,7 @@ class Planned:
 class PlanOptions:
     """A plan, and the cluster that it is for."""
 
-    plan_file: Annotated[
-        Path, typer.Option("--reassignment-json-file", metavar="FILE", help="The plan, as `generate` writes it.")
-    ]
+    plan_file: Path = option("--reassignment-json-file", "FILE", "The plan, as `generate` writes it.", MISSING)
     cluster: ClusterOptions
 
     def read(self) -> Planned:
@@ -58,13 +57,13 @@ class PlanOptions:
         return Planned(plan, self.plan_file, JournalFile(self.plan_file), self.cluster.connector())
 
 
-def read_file(option: str, path: Path, parse: Callable[[str], _T]) -> _T:
-    """Read a plan or a list of topics. CommandError says what is wrong with it, and where."""
+def read_file(name: str, path: Path, parse: Callable[[str], _T]) -> _T:
+    """Read the file that the option `name` names. CommandError says what is wrong with it, and where."""
     try:
         return parse(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise CommandError(f"{option}: {path} cannot be read: {error.strerror or error}.", WRONG_USAGE) from error
+        raise CommandError(f"{name}: {path} cannot be read: {error.strerror or error}.", WRONG_USAGE) from error
     except UnicodeDecodeError as error:
-        raise CommandError(f"{option}: {path} is no text in UTF-8.", WRONG_USAGE) from error
+        raise CommandError(f"{name}: {path} is no text in UTF-8.", WRONG_USAGE) from error
     except InvalidPlan as error:
         raise CommandError(f"{path}: {error}.", WRONG_USAGE) from error

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, TypeVar
 
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.options import option
@@ -45,9 +43,7 @@ class AmountOptions:
 class HistoryOptions:
     """What past throttles and their brokers tell, by the tables of the jobs. Times are as people type them."""
 
-    path: Annotated[
-        Path | None, typer.Option("--history", metavar="PATH", help="Folder of the tables that the jobs wrote.")
-    ] = None
+    path: Path | None = option("--history", "PATH", "Folder of the tables that the jobs wrote.")
     last: str = option("--last", "TIME", "How far back to look in the history.", "28d")
     retention: str | None = option("--retention", "TIME", "Instead of --size: what came in during it, by the history.")
     policy: str = option("--policy", "POLICY", "Whose past accuracy counts: strict or kip73.", "strict")
