@@ -30,7 +30,6 @@ def with_options(command: Callable[..., int]) -> Callable[..., int]:
 
     spread = [found for one in wanted.values() for found in _spread(one)]
     run.__signature__ = inspect.Signature(spread)  # type: ignore[attr-defined]  # what typer reads
-    run.__annotations__ = {found.name: found.annotation for found in spread}
     return run
 
 
