@@ -81,7 +81,7 @@ class ClusterAdmin:
     """Connections to a cluster's controllers and brokers. Every method blocks, and raises ControlError.
 
     `client_options` are kafka-python's, such as those of access.client_properties.
-    `clock` and `sleep` (seconds) are used only to wait for the cluster.
+    `clock` and `sleep` (seconds): whoever waits for something of the cluster waits by them.
     `patience_seconds`: how long a request is repeated while connections fail or the controller changes. It may be
     changed at any time, and is `timeout_seconds` at first.
     """
