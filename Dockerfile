@@ -20,6 +20,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY weir weir
 COPY lab lab
 COPY protocol protocol
+COPY lag lag
 COPY quota quota
 COPY limits limits
 COPY samples samples

@@ -10,6 +10,7 @@ import typer
 from weir.cli import capture, demo, doctor, move, plan, report, run, status, throttle, webhook
 from weir.cli.errors import DONE, INTERRUPTED, WRONG_USAGE, CommandError
 from weir.cli.examples import add_examples
+from weir.cli.options import with_options
 from weir.cli.version import __version__
 
 # the base class of typer's usage errors, by a way that exists in every version of typer
@@ -25,7 +26,7 @@ app.command("run")(run.run)
 app.command("check")(run.check)
 app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
-app.command("plan")(plan.plan)
+app.command("plan")(with_options(plan.plan))
 app.command("webhook")(webhook.webhook)
 app.add_typer(throttle.app, name="throttle")
 app.add_typer(move.app, name="move")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from weir.cli.cluster import connector, told_errors
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.move_inputs import connector, told_errors
 from weir.cli.sidecars import Reply, admin_addresses, ask_all
 from weir.proxy.config.address import Address
 from weir.proxy.config.tables import DEFAULT_ADMIN

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from weir.cli.errors import FAILED, INTERRUPTED, CommandError
-from weir.cli.output import OutputError, told_outputs
+from weir.cli.output import OutputError, printable, told_outputs
 
 _STDOUT = 1  # the descriptor
 
@@ -45,7 +45,7 @@ def _say(sentence: str) -> None:
     if sys.stderr is None:  # None where the caller has closed it
         return
     with contextlib.suppress(OSError):  # if this fails, only the exit status tells
-        print(f"weir: {sentence}", file=sys.stderr)
+        print(f"weir: {printable(sentence)}", file=sys.stderr)
 
 
 def _what_failed(error: OSError, words: Sequence[str]) -> str:

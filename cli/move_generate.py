@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from weir.cli.cluster import ClusterOptions, told_errors
 from weir.cli.errors import CommandError
-from weir.cli.move_inputs import connector, read_file, told_errors
+from weir.cli.move_plan import ThrottleOption, read_file
+from weir.cli.options import option
 from weir.cli.output import print_table
 from weir.cli.plan_inputs import parsed
 from weir.cli.quantities import show_duration
 from weir.cli.rates import parse_rate
+from weir.cli.sidecars import JsonOption
+from weir.control.errors import MoveError
 from weir.planning.arithmetic import QuotaTooLow
 from weir.planning.assignment import Brokers, Partition
 from weir.planning.move_report import MoveReport
@@ -22,78 +27,93 @@ from weir.planning.proposals import propose
 from weir.planning.reassignment_json import format_reassignment, parse_brokers, parse_topics
 from weir.planning.units import show_rate, show_size
 
-MEASURED_SECONDS = 3.0
-"""How long is watched what producers write, where `--in` does not say it."""
+if TYPE_CHECKING:
+    from weir.control.move_admin import MoveAdmin
 
 
-def generate(
-    topics_file: Path,
-    broker_list: str,
-    bootstrap_server: str,
-    command_config: Path | None,
-    disable_rack_aware: bool,
-    out: Path | None,
-    throttle: str | None,
-    bytes_in: str | None,
-    json_wanted: bool,
-) -> int:
-    """Print today's assignment, the proposed one, and what the way from one to the other costs."""
-    rate, given = parsed("--throttle", parse_rate, throttle), parsed("--in", parse_rate, bytes_in)
-    wanted = parsed("--broker-list", parse_brokers, broker_list) or ()
-    topics = read_file("--topics-to-move-json-file", topics_file, parse_topics)
-    connect = connector(bootstrap_server, command_config)
-    from weir.control.errors import MoveError
-    from weir.control.move_look import growth, leader_sizes
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateOptions:
+    """What is to be moved where, and under what."""
 
+    topics_to_move: Path = option("--topics-to-move-json-file", "FILE", '{"topics": [{"topic": "orders"}]}', MISSING)
+    broker_list: str = option("--broker-list", "IDS", "Where to move them, as in 1,2,3.", MISSING)
+    cluster: ClusterOptions
+    disable_rack_aware: bool = option("--disable-rack-aware", None, "Leave racks aside.", False)
+    out: Path | None = option("--out", "FILE", "Write the proposed plan to a file too.")
+    throttle: ThrottleOption = None
+    bytes_in: str | None = option("--in", "RATE", "The most bytes/s that come into a broker; else it is measured.")
+
+
+def generate(*, options: GenerateOptions, json_wanted: JsonOption = False) -> int:
+    """Propose a plan: balanced, rack-aware, and with as little to move as can be."""
+    rate, given = parsed("--throttle", parse_rate, options.throttle), parsed("--in", parse_rate, options.bytes_in)
+    wanted = parsed("--broker-list", parse_brokers, options.broker_list) or ()
+    topics = read_file("--topics-to-move-json-file", options.topics_to_move, parse_topics)
+    connect = options.cluster.connector()
     with told_errors(), connect() as admin:
-        racks = admin.racks()
-        if missing := [str(broker) for broker in wanted if broker not in racks]:
-            raise MoveError(f"there is no broker {', '.join(missing)}, or it is down")
-        states = admin.partitions()
-        if gone := sorted(set(topics) - {partition.topic for partition in states}):
-            raise MoveError(f"there is no topic {', '.join(gone)}")
-        moved = {partition: state for partition, state in sorted(states.items()) if partition.topic in topics}
-        current = {partition: state.replicas for partition, state in moved.items()}
-        sizes = leader_sizes(admin, moved)
-        proposed = propose(current, {broker: None if disable_rack_aware else racks[broker] for broker in wanted}, sizes)
-        leaders = {partition: state.leader for partition, state in moved.items()}
-        brokers = {*wanted, *(broker for replicas in current.values() for broker in replicas)}
-        found = report_on(current, proposed, leaders, sizes, brokers, len(states))
-        inflow = float(given) if given is not None else 0.0
-        if rate is not None and given is None and found.total:
-            grown = growth(admin, moved, MEASURED_SECONDS, time.monotonic, time.sleep)
-            inflow = max((_into(broker, proposed, grown) for broker in wanted), default=0.0)
-    seconds, never = _seconds(found, rate, inflow)
-    plan = {partition: replicas for partition, replicas in proposed.items() if replicas != current[partition]}
-    text = format_reassignment(proposed)
-    if out is not None:
-        _write(out, format_reassignment(plan or proposed))
+        current, proposed, found, grown = _propose(
+            admin, topics, wanted, rack_aware=not options.disable_rack_aware, watched=rate is not None and given is None
+        )
+    inflow = float(given or 0)
+    if grown is not None:
+        inflow = max(sum(grown[p] for p in grown if broker in proposed[p]) for broker in wanted)
+    seconds = never = None
+    try:
+        seconds = found.seconds(rate, inflow) if rate is not None else None
+    except QuotaTooLow as error:
+        above = show_rate(error.above)
+        never = f"under a throttle of {show_rate(rate)} the move would never end: what comes in takes {above}."
+    today, then = format_reassignment(current), format_reassignment(proposed)
+    if options.out is not None:
+        changed = {partition: replicas for partition, replicas in proposed.items() if replicas != current[partition]}
+        _write(options.out, format_reassignment(changed or proposed))
     if json_wanted:
-        print(json.dumps(_as_json(format_reassignment(current), text, found, inflow, rate, seconds), indent=2))
+        answer = {
+            "current": json.loads(today),
+            "proposed": json.loads(then),
+            "brokers": [asdict(load) for load in found.loads],
+            "partitions_to_move": found.moving,
+            "partitions": found.partitions,
+            "move_ratio": found.ratio,
+            "bytes_to_move": found.total,
+            "throttle": rate,
+            "bytes_in": inflow if rate is not None else None,
+            "move_seconds": seconds,
+        }
+        print(json.dumps(answer, indent=2))
     else:
-        print(f"Today's assignment:\n{format_reassignment(current)}\n\nProposed assignment:\n{text}\n")
+        print(f"Today's assignment:\n{today}\n\nProposed assignment:\n{then}\n")
         _print(found, rate, seconds, inflow)
-        if out is not None:
-            print(f"The partitions that change are in {out}.")
+        if options.out is not None:
+            print(f"The partitions that change are in {options.out}.")
     if never:
         raise CommandError(never)
     return 0
 
 
-def _into(broker: int, proposed: Mapping[Partition, Brokers], grown: Mapping[Partition, float]) -> float:
-    return sum(rate for partition, rate in grown.items() if broker in proposed[partition])
+def _propose(
+    admin: MoveAdmin, topics: Sequence[str], wanted: Sequence[int], *, rack_aware: bool, watched: bool
+) -> tuple[dict[Partition, Brokers], dict[Partition, Brokers], MoveReport, dict[Partition, float] | None]:
+    """Return where partitions are, where they would go, what that costs, and what producers write meanwhile (bytes/s).
 
+    The last is None unless it is to be watched, and bytes move.
+    """
+    from weir.control.move_look import INFLOW_SECONDS, growth, leader_sizes
 
-def _seconds(found: MoveReport, rate: int | None, inflow: float) -> tuple[float | None, str | None]:
-    if rate is None:
-        return None, None
-    try:
-        return found.seconds(rate, inflow), None
-    except QuotaTooLow as error:
-        return None, (
-            f"under a throttle of {show_rate(rate)} the move would never end: what comes in takes"
-            f" {show_rate(error.above)}."
-        )
+    racks = admin.racks()
+    if missing := [str(broker) for broker in wanted if broker not in racks]:
+        raise MoveError(f"there is no broker {', '.join(missing)}, or it is down")
+    states = admin.partitions()
+    if gone := sorted(set(topics) - {partition.topic for partition in states}):
+        raise MoveError(f"there is no topic {', '.join(gone)}")
+    moved = {partition: state for partition, state in sorted(states.items()) if partition.topic in topics}
+    current = {partition: state.replicas for partition, state in moved.items()}
+    sizes = leader_sizes(admin, moved)
+    proposed = propose(current, {broker: racks[broker] if rack_aware else None for broker in wanted}, sizes)
+    leaders = {partition: state.leader for partition, state in moved.items()}
+    brokers = {*wanted, *(broker for replicas in current.values() for broker in replicas)}
+    found = report_on(current, proposed, leaders, sizes, brokers, len(states))
+    return current, proposed, found, growth(admin, moved, INFLOW_SECONDS) if watched and found.total else None
 
 
 def _write(path: Path, text: str) -> None:
@@ -104,20 +124,15 @@ def _write(path: Path, text: str) -> None:
 
 
 def _print(found: MoveReport, rate: int | None, seconds: float | None, inflow: float) -> None:
-    print_table(
-        ("broker", "replicas", "then", "receives", "sends"),
+    columns = ("broker", "replicas", "then", "receives", "sends")
+    rows = [
         (
-            (
-                str(load.broker),
-                str(load.replicas_before),
-                str(load.replicas_after),
-                show_size(load.bytes_received),
-                show_size(load.bytes_sent),
-            )
-            for load in found.loads
-        ),
-        ("broker", "replicas", "then", "receives", "sends"),
-    )
+            *map(str, (one.broker, one.replicas, one.replicas_then)),
+            *map(show_size, (one.bytes_received, one.bytes_sent)),
+        )
+        for one in found.loads
+    ]
+    print_table(columns, rows, columns)
     print(
         f"{found.moving} of the cluster's {found.partitions} partitions move (MoveRatio {found.ratio:.4g}),"
         f" {show_size(found.total)} in all."
@@ -128,29 +143,3 @@ def _print(found: MoveReport, rate: int | None, seconds: float | None, inflow: f
         print(f"Under {show_rate(rate)} it takes {show_duration(seconds)} beside {show_rate(inflow)} of bytes in{who}.")
     elif found.total:
         print("note: give --throttle to see how long it takes.", file=sys.stderr)
-
-
-def _as_json(
-    current: str, proposed: str, found: MoveReport, inflow: float, rate: int | None, seconds: float | None
-) -> dict[str, object]:
-    return {
-        "current": json.loads(current),
-        "proposed": json.loads(proposed),
-        "brokers": [
-            {
-                "broker": load.broker,
-                "replicas": load.replicas_before,
-                "replicas_then": load.replicas_after,
-                "bytes_received": load.bytes_received,
-                "bytes_sent": load.bytes_sent,
-            }
-            for load in found.loads
-        ],
-        "partitions_to_move": found.moving,
-        "partitions": found.partitions,
-        "move_ratio": found.ratio,
-        "bytes_to_move": found.total,
-        "throttle": rate,
-        "bytes_in": inflow if rate is not None else None,
-        "move_seconds": seconds,
-    }

@@ -3,103 +3,82 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.move_sidecars import passed
+from weir.cli.move_sidecars import Sidecars
+from weir.cli.options import option
 from weir.cli.plan_inputs import parsed
 from weir.cli.quantities import parse_deadline, show_moment
 from weir.cli.rates import parse_rate
+from weir.control.move_journal import JournalFile, Pacing
 from weir.planning.finish_by import Limits
 from weir.planning.units import show_rate
 
 if TYPE_CHECKING:
-    from weir.control.move_journal import JournalFile, Pacing
-    from weir.control.move_pacing import Deadline, Link, Pacer
+    from weir.control.move_pacing import Pacer
 
 
 @dataclass(frozen=True, slots=True)
-class FinishBy:
-    """A deadline as it was given, and the rates that are allowed."""
+class Kept:
+    """How the rate of a move is kept: by a deadline (`moment`), or by a link of which `sidecars` tell what passes."""
 
-    moment: datetime
-    limits: Limits
+    pacing: Pacing
+    moment: datetime | None
+    sidecars: Sidecars
 
     def __str__(self) -> str:
-        return f"for its end by {show_moment(self.moment)}"
+        if self.moment is not None:
+            return f"for its end by {show_moment(self.moment)}"
+        return f"at what is free of links of {show_rate(self.pacing.link_capacity)}"
 
-    def deadline(self) -> Deadline:
-        """Return the deadline in seconds of time.monotonic."""
-        from weir.control.move_journal import Pacing
-        from weir.control.move_pacing import Deadline
+    def pacer(self, file: JournalFile) -> Pacer:
+        """Return what keeps it, by time.monotonic: a clock that is set meanwhile moves no deadline."""
+        from weir.control.move_pacing import DeadlinePacer, LinkPacer
 
-        written = Pacing(finish_by=self.moment.timestamp(), lowest=self.limits.lowest, highest=self.limits.highest)
+        if self.moment is None:
+            return LinkPacer(file, self.pacing, self.sidecars.passed)
         seconds = (self.moment - datetime.now(UTC)).total_seconds()
-        return Deadline(time.monotonic() + seconds, self.limits, written)
-
-    def pacer(self, file: JournalFile) -> Pacer:
-        """Return what takes up a move that runs."""
-        from weir.control.move_pacing import DeadlinePacer
-
-        return DeadlinePacer(file, self.deadline(), clock=time.monotonic, sleep=time.sleep)
+        return DeadlinePacer(file, self.pacing, time.monotonic() + seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Auto:
-    """What a link carries (bytes/s), the rates that are allowed, and the sidecars that tell what passes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PacingOptions:
+    """How the rate of a move is to be kept, where no --throttle fixes it."""
 
-    capacity: int
-    limits: Limits
-    sidecars: Sequence[str] | None
+    finish_by: str | None = option("--finish-by", "TIME", "Keep the lowest throttle that ends it by then, as in 06:00.")
+    auto: bool = option("--auto", None, "Keep the throttle at what others leave free of each broker's link.", False)
+    link_capacity: str | None = option(
+        "--link-capacity", "RATE", "With --auto: what a link carries each way, as in 100MB."
+    )
+    between: str | None = option("--between", "RATE,RATE", "The lowest and highest throttle of both: 1MB,50MB.")
 
-    def __str__(self) -> str:
-        return f"at what is free of links of {show_rate(self.capacity)}"
-
-    def link(self) -> Link:
-        """Return what a link carries, and how to ask what passes."""
-        from weir.control.move_pacing import Link
-
-        return Link(self.capacity, self.limits, passed(self.sidecars))
-
-    def pacer(self, file: JournalFile) -> Pacer:
-        """Return what takes up a move that runs."""
-        from weir.control.move_pacing import LinkPacer
-
-        return LinkPacer(file, self.link(), clock=time.monotonic, sleep=time.sleep)
-
-
-def read_pacing(
-    finish_by: str | None, auto: bool, link_capacity: str | None, between: str | None, sidecars: Sequence[str] | None
-) -> FinishBy | Auto | None:
-    """Return what the options say. CommandError where they are wrong, or do not go together."""
-    limits = parsed("--between", _parse_limits, between)
-    capacity = parsed("--link-capacity", parse_rate, link_capacity)
-    if auto and finish_by is not None:
-        raise CommandError("--auto and --finish-by both keep the rate: give one of them.", WRONG_USAGE)
-    if auto != (capacity is not None):
-        raise CommandError("--auto and --link-capacity go together: how much does a broker's link carry?", WRONG_USAGE)
-    if capacity is not None:
-        return Auto(capacity, limits or Limits(), sidecars)
-    if finish_by is None:
-        if between is not None:
+    def read(self, sidecars: Sidecars) -> Kept | None:
+        """Return what the options say. CommandError where they are wrong, or do not go together."""
+        limits = parsed("--between", _parse_limits, self.between) or Limits()
+        capacity = parsed("--link-capacity", parse_rate, self.link_capacity)
+        if self.auto and self.finish_by is not None:
+            raise CommandError("--auto and --finish-by both keep the rate: give one of them.", WRONG_USAGE)
+        if self.auto != (capacity is not None):
+            question = "how much does a broker's link carry?"
+            raise CommandError(f"--auto and --link-capacity go together: {question}", WRONG_USAGE)
+        now = datetime.now(UTC)
+        moment = parsed("--finish-by", lambda text: parse_deadline(text, now), self.finish_by)
+        if capacity is None and moment is None:
+            if self.between is None:
+                return None
             raise CommandError("--between says which rates --finish-by or --auto may use: give one too.", WRONG_USAGE)
+        finish_by = moment.timestamp() if moment is not None else None
+        return Kept(Pacing(finish_by, capacity, limits.lowest, limits.highest), moment, sidecars)
+
+
+def written(pacing: Pacing | None, sidecars: Sidecars) -> Kept | None:
+    """Return how the rate of a move is kept, by what was written down of it; None where it is not kept."""
+    if pacing is None or (pacing.finish_by is None and pacing.link_capacity is None):
         return None
-    now = datetime.now(UTC)
-    moment = parsed("--finish-by", lambda text: parse_deadline(text, now), finish_by)
-    return FinishBy(moment, limits or Limits()) if moment is not None else None
-
-
-def written_pacing(pacing: Pacing, sidecars: Sequence[str] | None) -> FinishBy | Auto | None:
-    """Return how a move is kept by what was written down of it."""
-    limits = Limits(pacing.lowest, pacing.highest)
-    if pacing.link_capacity is not None:
-        return Auto(pacing.link_capacity, limits, sidecars)
-    if pacing.finish_by is not None:
-        return FinishBy(datetime.fromtimestamp(pacing.finish_by, UTC), limits)
-    return None
+    return Kept(pacing, None if pacing.finish_by is None else datetime.fromtimestamp(pacing.finish_by, UTC), sidecars)
 
 
 def _parse_limits(text: str) -> Limits:

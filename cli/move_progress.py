@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weir.cli.move_inputs import read_rollback
-from weir.cli.move_sidecars import lag as lag_of
-from weir.cli.move_sidecars import sentences
+from weir.cli.move_pacing import Kept
+from weir.cli.move_plan import Planned
+from weir.cli.move_sidecars import Sidecars
 from weir.cli.quantities import show_duration, show_moment
 from weir.planning.finish_by import Pace
 from weir.planning.headroom import Allowance
@@ -19,65 +18,59 @@ from weir.planning.units import show_rate, show_size
 from weir.quota.setting_names import FOLLOWER_RATE
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from weir.control.move_admin import MoveAdmin
     from weir.control.move_following import Tick
     from weir.control.move_pacing import Pacer
-    from weir.planning.reassignment_json import ReassignmentPlan
-    from weir.planning.stuck import Stuck
 
 _LINE_SECONDS = 10.0  # between lines where nobody watches: in a log file
 
 
-def follow(
-    connect: Callable[[], MoveAdmin],
-    plan: ReassignmentPlan,
-    plan_file: Path,
-    throttle: int | None,
-    at_once: int | None,
-    admin: Sequence[str] | None,
-    json_wanted: bool,
-    pacer: Pacer | None = None,
-    finish_by: datetime | None = None,
-) -> None:
-    """Show progress until nothing of the plan moves. With `json_wanted`, each look is a line of JSON.
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A move that is followed, and how it is told: in lines, or in lines of JSON. `sidecars` know more of it."""
 
-    `pacer` keeps the throttle, where there is one for the deadline `finish_by`.
-    """
-    from weir.control.move_following import Follower
-    from weir.control.move_journal import JournalFile
-    from weir.control.move_stuck import StuckWatch
+    planned: Planned
+    sidecars: Sidecars
+    json_wanted: bool
 
-    terminal = sys.stdout.isatty()
-    shown_at = -_LINE_SECONDS
-    shown = ""
-    watch = StuckWatch(JournalFile(plan_file), sentences(admin))
-    follower = Follower(connect, plan, read_rollback(plan_file), time.monotonic, time.sleep, at_once, pacer, watch)
-    for tick in follower.ticks():
-        lag = lag_of(admin)
-        throttle = tick.pace.rate if isinstance(tick.pace, Pace) else throttle
-        if json_wanted:
-            print(json.dumps(_as_json(tick, throttle, lag, finish_by)), flush=True)
-            continue
-        line = _line(tick, throttle, lag, finish_by)
-        if terminal:
-            print(f"\r\x1b[K{line}", end="", flush=True)
-        elif line != shown and time.monotonic() - shown_at >= _LINE_SECONDS:
-            print(line, flush=True)
-            shown_at = time.monotonic()
-        shown = line
-    if terminal and not json_wanted:
-        print()
+    def follow(
+        self,
+        throttle: int | None,
+        kept: Kept | None = None,
+        pacer: Pacer | None = None,
+        at_once: int | None = None,
+    ) -> None:
+        """Show progress until nothing of the plan moves. `pacer` keeps the throttle (bytes/s), as `kept` says."""
+        from weir.control.move_following import Follower
+        from weir.control.move_stuck import StuckWatch
+
+        plan, file = self.planned.plan, self.planned.file
+        watch = StuckWatch(file, self.sidecars.sentences)
+        before = file.read_rollback()
+        terminal = sys.stdout.isatty()
+        shown_at, shown = -_LINE_SECONDS, ""
+        follower = Follower(self.planned.connect, plan, before, time.monotonic, time.sleep, at_once, pacer, watch)
+        for tick in follower.ticks():
+            lag = self.sidecars.lag()
+            throttle = tick.pace.rate if isinstance(tick.pace, Pace) else throttle
+            if self.json_wanted:
+                print(json.dumps(_as_json(tick, throttle, lag, kept)), flush=True)
+                continue
+            line = _line(tick, throttle, lag, kept)
+            if terminal:
+                print(f"\r\x1b[K{line}", end="", flush=True)
+            elif line != shown and time.monotonic() - shown_at >= _LINE_SECONDS:
+                print(line, flush=True)
+                shown_at = time.monotonic()
+            shown = line
+        if terminal and not self.json_wanted:
+            print()
 
 
-def _line(tick: Tick, throttle: int | None, lag: int | None, finish_by: datetime | None) -> str:
+def _line(tick: Tick, throttle: int | None, lag: int | None, kept: Kept | None) -> str:
     if tick.seen is None or tick.progress is None:
         return f"the cluster gives no answer ({tick.away}); the move goes on, and so does this"
-    counts = _counts(tick)
-    done = counts["done"] + counts["gone"]
-    progress = tick.progress
-    parts = [f"{done} of {len(tick.seen.statuses)} partitions"]
+    counts, progress, slowest = _counts(tick), tick.progress, tick.progress.slowest
+    parts = [f"{counts['done'] + counts['gone']} of {len(tick.seen.statuses)} partitions"]
     if counts["waiting"]:
         parts.append(f"{counts['waiting']} yet to begin")
     if tick.seen.moving_logs:
@@ -85,47 +78,38 @@ def _line(tick: Tick, throttle: int | None, lag: int | None, finish_by: datetime
     if progress.total:
         parts.append(f"{show_size(progress.copied)} of {show_size(progress.total)}")
     if progress.rate is not None and progress.left:
-        parts.append(show_rate(_rounded(progress.rate)))
-    behind = f"{lag} messages behind" if lag is not None else f"{show_size(progress.left)} behind"
-    parts.append(behind)
-    if progress.slowest is not None:
-        slowest = progress.slowest
-        throttle = _throttle_of(slowest.broker, tick, throttle)
+        parts.append(_rate(progress.rate))
+    parts.append(f"{lag} messages behind" if lag is not None else f"{show_size(progress.left)} behind")
+    if slowest is not None:
+        if isinstance(tick.pace, Allowance):
+            throttle = tick.pace.rates.get((slowest.broker, FOLLOWER_RATE))
         of = f" of {show_rate(throttle)}" if throttle is not None else ""
         left = "stands still" if slowest.seconds_left is None else f"{show_duration(slowest.seconds_left)} left"
-        parts.append(f"{left}: broker {slowest.broker} receives {show_rate(_rounded(slowest.rate))}{of}")
-    if finish_by is not None and isinstance(tick.pace, Pace):
-        parts.append(f"to end by {show_moment(finish_by)}: {_prospect(tick.pace)}")
+        parts.append(f"{left}: broker {slowest.broker} receives {_rate(slowest.rate)}{of}")
+    if isinstance(tick.pace, Pace) and kept is not None and kept.moment is not None:
+        parts.append(f"to end by {show_moment(kept.moment)}: {_prospect(tick.pace)}")
     if isinstance(tick.pace, Allowance):
-        parts.append(_allowed(tick.pace))
-    parts += [_stuck(one) for one in tick.stuck]
+        parts.append(f"allowed {_allowed(tick.pace)}")
+    for stuck in tick.stuck:
+        named = ", ".join(map(str, stuck.partitions[:3])) + (", ..." if len(stuck.partitions) > 3 else "")
+        parts.append(f"broker {stuck.broker} has got no nearer for a minute ({named}): {stuck.why}")
     return ", ".join(parts)
 
 
-def _throttle_of(broker: int, tick: Tick, throttle: int | None) -> int | None:
-    return tick.pace.rates.get((broker, FOLLOWER_RATE)) if isinstance(tick.pace, Allowance) else throttle
-
-
 def _allowed(allowance: Allowance) -> str:
-    rates = sorted(_rounded(rate) for rate in allowance.rates.values())
-    shown = " to ".join(show_rate(rate) for rate in dict.fromkeys((rates[0], rates[-1]))) if rates else "nothing"
-    full = [(found.capacity, broker) for (broker, _), found in allowance.carried.items()]
-    if full:
-        carried, broker = min(full)
-        shown += f" as the link of broker {broker} seems to carry {show_rate(_rounded(carried))}"
+    rates = sorted(allowance.rates.values())
+    shown = " to ".join(dict.fromkeys((_rate(rates[0]), _rate(rates[-1])))) if rates else "nothing"
+    if allowance.carried:
+        carried, broker = min((found.capacity, broker) for (broker, _), found in allowance.carried.items())
+        shown += f" as the link of broker {broker} seems to carry {_rate(carried)}"
     if not allowance.too_low:
-        return f"allowed {shown}"
+        return shown
     broker, setting = min(allowance.too_low)
-    return f"allowed {shown}: {setting} of broker {broker} is not above what producers write, so it never ends"
-
-
-def _stuck(stuck: Stuck) -> str:
-    named = ", ".join(map(str, stuck.partitions[:3])) + (", ..." if len(stuck.partitions) > 3 else "")
-    return f"broker {stuck.broker} has got no nearer for a minute ({named}): {stuck.why}"
+    return f"{shown}: {setting} of broker {broker} is not above what producers write, so it never ends"
 
 
 def _prospect(pace: Pace) -> str:
-    rate = show_rate(_rounded(pace.rate))
+    rate = _rate(pace.rate)
     if pace.late is None:
         return f"never at {rate}"
     if pace.late:
@@ -135,39 +119,40 @@ def _prospect(pace: Pace) -> str:
     return f"in time at {rate}"
 
 
-def _counts(tick: Tick) -> Mapping[str, int]:
+def _counts(tick: Tick) -> dict[str, int]:
     states = [status.state for status in tick.seen.statuses.values()] if tick.seen is not None else []
     return {state: states.count(state) for state in ("done", "moving", "waiting", "elsewhere", "gone")}
 
 
-def _rounded(rate: float) -> float:
-    return float(f"{rate:.3g}")
+def _rate(rate: float) -> str:
+    return show_rate(float(f"{rate:.3g}"))
 
 
-def _as_json(tick: Tick, throttle: int | None, lag: int | None, finish_by: datetime | None) -> dict[str, Any]:
+def _as_json(tick: Tick, throttle: int | None, lag: int | None, kept: Kept | None) -> dict[str, Any]:
     if tick.seen is None or tick.progress is None:
         return {"away": tick.away}
     progress, slowest = tick.progress, tick.progress.slowest
-    deadline: dict[str, Any] = {}
+    pacing: dict[str, Any] = {}
     if isinstance(tick.pace, Allowance):
-        deadline["rates"] = [
+        carried = {key: round(found.capacity) for key, found in tick.pace.carried.items()}
+        pacing["rates"] = [
             {
-                "broker": broker,
-                "setting": setting,
+                "broker": key[0],
+                "setting": key[1],
                 "rate": rate,
-                "too_low": (broker, setting) in tick.pace.too_low,
-                "carried": round(found.capacity) if (found := tick.pace.carried.get((broker, setting))) else None,
+                "too_low": key in tick.pace.too_low,
+                "carried": carried.get(key),
             }
-            for (broker, setting), rate in sorted(tick.pace.rates.items())
+            for key, rate in sorted(tick.pace.rates.items())
         ]
-    if finish_by is not None and isinstance(tick.pace, Pace):
-        deadline = {
-            "finish_by": finish_by.isoformat(),
+    if isinstance(tick.pace, Pace) and kept is not None and kept.moment is not None:
+        pacing = {
+            "finish_by": kept.moment.isoformat(),
             "seconds_late": tick.pace.late,
             "held_up": tick.pace.is_held_up,
         }
     return {
-        **deadline,
+        **pacing,
         "partitions": _counts(tick),
         "bytes_copied": progress.copied,
         "bytes_to_copy": progress.total,

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from weir.cli.sidecars import admin_addresses, ask_all
 from weir.planning.headroom import Passed
-
-
-def lag(admin: Sequence[str] | None) -> int | None:
-    """Return SumReplicaLag in messages, of the leaders whose sidecars answer; None where none does."""
-    if not admin:
-        return None
-    lags = [status["sides"]["leader"]["lag"]["messages"] for status in _statuses(admin) if "leader" in status["sides"]]
-    return sum(lags) if lags else None
-
-
-def passed(admin: Sequence[str] | None) -> Callable[[frozenset[str]], Mapping[int, Passed]]:
-    """Return a function that asks what has passed each broker besides the throttled replicas of some topics.
-
-    A sidecar that does not throttle these topics counts their move with all else, so it tells nothing.
-    """
-
-    def ask(topics: frozenset[str]) -> Mapping[int, Passed]:
-        return {int(status["broker_id"]): _passed(status) for status in _statuses(admin) if _throttles(status, topics)}
-
-    return ask
 
 
 class Replicated(NamedTuple):
@@ -36,48 +17,60 @@ class Replicated(NamedTuple):
     sent: int | None
 
 
-def replicated(admin: Sequence[str] | None) -> dict[int, Replicated]:
-    """Ask what has been replicated so far, by broker."""
-    return {
-        int(status["broker_id"]): Replicated(
-            _unthrottled(status["sides"].get("follower")), _unthrottled(status["sides"].get("leader"))
-        )
-        for status in _statuses(admin)
-    }
+@dataclass(frozen=True, slots=True)
+class Sidecars:
+    """The sidecars at these admin addresses; None for none. Those that give no answer are left out."""
 
+    admin: Sequence[str] | None
 
-def sentences(admin: Sequence[str] | None) -> Callable[[], Mapping[int, str]]:
-    """Return a function that asks who holds replicas up: a sentence of each broker whose sidecar knows it."""
+    def lag(self) -> int | None:
+        """Return SumReplicaLag in messages, of the leaders whose sidecars answer; None where none does."""
+        leaders = [status["sides"]["leader"] for status in self._statuses() if "leader" in status["sides"]]
+        return sum(leader["lag"]["messages"] for leader in leaders) if leaders else None
 
-    def ask() -> Mapping[int, str]:
+    def passed(self, topics: frozenset[str]) -> Mapping[int, Passed]:
+        """Return what has passed each broker besides the throttled replicas of some topics.
+
+        A sidecar that does not throttle these topics counts their move with all else, so it tells nothing.
+        """
+        return {
+            int(status["broker_id"]): _passed(status["sides"])
+            for status in self._statuses()
+            if all(topics <= set(side["throttled_topics"]) for side in status["sides"].values())
+        }
+
+    def replicated(self) -> dict[int, Replicated]:
+        """Return what has been replicated so far, by broker."""
+        return {
+            int(status["broker_id"]): Replicated(
+                _unthrottled(status["sides"].get("follower")), _unthrottled(status["sides"].get("leader"))
+            )
+            for status in self._statuses()
+        }
+
+    def sentences(self) -> Mapping[int, str]:
+        """Return who holds replicas up: a sentence of each broker whose sidecar knows it."""
         return {
             int(status["broker_id"]): str(side["held_up_by"]["sentence"])
-            for status in _statuses(admin)
+            for status in self._statuses()
             for side in status["sides"].values()
             if side["held_up_by"]["by"] in ("quota", "replica")
         }
 
-    return ask
-
-
-def _statuses(admin: Sequence[str] | None) -> Iterator[dict[str, Any]]:
-    if admin:
-        for reply in ask_all(admin_addresses(admin, None), "GET", "/v1/status"):
-            if reply.error is None and isinstance(reply.value, dict) and "sides" in reply.value:
-                yield reply.value
-
-
-def _throttles(status: Mapping[str, Any], topics: frozenset[str]) -> bool:
-    return all(topics <= set(side["throttled_topics"]) for side in status["sides"].values())
+    def _statuses(self) -> Iterator[dict[str, Any]]:
+        if self.admin:
+            for reply in ask_all(admin_addresses(self.admin, None), "GET", "/v1/status"):
+                if reply.error is None and isinstance(reply.value, dict) and "sides" in reply.value:
+                    yield reply.value
 
 
 def _unthrottled(side: Mapping[str, Any] | None) -> int | None:
     return None if side is None else sum(one["bytes"] for one in side["replication"] if not one["throttled"])
 
 
-def _passed(status: Mapping[str, Any]) -> Passed:
+def _passed(sides: Mapping[str, Any]) -> Passed:
     incoming = outgoing = 0.0
-    for name, side in status["sides"].items():
+    for name, side in sides.items():
         relayed = side["relayed_bytes"]
         answers = relayed["answers"] - sum(one["bytes"] for one in side["replication"] if one["throttled"])
         if name == "leader":

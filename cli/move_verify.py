@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from weir.cli import move_progress
+from weir.cli.cluster import ClusterOptions, told_errors
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.move_inputs import connector, read_plan, read_rollback, told_errors
-from weir.cli.move_pacing import Auto, FinishBy, written_pacing
+from weir.cli.move_pacing import Kept, PacingOptions, written
+from weir.cli.move_plan import Planned, PlanOptions, PreserveOption, TimeoutOption, WatchOption
+from weir.cli.move_progress import Watched
+from weir.cli.move_sidecars import Sidecars
 from weir.cli.output import print_table
+from weir.cli.sidecars import AdminOption, JsonOption
+from weir.control.errors import MoveError
 
 if TYPE_CHECKING:
-    from weir.control.move_admin import MoveAdmin
     from weir.control.move_following import Verdict
-    from weir.planning.move_throttle import ConfigChange, PutBack
-    from weir.planning.reassignment_json import ReassignmentPlan
+    from weir.planning.move_throttle import ConfigChange, LeftRate, PutBack
 
 _WORDS = {
     "done": "done",
@@ -32,80 +33,59 @@ _WORDS = {
 
 
 def verify(
-    plan_file: Path,
-    bootstrap_server: str,
-    command_config: Path | None,
-    preserve_throttles: bool,
-    watch: bool,
-    wanted: FinishBy | Auto | None,
-    sidecars: Sequence[str] | None,
-    json_wanted: bool,
+    *,
+    plan: PlanOptions,
+    preserve_throttles: PreserveOption = False,
+    watch: WatchOption = False,
+    pacing: PacingOptions,
+    admin: AdminOption = None,
+    json_wanted: JsonOption = False,
 ) -> int:
-    """Show the state of each partition of a plan; put back what stood before its throttle where it has ended."""
+    """Show how far a plan is; when its moves have ended, put back what stood before its throttle.
+
+    The exit status is 0 when all is done, else 1.
+    """
+    sidecars = Sidecars(admin)
+    wanted = pacing.read(sidecars)
     if wanted is not None and not watch:
         raise CommandError(
             "--finish-by and --auto need --watch: the rate is kept for as long as this stays.", WRONG_USAGE
         )
-    plan = read_plan(plan_file)
-    connect = connector(bootstrap_server, command_config)
+    planned = plan.read()
     with told_errors():
         if watch:
-            _watch(connect, plan, plan_file, wanted, sidecars, json_wanted)
-        with connect() as admin:
-            return finish(admin, plan, plan_file, preserve_throttles=preserve_throttles, json_wanted=json_wanted)
+            _watch(Watched(planned, sidecars, json_wanted), wanted)
+        return finish(planned, preserve_throttles=preserve_throttles, json_wanted=json_wanted)
 
 
-def _watch(
-    connect: Callable[[], MoveAdmin],
-    plan: ReassignmentPlan,
-    plan_file: Path,
-    wanted: FinishBy | Auto | None,
-    sidecars: Sequence[str] | None,
-    json_wanted: bool,
-) -> None:
+def _watch(watched: Watched, wanted: Kept | None) -> None:
     """Follow a move until nothing of it moves. Keep its rate where that is wanted, or where it was kept before.
 
     What was kept before is left alone while another command has the plan's lock: that one keeps it.
     """
-    from weir.control.errors import MoveError
-    from weir.control.move_journal import JournalFile
-
-    file = JournalFile(plan_file)
-    with connect() as admin:
+    file = watched.planned.file
+    with watched.planned.connect() as admin:
         journal = file.read(admin.cluster_id())
-    rates = [int(claim.value) for claim in journal.claims.rates] if journal is not None else []
-    is_given = wanted is not None
-    if wanted is None and journal is not None and journal.pacing is not None:
-        wanted = written_pacing(journal.pacing, sidecars)
-    throttle = max(rates, default=None)
-    if wanted is None:
-        move_progress.follow(connect, plan, plan_file, throttle, None, sidecars, json_wanted)
+    throttle = max((int(claim.value) for claim in journal.claims.rates), default=None) if journal is not None else None
+    kept = wanted or written(journal.pacing if journal is not None else None, watched.sidecars)
+    if kept is None:
+        watched.follow(throttle)
         return
     with file.locked() as mine:
-        if is_given and not mine:
+        if not mine and wanted is not None:
             raise MoveError("another `weir move` is at work on this plan, and keeps its throttle")
-        if mine and not is_given:
-            print(f"note: the throttle is kept {wanted}, as it was when this move began.", file=sys.stderr)
-        moment = wanted.moment if isinstance(wanted, FinishBy) else None
-        pacer = wanted.pacer(file) if mine else None
-        move_progress.follow(connect, plan, plan_file, throttle, None, sidecars, json_wanted, pacer, moment)
+        if mine and wanted is None:
+            print(f"note: the throttle is kept {kept}, as it was when this move began.", file=sys.stderr)
+        watched.follow(throttle, kept, kept.pacer(file) if mine else None)
 
 
-def finish(
-    admin: MoveAdmin, plan: ReassignmentPlan, plan_file: Path, *, preserve_throttles: bool, json_wanted: bool
-) -> int:
+def finish(planned: Planned, *, preserve_throttles: bool, json_wanted: bool) -> int:
     """Verify a plan and print what was found. CommandError where it is not done, or a throttle had to stay."""
     from weir.control.move_following import verify as verify_plan
-    from weir.control.move_journal import JournalFile
 
-    verdict = verify_plan(
-        admin,
-        plan,
-        JournalFile(plan_file),
-        read_rollback(plan_file),
-        preserve_throttles=preserve_throttles,
-        sleep=time.sleep,
-    )
+    plan, file = planned.plan, planned.file
+    with planned.connect() as admin:
+        verdict = verify_plan(admin, plan, file, preserve_throttles=preserve_throttles)
     if json_wanted:
         print(json.dumps(_verdict_as_json(verdict)))
     else:
@@ -117,83 +97,51 @@ def finish(
         if verdict.seen.log_states:
             logs = [(str(replica), plan.log_dirs[replica], _WORDS[s]) for replica, s in verdict.seen.log_states.items()]
             print_table(("replica", "planned directory", "state"), logs)
-        _print_put_back(verdict.put_back, verdict.by_plan)
-    problems = [*_unfinished(verdict), *_left(verdict.put_back)]
-    if problems:
-        raise CommandError(f"{'; '.join(problems)}.")
-    return 0
+        _print_put_back(verdict.put_back)
+    return _told(_unfinished(verdict), verdict.put_back)
 
 
 def cancel(
-    plan_file: Path,
-    bootstrap_server: str,
-    command_config: Path | None,
-    preserve_throttles: bool,
-    timeout_ms: int,
-    json_wanted: bool,
+    *,
+    plan: PlanOptions,
+    preserve_throttles: PreserveOption = False,
+    timeout_ms: TimeoutOption = 10_000,
+    json_wanted: JsonOption = False,
 ) -> int:
-    """End the moves of a plan, and put back what stood before its throttle."""
-    plan = read_plan(plan_file)
-    connect = connector(bootstrap_server, command_config)
+    """End the moves of a plan: its partitions stay where they were before."""
+    planned = plan.read()
     from weir.control.move_following import cancel as cancel_plan
-    from weir.control.move_journal import JournalFile
 
-    with told_errors(), connect() as admin:
+    with told_errors(), planned.connect() as admin:
         done = cancel_plan(
             admin,
-            plan,
-            JournalFile(plan_file),
-            read_rollback(plan_file),
+            planned.plan,
+            planned.file,
             preserve_throttles=preserve_throttles,
             timeout_seconds=timeout_ms / 1000,
-            clock=time.monotonic,
-            sleep=time.sleep,
         )
+    partitions, replicas, skipped = (list(map(str, of)) for of in (done.partitions, done.replicas, done.skipped))
     if json_wanted:
-        print(
-            json.dumps(
-                {
-                    "cancelled": [str(partition) for partition in done.partitions],
-                    "cancelled_logs": [str(replica) for replica in done.replicas],
-                    "skipped": [str(partition) for partition in done.skipped],
-                    "throttle": _put_back_as_json(done.put_back),
-                }
-            )
-        )
+        throttle = _put_back_as_json(done.put_back)
+        told = {"cancelled": partitions, "cancelled_logs": replicas, "skipped": skipped, "throttle": throttle}
+        print(json.dumps(told))
     else:
-        names = [*map(str, done.partitions), *map(str, done.replicas)]
-        print(f"Cancelled: {', '.join(names)}." if names else "Nothing of this plan is moving.")
-        if done.skipped:
-            listed = ", ".join(map(str, done.skipped))
+        names = ", ".join([*partitions, *replicas])
+        print(f"Cancelled: {names}." if names else "Nothing of this plan is moving.")
+        if skipped:
+            listed = ", ".join(skipped)
             print(f"note: {listed} moves to other brokers than the plan's, and goes on under its throttle.")
-        _print_put_back(done.put_back, done.by_plan)
-    problems = [f"{partition}: {reason}" for partition, reason in done.refused.items()] + _left(done.put_back)
-    if problems:
-        raise CommandError(f"{'; '.join(problems)}.")
-    return 0
+        _print_put_back(done.put_back)
+    return _told([f"{partition}: {reason}" for partition, reason in done.refused.items()], done.put_back)
 
 
-def list_moves(bootstrap_server: str, command_config: Path | None, json_wanted: bool) -> int:
+def list_moves(*, cluster: ClusterOptions, json_wanted: JsonOption = False) -> int:
     """List all moves that are under way."""
-    connect = connector(bootstrap_server, command_config)
+    connect = cluster.connector()
     with told_errors(), connect() as admin:
         moves = sorted(admin.reassignments().items())
     if json_wanted:
-        print(
-            json.dumps(
-                [
-                    {
-                        "topic": partition.topic,
-                        "partition": partition.partition,
-                        "replicas": move.replicas,
-                        "adding_replicas": move.adding_replicas,
-                        "removing_replicas": move.removing_replicas,
-                    }
-                    for partition, move in moves
-                ],
-                indent=2,
-            )
-        )
+        print(json.dumps([{**partition._asdict(), **asdict(move)} for partition, move in moves], indent=2))
     elif moves:
         rows = [
             (str(partition), *map(_brokers, (move.replicas, move.adding_replicas, move.removing_replicas)))
@@ -205,52 +153,54 @@ def list_moves(bootstrap_server: str, command_config: Path | None, json_wanted: 
     return 0
 
 
+def _told(problems: list[str], put_back: PutBack | None) -> int:
+    """Return 0 where nothing is left to be done. Else CommandError says what, and which throttle had to stay."""
+    problems = [*problems, *(_why(rate) for rate in put_back.left)] if put_back is not None else problems
+    if problems:
+        raise CommandError(f"{'; '.join(problems)}.")
+    return 0
+
+
 def _unfinished(verdict: Verdict) -> list[str]:
-    seen = verdict.seen
-    problems = []
-    moving = sum(status.state in ("moving", "elsewhere") for status in seen.statuses.values()) + len(seen.moving_logs)
+    seen, problems = verdict.seen, []
+    moving = len(seen.partitions("moving", "elsewhere")) + len(seen.moving_logs)
     if moving:
         problems.append(f"{moving} of {len(seen.statuses) + len(seen.log_states)} still moving")
-    if seen.waiting and not moving:
+    elif seen.waiting:
         problems.append(
             f"{len(seen.waiting)} of {len(seen.statuses)} partitions are not where the plan says, and nothing moves"
             " them: execute the plan again to go on"
         )
-    if not problems and not verdict.is_done:
+    elif not verdict.is_done:
         problems.append("some logs are not in the directories that the plan names: execute it again to go on")
     if verdict.busy:
         problems.append("another `weir move` is at work on this plan, which removes its throttle")
     return problems
 
 
-def _left(put_back: PutBack | None) -> list[str]:
-    if put_back is None:
-        return []
-    problems = []
-    for rate in put_back.left:
-        claim = rate.claim
-        if rate.standing is None:
-            problems.append(
-                f"broker {claim.broker} is down, and {claim.setting} stays {claim.value} there: verify again when it"
-                " is up"
-            )
-        elif rate.needed_by is not None:
-            problems.append(
-                f"{claim.setting} of broker {claim.broker} stays {rate.standing}, as {rate.needed_by} of another move"
-                " is throttled by it: verify again when that has ended"
-            )
-        else:
-            problems.append(
-                f"{claim.setting} of broker {claim.broker} is {rate.standing} and not the {claim.value} that this move"
-                " has set, and other replicas are throttled there: it stays; verify again when that throttle is gone"
-            )
-    return problems
+def _why(left: LeftRate) -> str:
+    """Say why a rate was not put back."""
+    rate = f"{left.claim.setting} of broker {left.claim.broker}"
+    if left.standing is None:
+        return (
+            f"broker {left.claim.broker} is down, and {left.claim.setting} stays {left.claim.value} there: verify again"
+            " when it is up"
+        )
+    if left.needed_by is not None:
+        return (
+            f"{rate} stays {left.standing}, as {left.needed_by} of another move is throttled by it: verify again when"
+            " that has ended"
+        )
+    return (
+        f"{rate} is {left.standing} and not the {left.claim.value} that this move has set, and other replicas are"
+        " throttled there: it stays; verify again when that throttle is gone"
+    )
 
 
-def _print_put_back(put_back: PutBack | None, by_plan: bool) -> None:
+def _print_put_back(put_back: PutBack | None) -> None:
     if put_back is None or not put_back.changes:
         return
-    if by_plan:
+    if put_back.by_plan:
         print(
             "note: nothing was written down of this move, so what stands for the plan's partitions was removed.",
             file=sys.stderr,

@@ -9,6 +9,26 @@ from typing import Any, TextIO, cast
 
 _UNLIMITED_WIDTH = 10_000
 
+_SHOWN = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+"""Control characters, also those that turn the direction of writing, and what is shown instead."""
+
+
+def printable(text: str) -> str:
+    """Return text of somebody else without control characters: they could clear a terminal, or hide what it shows."""
+    return text.translate(_SHOWN)
+
+
+def printable_value(value: Any) -> Any:
+    """Return a value as JSON has it, with every string in it, names too, printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(name): printable_value(one) for name, one in value.items()}
+    return [printable_value(one) for one in value] if isinstance(value, list) else value
+
 
 class OutputError(OSError):
     """A write to stdout or stderr failed. Its type tells it from all other errors of the system."""
@@ -72,6 +92,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: 
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     width = None if sys.stdout is not None and sys.stdout.isatty() else _UNLIMITED_WIDTH
     Console(width=width, highlight=False, markup=False).print(table)

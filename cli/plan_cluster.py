@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from weir.cli.cluster import CommandConfigOption, connector, told_errors
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.move_inputs import connector, told_errors
-from weir.cli.move_sidecars import Replicated, replicated
+from weir.cli.move_sidecars import Replicated, Sidecars
+from weir.cli.options import option
+from weir.cli.sidecars import AdminOption
 from weir.planning.assignment import Partition
 
 WATCHED_SECONDS = 5.0
@@ -33,18 +34,27 @@ class Live:
     is_by_sidecar: bool = False
 
 
-def read_live(
-    bootstrap_server: str | None, command_config: Path | None, broker: int | None, sidecars: Sequence[str] | None
-) -> Live | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveOptions:
+    """The cluster that tells what no option gives, and the sidecars that know more of it."""
+
+    bootstrap_server: str | None = option(
+        "--bootstrap-server", "HOST:PORT", "Read from this cluster what no option gives."
+    )
+    command_config: CommandConfigOption = None
+    admin: AdminOption = None
+
+
+def read_live(options: LiveOptions, broker: int | None) -> Live | None:
     """Ask a cluster; None where no option names one. With `broker`, sizes and bytes in are that broker's alone.
 
     Bytes in are what sidecars tell, or the growth of logs where that is more: a sidecar sees no topic with one replica.
     """
-    if bootstrap_server is None:
-        if sidecars:
+    if options.bootstrap_server is None:
+        if options.admin:
             raise CommandError("--admin needs --bootstrap-server: sidecars tell only what comes in now.", WRONG_USAGE)
         return None
-    connect = connector(bootstrap_server, command_config)
+    connect, sidecars = connector(options.bootstrap_server, options.command_config), Sidecars(options.admin)
     from weir.control.move_look import growth, leader_sizes
 
     with told_errors(), connect() as admin:
@@ -55,9 +65,9 @@ def read_live(
         if not states:
             raise CommandError("--bootstrap-server: the cluster has no topic, so there is nothing to move.")
         sizes = leader_sizes(admin, states)
-        before, begun = replicated(sidecars), time.monotonic()
-        grown = growth(admin, states, WATCHED_SECONDS, time.monotonic, time.sleep)
-        after, seconds = replicated(sidecars), time.monotonic() - begun
+        before, begun = sidecars.replicated(), time.monotonic()
+        grown = growth(admin, states, WATCHED_SECONDS)
+        after, seconds = sidecars.replicated(), time.monotonic() - begun
     held = {partition: state.replicas for partition, state in states.items()}
     asked = brokers if broker is None else [broker]
     log_sizes = _by_broker(held, sizes, asked)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.options import option
 from weir.cli.plan_figures import Figures
 from weir.cli.quantities import parse_duration, parse_size, show_duration
 from weir.cli.rates import parse_rate
@@ -18,21 +20,47 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+MOST = 2**31 - 1  # the most of what is counted: Kafka counts it with 32 bits
 
-def read_past(
-    figures: Figures, path: Path | None, factor: int, last: str, policy: str, broker: int | None, retention: str | None
-) -> History | None:
-    """Read the history in the folder `path`, and note its figures; None without a path.
 
-    `last` and `retention` are times as people type them. CommandError for wrong options, and for tables that cannot be
-    read.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmountOptions:
+    """What is moved: a share of the whole cluster's partitions, or all of one broker's."""
+
+    size: str | None = option("--size", "SIZE", "Log size of each broker, as in 500GB or 2TB.")
+    brokers: int | None = option("--brokers", None, "Number of brokers.", min=1, max=MOST)
+    ratio: float | None = option("--move-ratio", None, "Share of the partitions that is moved, as in 0.1.")
+    partitions_to_move: int | None = option(
+        "--partitions-to-move", None, "With --partitions, instead of --move-ratio.", min=1, max=MOST
+    )
+    partitions: int | None = option("--partitions", None, "Number of all partitions.", min=1, max=MOST)
+    broker: int | None = option(
+        "--broker", "ID", "Move all data of this broker; a history is read for it alone.", min=0, max=MOST
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryOptions:
+    """What past throttles and their brokers tell, by the tables of the jobs. Times are as people type them."""
+
+    path: Path | None = option("--history", "PATH", "Folder of the tables that the jobs wrote.")
+    last: str = option("--last", "TIME", "How far back to look in the history.", "28d")
+    retention: str | None = option("--retention", "TIME", "Instead of --size: what came in during it, by the history.")
+    policy: str = option("--policy", "POLICY", "Whose past accuracy counts: strict or kip73.", "strict")
+
+
+def read_past(figures: Figures, history: HistoryOptions, factor: int, broker: int | None) -> History | None:
+    """Read the history, and note its figures; None where no option names one.
+
+    CommandError for wrong options, and for tables that cannot be read.
     """
+    path, policy = history.path, history.policy
     if policy not in ("strict", "kip73"):
         raise CommandError(f"--policy: {policy!r} is not a policy: give strict or kip73.", WRONG_USAGE)
-    last_seconds = parsed("--last", parse_duration, last)
-    retention_seconds = parsed("--retention", parse_duration, retention)
+    last_seconds = parsed("--last", parse_duration, history.last)
+    retention_seconds = parsed("--retention", parse_duration, history.retention)
     if path is None:
-        if retention is not None:
+        if history.retention is not None:
             raise CommandError("--retention needs --history: it says what came in during it.", WRONG_USAGE)
         return None
     if not path.is_dir():
@@ -51,7 +79,7 @@ def read_past(
         )
     except TablesError as error:
         raise CommandError(f"--history: {error}.") from error
-    figures.add("history_from", past.since.isoformat(sep=" "), "time", f"{path}, --last {last}")
+    figures.add("history_from", past.since.isoformat(sep=" "), "time", f"{path}, --last {history.last}")
     figures.add("history_until", past.until.isoformat(sep=" "), "time", str(path))
     return past
 
@@ -80,34 +108,28 @@ def count_brokers(figures: Figures, given: int | None, past: History | None, liv
     return None
 
 
-def ratio_of(
-    figures: Figures,
-    given: float | None,
-    partitions_to_move: int | None,
-    partitions: int | None,
-    broker: int | None,
-    live: Live | None,
-) -> float | None:
+def ratio_of(figures: Figures, amount: AmountOptions, live: Live | None) -> float | None:
     """Return the share (0 to 1) of all partitions that is moved, None where no option gives one.
 
     CommandError for options that do not go together.
     """
-    if broker is not None and (given is not None or partitions_to_move is not None or partitions is not None):
+    given, moved, partitions = amount.ratio, amount.partitions_to_move, amount.partitions
+    if amount.broker is not None and (given, moved, partitions) != (None, None, None):
         raise CommandError(
             "give --broker, which moves all data of that broker, or a share of the whole cluster's (--move-ratio,"
             " --partitions-to-move with --partitions), not both.",
             WRONG_USAGE,
         )
     of_all = f"--partitions {partitions}"
-    if partitions_to_move is not None and partitions is None and live is not None:
+    if moved is not None and partitions is None and live is not None:
         partitions, of_all = live.partitions, f"{live.partitions} in the cluster"
-    if (partitions_to_move is None) != (partitions is None):
+    if (moved is None) != (partitions is None):
         raise CommandError("--partitions-to-move and --partitions go together.", WRONG_USAGE)
-    if partitions_to_move is not None and partitions is not None:
+    if moved is not None and partitions is not None:
         if given is not None:
             raise CommandError("give --move-ratio or the numbers of partitions, not both.", WRONG_USAGE)
-        ratio = move_ratio(partitions_to_move, partitions)
-        source = f"computed: --partitions-to-move {partitions_to_move} / {of_all} (KIP-73, Script)"
+        ratio = move_ratio(moved, partitions)
+        source = f"computed: --partitions-to-move {moved} / {of_all} (KIP-73, Script)"
     elif given is not None:
         ratio, source = given, "--move-ratio"
     else:
@@ -120,21 +142,20 @@ def ratio_of(
 
 def bytes_of(
     figures: Figures,
-    size: str | None,
+    amount: AmountOptions,
     past: History | None,
     live: Live | None,
     brokers: int | None,
     ratio: float | None,
-    broker: int | None,
 ) -> float:
     """Return the bytes to move: by the KIP's formula, or all of one broker's log."""
-    log_size: float | None = parsed("--size", parse_size, size)
+    log_size: float | None = parsed("--size", parse_size, amount.size)
     source = "--size"
     if log_size is None and past is not None:
         log_size, source = past.log_size, "history: mean bytes in of a broker during --retention (broker_rates)"
     if log_size is None and live is not None:
-        log_size = live.log_size
-        source = "cluster: log sizes (DescribeLogDirs)" + ("" if broker is not None else ", the mean of all brokers")
+        of = ", the mean of all brokers" if amount.broker is None else ""
+        log_size, source = live.log_size, f"cluster: log sizes (DescribeLogDirs){of}"
     if log_size is None:
         raise CommandError(
             "--size is missing: give it, --bootstrap-server, or --history with --retention.", WRONG_USAGE
@@ -142,8 +163,8 @@ def bytes_of(
     if log_size <= 0:
         raise CommandError("there is nothing to move: the log size is 0.", WRONG_USAGE)
     figures.add("log_size_per_broker", log_size, "bytes", source)
-    if ratio is None and broker is not None:
-        figures.add("bytes_to_move", log_size, "bytes", f"computed: the whole log of --broker {broker}")
+    if ratio is None and amount.broker is not None:
+        figures.add("bytes_to_move", log_size, "bytes", f"computed: the whole log of --broker {amount.broker}")
         return log_size
     if ratio is None:
         missing = "--move-ratio is missing: give it, --partitions-to-move with --partitions, or --broker"

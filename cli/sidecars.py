@@ -17,6 +17,7 @@ import typer
 
 from weir.access.tls_contexts import client_context
 from weir.cli.errors import FAILED, WRONG_USAGE, CommandError
+from weir.cli.output import printable_value
 from weir.proxy.config.address import Address
 
 Row = Sequence[str]
@@ -98,7 +99,7 @@ def ask(address: Address, method: str, path: str, body: object = None, tls: ssl.
     finally:
         connection.close()
     try:
-        value = json.loads(text)
+        value = printable_value(json.loads(text))  # a lease's owner and reason are anybody's words
     except (ValueError, RecursionError):
         return Reply(address, error=f"what answers at {address} is not a sidecar: its answer is not JSON")
     if response.status != http.HTTPStatus.OK:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weir.cli import fleet_status, not_throttled
+from weir.cli.cluster import CommandConfigOption
 from weir.cli.errors import CommandError
 from weir.cli.fleet import (
     DEFAULT_PORT,
@@ -23,7 +24,6 @@ from weir.cli.fleet import (
     sidecars,
 )
 from weir.cli.limited_status import limited_rows, print_limited
-from weir.cli.move_inputs import CommandConfigOption
 from weir.cli.output import print_table
 from weir.cli.sidecars import (
     AdminOption,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.cli.cluster import CommandConfigOption
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.fleet import (
     DEFAULT_PORT,
@@ -22,7 +23,6 @@ from weir.cli.fleet import (
     shown,
     sidecars,
 )
-from weir.cli.move_inputs import CommandConfigOption
 from weir.cli.output import print_table
 from weir.cli.quantities import parse_duration, show_duration
 from weir.cli.rates import parse_rate
@@ -58,6 +58,7 @@ _PATH = "/v1/throttle"
 
 app = typer.Typer(help="Show or change the throttle of running sidecars.")
 
+_LAYER_WORDS = {"file": "the file's throttle", "kafka": "Kafka's own throttle"}
 _RATE_HELP = "Bytes/s, as in 5000000, 500k, 5MB or 5MiB; 'none' for no quota."
 _REPLICAS_HELP = "'*', or partition:broker pairs as in '0:1,1:2'; 'none' for no replica."
 TopicOption = Annotated[
@@ -156,6 +157,10 @@ def clear(
     stale: Annotated[
         bool, typer.Option("--stale", help="Remove what moves have left in Kafka's own configurations, and only that.")
     ] = False,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="Throttle nothing, whatever the file and Kafka say, until a restart or reload."),
+    ] = False,
     admin: AdminOption = None,
     config: ConfigOption = None,
     bootstrap_server: BootstrapOption = None,
@@ -164,8 +169,13 @@ def clear(
     admin_port: PortOption = DEFAULT_PORT,
     json_wanted: JsonOption = False,
 ) -> int:
-    """Remove the whole throttle of the sidecars, or the topics named only."""
+    """Remove what was set with `weir throttle set`, or the topics named only.
+
+    The file's throttle, and Kafka's own where a sidecar follows it, are in force again.
+    """
     where = Where(admin, config, bootstrap_server, command_config, admin_dns, admin_port)
+    if everything and (topic or stale):
+        raise CommandError(f"--all cannot be given with {'--topic' if topic else '--stale'}.", WRONG_USAGE)
     if stale:
         if topic or bootstrap_server is None:
             wrong = "--topic cannot be given with --stale" if topic else "--bootstrap-server is missing"
@@ -176,7 +186,7 @@ def clear(
     if topic:
         replies = ask_sidecars(where, "PATCH", _PATH, {"topics": dict.fromkeys(topic)})
     else:
-        replies = ask_sidecars(where, "DELETE", _PATH)
+        replies = ask_sidecars(where, "DELETE", _PATH if everything else f"{_PATH}?source=http")
     return _print(replies, json_wanted)
 
 
@@ -247,7 +257,14 @@ def _print(replies: Sequence[Reply], json_wanted: bool, settings: Sequence[Throt
 
 
 def _notes(reply: Reply) -> Iterator[Row]:
-    """Yield notes on rates that throttle nothing as no replica is listed, which is easily forgotten."""
+    """Yield notes on what is easily forgotten: a removal that hides the rest, and rates that throttle nothing."""
+    layers = reply.value.get("layers", ())
+    if any(part["part"] == "*" and part.get("removed") for layer in layers for part in layer["parts"]):
+        hidden = " and ".join([_LAYER_WORDS[one["source"]] for one in layers if one["source"] in _LAYER_WORDS])
+        yield (
+            f"{reply.admin}: all that was set otherwise was removed until a restart or reload"
+            f"{', and that hides ' + hidden if hidden else ''}. `weir throttle clear` ends this.",
+        )
     listed = {name for replicas in reply.value["topics"].values() for name in replicas}
     for rate, replicas in ((LEADER_RATE, LEADER_REPLICAS), (FOLLOWER_RATE, FOLLOWER_REPLICAS)):
         if reply.value.get(rate) is not None and replicas not in listed:

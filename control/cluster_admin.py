@@ -81,7 +81,7 @@ class ClusterAdmin:
     """Connections to a cluster's controllers and brokers. Every method blocks, and raises ControlError.
 
     `client_options` are kafka-python's, such as those of access.client_properties.
-    `clock` and `sleep` (seconds) are used only to wait for the cluster.
+    `clock` and `sleep` (seconds): whoever waits for something of the cluster waits by them.
     `patience_seconds`: how long a request is repeated while connections fail or the controller changes. It may be
     changed at any time, and is `timeout_seconds` at first.
     """
@@ -98,8 +98,8 @@ class ClusterAdmin:
         self._bootstrap_servers = list(bootstrap_servers)
         self._timeout_ms = int(timeout_seconds * 1000)
         self._client_options = dict(client_options or {})
-        self._clock = clock
-        self._sleep = sleep
+        self.clock = clock
+        self.sleep = sleep
         self.patience_seconds = timeout_seconds
         self._client = self._connect()
 
@@ -233,13 +233,13 @@ class ClusterAdmin:
 
     def wait_for_reassignments(self, seconds: float, poll_seconds: float = 0.2) -> float:
         """Wait until no move is under way. Returns the seconds that it took; ControlError after `seconds`."""
-        start = self._clock()
+        start = self.clock()
         while moves := self.reassignments():
-            if self._clock() - start > seconds:
+            if self.clock() - start > seconds:
                 left = ", ".join(f"{move.topic}-{move.partition}" for move in sorted(moves)[:5])
                 raise ControlError("Waiting for moves", f"{len(moves)} still under way after {seconds:g} s ({left})")
-            self._sleep(poll_seconds)
-        return self._clock() - start
+            self.sleep(poll_seconds)
+        return self.clock() - start
 
     def configs(self, brokers: Iterable[int] = (), topics: Iterable[str] = ()) -> dict[str, dict[str, str]]:
         """Return every config of brokers and topics, defaults included, by `broker 1` and `topic orders`."""
@@ -335,7 +335,7 @@ class ClusterAdmin:
         A client looks for brokers and the controller every 5 minutes only, so an old one may not find them.
         `done` is the error that a repeated request gets where the one before it was carried out.
         """
-        begun = self._clock()
+        begun = self.clock()
         is_known = True
         repeated = False
         with _refused(action):
@@ -347,9 +347,9 @@ class ClusterAdmin:
                         raise
                     is_known = False
                 except _PASSING:
-                    if self._clock() - begun >= self.patience_seconds:
+                    if self.clock() - begun >= self.patience_seconds:
                         raise
-                    self._sleep(_RETRY_SECONDS)
+                    self.sleep(_RETRY_SECONDS)
                 except KafkaError as error:
                     if repeated and done is not None and isinstance(error, done):
                         return None

@@ -14,3 +14,7 @@ class ControlError(Exception):
 
 class MoveError(Exception):
     """A move cannot be done as asked; the text says why, without a full stop."""
+
+
+class NothingBegunError(MoveError):
+    """A move cannot be done as asked, and none of it has begun."""

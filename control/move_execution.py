@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from weir.control.errors import ControlError, MoveError
+from weir.control.errors import MoveError, NothingBegunError
 from weir.control.move_admin import MoveAdmin
 from weir.control.move_journal import JournalFile, Pacing
-from weir.control.move_look import copies_of, growth, look, moves_of
-from weir.control.move_pacing import Deadline, Link, moving_of, read_links
+from weir.control.move_look import INFLOW_SECONDS, growth, look
+from weir.control.move_pacing import Pacer
 from weir.control.move_throttling import MoveThrottling
 from weir.planning.assignment import Brokers, Partition, Replica
-from weir.planning.carried import Key
-from weir.planning.finish_by import Pace, first_pace
-from weir.planning.headroom import Allowance, first_allowance
 from weir.planning.move_status import needed_rates, next_to_move
-from weir.planning.move_throttle import wanted_throttle
+from weir.planning.move_throttle import Rates, wanted_throttle
 from weir.planning.reassignment_json import ReassignmentPlan
 from weir.planning.units import show_rate
-
-INFLOW_SECONDS = 3.0
-"""How long is watched what producers write, to compare a throttle with it."""
 
 _LOG_DIR_RETRY_SECONDS = 0.1
 
@@ -44,128 +38,77 @@ class Orders:
 class Execution:
     """One run of a plan. Every method blocks, and raises MoveError or ControlError."""
 
-    def __init__(
-        self,
-        admin: MoveAdmin,
-        plan: ReassignmentPlan,
-        file: JournalFile,
-        orders: Orders,
-        *,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-    ) -> None:
+    def __init__(self, admin: MoveAdmin, plan: ReassignmentPlan, file: JournalFile, orders: Orders) -> None:
         self._admin = admin
         self._plan = plan
+        self._file = file
         self._orders = orders
-        self._clock = clock
-        self._sleep = sleep
-        self._throttling = MoveThrottling(admin, file, sleep)
+        self._throttling = MoveThrottling(admin, file)
         self._seen = look(admin, plan)
-        self._rate = orders.throttle
-        self._rates: Mapping[Key, int] = {}
+        self._rates: Rates | None = orders.throttle
         self._pacing: Pacing | None = None
 
     @property
-    def before(self) -> dict[Partition, Brokers]:
-        """The replicas of the plan's partitions before it, for the way back."""
-        current = {partition: self._seen.states[partition].replicas for partition in self._plan.brokers}
-        return {
-            partition: tuple(broker for broker in brokers if broker not in self._adding(partition))
-            for partition, brokers in current.items()
-        }
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the plan was begun before, and is not over: then the cluster does not tell where all of it was."""
-        journal = self._throttling.journal
-        return bool(self._seen.moving) or (journal is not None and not journal.ended)
+    def rate(self) -> int | None:
+        """The throttle that was ordered, or the highest that was chosen."""
+        return max(self._rates.values(), default=None) if isinstance(self._rates, Mapping) else self._rates
 
     def check(self) -> None:
         """Refuse what cannot be done, and, unless forced, what would hurt."""
         self._check_that_all_exist()
-        others = [p for p in self._seen.under_way if p not in self._plan.brokers] + [
-            partition for partition, status in self._seen.statuses.items() if status.state == "elsewhere"
-        ]
+        others = [p for p in self._seen.under_way if p not in self._plan.brokers] + self._seen.partitions("elsewhere")
         if others and not self._orders.additional:
             raise MoveError(
                 f"{_some(others)} {'is' if len(others) == 1 else 'are'} being moved already: wait for that, or give"
                 " --additional to move beside it"
             )
-        if not self._orders.force:
-            self._check_that_none_is_lost()
-            self._check_inflow()
+        fewer = [
+            f"{partition} (from {len(brokers)} to {len(self._plan.brokers[partition])})"
+            for partition, brokers in sorted(self._seen.before.items())
+            if len(self._plan.brokers[partition]) < len(brokers)
+        ]
+        if fewer:
+            self._warn(f"the plan takes replicas away from {_some(fewer)}: give --force if that is what is wanted")
+        if self._orders.throttle is not None and not self._orders.force:
+            self._check_inflow(self._orders.throttle)
 
-    def plan_pace(self, deadline: Deadline) -> Pace:
-        """Choose the throttle that ends the move by a deadline. Watches for INFLOW_SECONDS what producers write.
+    def choose_rates(self, pacer: Pacer) -> None:
+        """Let a pacer choose the throttle. Rates that would never let the move end are refused, unless forced."""
+        chosen = pacer.begin(self._admin, self._seen)
+        if chosen.never is not None:
+            self._warn(chosen.never)
+        self._rates, self._pacing = chosen.rates, pacer.pacing
 
-        One that would never let it end is refused, unless forced.
+    def write_rollback(self) -> dict[Partition, Brokers]:
+        """Write down the way back, and return it.
+
+        Of a plan that was begun before, and is not over, the cluster does not tell where all of it was.
         """
-        moves = moves_of(self._plan.brokers, self._seen)
-        moving = {partition: self._seen.states[partition] for partition, move in moves.items() if move.destinations}
-        grown = growth(self._admin, moving, INFLOW_SECONDS, self._clock, self._sleep) if moving else {}
-        now = self._clock()
-        seen = moving_of(self._seen, copies_of(self._admin, self._plan.brokers, self.before, self._seen))
-        pace = first_pace(now, deadline.at - now, seen, grown, deadline.limits)
-        if pace.late is None and not self._orders.force:
-            raise MoveError(
-                f"under {show_rate(pace.rate)}, the most that is allowed, the move would never end beside what"
-                " producers write: allow more, or --force"
-            )
-        self._rate, self._pacing = pace.rate, deadline.pacing
-        return pace
-
-    def plan_allowance(self, link: Link) -> Allowance:
-        """Choose the rates that others leave free of each broker's link. Watches for INFLOW_SECONDS what passes.
-
-        Rates that would never let the move end are refused, unless forced.
-        """
-        moves = moves_of(self._plan.brokers, self._seen)
-        keys = wanted_throttle(moves, 1).rates.keys()
-        brokers = frozenset(broker for broker, _ in keys)
-        copies = copies_of(self._admin, self._plan.brokers, self.before, self._seen)
-        begun = self._clock()
-        before = read_links(self._admin, self._seen, copies, brokers, link.passed(frozenset()))
-        if keys:
-            self._sleep(INFLOW_SECONDS)
-        copies = copies_of(self._admin, self._plan.brokers, self.before, self._seen)
-        seen = read_links(self._admin, self._seen, copies, brokers, link.passed(frozenset()))
-        now = self._clock()
-        allowance = first_allowance(keys, before, now, seen, max(now - begun, 1e-3), link.capacity, link.limits)
-        if allowance.too_low and not self._orders.force:
-            broker, setting = min(allowance.too_low)
-            raise MoveError(
-                f"{setting} of broker {broker} may be {show_rate(allowance.rates[broker, setting])} at most, and beside"
-                " what producers write the move would then never end: allow more, or --force"
-            )
-        self._rate, self._rates = max(allowance.rates.values(), default=None), allowance.rates
-        self._pacing = link.pacing
-        # Until the sidecars follow this throttle, they count the move with all else.
-        return replace(allowance, seen=replace(seen, passed={}))
+        before = self._seen.before
+        if self._seen.partitions("moving") or self._throttling.journal is not None:
+            before |= self._file.read_rollback()
+        self._file.write_rollback(before)
+        return before
 
     def throttle(self) -> None:
         """Set the throttle that was ordered or chosen; where none was, write down that none is this move's."""
         disk_brokers = {replica.broker for replica in self._plan.log_dirs}
-        orders = self._orders
-        self._throttling.begin(
-            wanted_throttle(
-                moves_of(self._plan.brokers, self._seen),
-                self._rate,
-                disk_brokers,
-                orders.replica_alter_log_dirs_throttle,
-                self._rates,
-            ),
-            self._pacing,
-            undo=self._seen.is_quiet,
-        )
+        disk_rate = self._orders.replica_alter_log_dirs_throttle
+        wanted = wanted_throttle(self._seen.moves, self._rates, disk_brokers, disk_rate)
+        self._throttling.begin(wanted, self._pacing, undo=self._seen.is_quiet)
 
     def start(self) -> list[Partition]:
         """Start the partitions, or the first of them. Where none can be started, what was set is put back.
 
         What moves elsewhere is turned here: that is what `--additional` allows.
         """
-        elsewhere = [partition for partition, status in self._seen.statuses.items() if status.state == "elsewhere"]
         beginning = next_to_move(self._seen.statuses, self._orders.at_once)
-        return start(self._admin, self._plan, [*beginning, *elsewhere], self._undo)
+        try:
+            return start(self._admin, self._plan, [*beginning, *self._seen.partitions("elsewhere")])
+        except NothingBegunError:
+            if self._seen.is_quiet:
+                self._throttling.undo()
+            raise
 
     def move_logs(self) -> None:
         """Start the moves between log directories.
@@ -175,27 +118,23 @@ class Execution:
         left: Mapping[Replica, str] = {
             replica: path for replica, path in self._plan.log_dirs.items() if self._seen.log_states[replica] != "done"
         }
-        begun = self._clock()
+        begun = self._admin.clock()
         while left:
             missing = self._admin.move_log_dirs(left)
             left = {replica: path for replica, path in left.items() if replica in missing}
-            if left and self._clock() - begun >= self._orders.timeout_seconds:
+            if left and self._admin.clock() - begun >= self._orders.timeout_seconds:
                 raise MoveError(
                     f"the log directories of {_some(sorted(left))} could not be set within"
                     f" {self._orders.timeout_seconds:g} s, as these replicas are not there yet; execute the plan again"
                     " with --additional, or give a longer --timeout"
                 )
             if left:
-                self._sleep(_LOG_DIR_RETRY_SECONDS)
+                self._admin.sleep(_LOG_DIR_RETRY_SECONDS)
 
-    def _undo(self) -> None:
-        journal = self._throttling.journal
-        if journal is not None and self._seen.is_quiet:
-            self._throttling.end(journal.claims)
-
-    def _adding(self, partition: Partition) -> Brokers:
-        move = self._seen.under_way.get(partition)
-        return move.adding_replicas if move is not None else ()
+    def _warn(self, harm: str) -> None:
+        """Refuse what would do harm, unless it is forced."""
+        if not self._orders.force:
+            raise MoveError(harm)
 
     def _check_that_all_exist(self) -> None:
         unknown = [partition for partition in self._plan.brokers if partition not in self._seen.states]
@@ -204,64 +143,37 @@ class Execution:
             raise MoveError(f"there is no topic {_some(gone)}")
         if unknown:
             raise MoveError(f"there is no partition {_some(sorted(unknown))}")
-        alive = set(self._admin.brokers())
-        added = {broker for move in moves_of(self._plan.brokers, self._seen).values() for broker in move.destinations}
-        if missing := sorted(added - alive):
+        added = {broker for move in self._seen.moves.values() for broker in move.destinations}
+        if missing := sorted(added - set(self._admin.brokers())):
             raise MoveError(f"there is no broker {_some(missing)}, or it is down: nothing can be moved there")
 
-    def _check_that_none_is_lost(self) -> None:
-        fewer = [
-            f"{partition} (from {len(brokers)} to {len(self._plan.brokers[partition])})"
-            for partition, brokers in sorted(self.before.items())
-            if len(self._plan.brokers[partition]) < len(brokers)
-        ]
-        if fewer:
-            raise MoveError(f"the plan takes replicas away from {_some(fewer)}: give --force if that is what is wanted")
-
-    def _check_inflow(self) -> None:
-        rate = self._orders.throttle
-        moves = moves_of(self._plan.brokers, self._seen)
-        moving = {partition: self._seen.states[partition] for partition, move in moves.items() if move.destinations}
-        if rate is None or not moving:
-            return
-        leaders = {partition: state.leader for partition, state in moving.items()}
-        grown = growth(self._admin, moving, INFLOW_SECONDS, self._clock, self._sleep)
-        needed = needed_rates(moves, leaders, grown)
-        if not needed:
-            return
-        (broker, setting), most = max(needed.items(), key=lambda item: item[1])
-        if rate <= most:
+    def _check_inflow(self, rate: int) -> None:
+        leaders = {partition: state.leader for partition, state in self._seen.states.items()}
+        needed = needed_rates(self._seen.moves, leaders, growth(self._admin, self._seen.receiving, INFLOW_SECONDS))
+        (broker, setting), most = max(needed.items(), key=lambda item: item[1], default=((0, ""), 0.0))
+        if needed and rate <= most:
             raise MoveError(
                 f"a throttle of {show_rate(rate)} is not above the {show_rate(most)} that producers' records take of"
                 f" {setting} on broker {broker}, so the move would never end: give more, or --force"
             )
 
 
-def start(
-    admin: MoveAdmin, plan: ReassignmentPlan, partitions: Iterable[Partition], undo: Callable[[], None] = lambda: None
-) -> list[Partition]:
-    """Start to move partitions as a plan says. `undo` is called where not one could be started.
+def start(admin: MoveAdmin, plan: ReassignmentPlan, partitions: Iterable[Partition]) -> list[Partition]:
+    """Start to move partitions as a plan says.
 
-    MoveError names those that were refused; others have begun.
+    MoveError names those that were refused; others have begun, unless it is a NothingBegunError. After a ControlError
+    nobody knows whether they have begun, so the throttle stays; `verify` removes it when nothing moves.
     """
     wanted = {partition: plan.brokers[partition] for partition in partitions}
-    if not wanted:
-        return []
-    try:
-        refused = admin.try_to_reassign(wanted)
-    except ControlError:
-        # Nobody knows whether they have begun, so the throttle stays; `verify` removes it when nothing moves.
-        raise
-    if refused:
-        if len(refused) == len(wanted):
-            undo()
-        reasons = "; ".join(f"{partition}: {reason}" for partition, reason in sorted(refused.items())[:3])
-        more = f" ({len(refused)} in all)" if len(refused) > 3 else ""
-        begun = (
-            "nothing has begun" if len(refused) == len(wanted) else f"{len(wanted) - len(refused)} others have begun"
-        )
-        raise MoveError(f"the cluster refuses to move {reasons}{more}; {begun}")
-    return sorted(wanted)
+    refused = admin.try_to_reassign(wanted) if wanted else {}
+    if not refused:
+        return sorted(wanted)
+    reasons = "; ".join(f"{partition}: {reason}" for partition, reason in sorted(refused.items())[:3])
+    more = f" ({len(refused)} in all)" if len(refused) > 3 else ""
+    sentence = f"the cluster refuses to move {reasons}{more}"
+    if len(refused) == len(wanted):
+        raise NothingBegunError(f"{sentence}; nothing has begun")
+    raise MoveError(f"{sentence}; {len(wanted) - len(refused)} others have begun")
 
 
 def _some(names: Iterable[object]) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from weir.control.errors import ControlError, MoveError
 from weir.control.move_admin import MoveAdmin
 from weir.control.move_execution import start
 from weir.control.move_journal import JournalFile
-from weir.control.move_look import Look, copies_of, look
-from weir.control.move_pacing import Pacer, moving_of
+from weir.control.move_look import Look, look, moving_of
+from weir.control.move_pacing import Pacer
 from weir.control.move_stuck import StuckWatch
 from weir.control.move_throttling import GRACE_SECONDS, POLL_SECONDS, MoveThrottling
 from weir.planning.assignment import Brokers, Partition, Replica
@@ -70,7 +70,8 @@ class Follower:
                     if admin is None:
                         admin = self.connect()
                         admin.patience_seconds = POLL_SECONDS  # whoever looks on is to see at once that it is away
-                    tick, seen = self._step(admin, meter)
+                    seen = look(admin, self.plan)
+                    tick = self._tick(admin, seen, meter)
                 except ControlError as error:
                     now = self.clock()
                     away_since = now if away_since is None else away_since
@@ -90,55 +91,50 @@ class Follower:
             if admin is not None:
                 admin.close()
 
-    def _step(self, admin: MoveAdmin, meter: ProgressMeter) -> tuple[Tick, Look]:
-        seen = look(admin, self.plan)
+    def _tick(self, admin: MoveAdmin, seen: Look, meter: ProgressMeter) -> Tick:
         if self.at_once is not None:
             start(admin, self.plan, next_to_move(seen.statuses, self.at_once))
-        copies = copies_of(admin, self.plan.brokers, self.before, seen)
-        pace = self.pacer.step(admin, seen, copies) if self.pacer is not None else None
+        moving = moving_of(admin, seen, self.before)
+        pace = self.pacer.step(admin, moving) if self.pacer is not None else None
         now = self.clock()
-        stuck = self.watch.look(admin, now, moving_of(seen, copies))
-        return Tick(seen, meter.look(now, copies), pace=pace, stuck=stuck), seen
+        stuck = self.watch.look(admin, now, moving)
+        return Tick(seen, meter.look(now, moving), pace=pace, stuck=stuck)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `verify` found. `put_back` is None where the throttle was left alone: it goes on, or somebody works on it.
+    """What `verify` found. `busy`: another command works on the plan.
 
-    `by_plan`: nothing was written down, and the plan alone told what was set.
+    `put_back` is None where the throttle was left alone: it goes on, or is not to be touched.
     """
 
     seen: Look
-    is_done: bool
-    busy: bool = False
+    busy: bool
     put_back: PutBack | None = None
-    by_plan: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all is where the plan says."""
+        return self.seen.is_done
+
+    @property
+    def by_plan(self) -> bool:
+        """Whether nothing was written down, and the plan alone told what was set."""
+        return self.put_back is not None and self.put_back.by_plan
 
 
-def verify(
-    admin: MoveAdmin,
-    plan: ReassignmentPlan,
-    file: JournalFile,
-    before: Mapping[Partition, Brokers],
-    *,
-    preserve_throttles: bool = False,
-    sleep: Callable[[float], None],
-) -> Verdict:
-    """Look at a move, and put back what stood before it where it has ended. `before`: see copies_of."""
+def verify(admin: MoveAdmin, plan: ReassignmentPlan, file: JournalFile, *, preserve_throttles: bool = False) -> Verdict:
+    """Look at a move, and put back what stood before it where it has ended."""
     seen = look(admin, plan)
     with file.locked() as mine:
         waited = 0.0
         while mine and seen.is_quiet and seen.waiting and waited < GRACE_SECONDS:
-            sleep(POLL_SECONDS)
+            admin.sleep(POLL_SECONDS)
             waited += POLL_SECONDS
             seen = look(admin, plan)
-        is_done = all(status.state in ("done", "gone") for status in seen.statuses.values()) and all(
-            state == "done" or seen.statuses[replica.of].state == "gone" for replica, state in seen.log_states.items()
-        )
         if not mine or preserve_throttles or not seen.is_quiet:
-            return Verdict(seen, is_done, busy=not mine)
-        put_back, by_plan = _put_back(admin, plan, file, before, (), sleep)
-        return Verdict(seen, is_done, put_back=put_back, by_plan=by_plan)
+            return Verdict(seen, busy=not mine)
+        return Verdict(seen, busy=False, put_back=MoveThrottling(admin, file).end(plan.brokers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,39 +144,39 @@ class Cancelled:
     partitions: list[Partition]
     replicas: list[Replica]
     skipped: list[Partition]
-    put_back: PutBack | None = None
-    by_plan: bool = False
-    refused: Mapping[Partition, str] = field(default_factory=dict)
+    put_back: PutBack | None
+    refused: Mapping[Partition, str]
 
 
 def cancel(
     admin: MoveAdmin,
     plan: ReassignmentPlan,
     file: JournalFile,
-    before: Mapping[Partition, Brokers],
     *,
     preserve_throttles: bool = False,
     timeout_seconds: float = 10.0,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
 ) -> Cancelled:
     """End the moves of a plan: its partitions stay where they were. What moves elsewhere is no move of this plan."""
     with file.locked() as mine:
         if not mine:
             raise MoveError("another `weir move` is at work on this plan: end it first, then cancel")
         seen = look(admin, plan)
-        refused = admin.try_to_reassign(dict.fromkeys(seen.moving)) if seen.moving else {}
-        cancelled = [partition for partition in seen.moving if partition not in refused]
+        moving = seen.partitions("moving")
+        refused = admin.try_to_reassign(dict.fromkeys(moving)) if moving else {}
+        cancelled = [partition for partition in moving if partition not in refused]
         replicas = _stop_log_moves(admin, seen)
-        begun = clock()
-        while set(cancelled) & set((after := look(admin, plan)).moving) and clock() - begun < timeout_seconds:
-            sleep(POLL_SECONDS / 4)
-        skipped = [partition for partition, status in after.statuses.items() if status.state == "elsewhere"]
-        if preserve_throttles:
-            return Cancelled(cancelled, replicas, skipped, refused=refused)
-        still = {*after.moving, *skipped}
-        put_back, by_plan = _put_back(admin, plan, file, before, still, sleep)
-        return Cancelled(cancelled, replicas, skipped, put_back, by_plan, refused)
+        begun = admin.clock()
+        while (
+            set(cancelled) & set((after := look(admin, plan)).partitions("moving"))
+            and admin.clock() - begun < timeout_seconds
+        ):
+            admin.sleep(POLL_SECONDS / 4)
+        skipped = after.partitions("elsewhere")
+        put_back = None
+        if not preserve_throttles:
+            still_moving = after.partitions("moving", "elsewhere")
+            put_back = MoveThrottling(admin, file).end(plan.brokers, still_moving)
+        return Cancelled(cancelled, replicas, skipped, put_back, refused)
 
 
 def _stop_log_moves(admin: MoveAdmin, seen: Look) -> list[Replica]:
@@ -192,19 +188,3 @@ def _stop_log_moves(admin: MoveAdmin, seen: Look) -> list[Replica]:
     stay = {replica: log.path for replica in moving for log in logs.get(replica, ()) if not log.is_future}
     admin.move_log_dirs(stay)
     return sorted(stay)
-
-
-def _put_back(
-    admin: MoveAdmin,
-    plan: ReassignmentPlan,
-    file: JournalFile,
-    before: Mapping[Partition, Brokers],
-    still_moving: Collection[Partition],
-    sleep: Callable[[float], None],
-) -> tuple[PutBack, bool]:
-    throttling = MoveThrottling(admin, file, sleep)
-    journal = throttling.journal
-    if journal is not None:
-        return (PutBack((), ()) if journal.ended else throttling.end(journal.claims, still_moving)), False
-    claims = throttling.claims_without_journal(plan.brokers, before)
-    return (throttling.end(claims, still_moving) if claims else PutBack((), ())), bool(claims)

@@ -1,21 +1,24 @@
-"""The file beside a reassignment file that says what a move has set, and the lock that only one command at a time has.
+"""What is kept beside a reassignment file: what its move has set, and the way back. And its lock.
 
-It is written before anything is changed. So whoever runs `verify` after a kill finds what is to be put back.
+Both are written before anything is changed. So whoever runs `verify` after a kill finds what is to be put back.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from weir.control.errors import MoveError
+from weir.planning.assignment import Brokers, Partition
+from weir.planning.finish_by import Limits
 from weir.planning.move_throttle import Claims
+from weir.planning.reassignment_json import InvalidPlan, format_reassignment, parse_reassignment
 
 _VERSION = 1
 
@@ -24,13 +27,18 @@ _VERSION = 1
 class Pacing:
     """How the rate of a move is kept: for a deadline (Unix time), or by what is free of a link (bytes/s).
 
-    `lowest` and `highest` are the rates that are allowed, as in planning.finish_by.Limits.
+    `lowest` and `highest` are its limits.
     """
 
     finish_by: float | None = None
     link_capacity: int | None = None
     lowest: int = 1
     highest: int | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """The rates that are allowed."""
+        return Limits(self.lowest, self.highest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +53,21 @@ class Journal:
 
 
 class JournalFile:
-    """The journal of the move in `plan_file`."""
+    """The journal of the move in `plan_file`, the plan that leads back from it, and the lock that one command has."""
 
     def __init__(self, plan_file: Path) -> None:
         self._plan_file = plan_file
         self.path = plan_file.with_name(f"{plan_file.name}.weir-move")
+        self.rollback_path = plan_file.with_name(f"{plan_file.stem}.rollback.json")
 
     def read(self, cluster_id: str) -> Journal | None:
         """Return the journal, None where there is none. MoveError where it cannot be read, or is another cluster's."""
         try:
-            text = self.path.read_bytes()
+            journal = msgspec.json.decode(self.path.read_bytes(), type=Journal)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise MoveError(f"{self.path} cannot be read: {error.strerror or error}") from error
-        try:
-            journal = msgspec.json.decode(text, type=Journal)
         except msgspec.DecodeError as error:
             raise MoveError(
                 f"{self.path}, which says what was set for the move, is damaged ({error}); remove it, and verify goes"
@@ -107,3 +114,17 @@ class JournalFile:
                 yield False
                 return
             yield True
+
+    def read_rollback(self) -> Mapping[Partition, Brokers]:
+        """Return the replicas before the plan; empty where nothing tells them."""
+        with suppress(OSError, UnicodeDecodeError, InvalidPlan):
+            return parse_reassignment(self.rollback_path.read_text(encoding="utf-8")).brokers
+        return {}
+
+    def write_rollback(self, before: Mapping[Partition, Brokers]) -> None:
+        """Write the way back as a plan."""
+        try:
+            self.rollback_path.write_text(format_reassignment(before) + "\n", encoding="utf-8")
+        except OSError as error:
+            reason = error.strerror or error
+            raise MoveError(f"the way back cannot be written to {self.rollback_path}: {reason}") from error

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weir.control.cluster_admin import PartitionState
 from weir.control.move_admin import MoveAdmin
 from weir.planning.assignment import Brokers, Partition, PartitionMove, Reassignment, Replica, planned_moves
-from weir.planning.move_status import Copy, LogState, PartitionStatus, log_states, partition_statuses
+from weir.planning.finish_by import Moving
+from weir.planning.move_status import LogState, PartitionStatus, State, log_states, partition_statuses
 from weir.planning.reassignment_json import ReassignmentPlan
+
+INFLOW_SECONDS = 3.0
+"""How long is watched what producers write, to compare a throttle with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at the cluster. `states` has no partitions of topics that do not exist."""
+    """One look at the cluster for a plan. `states` has no partitions of topics that do not exist."""
 
+    plan: ReassignmentPlan
     states: Mapping[Partition, PartitionState]
     under_way: Mapping[Partition, Reassignment]
     statuses: Mapping[Partition, PartitionStatus]
     log_states: Mapping[Replica, LogState]
 
-    @property
-    def moving(self) -> list[Partition]:
-        """The plan's partitions that move as it says."""
-        return [partition for partition, status in self.statuses.items() if status.state == "moving"]
+    def partitions(self, *states: State) -> list[Partition]:
+        """Return the plan's partitions that are in one of these states."""
+        return [partition for partition, status in self.statuses.items() if status.state in states]
 
     @property
     def waiting(self) -> list[Partition]:
         """The plan's partitions that are not where it says, and do not move."""
-        return [partition for partition, status in self.statuses.items() if status.state == "waiting"]
+        return self.partitions("waiting")
 
     @property
     def moving_logs(self) -> list[Replica]:
@@ -39,7 +43,32 @@ class Look:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing of the plan moves, to wherever."""
-        return not self.moving_logs and all(s.state not in ("moving", "elsewhere") for s in self.statuses.values())
+        return not self.moving_logs and not self.partitions("moving", "elsewhere")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all is where the plan says; a topic that was deleted hinders nothing."""
+        is_there = (s == "done" or self.statuses[replica.of].state == "gone" for replica, s in self.log_states.items())
+        return len(self.partitions("done", "gone")) == len(self.statuses) and all(is_there)
+
+    @property
+    def moves(self) -> dict[Partition, PartitionMove]:
+        """What is to be copied for those partitions of the plan that exist."""
+        current = {p: self.states[p].replicas for p in self.plan.brokers if p in self.states}
+        return planned_moves({p: self.plan.brokers[p] for p in current}, current, self.under_way)
+
+    @property
+    def receiving(self) -> dict[Partition, PartitionState]:
+        """Those of them that get new replicas."""
+        return {partition: self.states[partition] for partition, move in self.moves.items() if move.destinations}
+
+    @property
+    def before(self) -> dict[Partition, Brokers]:
+        """The replicas that they had before, for the way back."""
+        return {
+            partition: tuple(broker for broker in self.states[partition].replicas if broker in move.sources)
+            for partition, move in self.moves.items()
+        }
 
 
 def look(admin: MoveAdmin, plan: ReassignmentPlan) -> Look:
@@ -47,57 +76,51 @@ def look(admin: MoveAdmin, plan: ReassignmentPlan) -> Look:
     # In this order: what ends in between shows as a move under way and not as one that never began.
     states = admin.existing_partitions(plan.topics)
     under_way = admin.reassignments()
-    ended = [p for p in plan.brokers if p not in under_way and p in states and states[p].replicas != plan.brokers[p]]
-    if ended:
+    if any(p not in under_way and p in states and states[p].replicas != plan.brokers[p] for p in plan.brokers):
         states = admin.existing_partitions(plan.topics)
     current = {partition: states[partition].replicas for partition in plan.brokers if partition in states}
     logs: dict[Replica, dict[str, bool]] = {}
     if plan.log_dirs:
-        alive = set(admin.brokers())
-        asked = sorted({replica.broker for replica in plan.log_dirs} & alive)
-        for replica, found in admin.replica_logs(asked, {replica.of for replica in plan.log_dirs}).items():
+        asked = {replica.broker for replica in plan.log_dirs} & set(admin.brokers())
+        for replica, found in admin.replica_logs(sorted(asked), {replica.of for replica in plan.log_dirs}).items():
             logs[replica] = {log.path: log.is_future for log in found}
-    return Look(
-        states, under_way, partition_statuses(plan.brokers, current, under_way), log_states(plan.log_dirs, logs)
-    )
+    statuses = partition_statuses(plan.brokers, current, under_way)
+    return Look(plan, states, under_way, statuses, log_states(plan.log_dirs, logs))
 
 
-def moves_of(plan: Mapping[Partition, Brokers], seen: Look) -> dict[Partition, PartitionMove]:
-    """Return what is to be copied for those partitions of a plan that exist."""
-    current = {partition: seen.states[partition].replicas for partition in plan if partition in seen.states}
-    return planned_moves({p: brokers for p, brokers in plan.items() if p in current}, current, seen.under_way)
+def moving_of(
+    admin: MoveAdmin, seen: Look, before: Mapping[Partition, Brokers] | None = None
+) -> dict[Partition, Moving]:
+    """Return how far each partition with new replicas is. `before` has the replicas before the plan, as far as known.
 
-
-def copies_of(
-    admin: MoveAdmin, plan: Mapping[Partition, Brokers], before: Mapping[Partition, Brokers], seen: Look
-) -> dict[Replica, Copy]:
-    """Return how much each new replica has. `before` has the replicas before the move, where they are known."""
-    wanted: dict[Partition, frozenset[int]] = {}
-    for partition, move in moves_of(plan, seen).items():
-        sources = frozenset(before.get(partition, ())) or move.sources
-        wanted[partition] = frozenset(plan[partition]) - sources
-    moving = {partition: brokers for partition, brokers in wanted.items() if brokers}
+    Without it a partition that is done has no new replicas.
+    """
+    known = before or {}
+    added = {
+        partition: frozenset(seen.plan.brokers[partition]) - (frozenset(known.get(partition, ())) or move.sources)
+        for partition, move in seen.moves.items()
+    }
+    added = {partition: brokers for partition, brokers in added.items() if brokers}
+    asked = {broker for p, brokers in added.items() for broker in (*brokers, seen.states[p].leader)}
     alive = set(admin.brokers())
-    leaders = {partition: seen.states[partition].leader for partition in moving}
-    asked = {broker for brokers in moving.values() for broker in brokers} | set(leaders.values())
-    logs = admin.replica_logs(sorted(asked & alive), moving) if moving else {}
+    logs = admin.replica_logs(sorted(asked & alive), added) if added else {}
     sizes = {replica: max((log.size for log in found), default=0) for replica, found in logs.items()}
-    copies = {}
-    for partition, brokers in moving.items():
-        of = sizes.get(Replica(*partition, leaders[partition]), 0)
-        for broker in brokers:
-            has = of if seen.statuses[partition].state == "done" else sizes.get(Replica(*partition, broker), 0)
-            copies[Replica(*partition, broker)] = Copy(has, of)
-    return copies
+    moving = {}
+    for partition, brokers in added.items():
+        state = seen.states[partition]
+        size = sizes.get(Replica(*partition, state.leader), 0)
+        is_done = seen.statuses[partition].state == "done"
+        has = {broker: size if is_done else sizes.get(Replica(*partition, broker), 0) for broker in brokers}
+        left = {broker: max(0, size - bytes_) for broker, bytes_ in has.items()}
+        moving[partition] = Moving(state.leader, size, len(state.replicas) - 1, left)
+    return moving
 
 
 def leader_sizes(admin: MoveAdmin, states: Mapping[Partition, PartitionState]) -> dict[Partition, int]:
     """Return the bytes of each partition at its leader; those without a leader that is up are left out."""
     alive = set(admin.brokers())
     leaders = {partition: state.leader for partition, state in states.items() if state.leader in alive}
-    if not leaders:
-        return {}
-    logs = admin.replica_logs(sorted(set(leaders.values())), leaders)
+    logs = admin.replica_logs(sorted(set(leaders.values())), leaders) if leaders else {}
     return {
         partition: max(log.size for log in found)
         for partition, leader in leaders.items()
@@ -105,18 +128,14 @@ def leader_sizes(admin: MoveAdmin, states: Mapping[Partition, PartitionState]) -
     }
 
 
-def growth(
-    admin: MoveAdmin,
-    states: Mapping[Partition, PartitionState],
-    seconds: float,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> dict[Partition, float]:
+def growth(admin: MoveAdmin, states: Mapping[Partition, PartitionState], seconds: float) -> dict[Partition, float]:
     """Return the bytes/s by which each partition's log grows at its leader, seen over so many seconds."""
-    begun, before = clock(), leader_sizes(admin, states)
-    sleep(seconds)
+    if not states:
+        return {}
+    begun, before = admin.clock(), leader_sizes(admin, states)
+    admin.sleep(seconds)
     after = leader_sizes(admin, states)
-    passed = clock() - begun
+    passed = admin.clock() - begun
     return {
         partition: (size - before[partition]) / passed
         for partition, size in after.items()

@@ -2,131 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from weir.control.errors import MoveError
 from weir.control.move_admin import MoveAdmin
-from weir.control.move_journal import Journal, JournalFile, Pacing
-from weir.control.move_look import Look, leader_sizes
+from weir.control.move_journal import JournalFile, Pacing
+from weir.control.move_look import INFLOW_SECONDS, Look, growth, leader_sizes, moving_of
 from weir.control.move_throttling import MoveThrottling
-from weir.planning.assignment import Partition, Replica
+from weir.planning.assignment import Partition
 from weir.planning.carried import Key
-from weir.planning.finish_by import Limits, Moving, Pace, next_pace, taken_up
-from weir.planning.headroom import INTERVAL_SECONDS, Allowance, Held, Passed, Reading, next_allowance
+from weir.planning.finish_by import Moving, Pace, first_pace, next_pace, taken_up
+from weir.planning.headroom import INTERVAL_SECONDS, Allowance, Held, Passed, Reading, first_allowance, next_allowance
 from weir.planning.headroom import taken_up as taken_up_allowance
-from weir.planning.move_status import Copy
-from weir.planning.move_throttle import DISK_RATE
+from weir.planning.move_throttle import DISK_RATE, Rates, wanted_throttle
+from weir.planning.units import show_rate
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
-    """When a move is to end, in seconds of the clock that is used with it, and the rates that are allowed.
+class Chosen:
+    """The rates to begin a move with. `never`: why it would not end under them."""
 
-    `pacing` is the same as it is written down, for another process on this machine.
-    """
-
-    at: float
-    limits: Limits
-    pacing: Pacing | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """What each broker's link carries in each direction (bytes/s), and the rates that are allowed.
-
-    `passed` asks the sidecars what has passed besides the throttled replicas of some topics.
-    """
-
-    capacity: int
-    limits: Limits
-    passed: Callable[[frozenset[str]], Mapping[int, Passed]] = lambda topics: {}
-
-    @property
-    def pacing(self) -> Pacing:
-        """The same as it is written down."""
-        return Pacing(link_capacity=self.capacity, lowest=self.limits.lowest, highest=self.limits.highest)
+    rates: Rates
+    never: str | None = None
 
 
 class Pacer(Protocol):
-    """Keeps the rate of a move. Only one may be at work on it: the plan's lock is held by whoever has it."""
+    """Keeps the rate of a move. Only one may be at work on it: the plan's lock is held by whoever has it.
 
-    def step(self, admin: MoveAdmin, seen: Look, copies: Mapping[Replica, Copy]) -> Pace | Allowance:
+    One that has not begun the move takes it up, at the rates that were written down.
+    """
+
+    pacing: Pacing
+
+    def begin(self, admin: MoveAdmin, seen: Look) -> Chosen:
+        """Choose the rates to begin with. Watches for INFLOW_SECONDS what passes."""
+
+    def step(self, admin: MoveAdmin, moving: Mapping[Partition, Moving]) -> Pace | Allowance:
         """Take in a look, and set other rates where they are needed. An error leaves them to the next look."""
 
 
-def moving_of(seen: Look, copies: Mapping[Replica, Copy]) -> dict[Partition, Moving]:
-    """Return what one look tells of each partition that has new replicas."""
-    left: dict[Partition, dict[int, int]] = {}
-    sizes: dict[Partition, int] = {}
-    for replica, copy in copies.items():
-        left.setdefault(replica.of, {})[replica.broker] = copy.left
-        sizes[replica.of] = copy.of
-    return {
-        partition: Moving(
-            seen.states[partition].leader, sizes[partition], len(seen.states[partition].replicas) - 1, behind
-        )
-        for partition, behind in left.items()
-    }
-
-
-def read_links(
-    admin: MoveAdmin,
-    seen: Look,
-    copies: Mapping[Replica, Copy],
-    brokers: frozenset[int],
-    passed: Mapping[int, Passed],
-) -> Reading:
-    """Look at all that these brokers hold."""
-    states = {
-        partition: state for partition, state in admin.partitions().items() if not brokers.isdisjoint(state.replicas)
-    }
-    sizes = leader_sizes(admin, states)
-    held = {
-        partition: Held(state.leader, state.replicas, sizes[partition])
-        for partition, state in states.items()
-        if partition in sizes
-    }
-    return Reading(moving_of(seen, copies), held, passed)
-
-
 class DeadlinePacer:
-    """Keeps the lowest rate that ends a move by a deadline.
+    """Keeps the lowest rate that ends a move by `at`, in seconds of the cluster's clock."""
 
-    Without `pace` it takes up a move that runs, at the rate that was written down.
-    """
-
-    def __init__(
-        self,
-        file: JournalFile,
-        deadline: Deadline,
-        *,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-        pace: Pace | None = None,
-    ) -> None:
+    def __init__(self, file: JournalFile, pacing: Pacing, at: float) -> None:
+        self.pacing = pacing
         self._file = file
-        self._deadline = deadline
-        self._clock = clock
-        self._sleep = sleep
-        self._pace = pace
-        self._set = pace.rate if pace is not None else None
+        self.at = at
+        self._pace: Pace | None = None
+        self._set = 0
 
-    def step(self, admin: MoveAdmin, seen: Look, copies: Mapping[Replica, Copy]) -> Pace:
+    def begin(self, admin: MoveAdmin, seen: Look) -> Chosen:
+        """Choose the throttle that ends the move in time."""
+        grown = growth(admin, seen.receiving, INFLOW_SECONDS)
+        now = admin.clock()
+        pace = first_pace(now, self.at - now, moving_of(admin, seen), grown, self.pacing.limits)
+        self._pace, self._set = pace, pace.rate
+        if pace.late is not None:
+            return Chosen(pace.rate)
+        return Chosen(
+            pace.rate,
+            never=f"under {show_rate(pace.rate)}, the most that is allowed, the move would never end beside what"
+            " producers write: allow more, or --force",
+        )
+
+    def step(self, admin: MoveAdmin, moving: Mapping[Partition, Moving]) -> Pace:
         """Plan the rate again where it is time to, and set it where it changes."""
-        now = self._clock()
-        moving = moving_of(seen, copies)
-        limits = self._deadline.limits
+        now, limits = admin.clock(), self.pacing.limits
         if self._pace is None:
-            self._set = max(rates_in_force(admin, self._file, "--finish-by").values())
-            if self._deadline.pacing is not None:
-                MoveThrottling(admin, self._file, self._sleep).keep(self._deadline.pacing)
+            throttling = MoveThrottling(admin, self._file)
+            self._set = max(_rates_of(throttling, "--finish-by").values())
+            throttling.keep(self.pacing)
             self._pace = taken_up(self._set, now, moving, limits)
         else:
-            self._pace = next_pace(self._pace, now, self._deadline.at - now, moving, limits)
+            self._pace = next_pace(self._pace, now, self.at - now, moving, limits)
         if self._pace.rate != self._set:
-            MoveThrottling(admin, self._file, self._sleep).change_rates(self._pace.rate)
+            MoveThrottling(admin, self._file).change_rates(self._pace.rate)
             self._set = self._pace.rate
         return self._pace
 
@@ -134,51 +86,75 @@ class DeadlinePacer:
 class LinkPacer:
     """Keeps each rate of a move at what others leave free of a broker's link.
 
-    Without `allowance` it takes up a move that runs, at the rates that were written down.
+    `passed` asks the sidecars what has passed besides the throttled replicas of some topics.
     """
 
     def __init__(
-        self,
-        file: JournalFile,
-        link: Link,
-        *,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-        allowance: Allowance | None = None,
+        self, file: JournalFile, pacing: Pacing, passed: Callable[[frozenset[str]], Mapping[int, Passed]]
     ) -> None:
+        self.pacing = pacing
+        self._capacity = pacing.link_capacity or 0
         self._file = file
-        self._link = link
-        self._clock = clock
-        self._sleep = sleep
-        self._allowance = allowance
-        self._set = dict(allowance.rates) if allowance is not None else {}
+        self._passed = passed
+        self._allowance: Allowance | None = None
+        self._set: dict[Key, int] = {}
 
-    def step(self, admin: MoveAdmin, seen: Look, copies: Mapping[Replica, Copy]) -> Allowance:
+    def begin(self, admin: MoveAdmin, seen: Look) -> Chosen:
+        """Choose the rates that others leave free of each broker's link."""
+        keys = wanted_throttle(seen.moves, 1).rates.keys()
+        moving, begun = moving_of(admin, seen), admin.clock()
+        before = self._read(admin, moving, keys, frozenset())
+        if keys:
+            admin.sleep(INFLOW_SECONDS)
+        after = self._read(admin, moving_of(admin, seen), keys, frozenset())
+        now = admin.clock()
+        seconds = max(now - begun, 1e-3)
+        found = first_allowance(keys, before, now, after, seconds, self._capacity, self.pacing.limits)
+        # Until the sidecars follow this throttle, they count the move with all else.
+        self._allowance = replace(found, seen=replace(after, passed={}))
+        self._set = dict(found.rates)
+        never = None
+        if found.too_low:
+            broker, setting = min(found.too_low)
+            never = (
+                f"{setting} of broker {broker} may be {show_rate(found.rates[broker, setting])} at most, and beside"
+                " what producers write the move would then never end: allow more, or --force"
+            )
+        return Chosen(found.rates, never)
+
+    def step(self, admin: MoveAdmin, moving: Mapping[Partition, Moving]) -> Allowance:
         """Plan the rates again where it is time to, and set those that change."""
-        now = self._clock()
+        now, topics = admin.clock(), frozenset(partition.topic for partition in moving)
         if self._allowance is None:
-            self._set = rates_in_force(admin, self._file, "--auto")
-            self._allowance = taken_up_allowance(self._set, now, self._read(admin, seen, copies, frozenset(self._set)))
+            self._set = _rates_of(MoveThrottling(admin, self._file), "--auto")
+            self._allowance = taken_up_allowance(self._set, now, self._read(admin, moving, self._set, topics))
         elif now - self._allowance.planned_at >= INTERVAL_SECONDS:
-            reading = self._read(admin, seen, copies, frozenset(self._allowance.rates))
-            self._allowance = next_allowance(self._allowance, now, reading, self._link.capacity, self._link.limits)
+            seen = self._read(admin, moving, self._allowance.rates, topics)
+            self._allowance = next_allowance(self._allowance, now, seen, self._capacity, self.pacing.limits)
         changed = {key: rate for key, rate in self._allowance.rates.items() if rate != self._set.get(key)}
         if changed:
-            MoveThrottling(admin, self._file, self._sleep).change_rates(changed)
+            MoveThrottling(admin, self._file).change_rates(changed)
             self._set |= changed
         return self._allowance
 
-    def _read(self, admin: MoveAdmin, seen: Look, copies: Mapping[Replica, Copy], keys: frozenset[Key]) -> Reading:
-        topics = frozenset(replica.topic for replica in copies)
-        brokers = frozenset(broker for broker, _ in keys)
-        return read_links(admin, seen, copies, brokers, self._link.passed(topics))
+    def _read(
+        self, admin: MoveAdmin, moving: Mapping[Partition, Moving], rates: Collection[Key], topics: frozenset[str]
+    ) -> Reading:
+        """Look at all that the brokers of these rates hold."""
+        passed = self._passed(topics)
+        brokers = frozenset(broker for broker, _ in rates)
+        states = {p: state for p, state in admin.partitions().items() if not brokers.isdisjoint(state.replicas)}
+        held = {
+            partition: Held(states[partition].leader, states[partition].replicas, size)
+            for partition, size in leader_sizes(admin, states).items()
+        }
+        return Reading(moving, held, passed)
 
 
-def rates_in_force(admin: MoveAdmin, file: JournalFile, option: str) -> dict[Key, int]:
+def _rates_of(throttling: MoveThrottling, option: str) -> dict[Key, int]:
     """Return the rates that were written down of a move that runs. MoveError where none was."""
-    journal: Journal | None = file.read(admin.cluster_id())
-    claims = journal.claims.rates if journal is not None else ()
-    rates = {(claim.broker, claim.setting): int(claim.value) for claim in claims if claim.setting != DISK_RATE}
+    claims = (claim for claim in throttling.claims.rates if claim.setting != DISK_RATE)
+    rates = {(claim.broker, claim.setting): int(claim.value) for claim in claims}
     if not rates:
         raise MoveError(
             f"it is not written down here that this move has set a throttle, so there is none to change for {option}:"

@@ -8,6 +8,7 @@ from typing import Final
 from weir.control.errors import ControlError
 from weir.control.move_admin import MoveAdmin
 from weir.control.move_journal import JournalFile
+from weir.control.move_throttling import MoveThrottling
 from weir.planning.assignment import Partition
 from weir.planning.finish_by import Moving
 from weir.planning.move_throttle import DISK_RATE
@@ -53,7 +54,6 @@ class StuckWatch:
             except ControlError:  # it has gone down meanwhile, which the next question shows
                 continue
             rates |= {(broker, setting): int(value) for setting, value in own[broker].items() if setting != DISK_RATE}
-        journal = self._file.read(admin.cluster_id()) if self._file is not None else None
-        claims = journal.claims.rates if journal is not None else ()
+        claims = MoveThrottling(admin, self._file).claims.rates if self._file is not None else ()
         own_rates = {(claim.broker, claim.setting): frozenset(map(int, claim.values)) for claim in claims}
         return Circumstances(alive, rates, own_rates, self._sentences())

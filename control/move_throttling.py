@@ -1,4 +1,4 @@
-"""Sets a move's throttle in the cluster, and puts back what stood before."""
+"""The throttle of a move: sets it in the cluster, writes down what it has set, and puts back what stood before."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from weir.planning.move_throttle import (
     Claims,
     ConfigChange,
     PutBack,
+    Rates,
     Standing,
     Wanted,
     are_used_by_others,
@@ -38,29 +39,34 @@ Somebody elsewhere may be about to begin the next partitions.
 
 
 class MoveThrottling:
-    """The throttle of one move. `sleep` (seconds) is used between tries."""
+    """The one owner of a move's throttle: of what it has set in the cluster, and of the journal that says so."""
 
-    def __init__(self, admin: MoveAdmin, file: JournalFile, sleep: Callable[[float], None]) -> None:
+    def __init__(self, admin: MoveAdmin, file: JournalFile) -> None:
         self._admin = admin
         self._file = file
-        self._sleep = sleep
         self._cluster_id = admin.cluster_id()
 
     @property
     def journal(self) -> Journal | None:
-        """What was written down; None where nothing was, or the file is lost."""
-        return self._file.read(self._cluster_id)
+        """What is written down of a move that is not over; None where nothing is, or the file is lost."""
+        journal = self._file.read(self._cluster_id)
+        return None if journal is None or journal.ended else journal
+
+    @property
+    def claims(self) -> Claims:
+        """What is written down as set, and is not put back yet."""
+        journal = self.journal
+        return journal.claims if journal is not None else Claims()
 
     def begin(self, wanted: Wanted, pacing: Pacing | None = None, *, undo: bool = True) -> None:
         """Write down what is to be set and how it is kept, set it, and read it back. Brokers that are down are not set.
 
         Where that fails, `undo` puts back what was set. It may not do so while something moves.
         """
-        journal = self.journal
-        earlier = journal.claims if journal is not None and not journal.ended else Claims()
+        earlier = self.claims
         brokers = {broker for broker, _ in wanted.rates} | set(earlier.brokers)
         topics = {topic for topic, _ in wanted.lists} | set(earlier.topics)
-        standing = self._standing(brokers & set(self._admin.brokers()), self._all_topics() | topics)
+        standing = self._standing(brokers, self._all_topics() | topics)
         claims = claims_for(wanted, standing, earlier)
         self._file.write(Journal(self._cluster_id, claims, pacing=pacing))
         try:
@@ -69,48 +75,61 @@ class MoveThrottling:
             )
         except (ControlError, MoveError):
             if undo:
-                self.end(claims)
+                self.undo()
             raise
 
     def keep(self, pacing: Pacing) -> None:
         """Write down how the rate of a move that runs is kept from now on."""
         journal = self.journal
-        if journal is not None and not journal.ended and journal.pacing != pacing:
+        if journal is not None and journal.pacing != pacing:
             self._file.write(replace(journal, pacing=pacing))
 
-    def change_rates(self, rates: int | Mapping[tuple[int, str], int]) -> None:
-        """Give the rates that the move has set, and nobody has changed since, other values (bytes/s).
-
-        `rates` is one for all, or those that change by (broker, setting).
+    def change_rates(self, rates: Rates) -> None:
+        """Give the rates that the move has set, and nobody has changed since, other values; or some of them.
 
         What is to be set is written down first, so a kill leaves what the next `verify` puts back.
         """
         journal = self.journal
-        if journal is None or journal.ended:
+        if journal is None:
             return
         claims = journal.claims
 
         def to_do() -> tuple[ConfigChange, ...]:
             nonlocal claims
-            standing = self._standing(set(claims.brokers) & set(self._admin.brokers()), ())
+            standing = self._standing(claims.brokers, ())
             claims, changes = rated_anew(claims, standing, rates)
             self._file.write(replace(journal, claims=claims))
             return changes
 
         self._until_nothing_to_do("Changing the throttle", to_do)
 
-    def end(self, claims: Claims, still_moving: Collection[Partition] = ()) -> PutBack:
+    def undo(self) -> None:
+        """Put back what stood before a move that could not begin."""
+        self._put_back(self.claims)
+
+    def end(self, plan: Mapping[Partition, Brokers], still_moving: Collection[Partition] = ()) -> PutBack:
         """Put back what stood before the move, and read it back. Returns what was changed, and what has to stay.
 
-        Partitions in `still_moving` stay throttled.
+        Partitions in `still_moving` stay throttled. Where nothing was written down, what was set is told by what stands
+        for the partitions of `plan`.
         """
+        written = self._file.read(self._cluster_id)
+        if written is not None:
+            return PutBack() if written.ended else self._put_back(written.claims, still_moving)
+        standing = self._standing(self._admin.brokers(), self._all_topics())
+        claims = claims_by_the_plan(plan, self._file.read_rollback(), standing)
+        return replace(self._put_back(claims, still_moving), by_plan=True) if claims else PutBack()
+
+    def _put_back(self, claims: Claims, still_moving: Collection[Partition] = ()) -> PutBack:
         done: list[ConfigChange] = []
-        found = PutBack((), ())
+        found = PutBack()
         waited = 0.0
 
         def to_do() -> tuple[ConfigChange, ...]:
             nonlocal found, waited
-            standing = self._standing_for(claims)
+            # Of all topics where rates were set, for somebody else may use them.
+            topics = (self._all_topics() if claims.rates else set()) | set(claims.topics)
+            standing = self._standing(claims.brokers, topics)
             under_way = self._admin.reassignments()
             while (
                 waited < GRACE_SECONDS
@@ -118,7 +137,7 @@ class MoveThrottling:
                 and are_used_by_others(claims, standing)
                 and not needed_by_others(claims, standing, under_way)
             ):
-                self._sleep(POLL_SECONDS)
+                self._admin.sleep(POLL_SECONDS)
                 waited += POLL_SECONDS
                 under_way = self._admin.reassignments()
             found = put_back(claims, standing, still_moving, under_way)
@@ -131,28 +150,18 @@ class MoveThrottling:
             self._file.write(Journal(self._cluster_id, ended=True))
         return PutBack(tuple(done), found.left)
 
-    def claims_without_journal(self, plan: Mapping[Partition, Brokers], before: Mapping[Partition, Brokers]) -> Claims:
-        """Return what was probably set for a plan, by what stands for its partitions."""
-        return claims_by_the_plan(plan, before, self._standing(self._admin.brokers(), self._all_topics()))
-
-    def _standing_for(self, claims: Claims) -> Standing:
-        """Read what stands; of all topics where rates were set, for somebody else may use them."""
-        topics = self._all_topics() if claims.rates else set()
-        return self._standing(set(claims.brokers) & set(self._admin.brokers()), topics | set(claims.topics))
-
     def _all_topics(self) -> set[str]:
         return {partition.topic for partition in self._admin.partitions()}
 
     def _standing(self, brokers: Iterable[int], topics: Iterable[str]) -> Standing:
+        """Read what stands. Brokers that are down are left out."""
         rates: dict[int, Mapping[str, str]] = {}
-        alive: set[int] | None = None
-        for broker in sorted(brokers):
+        for broker in sorted(set(brokers) & set(self._admin.brokers())):
             try:
                 rates |= self._admin.own_throttles([broker])[0]
             except ControlError:
                 # A broker that has gone down meanwhile gives no answer, which holds up nothing. One that is up has to.
-                alive = set(self._admin.brokers()) if alive is None else alive
-                if broker in alive:
+                if broker in self._admin.brokers():
                     raise
         return Standing(rates, self._admin.own_throttles((), sorted(topics))[1])
 
@@ -164,7 +173,7 @@ class MoveThrottling:
             if not changes:
                 return
             if tried:
-                self._sleep(_RETRY_SECONDS)
+                self._admin.sleep(_RETRY_SECONDS)
             # Topics and brokers in the order that the changes have: it matters where this is interrupted.
             for _, group in groupby(changes, key=lambda change: change.kind):
                 refused = self._admin.change_configs(group) or refused

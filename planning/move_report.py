@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -14,8 +15,8 @@ class BrokerLoad:
     """What a plan means for one broker: replicas that come and go, bytes that it receives and sends."""
 
     broker: int
-    replicas_before: int
-    replicas_after: int
+    replicas: int
+    replicas_then: int
     bytes_received: int
     bytes_sent: int
 
@@ -65,25 +66,22 @@ def report(
     partitions: int,
 ) -> MoveReport:
     """Work out what a plan costs. `sizes` are each partition's bytes; the leader sends all that is copied of it."""
-    received = dict.fromkeys(brokers, 0)
-    sent = dict.fromkeys(brokers, 0)
+    received, sent = Counter(dict.fromkeys(brokers, 0)), Counter[int]()
     moving = 0
     for partition, before in current.items():
         added = set(proposed[partition]) - set(before)
         moving += set(proposed[partition]) != set(before)
         size = sizes.get(partition, 0)
-        for broker in added:
-            received[broker] = received.get(broker, 0) + size
+        received.update(dict.fromkeys(added, size))
         if added:
-            leader = leaders[partition]
-            sent[leader] = sent.get(leader, 0) + size * len(added)
+            sent[leaders[partition]] += size * len(added)
     loads = tuple(
         BrokerLoad(
             broker,
             sum(broker in replicas for replicas in current.values()),
             sum(broker in replicas for replicas in proposed.values()),
-            received.get(broker, 0),
-            sent.get(broker, 0),
+            received[broker],
+            sent[broker],
         )
         for broker in sorted({*received, *sent} - {-1})
     )

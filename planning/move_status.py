@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from weir.planning.assignment import Brokers, Partition, PartitionMove, Reassignment, Replica
+from weir.planning.finish_by import Moving
 from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 RATE_WINDOW_SECONDS: Final = 15.0
@@ -88,19 +89,6 @@ def needed_rates(
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """One new replica: the bytes that it has, and those that its leader has."""
-
-    has: int
-    of: int
-
-    @property
-    def left(self) -> int:
-        """Bytes that it is behind."""
-        return max(0, self.of - self.has)
-
-
-@dataclass(frozen=True, slots=True)
 class BrokerProgress:
     """What one broker receives: bytes left, bytes/s lately, and seconds left (None: it stands still)."""
 
@@ -132,35 +120,31 @@ class ProgressMeter:
     def __init__(self) -> None:
         self._looks: deque[tuple[float, dict[int, int]]] = deque()
 
-    def look(self, now: float, copies: Mapping[Replica, Copy]) -> Progress:
-        """Take in the copies of a whole plan, those that are done too, at `now` (s)."""
+    def look(self, now: float, moving: Mapping[Partition, Moving]) -> Progress:
+        """Take in the partitions of a whole plan, those that are done too, at `now` (s)."""
         copied: dict[int, int] = defaultdict(int)
         left: dict[int, int] = defaultdict(int)
-        for replica, copy in copies.items():
-            copied[replica.broker] += copy.of - copy.left
-            left[replica.broker] += copy.left
-        self._looks.append((now, dict(copied)))
+        for one in moving.values():
+            for broker, behind in one.left.items():
+                copied[broker] += one.size - behind
+                left[broker] += behind
+        self._looks.append((now, copied))
         while len(self._looks) > 2 and now - self._looks[1][0] >= RATE_WINDOW_SECONDS:
             self._looks.popleft()
         then, before = self._looks[0]
-        seconds = now - then
-        total = sum(copy.of for copy in copies.values())
-        if seconds <= 0:
-            return Progress(sum(copied.values()), total, None, None, None)
+        done, total = sum(copied.values()), sum(copied.values()) + sum(left.values())
+        if now <= then:
+            return Progress(done, total, None, None, None)
+        arrived = {broker: max(0, copied[broker] - before.get(broker, 0)) for broker in copied}
+        rates = {broker: bytes_ / (now - then) for broker, bytes_ in arrived.items()}
         brokers = [
-            _broker_progress(broker, left[broker], max(0, copied[broker] - before.get(broker, 0)) / seconds)
-            for broker in left
-            if left[broker]
+            BrokerProgress(broker, behind, rates[broker], behind / rates[broker] if rates[broker] else None)
+            for broker, behind in left.items()
+            if behind
         ]
-        rate = sum(max(0, copied[broker] - before.get(broker, 0)) for broker in copied) / seconds
         slowest = max(brokers, key=_slowness, default=None)
-        return Progress(
-            sum(copied.values()), total, rate, slowest.seconds_left if slowest else 0.0 if copies else None, slowest
-        )
-
-
-def _broker_progress(broker: int, left: int, rate: float) -> BrokerProgress:
-    return BrokerProgress(broker, left, rate, left / rate if rate > 0 else None)
+        seconds = slowest.seconds_left if slowest is not None else 0.0 if moving else None
+        return Progress(done, total, sum(arrived.values()) / (now - then), seconds, slowest)
 
 
 def _slowness(progress: BrokerProgress) -> tuple[bool, float, int]:

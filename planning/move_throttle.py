@@ -23,6 +23,9 @@ _ALL: Final = "*"
 Entry = str
 """One throttled replica, [partition]:[broker]."""
 
+Rates = int | Mapping[tuple[int, str], int]
+"""Bytes/s: one rate for all, or rates by (broker, setting)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
@@ -56,6 +59,12 @@ class RateClaim:
         """The rate that the move wants."""
         return self.values[-1]
 
+    def change(self, rate: str | None) -> ConfigChange:
+        """Return what sets the broker's rate, or deletes it (None)."""
+        return ConfigChange(
+            "broker", str(self.broker), self.setting, "set" if rate is not None else "delete", rate or ""
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ListClaim:
@@ -69,6 +78,10 @@ class ListClaim:
     setting: str
     entries: tuple[Entry, ...]
     stood: bool
+
+    def change(self, operation: Literal["append", "subtract", "delete"], entries: Iterable[Entry] = ()) -> ConfigChange:
+        """Return what adds entries to the list, takes them out, or deletes it."""
+        return ConfigChange("topic", self.topic, self.setting, operation, ",".join(entries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +115,16 @@ class Standing:
     rates: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     lists: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
+    def rate(self, claim: RateClaim) -> str | None:
+        """Return what the broker has in the claim's place; None where it has nothing, or gave no answer."""
+        return self.rates.get(claim.broker, {}).get(claim.setting)
+
+    def listed(self, topic: str, setting: str) -> frozenset[Entry] | None:
+        """Return a list's entries, None for `*`."""
+        text = self.lists.get(topic, {}).get(setting, "")
+        entries = frozenset(stripped for entry in text.split(",") if (stripped := entry.strip()))
+        return None if entries == {_ALL} else entries
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -125,36 +148,37 @@ class LeftRate:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """Changes that put back what stood before a move, and what has to stay as it is for now."""
+    """Changes that put back what stood before a move, and what has to stay as it is for now.
 
-    changes: tuple[ConfigChange, ...]
-    left: tuple[LeftRate, ...]
+    `by_plan`: nothing was written down, and the plan alone told what was set.
+    """
+
+    changes: tuple[ConfigChange, ...] = ()
+    left: tuple[LeftRate, ...] = ()
+    by_plan: bool = False
 
 
 def wanted_throttle(
     moves: Mapping[Partition, PartitionMove],
-    rate: int | None,
+    wanted: Rates | None,
     disk_brokers: Collection[int] = (),
     disk_rate: int | None = None,
-    by_broker: Mapping[tuple[int, str], int] | None = None,
 ) -> Wanted:
     """Return the throttle of a move, as kafka-reassign-partitions sets it. Rates are in bytes/s; None sets none.
-
-    `by_broker` has rates that are not `rate`, by (broker, setting).
 
     Every replica that stands now is throttled as a leader, for any of them may be elected; only new ones are throttled
     as followers. What moves nothing is not throttled.
     """
     rates: dict[tuple[int, str], int] = {}
     lists: dict[tuple[str, str], set[Entry]] = {}
-    if rate is not None:
-        for partition, move in moves.items():
-            if not move.destinations:
-                continue
-            for key in ((broker, setting) for broker in move.brokers for setting in (LEADER_RATE, FOLLOWER_RATE)):
-                rates[key] = (by_broker or {}).get(key, rate)
-            for setting, brokers in ((LEADER_REPLICAS, move.sources), (FOLLOWER_REPLICAS, move.destinations)):
-                lists.setdefault((partition.topic, setting), set()).update(_entries(partition, brokers))
+    for partition, move in moves.items():
+        if wanted is None or not move.destinations:
+            continue
+        for key in ((broker, setting) for broker in move.brokers for setting in (LEADER_RATE, FOLLOWER_RATE)):
+            rates[key] = wanted if isinstance(wanted, int) else wanted[key]
+        for setting, brokers in ((LEADER_REPLICAS, move.sources), (FOLLOWER_REPLICAS, move.destinations)):
+            entries = {f"{partition.partition}:{broker}" for broker in brokers}
+            lists.setdefault((partition.topic, setting), set()).update(entries)
     if disk_rate is not None:
         rates |= {(broker, DISK_RATE): disk_rate for broker in disk_brokers}
     return Wanted(rates, {key: frozenset(entries) for key, entries in lists.items()})
@@ -180,12 +204,11 @@ def claims_for(wanted: Wanted, standing: Standing, earlier: Claims) -> Claims:
     for (topic, setting), entries in wanted.lists.items():
         if topic not in standing.lists:
             continue
-        text = standing.lists[topic].get(setting)
-        now_listed = _listed(text)
-        claim = lists.get((topic, setting), ListClaim(topic, setting, (), stood=text == ""))
-        still_owned = frozenset(claim.entries) & (now_listed or frozenset())
-        added = frozenset() if now_listed is None else entries - now_listed
-        lists[topic, setting] = ListClaim(topic, setting, _sorted(still_owned | added), claim.stood)
+        is_empty = standing.lists[topic].get(setting) == ""
+        claim = lists.get((topic, setting), ListClaim(topic, setting, (), stood=is_empty))
+        listed = standing.listed(topic, setting)
+        owned_entries = frozenset() if listed is None else (listed & {*claim.entries}) | (entries - listed)
+        lists[topic, setting] = replace(claim, entries=_sorted(owned_entries))
     return Claims(tuple(rates.values()), tuple(lists.values()))
 
 
@@ -193,35 +216,33 @@ def changes_to_set(claims: Claims, standing: Standing) -> tuple[ConfigChange, ..
     """Return what sets a move's throttle: lists first, which throttle nothing until there is a rate."""
     changes = []
     for claim in claims.lists:
-        listed = _listed(standing.lists.get(claim.topic, {}).get(claim.setting))
+        listed = standing.listed(claim.topic, claim.setting)
         if claim.topic in standing.lists and listed is not None and (missing := set(claim.entries) - listed):
-            changes.append(ConfigChange("topic", claim.topic, claim.setting, "append", ",".join(_sorted(missing))))
+            changes.append(claim.change("append", _sorted(missing)))
     changes += [
-        ConfigChange("broker", str(claim.broker), claim.setting, "set", claim.value)
-        for claim in claims.rates
-        if claim.broker in standing.rates and standing.rates[claim.broker].get(claim.setting) != claim.value
+        rate.change(rate.value)
+        for rate in claims.rates
+        if rate.broker in standing.rates and standing.rate(rate) != rate.value
     ]
     return tuple(changes)
 
 
-def rated_anew(
-    claims: Claims, standing: Standing, wanted: int | Mapping[tuple[int, str], int]
-) -> tuple[Claims, tuple[ConfigChange, ...]]:
+def rated_anew(claims: Claims, standing: Standing, wanted: Rates) -> tuple[Claims, tuple[ConfigChange, ...]]:
     """Return the claims and changes that give the replication rates of a move that runs other values.
 
-    `wanted` is one rate for all, or rates by (broker, setting); those that it leaves out stay as they are. A rate
-    that is not what the move has set is somebody else's by now, and stays; so does that of a broker that is down.
+    Those that `wanted` leaves out stay as they are. A rate that is not what the move has set is somebody else's by now,
+    and stays; so does that of a broker that is down.
     """
     rates = []
     changes = []
     for claim in claims.rates:
-        now = standing.rates.get(claim.broker, {}).get(claim.setting)
+        now = standing.rate(claim)
         rate = wanted if isinstance(wanted, int) else wanted.get((claim.broker, claim.setting))
         if claim.setting == DISK_RATE or rate is None or now not in claim.values or now == str(rate):
             rates.append(claim)
             continue
         rates.append(replace(claim, values=(now, str(rate))))
-        changes.append(ConfigChange("broker", str(claim.broker), claim.setting, "set", str(rate)))
+        changes.append(claim.change(str(rate)))
     return Claims(tuple(rates), claims.lists), tuple(changes)
 
 
@@ -247,36 +268,32 @@ def put_back(
     """
     changes: list[ConfigChange] = []
     left: list[LeftRate] = []
-    used = _used_by_others(claims, standing) if not still_moving else _Brokers(frozenset())
+    used = _used_by_others(claims, standing)
     needed = needed_by_others(claims, standing, under_way or {})
     for claim in claims.rates if not still_moving else ():
+        now, is_used, is_disk = standing.rate(claim), claim.broker in used, claim.setting == DISK_RATE
         if claim.broker not in standing.rates:
             left.append(LeftRate(claim, None))
+        elif now == claim.before or (now is None and claim.shared and not is_used):
             continue
-        now = standing.rates[claim.broker].get(claim.setting)
-        is_used = claim.broker in used
-        if now == claim.before or (now is None and claim.shared and not is_used):
-            continue
-        if now is not None and now not in claim.values and (claim.setting == DISK_RATE or is_used):
+        elif now is not None and now not in claim.values and (is_disk or is_used):
             left.append(LeftRate(claim, now))
-        elif now in claim.values and claim.setting != DISK_RATE and claim.broker in needed:
+        elif now in claim.values and not is_disk and claim.broker in needed:
             left.append(LeftRate(claim, now, needed[claim.broker]))
-        elif claim.before is None:
-            changes.append(ConfigChange("broker", str(claim.broker), claim.setting, "delete"))
         else:
-            changes.append(ConfigChange("broker", str(claim.broker), claim.setting, "set", claim.before))
-    for listed in claims.lists:
-        ended = [entry for entry in listed.entries if _partition(listed.topic, entry) not in still_moving]
-        now_listed = _listed(standing.lists.get(listed.topic, {}).get(listed.setting)) or frozenset()
-        if gone := [entry for entry in ended if entry in now_listed]:
-            changes.append(ConfigChange("topic", listed.topic, listed.setting, "subtract", ",".join(gone)))
+            changes.append(claim.change(claim.before))
+    for of_topic in claims.lists:
+        listed = standing.listed(of_topic.topic, of_topic.setting) or frozenset()
+        ended = [entry for entry in of_topic.entries if _partition(of_topic.topic, entry) not in still_moving]
+        if gone := [entry for entry in ended if entry in listed]:
+            changes.append(of_topic.change("subtract", gone))
     return PutBack(tuple(changes), tuple(left))
 
 
 def emptied_lists(claims: Claims, standing: Standing) -> tuple[ConfigChange, ...]:
     """Return what deletes lists that a move had begun, and that are empty now: a topic then has Kafka's default."""
     return tuple(
-        ConfigChange("topic", claim.topic, claim.setting, "delete")
+        claim.change("delete")
         for claim in claims.lists
         if not claim.stood and standing.lists.get(claim.topic, {}).get(claim.setting) == ""
     )
@@ -291,95 +308,64 @@ def claims_by_the_plan(
     of `before` as leaders; where that is not known either, all leaders. Of the brokers in these entries, their rates,
     unless others' lists name them too. What stood before is not known, so nothing takes the place of what goes.
     """
+
+    def is_made(partition: Partition, setting: str, broker: int) -> bool:
+        brokers = plan if setting == FOLLOWER_REPLICAS else before
+        return partition in plan and (partition not in brokers or broker in brokers[partition])
+
     lists = []
     for topic in sorted({partition.topic for partition in plan}):
         for setting in LISTS:
-            listed = _listed(standing.lists.get(topic, {}).get(setting)) or frozenset()
-            entries = [entry for entry in listed if _made_by(plan, before, topic, setting, entry)]
-            if entries:
-                lists.append(ListClaim(topic, setting, _sorted(entries), stood=False))
-    found = Claims((), tuple(lists))
-    used = _used_by_others(found, standing)
-    named = sorted({_broker(entry) for claim in lists for entry in claim.entries})
+            listed = standing.listed(topic, setting) or frozenset()
+            made = [entry for entry in listed if is_made(_partition(topic, entry), setting, _broker(entry))]
+            if made:
+                lists.append(ListClaim(topic, setting, _sorted(made), stood=False))
+    used = _used_by_others(Claims((), tuple(lists)), standing)
     rates = tuple(
         RateClaim(broker, setting, None, (standing.rates[broker][setting],))
-        for broker in named
+        for broker in sorted({_broker(entry) for claim in lists for entry in claim.entries})
         for setting in (LEADER_RATE, FOLLOWER_RATE)
         if broker not in used and setting in standing.rates.get(broker, {})
     )
     return Claims(rates, tuple(lists))
 
 
-def _made_by(
-    plan: Mapping[Partition, Brokers], before: Mapping[Partition, Brokers], topic: str, setting: str, entry: Entry
-) -> bool:
-    partition, broker = _partition(topic, entry), _broker(entry)
-    if partition not in plan:
-        return False
-    if setting == FOLLOWER_REPLICAS:
-        return broker in plan[partition]
-    return partition not in before or broker in before[partition]
-
-
-class _Brokers:
-    """A set of brokers; None stands for all of them."""
-
-    def __init__(self, ids: frozenset[int] | None) -> None:
-        self._ids = ids
-
-    def __contains__(self, broker: int) -> bool:
-        return self._ids is None or broker in self._ids
-
-
-def _used_by_others(claims: Claims, standing: Standing) -> _Brokers:
-    """Return the brokers of all throttled replicas that are not the move's own."""
-    own = {(claim.topic, claim.setting): frozenset(claim.entries) for claim in claims.lists}
-    used: set[int] = set()
-    for topic, settings in standing.lists.items():
-        for setting, text in settings.items():
-            listed = _listed(text)
-            if listed is None:
-                return _Brokers(None)
-            used.update(_broker(entry) for entry in listed - own.get((topic, setting), frozenset()))
-    return _Brokers(frozenset(used))
-
-
 def are_used_by_others(claims: Claims, standing: Standing) -> bool:
     """Return whether single entries that are not the move's own name brokers whose rates it has set."""
-    own = {(claim.topic, claim.setting): frozenset(claim.entries) for claim in claims.lists}
     brokers = {claim.broker for claim in claims.rates if claim.setting != DISK_RATE}
-    return any(
-        _broker(entry) in brokers
-        for topic, settings in standing.lists.items()
-        for setting, text in settings.items()
-        for entry in (_listed(text) or frozenset()) - own.get((topic, setting), frozenset())
-    )
+    return any(_broker(entry) in brokers for others in _others(claims, standing).values() for entry in others or ())
 
 
 def needed_by_others(
     claims: Claims, standing: Standing, under_way: Mapping[Partition, Reassignment]
 ) -> dict[int, Partition]:
     """Return the brokers on which a partition of another move is throttled while it is under way, with the first."""
-    own = {(claim.topic, claim.setting): frozenset(claim.entries) for claim in claims.lists}
+    others = _others(claims, standing)
     needed: dict[int, Partition] = {}
     for partition, move in sorted(under_way.items()):
-        for setting, text in standing.lists.get(partition.topic, {}).items():
-            listed = _listed(text)
-            others = None if listed is None else listed - own.get((partition.topic, setting), frozenset())
+        for listed in (others.get((partition.topic, setting), frozenset()) for setting in LISTS):
             for broker in move.replicas:
-                if others is None or f"{partition.partition}:{broker}" in others:
+                if listed is None or f"{partition.partition}:{broker}" in listed:
                     needed.setdefault(broker, partition)
     return needed
 
 
-def _entries(partition: Partition, brokers: Iterable[int]) -> list[Entry]:
-    return [f"{partition.partition}:{broker}" for broker in brokers]
+def _used_by_others(claims: Claims, standing: Standing) -> frozenset[int]:
+    """Return the brokers of all throttled replicas that are not the move's own; all brokers where a list is `*`."""
+    others = _others(claims, standing).values()
+    if None in others:
+        return frozenset(standing.rates)
+    return frozenset(_broker(entry) for listed in others for entry in listed or ())
 
 
-def _listed(text: str | None) -> frozenset[Entry] | None:
-    """Return a list's entries, None for `*`."""
-    entries = frozenset(stripped for entry in (text or "").split(",") if (stripped := entry.strip()))
-    return None if entries == {_ALL} else entries
+def _others(claims: Claims, standing: Standing) -> dict[tuple[str, str], frozenset[Entry] | None]:
+    """Return the entries that are not the move's own, by (topic, setting); None for `*`."""
+    own = {(claim.topic, claim.setting): frozenset(claim.entries) for claim in claims.lists}
+    others: dict[tuple[str, str], frozenset[Entry] | None] = {}
+    for key in ((topic, setting) for topic, settings in standing.lists.items() for setting in settings):
+        listed = standing.listed(*key)
+        others[key] = None if listed is None else listed - own.get(key, frozenset())
+    return others
 
 
 def _partition(topic: str, entry: Entry) -> Partition:

@@ -74,6 +74,8 @@ class FetchVersion:
     request_partition: Fields
     response_head: Fields
     response_partition: Fields
+    clients_wait: bool = False
+    """Clients wait for `throttle_time_ms` themselves, and brokers mute them meanwhile (KIP-219)."""
     is_flexible: bool = False
     has_aborted_transactions: bool = False
     has_forgotten_topics: bool = False
@@ -170,7 +172,7 @@ _V7: Final = replace(  # KIP-227: sessions
     response_head=_fields(_THROTTLED, _ERROR_CODE, ("session_id", "i")),
     has_forgotten_topics=True,
 )
-_V8: Final = replace(_V7, api_version=8)  # KIP-219: the client waits for throttle_time_ms
+_V8: Final = replace(_V7, api_version=8, clients_wait=True)  # KIP-219
 _V9: Final = replace(  # KIP-320
     _V8,
     api_version=9,

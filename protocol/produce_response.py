@@ -7,15 +7,11 @@ from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_versions import TOPIC_ID_SIZE
 from weir.protocol.header import SIZE
 from weir.protocol.primitives import CLASSIC, COMPACT, STRING_LENGTH
+from weir.protocol.produce_versions import PRODUCE_VERSIONS, ProduceVersion
 from weir.protocol.varint import after_tags, read_unsigned_varint
 
-_FIRST_FLEXIBLE: Final = 9
-_FIRST_WITH_TOPIC_IDS: Final = 13
-_LAST_KNOWN: Final = 13
 _PARTITION: Final = struct.Struct(">ihqqq")  # index, error_code, base_offset, log_append_time_ms, log_start_offset
 _BATCH_INDEX_SIZE: Final = 4
-_FIRST_KNOWN: Final = 5  # of the partitions' layout
-_FIRST_WITH_RECORD_ERRORS: Final = 8
 
 
 def with_throttle_time(frame: bytes, version: int, milliseconds: int) -> bytes:
@@ -23,10 +19,11 @@ def with_throttle_time(frame: bytes, version: int, milliseconds: int) -> bytes:
 
     A response that cannot be read is returned as it is.
     """
-    if not _FIRST_KNOWN <= version <= _LAST_KNOWN or milliseconds <= 0:
+    row = PRODUCE_VERSIONS.get(version)
+    if row is None or not row.tells_offsets or milliseconds <= 0:
         return frame
     try:
-        at = _throttle_time_at(frame, version)
+        at = _throttle_time_at(frame, row)
     except (MalformedFrame, IndexError, struct.error):
         return frame
     if not 0 < at <= len(frame) - SIZE.size or SIZE.unpack_from(frame, at)[0] >= milliseconds:
@@ -34,16 +31,16 @@ def with_throttle_time(frame: bytes, version: int, milliseconds: int) -> bytes:
     return frame[:at] + SIZE.pack(milliseconds) + frame[at + SIZE.size :]
 
 
-def _throttle_time_at(frame: bytes, version: int) -> int:
+def _throttle_time_at(frame: bytes, row: ProduceVersion) -> int:
     at = 2 * SIZE.size
-    if version < _FIRST_FLEXIBLE:
+    if not row.is_flexible:
         topics, at = CLASSIC.read_count(frame, at, 1)
         for _ in range(topics):
             _, at = CLASSIC.read_string(frame, at)
             partitions, at = CLASSIC.read_count(frame, at, 1)
             for _ in range(partitions):
                 at += _PARTITION.size
-                if version >= _FIRST_WITH_RECORD_ERRORS:
+                if row.tells_record_errors:
                     errors, at = CLASSIC.read_count(frame, at, 1)
                     for _ in range(errors):
                         at = _after_nullable(frame, at + _BATCH_INDEX_SIZE)
@@ -52,7 +49,7 @@ def _throttle_time_at(frame: bytes, version: int) -> int:
     at = after_tags(frame, at)
     topics, at = COMPACT.read_count(frame, at, 1)
     for _ in range(topics):
-        if version >= _FIRST_WITH_TOPIC_IDS:
+        if row.names_topics_by_id:
             at += TOPIC_ID_SIZE
         else:
             _, at = COMPACT.read_string(frame, at)

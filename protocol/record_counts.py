@@ -12,6 +12,7 @@ from weir.protocol.batch_counter import BatchCounter
 from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, FETCH_VERSIONS, TOPIC_ID_SIZE, FetchVersion
 from weir.protocol.header import FETCH, PRODUCE, SIZE
 from weir.protocol.primitives import LONGEST_STRING
+from weir.protocol.produce_versions import PRODUCE_VERSIONS, ProduceVersion
 from weir.protocol.varint import LONGEST_VARINT
 
 MOST_PARTITIONS: Final = 20_000
@@ -19,11 +20,6 @@ MOST_PARTITIONS: Final = 20_000
 
 MOST_TOPICS: Final = 1_000
 """The most topics that are counted one by one; the records of the others are counted under no name."""
-
-LAST_PRODUCE_VERSION: Final = 13
-_FIRST_TRANSACTIONAL_PRODUCE: Final = 3
-_FIRST_FLEXIBLE_PRODUCE: Final = 9
-_FIRST_PRODUCE_WITH_TOPIC_IDS: Final = 13
 
 _INT16: Final = struct.Struct(">h")
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
@@ -78,7 +74,7 @@ class RecordCounts:
         self._partitions = 0
         self._starts_at_zero = structure == "produce"
         self._structure: Structure | None = (
-            self._produce(version) if structure == "produce" else self._fetch(FETCH_VERSIONS[version])
+            self._produce(PRODUCE_VERSIONS[version]) if structure == "produce" else self._fetch(FETCH_VERSIONS[version])
         )
 
     @property
@@ -234,8 +230,8 @@ class RecordCounts:
                 yield from self._tags()
             yield from self._tags()
 
-    def _produce(self, version: int) -> Structure:
-        flexible = version >= _FIRST_FLEXIBLE_PRODUCE
+    def _produce(self, row: ProduceVersion) -> Structure:
+        flexible = row.is_flexible
         yield _FIXED_HEADER_SIZE
         yield from self._string()  # the client id is not compact in any version
         if flexible:
@@ -243,11 +239,11 @@ class RecordCounts:
             length = (yield from self._varint()) - 1
             if length > 0:
                 yield -length
-        elif version >= _FIRST_TRANSACTIONAL_PRODUCE:
+        elif row.is_transactional:
             yield from self._string()
         yield _ACKS_AND_TIMEOUT.size
         for _ in range((yield from self._count(flexible))):
-            yield from self._begin_topic(flexible, by_id=version >= _FIRST_PRODUCE_WITH_TOPIC_IDS)
+            yield from self._begin_topic(flexible, by_id=row.names_topics_by_id)
             for _ in range((yield from self._partitions_count(flexible))):
                 yield SIZE.size
                 size = (yield from self._varint()) - 1 if flexible else _last_int((yield SIZE.size))
@@ -337,4 +333,4 @@ def counts_of_answer(api_key: int, version: int) -> RecordCounts | None:
 
 def counts_of_request(api_key: int, version: int) -> RecordCounts | None:
     """Return a counter for a request; None where it has no records, or its layout is not known."""
-    return RecordCounts("produce", version) if api_key == PRODUCE and 0 <= version <= LAST_PRODUCE_VERSION else None
+    return RecordCounts("produce", version) if api_key == PRODUCE and version in PRODUCE_VERSIONS else None

@@ -12,7 +12,9 @@ import struct
 from typing import Final, NamedTuple, TypeAlias
 
 from weir.protocol.errors import InvalidFrameSize, MalformedFrame
+from weir.protocol.fetch_versions import FETCH_VERSIONS, FetchVersion
 from weir.protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
+from weir.protocol.produce_versions import PRODUCE_VERSIONS, nearest_produce_version
 from weir.protocol.varint import after_tags, read_unsigned_varint
 
 Head: TypeAlias = bytes | bytearray | memoryview
@@ -22,11 +24,6 @@ API_KEY_END: Final = SIZE.size + 2
 FIXED_HEAD: Final = SIZE.size + FIXED_HEADER.size
 """Bytes of the size prefix, the API's key and version, and the correlation id."""
 
-_FIRST_TRANSACTIONAL_PRODUCE: Final = 3
-_FIRST_FLEXIBLE_PRODUCE: Final = 9
-_LAST_KNOWN_PRODUCE: Final = 13
-_FIRST_FLEXIBLE_FETCH: Final = 12
-_LAST_FETCH_WITH_LEADING_REPLICA_ID: Final = 14
 
 _LARGEST_HEAD: Final = 2**17
 """Bytes: two strings of 32,767 bytes each fit in. No request's head is held back beyond that."""
@@ -67,15 +64,15 @@ def read_request_head(head: Head) -> RequestHead | int:
     try:
         if api_key == PRODUCE:
             end = _end_of_acks(head, api_version)
-        elif api_key == FETCH and 0 <= api_version <= _LAST_FETCH_WITH_LEADING_REPLICA_ID:
-            end = _end_of_replica_id(head, api_version)
+        elif api_key == FETCH and (row := FETCH_VERSIONS.get(api_version)) and not row.has_replica_state:
+            end = _end_of_replica_id(head, row)
         else:
             return RequestHead(frame_size, api_key, api_version, correlation_id)
     except MalformedFrame as error:  # its offset includes the size prefix
         raise MalformedFrame(error.reason, error.offset - SIZE.size) from None
 
     if end > frame_size or end > _LARGEST_HEAD:
-        if api_key == PRODUCE and not 0 <= api_version <= _LAST_KNOWN_PRODUCE:
+        if api_key == PRODUCE and api_version not in PRODUCE_VERSIONS:
             return RequestHead(frame_size, api_key, api_version, correlation_id)
         raise MalformedFrame(f"the fields before byte {end - SIZE.size} do not fit into the frame", size)
     if end > have:
@@ -97,17 +94,17 @@ def _check_size(size: int) -> None:
 
 
 def _end_of_acks(head: Head, api_version: int) -> int:
-    at = _after_string(head, FIXED_HEAD)
-    if api_version >= _FIRST_FLEXIBLE_PRODUCE:
+    at, row = _after_string(head, FIXED_HEAD), nearest_produce_version(api_version)
+    if row.is_flexible:
         at = _after_compact_string(head, after_tags(head, at))
-    elif api_version >= _FIRST_TRANSACTIONAL_PRODUCE:
+    elif row.is_transactional:
         at = _after_string(head, at)
     return at + _INT16.size
 
 
-def _end_of_replica_id(head: Head, api_version: int) -> int:
+def _end_of_replica_id(head: Head, row: FetchVersion) -> int:
     at = _after_string(head, FIXED_HEAD)
-    if api_version >= _FIRST_FLEXIBLE_FETCH:
+    if row.is_flexible:
         at = after_tags(head, at)
     return at + SIZE.size
 

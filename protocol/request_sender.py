@@ -6,10 +6,9 @@ from typing import Final, NamedTuple
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
+from weir.protocol.produce_versions import nearest_produce_version
 from weir.protocol.varint import after_tags, read_unsigned_varint
 
-_FIRST_TRANSACTIONAL_PRODUCE: Final = 3
-_FIRST_FLEXIBLE_PRODUCE: Final = 9
 _INT16: Final = struct.Struct(">h")
 CLIENT_ID_AT: Final = SIZE.size + FIXED_HEADER.size
 """Where a request has the length of the client id, and then the id."""
@@ -80,9 +79,10 @@ def _session(api_version: int, start: bytes, at: int) -> tuple[int, int] | None:
 
 
 def _has_transaction(api_version: int, start: bytes, at: int) -> bool:
-    if api_version >= _FIRST_FLEXIBLE_PRODUCE:
+    row = nearest_produce_version(api_version)
+    if row.is_flexible:
         length_and_one, _ = read_unsigned_varint(start, after_tags(start, at))
         return length_and_one > 0
-    if api_version >= _FIRST_TRANSACTIONAL_PRODUCE and at + _INT16.size <= len(start):
+    if row.is_transactional and at + _INT16.size <= len(start):
         return int(_INT16.unpack_from(start, at)[0]) >= 0
     return False

@@ -247,7 +247,7 @@ class Sidecar:
 
     async def look_at_keys(self) -> None:
         """Load keys whose files have changed, without waiting for the next look."""
-        await self._key_watch.look()
+        await self._key_watch.check()
 
     def _keys_changed(self) -> None:
         for listener in self.listeners:
@@ -256,7 +256,7 @@ class Sidecar:
 
     async def look_at_upstreams(self) -> None:
         """Look whether the upstreams are there, without waiting for the next look."""
-        await self._upstreams.look()
+        await self._upstreams.check()
 
     # What the admin server shows
 

@@ -46,7 +46,7 @@ class UpstreamWatch:
             self._running.cancel()
             self._running = None
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Look once at all routes."""
         now, idle = self._clock(), {}
         for listener, upstream in self._routes():
@@ -120,7 +120,7 @@ class UpstreamWatch:
     async def _run(self) -> None:
         while True:
             try:
-                await self.look()
+                await self.check()
             except Exception as error:  # noqa: BLE001 - a bug in one look may not end all later ones
                 self._log.error("upstream_look_failed", error=repr(error), at=innermost_frame(error))
             await asyncio.sleep(LOOK_SECONDS)

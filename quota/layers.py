@@ -13,7 +13,9 @@ from typing import Final, Literal, NamedTuple
 
 Source = Literal["file", "kafka", "http"]
 
-SOURCES: Final[tuple[Source, ...]] = ("file", "kafka", "http")
+HTTP: Final[Source] = "http"
+
+SOURCES: Final[tuple[Source, ...]] = ("file", "kafka", HTTP)
 """Where layers come from, the lowest first."""
 
 Path = tuple[str, ...]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from weir.quota.lag.topic_lag import TopicLag
+from weir.lag.topic_lag import TopicLag
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC
 
@@ -56,7 +56,7 @@ class RemovedReplicas:
         # By partition: since when (clock seconds) answers leave the replica out. Only of overdue replicas.
         self._left_out: dict[TopicLag, dict[int, float]] = {}
 
-    def look(self) -> Iterator[None]:
+    def check(self) -> Iterator[None]:
         """Find the topics to ask about: the next ones, in turn, whose replicas look as if they were removed.
 
         Yields from time to time, so that other work can be done in between.

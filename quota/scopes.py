@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import ClassVar, NamedTuple
 
-from weir.quota.broker_ids import NO_BROKER
+from weir.lag.broker_ids import NO_BROKER
 from weir.quota.throttled_replicas import EVERY_PARTITION, NO_PARTITION, EveryPartition
 
 

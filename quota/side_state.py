@@ -6,12 +6,12 @@ import math
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Literal, Protocol
 
-from weir.quota.broker_ids import NO_BROKER, BrokerIds
+from weir.lag.broker_ids import NO_BROKER, BrokerIds
+from weir.lag.tracker import LagTracker
 from weir.quota.budget.accounts import LinkAccounts
 from weir.quota.budget.ledger import CREDIT_SECONDS, SAVED_SECONDS, StrictLedger
 from weir.quota.budget.quota import Quota
 from weir.quota.counters import CountedQuota, IntervalCounts
-from weir.quota.lag.tracker import LagTracker
 from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_quotas import CONFIGURED, SideQuotas
 from weir.quota.stats import ThrottleStats
@@ -21,7 +21,7 @@ from weir.quota.topic_names import TopicNames
 _STUCK_INTERVAL_SECONDS = 0.1  # the least time between two looks for stuck peers
 
 
-class Holder(Hashable, Protocol):
+class SideLink(Hashable, Protocol):
     """A link, as far as a side has to know it."""
 
     @property
@@ -66,8 +66,8 @@ class SideState:
             clock, settings.replica_lag_time_max_ms / 1000, self._forget_topic, self.in_isr, self.brokers
         )
         self._generation = 0
-        self.holders: set[Holder] = set()
-        self._stranger_partitions: dict[Holder, int] = {}
+        self.holders: set[SideLink] = set()
+        self._stranger_partitions: dict[SideLink, int] = {}
         self._released_stuck_at = -math.inf
         self.in_force_since: float | None = None
         """When this side began to throttle; None while it does not. It throttles when it has a rate and a listed
@@ -150,7 +150,7 @@ class SideState:
         # who finds too little budget is in a line, so where all are empty nobody waits for any
         return [link for quota in self.quotas if (link := quota.first_in_line()) is not None]
 
-    def keep_stranger(self, link: Holder, partitions: int) -> int:
+    def keep_stranger(self, link: SideLink, partitions: int) -> int:
         """Note how many partitions are kept of a stranger. Returns how many are of all strangers."""
         self._stranger_partitions[link] = partitions
         return sum(self._stranger_partitions.values())
@@ -164,7 +164,7 @@ class SideState:
         for holder in self.holders:
             holder.release_if_stuck()
 
-    def drop(self, holder: Holder) -> None:
+    def drop(self, holder: SideLink) -> None:
         """Forget a link that is closed, or could not be, and all that it holds."""
         try:
             holder.accounts.close()

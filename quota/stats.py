@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from weir.quota.broker_ids import MOST_IDS, NO_BROKER
+from weir.lag.broker_ids import MOST_IDS, NO_BROKER
 from weir.quota.counters import IntervalCounts
 
 MOST_TOPICS = 100_000

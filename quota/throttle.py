@@ -12,7 +12,7 @@ from weir.protocol.fetch import MAX_INT32
 from weir.protocol.fetch_session import NO_SESSION, next_epoch
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import Clock, SideName, ThrottleSettings
-from weir.quota.side_state import Holder, SideState
+from weir.quota.side_state import SideLink, SideState
 from weir.quota.topic_names import TopicNames
 
 MOST_WAITING = 1_000
@@ -54,7 +54,7 @@ class Throttle(SideState):
         self.holders.add(link)
         return link
 
-    def drop(self, holder: Holder) -> None:
+    def drop(self, holder: SideLink) -> None:
         ended = isinstance(holder, ReplicaLink) and holder in self.holders
         try:
             super().drop(holder)

@@ -32,7 +32,7 @@ _MOST_ADDRESSES: Final = 1000
 
 _FOR_EVERYBODY: Final = frozenset({"/healthz", "/readyz"})
 _READING: Final = frozenset({"GET", "HEAD"})
-_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="weir", Basic realm="weir"'}
+_SCHEMES: Final = ("Basic", "Bearer")
 
 
 class Access:
@@ -110,9 +110,10 @@ class Access:
                 reason="show a certificate with a name that admin.tls has in read_names or write_names"
             )
         file = "read_token_file or write_token_file" if is_reading else "write_token_file"
-        raise web.HTTPUnauthorized(
-            reason=f"give the token of admin.{file}, as Authorization: Bearer", headers=_CHALLENGE
-        )
+        refused = web.HTTPUnauthorized(reason=f"give the token of admin.{file}, as Authorization: Bearer")
+        for scheme in _SCHEMES:  # a line each: Chromium asks for no password where one line has two
+            refused.headers.add("WWW-Authenticate", f'{scheme} realm="weir"')
+        raise refused
 
     def _owner(self, request: web.Request, keys: AdminKeys, is_reading: bool) -> str | None:
         """Return whose certificate opens what is asked for; None where there is none that opens anything."""

@@ -6,6 +6,7 @@ By default it listens on loopback and asks for no token; `weir.proxy.admin.acces
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +25,8 @@ from weir.proxy.config.address import Address
 from weir.proxy.config.client_limits import ClientLimitTable, read_client_limits
 from weir.proxy.config.reader import ConfigError, shown
 from weir.proxy.log import EventLog
-from weir.proxy.throttle.table import LayeredThrottle
+from weir.proxy.throttle.table import LayeredThrottle, changes_between
+from weir.quota.layers import HTTP
 
 MAX_BODY_BYTES = 2 << 20
 """A table of 20,000 partitions with four replicas each, whose ids have four digits, takes about 1.1 MB."""
@@ -203,15 +205,24 @@ class AdminServer:
     async def _change_throttle(self, request: web.Request) -> web.Response:
         throttle = self._administered.throttle
         body = await _body(request)
-        before = throttle.summary()
+        before, parts = throttle.summary(), throttle.effective
         if request.method == "DELETE":
-            throttle.clear()
+            (throttle.forget_http if _of_http_alone(request) else throttle.clear)()
         elif request.method == "PUT":
             await throttle.replace(_decoded(body))
         else:
             await throttle.merge(_decoded(body))
-        self._changed("throttle_changed", request, before, **throttle.summary())
+        changed = changes_between(parts, throttle.effective)
+        self._changed("throttle_changed", request, before, **throttle.summary(), changed=changed)
         return _json(await throttle.as_plain())
+
+
+def _of_http_alone(request: web.Request) -> bool:
+    """Return whether a removal is of what HTTP set alone (`?source=http`), and not of all layers."""
+    source = request.query.get("source", "")
+    if source not in ("", HTTP):
+        raise ConfigError("source", f"must be {HTTP}, or be left out to throttle nothing, not {shown(source)}")
+    return source == HTTP
 
 
 def _patched(tables: Sequence[ClientLimitTable], changes: object) -> list[dict[str, Any]]:
@@ -251,9 +262,21 @@ async def _body(request: web.Request) -> bytes:
 
 def _decoded(body: bytes) -> object:
     try:
-        return msgspec.json.decode(body)
+        value = msgspec.json.decode(body)
+        json.loads(body, object_pairs_hook=_without_doubles)  # msgspec takes the last of two
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ConfigError("body", f"is not JSON: {error}") from error
+    return value
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse an object that has a key twice: one of its values would be dropped without a word."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(double, "is there twice")
+    return found
 
 
 def _json(value: object, status: int = 200) -> web.Response:
@@ -271,6 +294,6 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
             raise
         response = _json({"error": f"{request.method} {request.path}: {error.reason}.", "field": None}, error.status)
         for name in ("Allow", "Retry-After", "WWW-Authenticate"):
-            if value := error.headers.get(name):
-                response.headers[name] = value
+            for value in error.headers.getall(name, ()):
+                response.headers.add(name, value)
         return response

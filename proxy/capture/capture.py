@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from weir.lag.broker_ids import NO_BROKER
 from weir.proxy.capture.destination import original_destination
 from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
 from weir.proxy.capture.requirements import CaptureError, check_machine, drop_connections
@@ -21,7 +22,6 @@ from weir.proxy.relay.listener import Listener, Upstream
 from weir.proxy.relay.replica_sources import Addresses, ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import stand_ins
-from weir.quota.broker_ids import NO_BROKER
 from weir.quota.settings import SideName
 
 REFRESH_SECONDS: Final = ALIVE_SECONDS / 5
@@ -190,7 +190,7 @@ class Capture:
         trial, broker = self._trial, Address(str(min(self._own, key=str)), self.settings.port)
         before = trial.trouble
         has_links = any(listener.links for listener in self.listeners if listener.sources is not None)
-        await trial.look(broker, is_in=self.is_in, has_links=has_links)
+        await trial.check(broker, is_in=self.is_in, has_links=has_links)
         if trial.trouble is not None and trial.trouble != before:
             effect = "connections pass beside weir"
             self._log.fault("not_captured", f"port {self.settings.port}", reason=trial.trouble, effect=effect)

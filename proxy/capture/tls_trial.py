@@ -69,7 +69,7 @@ class TlsTrial:
         self._alone_since = float("inf")  # while it is in, and no connection stands
         self._seen = (0, 0)  # followers' handshakes: those that were done, and those that failed
 
-    async def look(self, broker: Address, *, is_in: bool, has_links: bool) -> None:
+    async def check(self, broker: Address, *, is_in: bool, has_links: bool) -> None:
         """Look at the broker, which listens at `broker`, if it is time to, and at what became of followers."""
         if self._client is None or self._clock() < self._out_until:
             return

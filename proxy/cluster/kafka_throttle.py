@@ -20,6 +20,7 @@ from weir.quota.followed_throttle import LISTS, RATES, Lists, Move
 from weir.quota.throttled_replicas import InvalidThrottledReplicas, ThrottledReplicas
 
 _TOPIC, _BROKER = 2, 4  # ConfigResource.Type
+_SOURCES_OF_RATES = (2, 3)  # ConfigSource: dynamic, of the broker or of all. Kafka ignores a rate in server.properties
 _EVERY_BROKER = ""  # the name of the resource that holds the cluster's defaults
 _TIMEOUT_MS = 5_000
 _TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms, for which other connections have to wait
@@ -48,13 +49,16 @@ class Refused(ConnectionError):
 
 
 async def rates_of(channel: KafkaChannel, broker_id: int) -> dict[str, int]:
-    """Return the rates (bytes/s) of the broker that is asked, by name: its own, else the cluster's default."""
+    """Return the rates (bytes/s) of the broker that is asked, by name: its own, else the cluster's default.
+
+    Only dynamic ones count. Version 0 of DescribeConfigs (before Kafka 1.1) does not tell which these are.
+    """
     resources = [(_BROKER, name, RATES) for name in (str(broker_id), _EVERY_BROKER)]
     rates: dict[str, int] = {}
     for error_code, _, _, name, entries in await _configs(channel, resources):
         _check(error_code, f"broker {name}" if name else "all brokers")
-        for key, value, *_ in entries:
-            if key in RATES and value:
+        for key, value, _, source, *_ in entries:
+            if key in RATES and value and source in _SOURCES_OF_RATES:
                 rates.setdefault(key, int(value))  # the broker's own entry comes first
     return rates
 

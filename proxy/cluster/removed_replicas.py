@@ -22,7 +22,7 @@ class RemovedReplicasPoll:
 
     async def topics(self) -> Collection[bytes]:
         """Return the topics of replicas that look as if they were removed."""
-        for _ in self._removed.look():
+        for _ in self._removed.check():
             await asyncio.sleep(0)
         return self._removed.topics
 

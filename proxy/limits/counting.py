@@ -7,20 +7,15 @@ from collections.abc import Callable
 from typing import Final
 
 from weir.limits.clients import Client
+from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.produce_response import with_throttle_time
+from weir.protocol.produce_versions import PRODUCE_VERSIONS, nearest_produce_version
 from weir.protocol.record_counts import RecordCounts
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.limits.stage import LimitStage
 
 _THROTTLE_TIME: Final = struct.Struct(">i")
 _SIZE_AND_CORRELATION: Final = 8
-_FIRST_FLEXIBLE_FETCH: Final = 12
-_FIRST_FETCH_BY_ID: Final = 13
-_FIRST_PRODUCE_BY_ID: Final = 13
-
-FIRST_HONOURED_FETCH: Final = 8
-FIRST_HONOURED_PRODUCE: Final = 6
-"""From these versions on clients wait for throttle_time_ms themselves (KIP-219)."""
 
 _TOLD_PART: Final = 0.8  # of a pause: the rest is held here, so that no client waits for longer than it has to
 _LEAST_TOLD_SECONDS: Final = 0.2
@@ -46,10 +41,10 @@ class FetchAnswer:
         self._stage = stage
         self._client = client
         self._counts = counts
-        self._version = version
+        self._row = fetch_version(version)
         self._gone = gone
-        self._head: bytearray | None = bytearray() if version >= FIRST_HONOURED_FETCH else None
-        self._throttle_time_at = _SIZE_AND_CORRELATION + (version >= _FIRST_FLEXIBLE_FETCH)
+        self._head: bytearray | None = bytearray() if self._row.clients_wait else None
+        self._throttle_time_at = _SIZE_AND_CORRELATION + self._row.is_flexible
 
     @property
     def done(self) -> bool:
@@ -119,7 +114,7 @@ class FetchAnswer:
         counts = self._counts
         if counts.fault is not None:
             self._stage.not_counted[counts.fault] += 1
-        batches = self._stage.batches(counts.topics, by_id=self._version >= _FIRST_FETCH_BY_ID)
+        batches = self._stage.batches(counts.topics, by_id=self._row.names_topics_by_id)
         self._client.count(batches, counts.frame_size)
         self._gone()
 
@@ -131,7 +126,7 @@ class ProduceCount:
         self._stage = stage
         self._client = client
         self._counts = counts
-        self._version = version
+        self._row = PRODUCE_VERSIONS[version]
 
     @property
     def done(self) -> bool:
@@ -145,7 +140,7 @@ class ProduceCount:
         if counts.done:
             if counts.fault is not None:
                 self._stage.not_counted[counts.fault] += 1
-            batches = self._stage.batches(counts.topics, by_id=self._version >= _FIRST_PRODUCE_BY_ID)
+            batches = self._stage.batches(counts.topics, by_id=self._row.names_topics_by_id)
             self._client.count(batches, counts.frame_size)
         return taken
 
@@ -202,7 +197,7 @@ class ProduceAnswer:
         return out, taken
 
     def _changed(self, answer: bytes) -> bytes:
-        if self._version < FIRST_HONOURED_PRODUCE:
+        if not nearest_produce_version(self._version).clients_wait:
             return answer
         seconds = told_seconds(self._client.pause(), self._most_told)
         changed = with_throttle_time(answer, self._version, int(seconds * 1000))

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Final
 
+from weir.lag.broker_ids import NO_BROKER
 from weir.protocol.errors import ProtocolError, TooMany
 from weir.protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request
 from weir.protocol.fetch_request import encoding_steps
@@ -26,10 +27,9 @@ from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import LinkThrottle, Side
 from weir.proxy.relay.sliced_work import do_later
-from weir.quota.broker_ids import NO_BROKER
-from weir.quota.fetch.context import TooManyPartitions
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.in_sync_only import InSyncOnly
+from weir.quota.fetch.intake import TooManyPartitions
 
 _LEAST_HELD_SECONDS: Final = 1e-6  # tells the second plan of a held fetch from its first
 _LONG_HELD_SECONDS: Final = 3600.0  # longer than any fetch is held: the next plan is its last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 
-from weir.quota.broker_ids import MOST_IDS
+from weir.lag.broker_ids import MOST_IDS
 from weir.quota.budget.quota import Quota
 from weir.quota.shares.demand import DemandMeter
 from weir.quota.shares.share import Terms

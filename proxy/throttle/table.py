@@ -20,6 +20,7 @@ from weir.proxy.config.throttle import check_throttle
 from weir.quota.layers import (
     EVERYTHING,
     FOREVER,
+    HTTP,
     EffectiveThrottle,
     Entry,
     Layer,
@@ -39,6 +40,9 @@ LEASE_KEY = "lease"
 
 TOPICS_PER_SLICE = 10
 """Topics read in about 1 ms, if each has two lists of ten replicas."""
+
+MOST_TOLD = 20
+"""Parts of a change that the log tells one by one."""
 
 _TOPICS = "topics"
 _QUOTAS = "quotas"
@@ -66,7 +70,7 @@ class LayeredThrottle:
         self._apply = apply
         self._clock = clock
         self._cluster = cluster
-        self._layers: dict[Source, Layer] = {"file": _layer_of_file(table), "http": Layer("http")}
+        self._layers: dict[Source, Layer] = {"file": _layer_of_file(table), HTTP: Layer(HTTP)}
         self.effective = merge(self._layers.values(), clock())
         self.table = _table_of(self.effective)
 
@@ -74,8 +78,8 @@ class LayeredThrottle:
         """Put the file's table in force. Returns the paths of parts in which it undoes what HTTP had set or removed."""
         now = self._clock()
         before = merge(self._layers.values(), now).values()
-        without_http = merge((layer for source, layer in self._layers.items() if source != "http"), now).values()
-        self._put({**self._layers, "file": _layer_of_file(table), "http": Layer("http")})
+        without_http = merge((layer for source, layer in self._layers.items() if source != HTTP), now).values()
+        self._put({**self._layers, "file": _layer_of_file(table), HTTP: Layer(HTTP)})
         after = self.effective.values()
         by_http = (path for path in {**before, **without_http} if before.get(path) != without_http.get(path))
         return sorted(_shown(path) for path in by_http if before.get(path) != after.get(path))
@@ -88,17 +92,21 @@ class LayeredThrottle:
         """Put `body` in force in place of the whole table (PUT)."""
         changes, lease = await self._read(body)
         settings = {path: entry for path, entry in changes.items() if entry.value is not None}
-        self._put({**self._layers, "http": Layer("http", {EVERYTHING: Entry(None, lease), **settings})})
+        self._put({**self._layers, HTTP: Layer(HTTP, {EVERYTHING: Entry(None, lease), **settings})})
 
     async def merge(self, body: object) -> None:
         """Merge `body` into the table; null removes (PATCH, RFC 7396)."""
         changes, _ = await self._read(body)
-        below = [path for source, layer in self._layers.items() if source != "http" for path in layer.entries]
-        self._put({**self._layers, "http": self._layers["http"].patched(changes, below)})
+        below = [path for source, layer in self._layers.items() if source != HTTP for path in layer.entries]
+        self._put({**self._layers, HTTP: self._layers[HTTP].patched(changes, below)})
+
+    def forget_http(self) -> None:
+        """Drop what HTTP set and removed, so that the file and Kafka's own throttle hold (DELETE ?source=http)."""
+        self._put({**self._layers, HTTP: Layer(HTTP)})
 
     def clear(self) -> None:
-        """Throttle nothing (DELETE)."""
-        self._put({**self._layers, "http": Layer("http", {EVERYTHING: Entry(None)})})
+        """Throttle nothing, whatever the file and Kafka's own throttle say until a restart or reload (DELETE)."""
+        self._put({**self._layers, HTTP: Layer(HTTP, {EVERYTHING: Entry(None)})})
 
     def expire(self) -> list[Lease]:
         """Drop expired entries, and put those below them in force. Returns the leases that have ended."""
@@ -155,6 +163,19 @@ class LayeredThrottle:
         self.effective = merge(layers.values(), self._clock())
         self.table = _table_of(self.effective)
         self._apply(self.table)
+
+
+def changes_between(before: EffectiveThrottle, after: EffectiveThrottle) -> str:
+    """Return what differs, for the log: `mode: none -> observe`, with at most MOST_TOLD parts. "none" is no part."""
+    old, new = before.values(), after.values()
+    paths = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
+    told = [f"{_shown(path)}: {_in_words(old.get(path))} -> {_in_words(new.get(path))}" for path in paths[:MOST_TOLD]]
+    more = len(paths) - len(told)
+    return "; ".join([*told, f"{more:,} more"] if more else told) or "nothing"
+
+
+def _in_words(value: Value | None) -> str:
+    return "none" if value is None else str(_plain(value))
 
 
 def plain_table(table: ThrottleTable) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class KeyWatch:
         expiries = {keys.name: keys.keys.expires_at for keys in self.all_keys}
         return {name: at - self._now() for name, at in expiries.items() if at is not None}
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Load again what has changed."""
         has_changed = False
         for keys in self.all_keys:
@@ -102,7 +102,7 @@ class KeyWatch:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            await self.look()
+            await self.check()
 
 
 def _stamp_of(path: str) -> tuple[int, int, int] | None:

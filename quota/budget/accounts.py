@@ -21,13 +21,14 @@ Bytes = Mapping[StrictLedger, int]
 class LinkAccounts:
     """One account with each ledger. Closing them gives back everything, whatever happened to the link before."""
 
-    __slots__ = ("_accounts", "_arrived", "_may_arrive", "_unconfirmed")
+    __slots__ = ("_accounts", "_arrived", "_due", "_may_arrive", "_unconfirmed")
 
     def __init__(self) -> None:
         self._accounts: dict[StrictLedger, Account] = {}
         self._unconfirmed: dict[StrictLedger, int] = {}  # handed over, and not known to have arrived
         self._arrived: dict[StrictLedger, int] = {}  # of an answer that has not passed whole
         self._may_arrive = math.inf  # bytes; the others are held back
+        self._due: float = 0  # bytes of those that are to arrive as soon as there is room
 
     def reserve(self, parts: Mapping[Quota, Part]) -> Bytes:
         """Set aside what a fetch takes of each quota.
@@ -84,17 +85,17 @@ class LinkAccounts:
             still[ledger] = before - arrived
         return still
 
-    def let_arrive(self, most: float) -> None:
-        """Note that at most `most` bytes may arrive from now on: the others are held back."""
-        if most != self._may_arrive:
-            self._may_arrive = most
+    def let_arrive(self, most: float, due: float = 0) -> None:
+        """Note that at most `most` bytes may arrive from now on, and `due` more soon: the others are held back."""
+        if (most, due) != (self._may_arrive, self._due):
+            self._may_arrive, self._due = most, due
             for account in self._accounts.values():
-                account.let_arrive(most)
+                account.let_arrive(most, due)
 
     def room(self) -> float:
         """Return how many bytes more there is room for of what is held back; inf where nothing is."""
         rooms = [
-            max(0, int(ledger.room()))
+            max(0, int(ledger.room_for_due()))
             for ledger, account in self._accounts.items()
             if account.held > account.counted and ledger.rate is not None
         ]

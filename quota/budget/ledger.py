@@ -28,11 +28,8 @@ WINDOW_SECONDS = 1.0
 WINDOW_SLACK = 0.04  # an answer takes a part of each second; without slack the mean would fall short by that part
 CREDIT_SECONDS = 0.25  # of quota: the most credit that a link waits for
 SAVED_SECONDS = 1.0  # of quota: the most credit kept on a follower's side while its fetches wait at leaders
-MISSED_SECONDS = 60.0  # how long credit stays for a link that found too little
 _BUCKET_SECONDS = 0.001  # sends within this time share one entry, so the window has at most 1,000
 _UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes the waiting links earlier
-UNSTEADY = 0.02  # of the exempt bytes: room is kept for the next second's, which may be that many more
-_SMOOTH_SECONDS = 4.0  # over which the exempt rate is averaged
 _EPSILON_BYTES = 0.5  # absorbs the rounding of the credit, a float; rates are integers
 
 
@@ -49,18 +46,16 @@ class StrictLedger:
         self._credit = 0.0  # not full: the first second would show more than the quota
         self._credit_at = clock()
         self._exempt_owed = 0.0  # bytes, paid before the credit grows
-        self._sent: deque[list[float]] = deque()  # [time, bytes, exempt bytes among them], oldest first
+        self._sent: deque[list[float]] = deque()  # [time, bytes], oldest first
         self._sent_bytes = 0
-        self._exempt_bytes = 0
-        self._exempt_rate = 0.0  # bytes/s, averaged
-        self._exempt_now = 0  # exempt bytes since `_second_at`, and in the second before that
-        self._exempt_before = 0
-        self._second_at = clock()
         self._reserved = 0
         self.held_back = 0
         """Bytes that were granted, and are not expected before more is told: they take nothing of the window."""
         self.waiting_links = 0
         """How many links have such bytes."""
+        self.due = 0
+        """How many bytes of them their links take as soon as there is room. Up to half of the window is kept for them.
+        """
         self._wanted_until = -math.inf
 
     @property
@@ -80,7 +75,6 @@ class StrictLedger:
         self._advance(self._clock())
         if self._rate is None:
             self._credit = min(self._credit, 0.0)
-            self._exempt_rate = 0.0  # measured while nothing was throttled, it says little
         self._rate = rate
         if rate is not None:
             self._credit = min(self._credit, rate * CREDIT_SECONDS)
@@ -101,9 +95,13 @@ class StrictLedger:
         return self._credit - self._exempt_owed + _EPSILON_BYTES
 
     def room(self) -> float:
+        """Return the bytes that the window has room for now, beside what is due. Needs a rate."""
+        return self.room_for_due() - min(self.due, self._limit() / 2)
+
+    def room_for_due(self) -> float:
         """Return the bytes that the window has room for now. Needs a rate."""
         self._advance(self._clock())
-        return self._limit() - self._taken(self._sent_bytes, self._exempt_bytes) - self._reserved + _EPSILON_BYTES
+        return self._limit() - self._sent_bytes - self._reserved + _EPSILON_BYTES
 
     def credit_at(self, size: float) -> float:
         """Return the time at which `credit` reaches `size` if nothing else is granted; inf at rate 0."""
@@ -131,12 +129,9 @@ class StrictLedger:
             return float("inf")
         if missing <= 0:
             return now
-        sent_bytes, exempt_bytes = self._sent_bytes, self._exempt_bytes
-        enough = self._taken(sent_bytes, exempt_bytes) - missing
-        for time, sent, exempt in self._sent:
-            sent_bytes -= int(sent)
-            exempt_bytes -= int(exempt)
-            if self._taken(sent_bytes, exempt_bytes) <= enough:
+        for time, sent in self._sent:
+            missing -= sent
+            if missing <= 0:
                 return time + WINDOW_SECONDS
         return now + _UNKNOWN_WAIT_SECONDS
 
@@ -152,17 +147,6 @@ class StrictLedger:
         self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
         if is_new and not self._sent and not self._reserved:
             self._credit = min(self._credit, 0.0)
-
-    def missed(self) -> None:
-        """Note that a link found too little. What gathers stays, until some link finds enough.
-
-        An earlier hop with a low quota asks once in many seconds: it would find no credit each time.
-        """
-        self._wanted_until = self._clock() + MISSED_SECONDS
-
-    def found(self) -> None:
-        """Note that a link found enough."""
-        self._wanted_until = self._clock() + WINDOW_SECONDS
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
@@ -203,9 +187,7 @@ class StrictLedger:
         there = min(size, max(0.0, self._credit))
         self._credit -= there
         self._exempt_owed = min(self._exempt_owed + size - there, (self._rate or 0) * WINDOW_SECONDS)
-        self._exempt_rate += size / _SMOOTH_SECONDS
-        self._exempt_now += size
-        self._send(now, size, size)
+        self._send(now, size)
 
     def hold_back(self, size: int) -> None:
         """Note that `size` bytes of those reserved cannot arrive before more of them may; below 0: they can again."""
@@ -219,30 +201,20 @@ class StrictLedger:
         self._reserved = sum([one.counted for one in accounts])
         self.held_back = sum([one.held_back for one in accounts])
         self.waiting_links = sum([one.held_back > 0 for one in accounts])
-
-    def _taken(self, sent: int, exempt: int) -> float:
-        """Return what a second's bytes take of the window, and room for the exempt bytes of the next second.
-
-        The next second is expected to bring the average of the last ones, but no more than one of the last two seconds
-        brought: a burst that has ended is not expected again.
-        """
-        expected = min(self._exempt_rate * WINDOW_SECONDS, self._exempt_now + self._exempt_before)
-        return sent - exempt + max(exempt, expected) * (1 + UNSTEADY)
+        self.due = sum([one.due for one in accounts])
 
     def _limit(self) -> float:
         return (self._rate or 0) * WINDOW_SECONDS * (1 + WINDOW_SLACK)
 
-    def _send(self, now: float, size: int, exempt: int = 0) -> None:
+    def _send(self, now: float, size: int) -> None:
         if size <= 0:
             return
         self._sent_bytes += size
-        self._exempt_bytes += exempt
         if self._sent and now < self._sent[-1][0]:
             self._sent[-1][1] += size
-            self._sent[-1][2] += exempt
         else:
             # Stamped with the end of its bucket, so bytes may leave the window late but never early.
-            self._sent.append([now + _BUCKET_SECONDS, size, exempt])
+            self._sent.append([now + _BUCKET_SECONDS, size])
 
     def _advance(self, now: float) -> None:
         if self._rate:
@@ -250,25 +222,16 @@ class StrictLedger:
             paid = min(self._exempt_owed, earned)
             self._exempt_owed -= paid
             self._credit = min(self._credit + earned - paid, max(self._credit, self._most_kept))
-        if self._exempt_rate:
-            self._exempt_rate *= math.exp((self._credit_at - now) / _SMOOTH_SECONDS)
         self._credit_at = now
-        if now - self._second_at >= WINDOW_SECONDS:
-            is_next = now - self._second_at < 2 * WINDOW_SECONDS
-            self._exempt_before = self._exempt_now if is_next else 0
-            self._exempt_now = 0
-            self._second_at = now
         sent = self._sent
         while sent and sent[0][0] + WINDOW_SECONDS <= now:
-            _, size, exempt = sent.popleft()
-            self._sent_bytes -= int(size)
-            self._exempt_bytes -= int(exempt)
+            self._sent_bytes -= int(sent.popleft()[1])
 
 
 class Account:
     """What one link holds of a ledger: reserved for answers to come, or handed over and not known to have arrived."""
 
-    __slots__ = ("_ledger", "_most", "held", "held_back")
+    __slots__ = ("_ledger", "_most", "due", "held", "held_back")
 
     def __init__(self, ledger: StrictLedger, most: float) -> None:
         """At most `most` bytes of it may arrive, until `let_arrive` says something else."""
@@ -276,20 +239,24 @@ class Account:
         self._most = most
         self.held = 0
         self.held_back = 0
+        self.due = 0
 
     @property
     def counted(self) -> int:
         """The bytes that it takes of the window."""
         return self.held - self.held_back
 
-    def let_arrive(self, most: float) -> None:
-        """Note that at most `most` bytes may arrive from now on."""
+    def let_arrive(self, most: float, due: float = 0) -> None:
+        """Note that at most `most` bytes may arrive from now on, and `due` ones more as soon as there is room."""
         self._most = most
+        self._ledger.due -= self.due
         held_back = max(0, self.held - int(most)) if most < self.held else 0
         if held_back != self.held_back:
             self._ledger.hold_back(held_back - self.held_back)
             self._ledger.waiting_links += (held_back > 0) - (self.held_back > 0)
             self.held_back = held_back
+        self.due = int(min(due, held_back))
+        self._ledger.due += self.due
 
     def reserve(self, size: int) -> None:
         """See StrictLedger.reserve."""

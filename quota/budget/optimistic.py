@@ -33,11 +33,11 @@ class Kip73Quota(Quota):
         super().__init__(name, ledger, covers, measured, counts_in_sync=counts_in_sync, is_observed=is_observed)
         self._budget = Kip73Budget(clock, ledger.rate, measured, window_size_seconds)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         self._budget.set_rate(self.rate)
 
     def is_exceeded(self, now: float) -> bool:
-        self.look()
+        self.refresh()
         return self._budget.is_quota_exceeded()
 
     def offer(self, ask: Ask, now: float) -> Offer:

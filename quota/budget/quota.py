@@ -134,7 +134,7 @@ class Quota(ABC):
         """Whether it may hold something back."""
         return self.ledger.rate is not None and not self.is_observed
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Bring what depends on time up to date, before links ask."""
 
     @abstractmethod

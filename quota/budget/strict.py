@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from typing import ClassVar, Final
 
@@ -44,8 +45,6 @@ SMALLEST_FILL_SECONDS: Final = 0.05
 MOST_STALE: Final = 2.0
 """How many turns a link far back in the line may wait for: more was claimed while the line was shorter."""
 
-_NEVER: Final = float("inf")
-
 
 class StrictQuota(Quota):
     """A sliding ledger with a line of links that wait for it. `weir.quota.budget.ledger` says what is promised."""
@@ -69,14 +68,14 @@ class StrictQuota(Quota):
         self.line = line
         self._clock = clock
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         if self.rate:
             self.ledger.want(is_waited_for=len(self.line) > 0)
 
     def offer(self, ask: Ask, now: float) -> Offer:
         rate = self.rate
         if not rate:
-            return Offer(self, _NEVER)
+            return Offer(self, math.inf)
         share = rate * (SHARE_BESIDE_LIVE_SECONDS if ask.is_live else SHARE_SECONDS)
         fair = rate * ROUND_SECONDS / (len(self.line) + 1)
         if ask.is_first and len(self.line) >= CROWD:
@@ -145,7 +144,6 @@ class StrictQuota(Quota):
         return Verdict(False, ledger.room_at(part.size - rounding + ahead), spend=room)
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
-        self.ledger.missed()
         self.line.wait(
             ask.link,
             0.0 if ask.is_lent else self._needed(part),
@@ -157,7 +155,6 @@ class StrictQuota(Quota):
         )
 
     def served(self, ask: Ask, part: Part) -> None:
-        self.ledger.found()
         self.line.served(ask.link, part.size, is_urgent=ask.is_urgent, replica=ask.replica_id)
 
     def leave(self, link: Hashable) -> None:

@@ -1,6 +1,6 @@
 """Replica fetches of one follower over one connection: what each asks for, may have, and has brought.
 
-A fetch is observed (`context`, `partitions`, `observe`), planned (`plan`, which changes nothing) and committed
+A fetch is observed (`intake`, `partitions`, `observe`), planned (`plan`, which changes nothing) and committed
 (`commit`). On the leader's side `admission` says what may pass of its answer, which is then settled (`settlement`).
 `link` calls these in turn.
 

@@ -21,17 +21,16 @@ from weir.protocol.fetch import (
 )
 from weir.protocol.steps import Steps
 from weir.quota.fetch import response_limit
-from weir.quota.fetch.admission import Admission
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.fetch.inclusion import Inclusion
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.order import GrantOrder
 from weir.quota.fetch.plan import Action, FetchPlan, FetchView
 from weir.quota.fetch.request_parts import granted_topics, split, without_behind
 from weir.quota.fetch.sessions import LEFT_OUT_MS
-from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, Upstream
+from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition
 
 _EMPTY_MS = 1
-_FIRST_MUTING_VERSION = 8
 _TOPICS_PER_STEP = 1_000  # topics that are encoded into an answer in one step of about 2 ms
 
 
@@ -139,15 +138,12 @@ def _asked_along(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
     """Return the partitions that an incremental fetch asks for with 0 bytes beside those that it is granted.
 
     A partition that the leader's session has already stands in front of the new grants. Asked for with 0 bytes, it
-    would return a whole batch from there. The last answer has told its offsets. It is asked for again only where its
-    grant brought nothing and that answer did not name it, as a later hop may have left it out.
+    would return a whole batch from there. The last answer has told its offsets.
     """
     return [
         one
         for one in _asked(state, plan)
-        if one.upstream is Upstream.ABSENT
-        or (one.stalls and one.told_number != state.answer_number)
-        or one.high_watermark == UNKNOWN_OFFSET
+        if one.at_leader is LeaderEntry.ABSENT or one.high_watermark == UNKNOWN_OFFSET
     ]
 
 
@@ -228,7 +224,7 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
         made_up = yield from _made_up_topics(state, version)
         session_id = state.sessions.follower.id
         return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, made_up, session_id=session_id)
-    if 0 < version < _FIRST_MUTING_VERSION:
+    if version and not fetch_version(version).clients_wait:
         return encode_fetch_response(version, correlation_id, _EMPTY_MS, [])
     made_up = yield from _made_up_topics(state, version)
     return encode_fetch_response(version, correlation_id, 0, made_up)
@@ -276,6 +272,6 @@ def _forward(
     walk = side.rules.walked_topics(state.partitions.ends, by_id=row.names_topics_by_id)
     head_patch = state.sessions.head_patch(leaves_out=leaves_out)
     may_bring_more = fetch.grants or fetch.is_probe or state.partitions.is_asked_for_none
-    admit = Admission(state, fetch) if side.takes_out and may_bring_more else None
+    admit = Inclusion(state, fetch) if side.takes_out and may_bring_more else None
     most = state.partitions.count
     return Forward(request, appended, appended_topics, walk, head_patch, most, admit, holds_all=bool(fetch.grants))

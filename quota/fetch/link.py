@@ -11,8 +11,8 @@ from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, at_once
 from weir.quota.budget.accounts import LEAST_BYTES, LinkAccounts
 from weir.quota.fetch.commit import commit, commit_pass
-from weir.quota.fetch.context import MOST_PARTITIONS, TooManyPartitions, take_incremental, take_whole
 from weir.quota.fetch.decisions import Answer, Decision, Hold
+from weir.quota.fetch.intake import MOST_PARTITIONS, TooManyPartitions, take_incremental, take_whole
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.observe import observe
 from weir.quota.fetch.partitions import LinkPartitions
@@ -128,7 +128,7 @@ class ReplicaLink:
         size = min(most, accounts.room()) if most else 0
         if size < most and waited >= accounts.longest_wait():
             size = min(most, max(size, LEAST_BYTES))
-        accounts.let_arrive(on_way + size)
+        accounts.let_arrive(on_way + size, most - size)
         return size
 
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:

@@ -16,7 +16,7 @@ from weir.quota.side_state import SideState
 
 
 class LinkState:
-    """State that the modules of `weir.quota.fetch` share: `context` and `settlement` observe, `commit` carries
+    """State that the modules of `weir.quota.fetch` share: `intake` and `settlement` observe, `commit` carries
     plans out.
 
     Times are in clock seconds.
@@ -51,8 +51,6 @@ class LinkState:
         self.settled_at = -math.inf
         self.moved_at = -math.inf
         """When the follower was last seen to take a part of an answer."""
-        self.answer_number = 0
-        """The number of the last answer that was settled."""
 
     def leave_unanswered(self, now: float) -> None:
         """Note that partitions are left out without a true answer. Where that was so before, the earlier time stays."""

@@ -47,7 +47,7 @@ def observe(
         is_urgent = state.catch_up.is_urgent(queue, now)
         side.release_stuck()
     for quota in quotas:
-        quota.look()
+        quota.refresh()
     ask = Ask(
         link,
         partitions.replica_id,

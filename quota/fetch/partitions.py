@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from weir.lag.broker_ids import STRANGER
 from weir.protocol.fetch import NO_LEADER_EPOCH
 from weir.protocol.steps import Steps
-from weir.quota.broker_ids import STRANGER
 from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.grant_queue import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
-from weir.quota.fetch.state import UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic, Upstream
+from weir.quota.fetch.state import UNKNOWN_OFFSET, LeaderEntry, ReplicaPartition, ReplicaTopic
 from weir.quota.scopes import Ends
 from weir.quota.side_state import SideState
 from weir.quota.topic_names import printed_id
@@ -263,7 +263,7 @@ class LinkPartitions:
             if tells_lag:
                 topic.lag.update(replica.partition, replica.fetch_offset, replica.high_watermark, now)
             self.classify(replica)
-            if (replica.upstream is Upstream.AS_CAME) == (is_throttling and replica.is_waiting):
+            if (replica.at_leader is LeaderEntry.AS_CAME) == (is_throttling and replica.is_waiting):
                 self.sessions.touch(replica)
 
     def classify(self, replica: ReplicaPartition) -> None:

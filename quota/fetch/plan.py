@@ -16,6 +16,7 @@ Unlike Kafka, weir asks the quota before the bytes are sent. Each partition that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping
 from enum import Enum, auto
 from typing import Final
@@ -48,7 +49,6 @@ _SHORTEST_HOLD_SECONDS: Final = 0.001
 _REFRESH_SECONDS: Final = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its claim in the line lapses
 _HELD_BYTES: Final = int(0.9 * MOST_HELD)  # granted in an answer that loses its tails: there is more in it than grants
 _AT_ONCE: Final = 1  # min_bytes: the leader answers as soon as it has anything
-_NEVER: Final = float("inf")
 
 
 class Action(Enum):
@@ -118,7 +118,7 @@ class FetchPlan(Struct, frozen=True):
     max_wait_ms: int = 0
     min_bytes: int | None = None
     """None keeps the follower's own."""
-    until: float = _NEVER
+    until: float = math.inf
     """When a held fetch is planned again (clock seconds)."""
 
 
@@ -144,7 +144,7 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
     first: dict[Quota, Part] = {}
     smaller: dict[Quota, float] = {}  # quotas whose part was made smaller, and when the larger one would fit
     claims = [Claim(offer, offer.claimed) for offer in view.offers if offer.claimed is not None]
-    ready = min([offer.ready for offer in view.offers if offer.ready > view.now], default=_NEVER)
+    ready = min([offer.ready for offer in view.offers if offer.ready > view.now], default=math.inf)
     soon = {offer.quota for offer in view.offers if view.now < offer.ready <= view.now + LONGEST_KEPT_SECONDS}
     while spends:
         grants, parts = fill(view, spends, soon)

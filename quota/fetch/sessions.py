@@ -26,7 +26,7 @@ from weir.protocol.fetch_session import (
 )
 from weir.protocol.response_scanner import ResponseHead
 from weir.protocol.steps import Steps
-from weir.quota.fetch.state import NEVER, Grant, ReplicaPartition, ReplicaTopic, Upstream
+from weir.quota.fetch.state import LONG_AGO, Grant, LeaderEntry, ReplicaPartition, ReplicaTopic
 from weir.quota.stats import ThrottleStats
 from weir.quota.topic_names import CLUSTER_METADATA_ID
 
@@ -59,7 +59,6 @@ class FetchSessions:
         "is_asked_for_offsets",
         "leader",
         "opened_at",
-        "postpones_some",
         "touched",
         "used_at",
     )
@@ -71,9 +70,7 @@ class FetchSessions:
         self.touched: dict[ReplicaPartition, None] = {}
         self.is_asked_for_offsets = False
         """Whether an earlier hop asked for partitions with 0 bytes (its offset probe) and was not answered yet."""
-        self.postpones_some = False
-        """Whether the last fetch leaves out partitions that an earlier hop asks for with 0 bytes."""
-        self.opened_at = self.used_at = NEVER  # of the follower's session, in clock seconds
+        self.opened_at = self.used_at = LONG_AGO  # of the follower's session, in clock seconds
         self._open_session = open_session
         self._stats = stats
         self._has_sessions = False  # whether the version of the request under way has sessions (v7+)
@@ -99,7 +96,6 @@ class FetchSessions:
         """Take in a request's session fields. Returns 0, or the error code to answer it with."""
         self.used_at = now
         self._lists_all = True
-        self.postpones_some = False
         self._has_sessions = request.header.api_version >= FIRST_SESSION_VERSION
         if not self._has_sessions:
             return 0
@@ -130,7 +126,6 @@ class FetchSessions:
         if not self._has_sessions:
             return None
         session_id, is_incremental = self.follower.id, self.is_incremental
-        leaves_out |= self.postpones_some
 
         def patch(head: ResponseHead) -> ResponseHead:
             if is_incremental and head.error_code in SESSION_ERRORS:
@@ -166,7 +161,7 @@ class FetchSessions:
         count = 0
         for topic in list(topics.values()):
             for replica in topic.partitions.values():
-                replica.upstream = Upstream.ABSENT if leaves_out and replica.behind else Upstream.AS_CAME
+                replica.at_leader = LeaderEntry.ABSENT if leaves_out and replica.behind else LeaderEntry.AS_CAME
             count += len(topic.partitions)
             if count >= PARTITIONS_PER_STEP:
                 yield
@@ -174,7 +169,7 @@ class FetchSessions:
         self.touched = {}
         for number, replica in enumerate(treated, start=1):
             self.touched[replica] = None
-            replica.upstream = Upstream.CAPPED
+            replica.at_leader = LeaderEntry.CAPPED
             if not number % PARTITIONS_PER_STEP:
                 yield
         return request.with_(session_id=self.leader.id, session_epoch=INITIAL_EPOCH, forgotten=_NONE)
@@ -204,33 +199,22 @@ class FetchSessions:
         self._stats.full_fetches_sent += lists_all
         front: list[ReplicaPartition] = []
         gone: list[ReplicaPartition] = []
-        again: list[ReplicaPartition] = []
         for number, replica in enumerate(list(partitions) if lists_all else self.touched, start=1):
             if not number % PARTITIONS_PER_STEP:
                 yield
             if replica in capped:
                 continue
             if replica.is_present and not (is_throttling and replica.is_waiting):
-                if not (lists_all or replica.max_bytes or replica.upstream is Upstream.ABSENT):
-                    again.append(replica)
-                    continue
-                replica.upstream = Upstream.AS_CAME
+                replica.at_leader = LeaderEntry.AS_CAME
                 front.append(replica)
-            elif replica.upstream is not Upstream.ABSENT:
-                replica.upstream = Upstream.ABSENT
+            elif replica.at_leader is not LeaderEntry.ABSENT:
+                replica.at_leader = LeaderEntry.ABSENT
                 gone.append(replica)
-        # An earlier hop asks for 0 bytes of these. The leader's session has them in front of the grants, whichever hop
-        # made these: they would return a batch from there. So they go, to come back behind the grants with the next
-        # fetch.
-        self.postpones_some = bool(again) and (bool(grants) or any([replica.max_bytes for replica in front]))
-        for replica in again:
-            replica.upstream = Upstream.ABSENT if self.postpones_some else Upstream.AS_CAME
-        (gone if self.postpones_some else front).extend(again)
-        self.touched = dict.fromkeys([*capped, *again] if self.postpones_some else capped)
+        self.touched = dict.fromkeys(capped)
         with_max_bytes = fetch_version(request.header.api_version).with_max_bytes
         ours: list[tuple[ReplicaPartition, bytes]] = []
         for number, (replica, cap) in enumerate(capped.items(), start=1):
-            replica.upstream = Upstream.CAPPED
+            replica.at_leader = LeaderEntry.CAPPED
             ours.append((replica, with_max_bytes(replica.entry, cap)))
             if not number % PARTITIONS_PER_STEP:
                 yield

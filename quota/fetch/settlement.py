@@ -11,10 +11,10 @@ from weir.protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps
 from weir.quota.budget.ledger import StrictLedger
-from weir.quota.fetch.context import PARTITIONS_PER_STEP, blocks_of
 from weir.quota.fetch.counts import count_bytes, count_strays
+from weir.quota.fetch.intake import PARTITIONS_PER_STEP, blocks_of
 from weir.quota.fetch.link_state import LinkState
-from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, ReplicaPartition, ReplicaTopic, Upstream
+from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
 
 CROWDED_SECONDS: Final = 5.0
 """How long after an answer that was full of other partitions the next ones are expected to be full too."""
@@ -75,7 +75,6 @@ class Settlement:
         """Settle `topics`, which the leader sent. Done in steps."""
         state, fetch, head = self._state, self._fetch, self._head
         state.settled_at = state.catch_up.answered_at = self._now
-        state.answer_number = self._number
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             state.unanswered_since = None
         for first in range(0, len(topics), TOPICS_PER_STEP):
@@ -259,13 +258,12 @@ class Settlement:
                     yield
 
     def _take_answers(self, topic: ReplicaTopic, headers: bytes) -> None:
-        link, now, number = self._state.partitions, self._now, self._number
+        link, now = self._state.partitions, self._now
         partitions = topic.partitions
         for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(headers):
             replica = partitions.get(partition)
             if replica is None:
                 continue
-            replica.told_number = number
             if error_code:
                 replica.last_reported = UNKNOWN_OFFSET
                 if partition in topic.unknown:
@@ -298,7 +296,7 @@ class Settlement:
         for number, replica in enumerate(list(link.unknown())):
             if number and not number % PARTITIONS_PER_STEP:
                 yield
-            if replica.upstream is not Upstream.ABSENT and replica.last_reported != UNKNOWN_OFFSET:
+            if replica.at_leader is not LeaderEntry.ABSENT and replica.last_reported != UNKNOWN_OFFSET:
                 replica.high_watermark = replica.last_reported
                 replica.topic.lag.update(replica.partition, replica.fetch_offset, replica.high_watermark, self._now)
                 link.classify(replica)

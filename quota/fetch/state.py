@@ -10,21 +10,21 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from weir.lag.asked_topic import AskedTopic
 from weir.protocol.fetch import NO_LEADER_EPOCH, made_up_entries
 from weir.quota.batches import BatchSizes
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.quota import Quota
-from weir.quota.lag.asked_topic import AskedTopic
 
 UNKNOWN_OFFSET = -1
 Coverage = tuple[tuple[Quota, Container[int]], ...]
 """Quotas, each with the partitions of one topic whose bytes belong to it."""
 
-NEVER = float("-inf")
+LONG_AGO = float("-inf")
 _ID_SIZE = 4  # bytes of a partition id: a block of entries is known by its first one
 
 
-class Upstream(Enum):
+class LeaderEntry(Enum):
     """What the leader's session has of a partition."""
 
     ABSENT = auto()
@@ -37,6 +37,7 @@ class ReplicaPartition:
 
     __slots__ = (
         "arrived",
+        "at_leader",
         "barren_grants",
         "barren_turns",
         "batches",
@@ -55,11 +56,9 @@ class ReplicaPartition:
         "max_bytes",
         "partition",
         "served_number",
-        "told_number",
         "topic",
         "turn",
         "turn_before",
-        "upstream",
         "was_queued",
     )
 
@@ -74,7 +73,7 @@ class ReplicaPartition:
         self.behind = False  # throttled, and known not to be in sync
         # the least fetch offset that counts as in sync until `in_sync_until`; see `keep_in_sync`
         self.in_sync_from = UNKNOWN_OFFSET
-        self.in_sync_until = NEVER  # clock seconds
+        self.in_sync_until = LONG_AGO  # clock seconds
         self.batches = BatchSizes()
         self.granted_offset = UNKNOWN_OFFSET  # the fetch offset at the last grant
         self.turn = 0.0  # where its next turn in the queue begins, on a scale of bytes
@@ -84,13 +83,12 @@ class ReplicaPartition:
         self.was_queued = False  # since it fell behind last
         self.is_paced = False  # an earlier hop leaves it out at times, or asks for fewer bytes
         self.served_number = 0  # number of the link's last answer with records of it
-        self.told_number = 0  # number of the link's last answer that named it
         self.arrived = 0  # bytes of whole batches in the last answer; the next fetch offset tells their offsets
         self.leader_epoch = NO_LEADER_EPOCH
         # the link's `left_out_count` when this was last counted; the difference is how often it was left out since
         self.left_out_from = 0
         self.entry = b""  # from v7 on: its latest entry as on the wire
-        self.upstream = Upstream.ABSENT
+        self.at_leader = LeaderEntry.ABSENT
 
     def advance(self, fetch_offset: int) -> None:
         """Take a fetch offset beyond the last one, and learn the bytes per offset from it."""
@@ -156,7 +154,7 @@ class ReplicaPartition:
             known = truncates and self.earlier_high_watermark != UNKNOWN_OFFSET
             self.keep_in_sync(self.earlier_high_watermark if known else self.high_watermark, in_sync_until)
         if fetch_offset < self.in_sync_from:
-            self.in_sync_until = NEVER
+            self.in_sync_until = LONG_AGO
         self.high_watermark = self.earlier_high_watermark = UNKNOWN_OFFSET
         self.arrived = 0
 
@@ -166,7 +164,7 @@ class ReplicaPartition:
         The last batch of a log is mostly a smaller one. Remembered, it would make all sizes look uneven for the whole
         move.
         """
-        self.in_sync_until = NEVER
+        self.in_sync_until = LONG_AGO
         self.batches = BatchSizes()
 
     def worth_asking(self) -> int:

@@ -58,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.requests.append((self.command, self.path, json.loads(body) if body else None))
-        status, answer = self.server.answers[self.path]
+        status, answer = self.server.answers[self.path.partition("?")[0]]
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()

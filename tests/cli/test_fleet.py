@@ -301,7 +301,7 @@ def test_throttle_set_and_clear_reach_every_sidecar(
     for admin in admins:
         assert admin.requests == [
             ("PATCH", "/v1/throttle", {LEADER_RATE: 5_000_000}),
-            ("DELETE", "/v1/throttle", None),
+            ("DELETE", "/v1/throttle?source=http", None),
         ]
     assert cluster.changes == []
 

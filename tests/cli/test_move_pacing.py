@@ -10,14 +10,14 @@ import pytest
 from tests.fakes.move_cluster import FakeCluster
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
 from weir.cli.main import main
-from weir.cli.move_pacing import Auto, FinishBy, written_pacing
-from weir.cli.move_sidecars import lag, passed, sentences
+from weir.cli.move_pacing import Kept, PacingOptions, written
+from weir.cli.move_sidecars import Sidecars
 from weir.cli.sidecars import Reply
 from weir.control import move_admin
 from weir.control.move_admin import MoveAdmin
 from weir.control.move_journal import JournalFile, Pacing
+from weir.control.move_pacing import DeadlinePacer
 from weir.planning.assignment import Partition
-from weir.planning.finish_by import Limits
 from weir.planning.headroom import Passed
 from weir.planning.move_throttle import Standing
 from weir.planning.reassignment_json import format_reassignment
@@ -137,14 +137,14 @@ def test_who_holds_a_move_up_is_told(cluster: Ending, plan: Path, capsys: pytest
 
 
 def test_pacing_is_read_as_it_was_written() -> None:
-    moment = datetime.now(UTC) + timedelta(hours=1)
-    finish_by = FinishBy(moment, Limits(5, 9))
-    deadline = finish_by.deadline()
-    assert deadline.pacing is not None
-    assert written_pacing(deadline.pacing, None) == finish_by
-    auto = Auto(100, Limits(7), ["h:1"])
-    assert written_pacing(auto.link().pacing, ["h:1"]) == auto
-    assert written_pacing(Pacing(), None) is None
+    moment = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
+    finish_by = PacingOptions(finish_by=moment.isoformat(), between="5,9").read(Sidecars(None))
+    assert finish_by == Kept(Pacing(moment.timestamp(), None, 5, 9), moment, Sidecars(None))
+    assert written(finish_by.pacing, Sidecars(None)) == finish_by
+    auto = PacingOptions(auto=True, link_capacity="100", between="7,8").read(Sidecars(["h:1"]))
+    assert auto == Kept(Pacing(None, 100, 7, 8), None, Sidecars(["h:1"]))
+    assert written(auto.pacing, Sidecars(["h:1"])) == auto
+    assert (written(Pacing(), Sidecars(None)), written(None, Sidecars(None))) == (None, None)
 
 
 def test_clock_that_is_a_minute_off_moves_the_deadline_by_a_minute_and_no_more(
@@ -161,7 +161,9 @@ def test_clock_that_is_a_minute_off_moves_the_deadline_by_a_minute_and_no_more(
                 return now
 
         monkeypatch.setattr("weir.cli.move_pacing.datetime", Clock)
-        return FinishBy(moment, Limits()).deadline().at
+        pacer = Kept(Pacing(finish_by=moment.timestamp()), moment, Sidecars(None)).pacer(JournalFile(Path("plan.json")))
+        assert isinstance(pacer, DeadlinePacer)
+        return pacer.at
 
     hour_before = moment - timedelta(hours=1)
     assert at(hour_before) == 1000.0 + 3600
@@ -193,8 +195,9 @@ def test_sidecars_tell_what_passes_besides_the_move_how_far_it_is_behind_and_who
     ]
     monkeypatch.setattr("weir.cli.move_sidecars.ask_all", lambda addresses, method, path: replies)
     told = {1: Passed(100 + 10, 2000 + 1), 2: Passed(100, 5)}
-    assert passed(["h:1"])(frozenset({"orders"})) == told
-    assert passed(["h:1"])(frozenset()) == {**told, 3: Passed(1, 2)}
-    assert passed(None)(frozenset()) == {}
-    assert (lag(["h:1"]), lag(None)) == (14, None)
-    assert sentences(["h:1"])() == {1: "By quota."}
+    sidecars, nobody = Sidecars(["h:1"]), Sidecars(None)
+    assert sidecars.passed(frozenset({"orders"})) == told
+    assert sidecars.passed(frozenset()) == {**told, 3: Passed(1, 2)}
+    assert nobody.passed(frozenset()) == {}
+    assert (sidecars.lag(), nobody.lag()) == (14, None)
+    assert sidecars.sentences() == {1: "By quota."}

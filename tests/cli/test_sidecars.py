@@ -41,7 +41,7 @@ def test_status_has_a_table_of_limited_clients(capsys: pytest.CaptureFixture[str
     rows = [" ".join(line.split()) for line in out.splitlines()[begin + 2 : begin + 6]]
     assert rows == [
         "1 connector-consumer-s3-0 998 1,000 87% -",
-        "1 ?[2Jjdbc-1 998 3,000 (25% here) 87% 9 of sink:jdbc",
+        r"1 \x1b[2Jjdbc-1 998 3,000 (25% here) 87% 9 of sink:jdbc",
         f"1 {'x' * 60}… 998 none 0% -",
         "1 (no id) 998 5 batches/s, 2 MB/s, office.limit 3 87% -",
     ]
@@ -257,11 +257,44 @@ def test_throttle_set_reaches_the_others_when_one_does_not_answer(
 
 def test_throttle_clear_removes_all_or_the_topics_named(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
     assert main(["throttle", "clear", "--admin", admin.address]) == 0
+    assert main(["throttle", "clear", "--all", "--admin", admin.address]) == 0
     assert main(["throttle", "clear", "--topic", "orders", "--admin", admin.address]) == 0
     assert admin.requests == [
+        ("DELETE", "/v1/throttle?source=http", None),
         ("DELETE", "/v1/throttle", None),
         ("PATCH", "/v1/throttle", {"topics": {"orders": None}}),
     ]
+
+
+def test_words_of_somebody_else_do_not_reach_the_terminal_raw(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    """A lease's reason that would clear the screen and set its title, and one that hides what follows."""
+    lease = {"expires_in_seconds": 3600, "owner": "ann\x1b]0;mine\x07", "reason": "\x1b[2J\u202egnirts\x9b2J"}
+    layer = {"source": "http", "parts": [{"part": LEADER_RATE, "value": 5, **lease}]}
+    told = {LEADER_RATE: 5, "topics": {}, "sources": {LEADER_RATE: "http"}, "layers": [layer]}
+    admin.answers["/v1/throttle"] = 200, json.dumps(told).encode()
+    assert main(["throttle", "show", "--admin", admin.address]) == 0
+    shown = capsys.readouterr().out
+    assert r"ann\x1b]0;mine\x07: \x1b[2J\u202egnirts\x9b2J" in shown
+    admin.answers["/v1/throttle"] = 400, json.dumps({"error": "no \x1b[2J"}).encode()
+    assert failing(capsys, "throttle", "show", "--admin", admin.address)[1].endswith(r"refused: no \x1b[2J.")
+
+
+@pytest.mark.parametrize("other", ["--stale", "--topic=orders"])
+def test_throttle_clear_refuses_all_beside_a_part(capsys: pytest.CaptureFixture[str], other: str) -> None:
+    code, error = failing(capsys, "throttle", "clear", "--all", other)
+    assert (code, error) == (2, f"--all cannot be given with {other.partition('=')[0]}.")
+
+
+def test_throttle_show_tells_what_a_removal_of_all_hides(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    removed = {"source": "http", "parts": [{"part": "*", "removed": True}]}
+    hidden = [{"source": one, "parts": [{"part": LEADER_RATE, "value": 5}]} for one in ("file", "kafka")]
+    told = {"topics": {}, "sources": {}, "layers": [*hidden, removed]}
+    admin.answers["/v1/throttle"] = 200, json.dumps(told).encode()
+    assert main(["throttle", "show", "--admin", admin.address]) == 0
+    assert capsys.readouterr().err == (
+        f"note: {admin.address}: all that was set otherwise was removed until a restart or reload, and that hides the"
+        " file's throttle and Kafka's own throttle. `weir throttle clear` ends this.\n"
+    )
 
 
 def test_throttle_show_tells_of_standing_rates_quotas_and_what_is_left_of_leases(

@@ -112,7 +112,7 @@ def test_request_is_repeated_by_new_clients_while_a_broker_restarts(
     made = fail_clients(admin, monkeypatch, "alter_partition_reassignments", [error] * 4, {})
     admin.reassign({Partition("orders", 0): [2]})
     assert len(made) == 4
-    assert admin._clock() == pytest.approx(0.8)  # four waits of 0.2 s
+    assert admin.clock() == pytest.approx(0.8)  # four waits of 0.2 s
 
 
 def test_topic_that_a_lost_answer_was_about_counts_as_created_and_deleted(
@@ -167,7 +167,7 @@ def test_connections_that_fail_are_an_error_when_the_patience_is_at_its_end(
     with pytest.raises(ControlError, match=r"Asking for topics failed: .*nobody there"):
         admin.partitions()
     assert len(made) == 5
-    assert admin._clock() == pytest.approx(1.0)
+    assert admin.clock() == pytest.approx(1.0)
 
 
 def test_topic_with_an_error_is_refused(admin: ClusterAdmin) -> None:

@@ -11,7 +11,7 @@ from weir.control.errors import MoveError
 from weir.control.move_execution import Execution, Orders
 from weir.control.move_following import Follower, Tick, verify
 from weir.control.move_journal import JournalFile, Pacing
-from weir.control.move_pacing import Deadline, DeadlinePacer, Link, LinkPacer
+from weir.control.move_pacing import DeadlinePacer, LinkPacer
 from weir.control.move_stuck import StuckWatch
 from weir.control.move_throttling import MoveThrottling
 from weir.planning.assignment import Partition, Replica
@@ -54,17 +54,19 @@ def file(tmp_path: Path) -> JournalFile:
     return JournalFile(tmp_path / "plan.json")
 
 
-def link_of(cluster: Linked, limits: Limits | None = None) -> Link:
-    return Link(10 * MB, limits or Limits(), cluster.passed)
+def pacer_of(cluster: Linked, file: JournalFile, limits: Limits | None = None) -> LinkPacer:
+    limits = limits or Limits()
+    pacing = Pacing(link_capacity=10 * MB, lowest=limits.lowest, highest=limits.highest)
+    return LinkPacer(file, pacing, cluster.passed)
 
 
 def begun(cluster: Linked, file: JournalFile, limits: Limits | None = None, *, force: bool = False) -> LinkPacer:
-    run = Execution(cluster, PLAN, file, Orders(force=force), clock=cluster.clock, sleep=cluster.sleep)
-    allowance = run.plan_allowance(link_of(cluster, limits))
+    run = Execution(cluster, PLAN, file, Orders(force=force))
+    pacer = pacer_of(cluster, file, limits)
+    run.choose_rates(pacer)
     run.throttle()
     run.start()
-    link = link_of(cluster, limits)
-    return LinkPacer(file, link, clock=cluster.clock, sleep=cluster.sleep, allowance=allowance)
+    return pacer
 
 
 def follower(cluster: Linked, pacer: LinkPacer | DeadlinePacer | None, watch: StuckWatch | None = None) -> Follower:
@@ -98,7 +100,7 @@ def test_each_rate_is_what_is_free_of_its_own_link_and_follows_what_clients_take
     assert int(cluster.rates[1][LEADER_RATE]) == pytest.approx(PART * 10 * MB, rel=0.05)
     assert cluster.rates[2][FOLLOWER_RATE] == str(int(PART * 10 * MB))
     cluster.end_moves()
-    verify(cluster, PLAN, file, {}, sleep=cluster.sleep)
+    verify(cluster, PLAN, file)
     assert cluster.throttles == Standing()
 
 
@@ -126,7 +128,7 @@ def test_move_is_taken_up_by_what_is_written_down(file: JournalFile) -> None:
     assert journal is not None
     assert journal.pacing == Pacing(link_capacity=10 * MB, highest=9 * MB)
     cluster.clients = 8 * MB
-    pacer = LinkPacer(file, link_of(cluster, Limits(1, 9 * MB)), clock=cluster.clock, sleep=cluster.sleep)
+    pacer = pacer_of(cluster, file, Limits(1, 9 * MB))
     ticks = ticks_for(cluster, 30, follower(cluster, pacer))
     assert isinstance(ticks[0].pace, Allowance)
     assert ticks[0].pace.rates[1, LEADER_RATE] == int(PART * 6 * MB)
@@ -147,15 +149,15 @@ def test_sidecar_that_is_away_leaves_the_rates_as_they_are(file: JournalFile) ->
 
 def test_deadline_is_written_down_and_that_of_whoever_takes_it_up_too(file: JournalFile) -> None:
     cluster = Linked()
-    run = Execution(cluster, PLAN, file, Orders(), clock=cluster.clock, sleep=cluster.sleep)
-    run.plan_pace(Deadline(100.0, Limits(), Pacing(finish_by=1e9)))
+    run = Execution(cluster, PLAN, file, Orders())
+    run.choose_rates(DeadlinePacer(file, Pacing(finish_by=1e9), 100.0))
     run.throttle()
     run.start()
     journal = file.read("cluster")
     assert journal is not None
     assert journal.pacing == Pacing(finish_by=1e9)
     later = Pacing(finish_by=1e9 + 60, lowest=7)
-    pacer = DeadlinePacer(file, Deadline(160.0, Limits(7), later), clock=cluster.clock, sleep=cluster.sleep)
+    pacer = DeadlinePacer(file, later, 160.0)
     ticks_for(cluster, 1, follower(cluster, pacer))
     journal = file.read("cluster")
     assert journal is not None
@@ -165,7 +167,7 @@ def test_deadline_is_written_down_and_that_of_whoever_takes_it_up_too(file: Jour
 def test_change_of_rates_keeps_what_is_written_of_their_keeping(file: JournalFile) -> None:
     cluster = Linked()
     begun(cluster, file)
-    throttling = MoveThrottling(cluster, file, cluster.sleep)
+    throttling = MoveThrottling(cluster, file)
     throttling.change_rates({(1, LEADER_RATE): 123})
     assert (cluster.rates[1][LEADER_RATE], cluster.rates[2][FOLLOWER_RATE]) == ("123", str(int(PART * 10 * MB)))
     journal = file.read("cluster")

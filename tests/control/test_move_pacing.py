@@ -9,10 +9,10 @@ from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
 from weir.control.errors import ControlError, MoveError
 from weir.control.move_execution import Execution, Orders
 from weir.control.move_following import Follower, Tick, verify
-from weir.control.move_journal import JournalFile
-from weir.control.move_pacing import Deadline, DeadlinePacer
+from weir.control.move_journal import JournalFile, Pacing
+from weir.control.move_pacing import DeadlinePacer
 from weir.planning.assignment import Partition, Replica
-from weir.planning.finish_by import Limits, Pace
+from weir.planning.finish_by import Pace
 from weir.planning.move_throttle import Standing
 from weir.planning.reassignment_json import ReassignmentPlan
 
@@ -44,13 +44,17 @@ def file(tmp_path: Path) -> JournalFile:
     return JournalFile(tmp_path / "plan.json")
 
 
-def begun(cluster: Moved, file: JournalFile, deadline: Deadline, *, force: bool = False) -> DeadlinePacer:
-    run = Execution(cluster, PLAN, file, Orders(force=force), clock=cluster.clock, sleep=cluster.sleep)
+def pacer_to(at: float, file: JournalFile, lowest: int = 1, highest: int | None = None) -> DeadlinePacer:
+    return DeadlinePacer(file, Pacing(finish_by=at, lowest=lowest, highest=highest), at)
+
+
+def begun(cluster: Moved, pacer: DeadlinePacer, file: JournalFile, *, force: bool = False) -> DeadlinePacer:
+    run = Execution(cluster, PLAN, file, Orders(force=force))
     run.check()
-    pace = run.plan_pace(deadline)
+    run.choose_rates(pacer)
     run.throttle()
     run.start()
-    return DeadlinePacer(file, deadline, clock=cluster.clock, sleep=cluster.sleep, pace=pace)
+    return pacer
 
 
 def followed(cluster: Moved, pacer: DeadlinePacer) -> list[Tick]:
@@ -61,23 +65,23 @@ def followed(cluster: Moved, pacer: DeadlinePacer) -> list[Tick]:
 def test_move_ends_at_its_deadline_and_leaves_nothing(file: JournalFile, part: float) -> None:
     cluster = Moved()
     cluster.part = part
-    pacer = begun(cluster, file, Deadline(100.0, Limits()))
+    pacer = begun(cluster, pacer_to(100.0, file), file)
     cluster.requests.clear()
     ticks = followed(cluster, pacer)
     assert cluster.clock() == pytest.approx(100.0, abs=3.0)
     rates = [tick.pace.rate for tick in ticks if isinstance(tick.pace, Pace)]
     assert (len(set(rates)) > 1) == (part < 1)
     assert cluster.requests.count("describe_configs") <= 6 * (len(set(rates)) - 1)  # only where the rate changes
-    verify(cluster, PLAN, file, {}, sleep=cluster.sleep)
+    verify(cluster, PLAN, file)
     assert cluster.throttles == Standing()
 
 
 def test_move_that_was_killed_is_taken_up_at_the_rate_that_stayed(file: JournalFile) -> None:
     cluster = Moved()
-    begun(cluster, file, Deadline(100.0, Limits()))
+    begun(cluster, pacer_to(100.0, file), file)
     cluster.sleep(30.0)
     stayed = int(cluster.rates[2][FOLLOWER_RATE])
-    pacer = DeadlinePacer(file, Deadline(60.0, Limits()), clock=cluster.clock, sleep=cluster.sleep)
+    pacer = pacer_to(60.0, file)
     ticks = followed(cluster, pacer)
     assert isinstance(ticks[0].pace, Pace) and ticks[0].pace.rate == stayed
     assert cluster.clock() == pytest.approx(60.0, abs=3.0)
@@ -86,22 +90,22 @@ def test_move_that_was_killed_is_taken_up_at_the_rate_that_stayed(file: JournalF
 def test_move_that_is_taken_up_an_hour_after_its_deadline_goes_as_fast_as_it_may(file: JournalFile) -> None:
     cluster = Moved()
     cluster.part = 0.0  # nothing arrives while nobody keeps the rate
-    begun(cluster, file, Deadline(100.0, Limits(1, 500_000)))
+    begun(cluster, pacer_to(100.0, file, 1, 500_000), file)
     cluster.sleep(3700.0)
     cluster.part = 1.0
-    pacer = DeadlinePacer(file, Deadline(100.0, Limits(1, 500_000)), clock=cluster.clock, sleep=cluster.sleep)
+    pacer = pacer_to(100.0, file, 1, 500_000)
     ticks = followed(cluster, pacer)
     paces = [tick.pace for tick in ticks if isinstance(tick.pace, Pace)]
     assert paces[-1].rate == 500_000
     assert paces[-1].late
-    verify(cluster, PLAN, file, {}, sleep=cluster.sleep)
+    verify(cluster, PLAN, file)
     assert cluster.throttles == Standing()
 
 
 def test_rate_that_somebody_changed_is_left_alone_and_the_others_follow(file: JournalFile) -> None:
     cluster = Moved()
     cluster.part = 0.8
-    pacer = begun(cluster, file, Deadline(100.0, Limits()))
+    pacer = begun(cluster, pacer_to(100.0, file), file)
     cluster.rates[1][LEADER_RATE] = "123"
     before = cluster.rates[2][FOLLOWER_RATE]
     followed(cluster, pacer)
@@ -112,7 +116,7 @@ def test_rate_that_somebody_changed_is_left_alone_and_the_others_follow(file: Jo
 def test_kill_while_the_rate_changes_leaves_what_verify_puts_back(file: JournalFile) -> None:
     cluster = Moved()
     cluster.part = 0.8
-    pacer = begun(cluster, file, Deadline(100.0, Limits()))
+    pacer = begun(cluster, pacer_to(100.0, file), file)
 
     class Killed(BaseException):
         """Stands for SIGKILL: nothing catches it."""
@@ -126,14 +130,14 @@ def test_kill_while_the_rate_changes_leaves_what_verify_puts_back(file: JournalF
         followed(cluster, pacer)
     cluster.before_each = lambda name: None
     cluster.end_moves()
-    verify(cluster, PLAN, file, {}, sleep=cluster.sleep)
+    verify(cluster, PLAN, file)
     assert cluster.throttles == Standing()
 
 
 def test_rate_that_could_not_be_set_is_set_at_the_next_look(file: JournalFile) -> None:
     cluster = Moved()
     cluster.part = 0.8
-    pacer = begun(cluster, file, Deadline(100.0, Limits()))
+    pacer = begun(cluster, pacer_to(100.0, file), file)
     failures = iter((True,))
 
     def fail(name: str) -> None:
@@ -149,15 +153,14 @@ def test_rate_that_could_not_be_set_is_set_at_the_next_look(file: JournalFile) -
 def test_limit_under_which_it_would_never_end_is_refused_unless_forced(file: JournalFile) -> None:
     cluster = Moved()
     cluster.grown_per_look = 3000  # within the three seconds that are watched: 1,000 bytes/s
-    deadline = Deadline(100.0, Limits(1, 900))
     with pytest.raises(MoveError, match="would never end beside what producers write"):
-        begun(cluster, file, deadline)
+        begun(cluster, pacer_to(100.0, file, 1, 900), file)
     assert cluster.throttles == Standing()
-    begun(cluster, file, deadline, force=True)
+    begun(cluster, pacer_to(100.0, file, 1, 900), file, force=True)
     assert cluster.rates[2][FOLLOWER_RATE] == "900"
 
 
 def test_move_without_a_throttle_of_its_own_cannot_be_taken_up(file: JournalFile) -> None:
     cluster = Moved()
     with pytest.raises(MoveError, match="there is none to change"):
-        followed(cluster, DeadlinePacer(file, Deadline(60.0, Limits()), clock=cluster.clock, sleep=cluster.sleep))
+        followed(cluster, pacer_to(60.0, file))

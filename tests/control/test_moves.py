@@ -44,7 +44,7 @@ def three() -> FakeCluster:
 
 
 def execution(cluster: FakeCluster, what: ReassignmentPlan, file: JournalFile, orders: Orders) -> Execution:
-    return Execution(cluster, what, file, orders, clock=cluster.clock, sleep=cluster.sleep)
+    return Execution(cluster, what, file, orders)
 
 
 def execute(
@@ -59,7 +59,7 @@ def execute(
 
 
 def ended(cluster: FakeCluster, what: ReassignmentPlan, file: JournalFile) -> Verdict:
-    return verify(cluster, what, file, {}, sleep=cluster.sleep)
+    return verify(cluster, what, file)
 
 
 def test_throttle_stays_while_a_partition_moves_and_goes_afterwards(file: JournalFile) -> None:
@@ -80,7 +80,7 @@ def test_throttles_are_preserved_where_that_is_wanted(file: JournalFile) -> None
     cluster, what = three(), plan(p0=(2,))
     execute(cluster, what, file)
     cluster.end_moves()
-    assert verify(cluster, what, file, {}, preserve_throttles=True, sleep=cluster.sleep).is_done
+    assert verify(cluster, what, file, preserve_throttles=True).is_done
     assert cluster.throttles != NOTHING
 
 
@@ -279,7 +279,7 @@ def test_cancel_ends_additions_too_and_leaves_what_moves_elsewhere(file: Journal
     cluster, what = three(), plan(p0=(1, 2), p1=(2,))
     execute(cluster, what, file)
     cluster.try_to_reassign({P1: (3,)})
-    done = cancel(cluster, what, file, {}, clock=cluster.clock, sleep=cluster.sleep)
+    done = cancel(cluster, what, file)
     assert (done.partitions, done.skipped) == ([P0], [P1])
     assert list(cluster.moving) == [P1]
     assert cluster.throttles.lists == {"orders": {LEADER_REPLICAS: "1:1", FOLLOWER_REPLICAS: "1:2"}}
@@ -300,7 +300,7 @@ def test_logs_are_moved_when_their_replica_is_there_and_told_where_it_is_not(fil
     verdict = ended(cluster, what, file)
     assert set(verdict.seen.log_states.values()) == {"moving"}
     assert cluster.throttles.rates
-    done = cancel(cluster, what, file, {}, clock=cluster.clock, sleep=cluster.sleep)
+    done = cancel(cluster, what, file)
     assert len(done.replicas) == 2
     assert cluster.throttles == NOTHING
 

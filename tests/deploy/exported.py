@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from weir.proxy.admin.exposition import Family
+from weir.proxy.admin.fleet import Target
 from weir.proxy.admin.limit_metrics import limit_families
 from weir.proxy.admin.metrics import ProcessStats, SideSource, families
 from weir.proxy.admin.tls_metrics import tls_families
+from weir.proxy.cluster.poll_metrics import poll_families
+from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.upstream_probe import UpstreamProbe
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
 from weir.proxy.relay.stats import RelayStats
+from weir.proxy.shares.exchange import Exchange
+from weir.proxy.shares.metrics import share_families
 from weir.proxy.tls.stats import TlsStats
 from weir.proxy.upstream_watch import UpstreamWatch
 from weir.quota.throttle import Throttle
@@ -21,7 +26,13 @@ from weir.quota.topic_names import TopicNames
 def every_family() -> Iterator[Family]:
     """Yield them."""
     sides = [SideSource(Throttle("leader", 1, lambda: 0.0), RelayStats("leader"))]
-    yield from families(sides, ProcessStats("1.2.3", TopicNames(lambda: 0.0)))
+    yield from families(sides, ProcessStats("1.2.3", TopicNames(lambda: 0.0), is_captured=True))
+    yield from poll_families(PollStats(), 0.0)
+    yield from share_families(Exchange(1, (), _nobody, EventLog()))
     yield from limit_families(LimitStage(lambda: 0.0, EventLog()))
     yield from tls_families(TlsStats(), {})
     yield from UpstreamWatch([], UpstreamProbe([]), EventLog(), lambda: 0.0).families()
+
+
+async def _nobody() -> Sequence[Target]:
+    return ()

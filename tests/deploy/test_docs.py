@@ -13,7 +13,7 @@ from weir.quota.budget import ledger, strict
 
 ROOT = Path(__file__).resolve().parents[2]
 THROTTLE = ROOT / "docs/throttle.md"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/**/*.md")])
+PAGES = sorted(path for pattern in ("*.md", "docs/*.md", "deploy/**/*.md", "bench/*.md") for path in ROOT.glob(pattern))
 _CONSTANTS = re.compile(r"^\| `([\w/]+)\.py` \| (`[A-Z].*) \|$", re.MULTILINE)
 _CONSTANT = re.compile(r"`(\w+)` ([\d.]+) (s|%|MiB)(?:, |$)")
 _UNITS = {"s": 1.0, "%": 0.01, "MiB": 2.0**20}

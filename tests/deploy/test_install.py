@@ -49,7 +49,7 @@ def test_weir_is_the_one_name_that_is_installed(way: str, tmp_path: Path, dist: 
     done = environment.run("weir", "--version", cwd=tmp_path)
     assert (done.stdout, done.stderr) == (f"weir {__version__}\n", "")
     rooms = [link.name for link in (PROJECT / "weir").iterdir() if link.is_symlink()]
-    assert len(rooms) == 11
+    assert len(rooms) == 12
     script = (
         "import importlib.util as of, sys, weir.proxy.sidecar, weir.lab.jars\n"
         f"print(*[name for name in {rooms} if of.find_spec(name)], weir.lab.jars.read_manifest('tools-2.8.2')[0].path)"

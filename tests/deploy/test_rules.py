@@ -29,7 +29,7 @@ def test_rules_fire_when_they_should_and_are_silent_when_not() -> None:
 
 @needs("promtool")
 async def test_metrics_of_a_sidecar_have_names_that_prometheus_recommends_but_one() -> None:
-    """KIP-73 calls it SumReplicaLag; docs/running.md says why the name stays."""
+    """Prometheus keeps `_sum` for histograms; KIP-73 calls this one SumReplicaLag, and dashboards rely on the name."""
     shown = b"".join(render(every_family()))
     done = subprocess.run(["promtool", "check", "metrics"], input=shown, capture_output=True)  # noqa: ASYNC221
     complaints = (done.stdout + done.stderr).decode().splitlines()

@@ -33,7 +33,7 @@ class FakeCluster(MoveAdmin):
         self.log_dirs: dict[Replica, list[ReplicaLog]] = {}
         self.requests: list[str] = []
         self.before_each: Callable[[str], None] = lambda name: None
-        self.clock = MovedClock(0.0)
+        self.clock: MovedClock = MovedClock(0.0)
         self._id = "cluster"
 
     @property

@@ -25,7 +25,7 @@ METADATA, API_VERSIONS, CONFIGS, MOVES = 3, 18, 32, 46
 NOT_CONTROLLER, UNKNOWN_TOPIC = 41, 3
 
 _TOPIC, _BROKER = 2, 4
-_DYNAMIC = 1  # ConfigSource: it tells nothing here
+_DYNAMIC, _STATIC = 2, 4  # ConfigSource
 
 Moves = Mapping[str, Mapping[int, tuple[list[int], list[int]]]]
 """(replicas, adding) of each partition that is being reassigned."""
@@ -41,6 +41,8 @@ class ThrottleBroker:
     versions: dict[int, tuple[int, int]] = field(
         default_factory=lambda: {METADATA: (0, 5), CONFIGS: (0, 2), MOVES: (0, 0)}
     )
+    static: set[str] = field(default_factory=set)
+    """Settings that stand in its server.properties."""
     silent: set[int] = field(default_factory=set)
     garbage: set[int] = field(default_factory=set)
     connections: int = 0
@@ -108,11 +110,10 @@ class ThrottleBroker:
         for kind, name, keys in asked:
             assert kind != _BROKER or name in ("", str(self.broker_id)), "a broker tells its own configurations only"
             error, found = self.cluster.configs(kind, name)
-            entries: list[tuple[Any, ...]] = [
-                (key, found[key], False, False, False) if old else (key, found[key], False, _DYNAMIC, False, [])
-                for key in keys
-                if key in found
-            ]
+            entries: list[tuple[Any, ...]] = []
+            for key in [key for key in keys if key in found]:
+                source = _STATIC if key in self.static else _DYNAMIC
+                entries.append((key, found[key], False, *((False, False) if old else (source, False, []))))
             answers.append((error, None, kind, name, entries))
         response = DescribeConfigsResponse_v0 if old else DescribeConfigsResponse_v2
         return bytes(response(0, answers).encode())

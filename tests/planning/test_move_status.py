@@ -2,9 +2,9 @@ import pytest
 
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
 from weir.planning.assignment import Partition, PartitionMove, Reassignment, Replica
+from weir.planning.finish_by import Moving
 from weir.planning.move_status import (
     RATE_WINDOW_SECONDS,
-    Copy,
     PartitionStatus,
     ProgressMeter,
     log_states,
@@ -14,7 +14,11 @@ from weir.planning.move_status import (
 )
 
 FOO_0, FOO_1, FOO_2 = (Partition("foo", number) for number in range(3))
-ON_2, ON_3 = Replica("foo", 0, 2), Replica("foo", 0, 3)
+
+
+def behind(broker: int, has: int, of: int) -> Moving:
+    """A partition of `of` bytes, of which one new replica has some."""
+    return Moving(1, of, 1, {broker: of - has})
 
 
 def test_partition_moves_to_where_the_plan_says_or_elsewhere() -> None:
@@ -55,14 +59,14 @@ def test_leader_needs_what_it_sends_to_all_and_a_new_replica_what_it_receives() 
 
 
 def test_first_look_knows_no_rate() -> None:
-    progress = ProgressMeter().look(5.0, {ON_2: Copy(10, 100)})
+    progress = ProgressMeter().look(5.0, {FOO_0: behind(2, 10, 100)})
     assert (progress.copied, progress.left, progress.rate, progress.seconds_left) == (10, 90, None, None)
 
 
 def test_rate_is_that_of_the_last_seconds() -> None:
     meter = ProgressMeter()
     for second in range(100):
-        progress = meter.look(second, {ON_2: Copy(1000 * second if second < 80 else 80_000, 10**6)})
+        progress = meter.look(second, {FOO_0: behind(2, 1000 * second if second < 80 else 80_000, 10**6)})
     assert progress.rate == pytest.approx(0, abs=1)
     assert progress.slowest is not None
     assert RATE_WINDOW_SECONDS < 19
@@ -70,16 +74,16 @@ def test_rate_is_that_of_the_last_seconds() -> None:
 
 def test_broker_that_stands_still_holds_a_move_up() -> None:
     meter = ProgressMeter()
-    meter.look(0.0, {ON_2: Copy(0, 100), ON_3: Copy(40, 50)})
-    progress = meter.look(1.0, {ON_2: Copy(1, 100), ON_3: Copy(40, 50)})
+    meter.look(0.0, {FOO_0: behind(2, 0, 100), FOO_1: behind(3, 40, 50)})
+    progress = meter.look(1.0, {FOO_0: behind(2, 1, 100), FOO_1: behind(3, 40, 50)})
     assert progress.slowest is not None
     assert (progress.slowest.broker, progress.slowest.seconds_left, progress.seconds_left) == (3, None, None)
 
 
 def test_topic_that_vanishes_takes_no_rate_below_zero() -> None:
     meter = ProgressMeter()
-    meter.look(0.0, {ON_2: Copy(50, 100), ON_3: Copy(50, 100)})
-    progress = meter.look(1.0, {ON_2: Copy(60, 100)})
+    meter.look(0.0, {FOO_0: behind(2, 50, 100), FOO_1: behind(3, 50, 100)})
+    progress = meter.look(1.0, {FOO_0: behind(2, 60, 100)})
     assert progress.rate == 10
 
 

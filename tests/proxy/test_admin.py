@@ -223,6 +223,15 @@ async def test_admin_throttle_delete_throttles_nothing(client: Client) -> None:
     assert client.sidecar.applied == [ThrottleTable()]
 
 
+async def test_admin_throttle_delete_of_what_http_set_puts_the_file_in_force_again(client: Client) -> None:
+    before = await client.call("GET", "/v1/throttle")
+    await client.call("DELETE", "/v1/throttle")
+    await client.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"a": {LEADER_REPLICAS: "*"}}})
+    assert await client.call("DELETE", "/v1/throttle?source=http") == before
+    status, body = await client.call("DELETE", "/v1/throttle?source=file")
+    assert (status, body["field"]) == (400, "source")
+
+
 @pytest.mark.parametrize(
     ("raw", "field"),
     [
@@ -230,6 +239,8 @@ async def test_admin_throttle_delete_throttles_nothing(client: Client) -> None:
         (b'{"leader.replication.throttled.rte": 1}', "leader.replication.throttled.rte"),
         (b'{"topics": {"a": {"leader.replication.throttled.replicas": "1:"}}}', f"topics.a.{LEADER_REPLICAS}"),
         (b'{"a\\nb": 1}', "'a\\nb'"),
+        (b'{"leader.replication.throttled.rate": 1, "leader.replication.throttled.rate": 2}', LEADER_RATE),
+        (b'{"topics": {"a": {}, "b": {}, "a": {}}}', "a"),
         (b'{"topics": {"\\ud800": {}}}', "body"),
         (b"[]", "body"),
         (b"", "body"),

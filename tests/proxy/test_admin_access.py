@@ -76,6 +76,13 @@ async def test_token_opens_what_it_is_for(asked: Asked, token: str, read: int, c
     assert await asked.status("GET", "/healthz") == await asked.status("GET", "/readyz") == 200
 
 
+async def test_each_scheme_is_asked_for_in_a_line_of_its_own(asked: Asked) -> None:
+    """Chromium, asked for two in one line, shows an error and no dialog."""
+    async with asked.session.get(f"{asked.base}/") as response:
+        assert response.status == 401
+        assert response.headers.getall("WWW-Authenticate") == ['Basic realm="weir"', 'Bearer realm="weir"']
+
+
 async def test_browser_may_read_with_a_token_as_its_password_and_change_nothing(asked: Asked) -> None:
     basic = {"Authorization": "Basic " + base64.b64encode(f"ann:{WRITE}".encode()).decode()}
     assert await asked.status("GET", "/", headers=basic) == 200

@@ -422,7 +422,7 @@ async def test_somebody_who_is_refused_again_and_again_does_not_end_a_capture_be
             """What it finds `seconds` later, when somebody was refused three times more."""
             clock.move(seconds)
             stats.handshakes["leader", "client", "wrong_name"] += 3
-            await trial.look(Address("127.0.0.1", port), is_in=is_in, has_links=has_links)
+            await trial.check(Address("127.0.0.1", port), is_in=is_in, has_links=has_links)
             return trial.trouble
 
         assert await trouble(0, is_in=False) is None

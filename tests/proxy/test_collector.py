@@ -28,7 +28,7 @@ from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
 
 PARTITIONS = 1_000
-OURS = frozenset({"protocol", "proxy", "quota"})
+OURS = frozenset({"protocol", "lag", "proxy", "quota"})
 KEPT = frozenset({"AskedTopic", "Asker", "TopicLag", "_Unnamed"})  # what is known of lag and of ids outlives links
 
 End = Callable[[Relaying, Peer, Peer], Awaitable[None]]
@@ -47,7 +47,7 @@ def alive() -> Counter[str]:
     objects = gc.get_objects()
     names = Counter[str]()
     for kind, count in Counter(map(type, objects)).items():
-        if str(kind.__module__).partition(".")[0] in OURS:
+        if str(kind.__module__).removeprefix("weir.").partition(".")[0] in OURS:
             names[kind.__name__] += count
     names["generator"] = sum(
         any(f"/{part}/" in one.gi_code.co_filename for part in OURS)

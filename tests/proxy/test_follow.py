@@ -41,7 +41,7 @@ async def test_first_round_tells_the_throttle_racks_and_moves(cluster: ThrottleC
     assert following.racks[1:] == [{1: "b", 2: None}]
 
 
-@pytest.mark.parametrize("newest_configs", [0, 1, 4])
+@pytest.mark.parametrize("newest_configs", [1, 4])
 async def test_own_rate_goes_before_the_clusters_default(
     newest_configs: int, cluster: ThrottleCluster, following: Following
 ) -> None:
@@ -50,6 +50,17 @@ async def test_own_rate_goes_before_the_clusters_default(
     assert await following.round() == {LEADER_RATE: 1000, FOLLOWER_RATE: 6, **listed("orders")}
     cluster.rates = {0: {LEADER_RATE: "5"}}
     assert (await following.round())[LEADER_RATE] == 5
+
+
+@pytest.mark.parametrize("newest_configs", [0, 4])
+async def test_rate_that_kafka_ignores_is_not_followed(
+    newest_configs: int, cluster: ThrottleCluster, following: Following
+) -> None:
+    """One in server.properties (KAFKA-15204). Version 0 does not tell where a rate stands."""
+    cluster.brokers[1].versions[CONFIGS] = (0, newest_configs)
+    cluster.brokers[1].static = {LEADER_RATE}
+    cluster.rates = {1: {LEADER_RATE: "5", FOLLOWER_RATE: "6"}}
+    assert await following.round() == {**({FOLLOWER_RATE: 6} if newest_configs else {}), **listed("orders")}
 
 
 async def test_largest_number_is_no_rate_and_as_its_own_rate_keeps_the_default_off(

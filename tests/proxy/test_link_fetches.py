@@ -27,8 +27,8 @@ from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.side import HeldFetches, Side
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
 from weir.proxy.relay.throttle_faults import FAILURES, SPARE_SECONDS
-from weir.quota.fetch.context import TooManyPartitions
 from weir.quota.fetch.decisions import Answer, Forward, Hold
+from weir.quota.fetch.intake import TooManyPartitions
 
 ON_BOTH_LOOPS = True
 

@@ -13,7 +13,7 @@ from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, 
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import ThrottleTable
-from weir.proxy.throttle.table import TOPICS_PER_SLICE, LayeredThrottle, plain_table
+from weir.proxy.throttle.table import MOST_TOLD, TOPICS_PER_SLICE, LayeredThrottle, changes_between, plain_table
 from weir.quota.layers import Entry, Layer
 
 FROM_FILE = {
@@ -308,3 +308,24 @@ async def test_throttle_of_kafka_is_above_the_file_and_below_http(in_force: Laye
     assert rates(applied) == (3, 4)
     in_force.follow(Layer("kafka"))
     assert await shown(in_force) == FROM_FILE
+
+
+async def test_what_a_change_did_is_told_part_by_part(in_force: LayeredThrottle) -> None:
+    before = in_force.effective
+    quota = {"name": "zones", "side": "leader", "rate": 9, "peers": [3]}
+    await in_force.merge({LEADER_RATE: 7, FOLLOWER_RATE: None, "mode": "observe", "quotas": [quota], "topics": None})
+    told = changes_between(before, in_force.effective).split("; ")
+    assert told[:3] == [f"{FOLLOWER_RATE}: 6000000 -> none", f"{LEADER_RATE}: 5000000 -> 7", "mode: none -> observe"]
+    assert told[3].startswith("quotas.zones: none -> {'name': 'zones', ")
+    assert told[4:] == [
+        f"topics.orders.{FOLLOWER_REPLICAS}: 0:2,1:2 -> none",
+        f"topics.orders.{LEADER_REPLICAS}: * -> none",
+    ]
+    assert changes_between(before, before) == "nothing"
+
+
+async def test_of_a_large_change_twenty_parts_are_told(in_force: LayeredThrottle) -> None:
+    before = in_force.effective
+    await in_force.merge({"topics": {f"t{number}": {LEADER_REPLICAS: "*"} for number in range(1_023)}})
+    told = changes_between(before, in_force.effective).split("; ")
+    assert (len(told), told[-1]) == (MOST_TOLD + 1, "1,003 more")

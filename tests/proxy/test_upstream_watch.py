@@ -30,7 +30,7 @@ class Watching:
 
     async def up(self) -> object:
         """Look, and return what the status says."""
-        await self.watch.look()
+        await self.watch.check()
         return self.watch.status(self.listener)["upstream_up"]
 
     def metric(self) -> list[tuple[tuple[str, ...], float]]:
@@ -96,7 +96,7 @@ async def test_looks_go_on_after_one_that_failed(
             looks += 1
             raise ValueError("a bug")
 
-        monkeypatch.setattr(watching.watch, "look", look)
+        monkeypatch.setattr(watching.watch, "check", look)
         watching.watch.start()
         await relay.until(lambda: looks > 2)
         watching.watch.close()
@@ -111,7 +111,7 @@ async def test_upstream_that_another_route_uses_is_up_and_is_not_asked() -> None
         clock = MovedClock()
         watch = UpstreamWatch([relay.listener, idle], UpstreamProbe([], clock), EventLog(), clock)
         relay.broker.close()  # whoever connects now is refused
-        await watch.look()
+        await watch.check()
         assert watch.status(idle) == {
             "links": 0,
             "no_link_for_seconds": 0.0,
@@ -127,7 +127,7 @@ async def test_route_with_a_link_is_up_and_is_not_asked() -> None:
         clock = MovedClock()
         watch = UpstreamWatch([relay.listener], UpstreamProbe([], clock), EventLog(), clock)
         relay.broker.close()  # whoever connects now is refused
-        await watch.look()
+        await watch.check()
         assert watch.status(relay.listener) == {
             "links": 1,
             "no_link_for_seconds": 0.0,
@@ -137,7 +137,7 @@ async def test_route_with_a_link_is_up_and_is_not_asked() -> None:
         for end in ends:
             end.close()
         await relay.until(lambda: not relay.listener.links)
-        await watch.look()
+        await watch.check()
         clock.move(LOOK_SECONDS)
         status = watch.status(relay.listener)
         assert (status["links"], status["no_link_for_seconds"], status["upstream_up"]) == (0, LOOK_SECONDS, False)

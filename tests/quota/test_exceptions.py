@@ -17,7 +17,7 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log
 from tests.fakes.lines import line_of
 from tests.fakes.session_conversation import Response, SessionFollower, SessionLeader, scan, scan_appended
-from weir import quota
+from weir import lag, quota
 from weir.protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_request
 from weir.protocol.framing import ReplicaFetch
 from weir.protocol.response_scanner import FetchResponseScanner
@@ -38,7 +38,7 @@ LIVE_BATCH = 500
 PARTITIONS = 3
 LIVE = (b"live", 0)
 SECONDS = 0.4
-QUOTA = str(Path(quota.__file__).parent)
+ROOMS = tuple(str(Path(str(room.__file__)).parent) for room in (quota, lag))
 Line = tuple[CodeType, int]
 
 
@@ -67,7 +67,7 @@ class Interruption:
     def _call(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         code = frame.f_code
         if self.line is None:
-            return self._line if code.co_filename.startswith(QUOTA) else None
+            return self._line if code.co_filename.startswith(ROOMS) else None
         return self._line if code is self.line[0] else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
@@ -163,8 +163,8 @@ class Run:
                 self.clock.move(0.05)
             if self.clock.now == before:
                 self.clock.move(0.0005)
-            if self.throttle.settings is self.settings and self.clock.now > end - seconds / 2:
-                with suppress(Injected):
+            with suppress(Injected):
+                if self.throttle.settings is self.settings and self.clock.now > end - seconds / 2:
                     self.throttle.configure(other)
         self.waits.append(self.clock.now - written_at)
 

@@ -10,10 +10,10 @@ from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
 from tests.fakes.session_conversation import Hop, Key, SessionFollower, SessionLeader
 from weir.protocol.fetch import FETCH_VERSIONS
 from weir.quota.budget.strict import LENT_SECONDS
-from weir.quota.fetch.context import TooManyPartitions
 from weir.quota.fetch.decisions import Answer, Forward, Hold
+from weir.quota.fetch.intake import TooManyPartitions
 from weir.quota.fetch.sessions import LEFT_OUT_MS
-from weir.quota.fetch.state import Upstream
+from weir.quota.fetch.state import LeaderEntry
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -41,7 +41,9 @@ class Cluster:
         link = self.hops[-1].link
         row = FETCH_VERSIONS[self.follower.version]
         partitions = self.leader.sessions[link.sessions.leader.id].partitions
-        capped = [(one.topic.key, one.partition) for one in link.sessions.touched if one.upstream is Upstream.CAPPED]
+        capped = [
+            (one.topic.key, one.partition) for one in link.sessions.touched if one.at_leader is LeaderEntry.CAPPED
+        ]
         return {key: row.requested(len(partitions[key].entry)).unpack(partitions[key].entry)[2] for key in capped}
 
     def check(self) -> None:
@@ -51,7 +53,7 @@ class Cluster:
             return  # the last fetch did not reach the leader
         for hop in self.hops:
             if hop.link.throttle.settings.rate is not None:  # what began to wait with this answer is told with the next
-                waiting_as_came = {one for one in hop.link.partitions.waiting() if one.upstream is Upstream.AS_CAME}
+                waiting_as_came = {one for one in hop.link.partitions.waiting() if one.at_leader is LeaderEntry.AS_CAME}
                 assert waiting_as_came <= hop.link.sessions.touched.keys()
         link = self.hops[-1].link
         if link.sessions.leader.needs_full:
@@ -61,9 +63,9 @@ class Cluster:
         for key, cached in partitions.items():
             asked = self.follower.sent[key]
             assert row.with_no_bytes(cached.entry, len(asked)) == row.with_no_bytes(asked, len(asked))
-        noted = [one for one in link.partitions if one.upstream is not Upstream.ABSENT]
+        noted = [one for one in link.partitions if one.at_leader is not LeaderEntry.ABSENT]
         assert {(one.topic.key, one.partition) for one in noted} == set(partitions)
-        as_came = [one for one in noted if one.upstream is Upstream.AS_CAME]
+        as_came = [one for one in noted if one.at_leader is LeaderEntry.AS_CAME]
         assert all(partitions[one.topic.key, one.partition].entry == one.entry for one in as_came)
 
 
@@ -383,7 +385,7 @@ def test_a_request_that_does_not_wait_for_its_answer_is_held_until_that_came() -
 
 @pytest.mark.parametrize("full", [True, False])
 def test_no_more_partitions_are_kept_than_one_link_may(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weir.quota.fetch.context.MOST_PARTITIONS", PARTITIONS)
+    monkeypatch.setattr("weir.quota.fetch.intake.MOST_PARTITIONS", PARTITIONS)
     made = cluster(MB, in_sync=0)
     made.follower.fetch()
     made.follower.offsets[b"t", PARTITIONS] = 0

@@ -264,19 +264,6 @@ def test_promise_of_the_mean_beside_a_peer_that_never_reads_what_its_probes_brin
     assert not violations(Scenario(7, "leader", side, side, partitions, rogues=rogues, seconds=31.0, most_exchanges=80))
 
 
-def test_promise_of_a_partition_that_an_earlier_hop_grants_seldom_holds() -> None:
-    """The next hop's credit began at 0 each time, as nobody had wanted any for a second."""
-    leader, follower = Side(20 * MB, (1,), order="round-robin"), Side(1_000, (1,), order="round-robin")
-    partitions = (
-        Partition(1, 0, 0, 0, 0, True, (1_000,), 19),
-        *[Partition(0, number, 1, 0, 0, True, (1_000,), 10_000) for number in (1, 2, 3)],
-        Partition(1, 1, 1, 0, 0, True, (1_000,), 2_500),
-    )
-    assert not violations(
-        Scenario(14, "both", leader, follower, partitions, bandwidth=20 * MB, seconds=20.0, most_exchanges=80)
-    )
-
-
 def test_promise_of_a_quota_beside_what_the_next_hops_session_with_the_leader_has_in_front_holds() -> None:
     """Asked for with 0 bytes there, a partition that it does not throttle brought a batch beside the grant."""
     leader = Side(200_000, (0, 1), order="round-robin", one_in=2)

@@ -9,9 +9,9 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir.lag.topic_lag import LagRow
 from weir.protocol.metadata import NO_ID
 from weir.quota.fetch.link import ReplicaLink
-from weir.quota.lag.topic_lag import LagRow
 from weir.quota.removed_replicas import SILENT_SECONDS, Assignment, RemovedReplicas, Replicas
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -58,7 +58,7 @@ class LeaderSide:
 
     def topics(self) -> list[bytes]:
         """The topics to ask for now."""
-        for _ in self.removed.look():
+        for _ in self.removed.check():
             pass
         return self.removed.topics
 

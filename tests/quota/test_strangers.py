@@ -7,11 +7,11 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir.lag.broker_ids import NO_BROKER
 from weir.protocol.fetch_session import NO_SESSION
-from weir.quota.broker_ids import NO_BROKER
 from weir.quota.fetch import link as replica_link
-from weir.quota.fetch.context import TooManyPartitions
 from weir.quota.fetch.decisions import Forward, Hold
+from weir.quota.fetch.intake import TooManyPartitions
 from weir.quota.scopes import Matching, Reassigned
 from weir.quota.settings import QuotaSettings, ThrottleSettings
 from weir.quota.throttle import Throttle

@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, requested
 from tests.sample_files import of_kind
+from weir.lag.tracker import EXPIRE_SECONDS
 from weir.protocol.records import RecordsSeen
 from weir.protocol.response_scanner import ScannedTopic
 from weir.protocol.steps import at_once
@@ -17,7 +18,6 @@ from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.counts import count_strays
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import ReplicaLink
-from weir.quota.lag.tracker import EXPIRE_SECONDS
 from weir.quota.scopes import Matching, Recovering
 from weir.quota.settings import RECOVERY, QuotaSettings, SideName, ThrottleSettings
 from weir.quota.throttle import Throttle

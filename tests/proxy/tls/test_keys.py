@@ -124,15 +124,15 @@ async def test_changed_files_are_in_use_and_broken_ones_are_not(authority: Autho
             now=lambda: (live.keys.expires_at or 0) - 60,
         )
         first = live.keys
-        await watch.look()
+        await watch.check()
         assert live.keys is first
         broken(issued)
-        await watch.look()
+        await watch.check()
         assert live.keys is first and stats.reloads == {"refused": 1}
         assert lines.of("tls_keys_refused")[0]["effect"] == "the old keys stay in use"
         authority.issue("broker-1.test", days=60)
-        await watch.look()
-        await watch.look()
+        await watch.check()
+        await watch.check()
         assert stats.reloads == {"refused": 1, "ok": 1}
         assert told == [live.keys.expires_at]
         assert (live.keys.expires_at or 0) - (first.expires_at or 0) > 29 * DAY.total_seconds()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 HIDDEN_SECONDS = 10.0  # no error longer than this
 SLACK_SECONDS = 3.0
 SLOWEST_SECONDS = 1.0  # of a record of an in-sync partition
+LARGE_SECONDS = 0.5  # of quota in one batch
 BESIDE_QUESTION_SECONDS = 1.0  # it waits beside a probe
 BETWEEN_QUESTIONS_SECONDS = 0.1  # of links that ask at once
 SHARE_SECONDS = 0.15  # of quota in one fetch
@@ -128,7 +129,7 @@ class Watch:
         }
         for place, fetcher in self.run.fetchers.items():
             slowest = self._slowest_answer(fetcher)
-            fetcher.slowest_allowed = SLOWEST_SECONDS
+            fetcher.slowest_allowed = SLOWEST_SECONDS + self._full_seconds(place)
             self._longest_waits[place] = waits = {}
             probes_first = self._probes_first(place)
             path = self.run.path(place[0], place[1])
@@ -138,6 +139,16 @@ class Watch:
                 )
                 seconds = SLACK_SECONDS + 2 * slowest + (in_line or probes_first)
                 waits[key] = seconds * (1.5 if self.run.scenario.rogues else 1.0)
+
+    def _full_seconds(self, place: tuple[int, int, int]) -> float:
+        """How long large batches of all links fill a quota's window: a slow end's answer may stand still so long."""
+        seconds = [
+            (sidecar.meter.allowed.batch / meter.rate, sidecar.meter.allowed.links)
+            for sidecar in self.run.path(place[0], place[1])
+            for meter in sidecar.meter.meters.values()
+            if meter.rate
+        ]
+        return max([batch * links for batch, links in seconds if batch > LARGE_SECONDS], default=0.0)
 
     def _slowest_answer(self, fetcher: Fetcher) -> float:
         """Seconds that answers may take until it is each partition's turn."""

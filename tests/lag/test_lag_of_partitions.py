@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
-from weir.quota.lag.topic_lag import LagRow
+from weir.lag.topic_lag import LagRow
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -174,7 +174,7 @@ def test_partition_is_looked_at_no_more_while_nothing_changes(version: int, monk
     fetching.run(5)
     calls: list[object] = []
     for name in ("ask", "leave", "update", "refuse", "answer"):
-        monkeypatch.setattr(f"weir.quota.lag.asked_topic.AskedTopic.{name}", lambda *seen, **_: calls.append(seen))
+        monkeypatch.setattr(f"weir.lag.asked_topic.AskedTopic.{name}", lambda *seen, **_: calls.append(seen))
     fetching.run(60)
     assert calls == []
     assert {row.lag_seconds for row in fetching.rows().values()} == {0}

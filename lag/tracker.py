@@ -17,9 +17,9 @@ from copy import copy
 from itertools import islice
 from typing import Final, TypeVar
 
-from weir.quota.broker_ids import BrokerIds
-from weir.quota.lag.asked_topic import AskedTopic, Asker
-from weir.quota.lag.topic_lag import LagRow, TopicLag
+from weir.lag.asked_topic import AskedTopic, Asker
+from weir.lag.broker_ids import BrokerIds
+from weir.lag.topic_lag import LagRow, TopicLag
 
 SILENCE_GRACE_SECONDS: Final = 2.0
 """A silence up to this long is no lag.

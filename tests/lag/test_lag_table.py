@@ -7,8 +7,8 @@ import tracemalloc
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log
-from weir.quota.lag.asked_topic import Asker
-from weir.quota.lag.tracker import LagTracker
+from weir.lag.asked_topic import Asker
+from weir.lag.tracker import LagTracker
 from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.throttle import Throttle
 
@@ -110,7 +110,7 @@ def test_look_for_what_the_cluster_is_asked_for_is_made_in_slices() -> None:
     throttle = Throttle("leader", 1, clock)
     asker_of(throttle.lag, range(TOPICS))
     clock.move(5)
-    looking = RemovedReplicas([throttle]).look()
+    looking = RemovedReplicas([throttle]).check()
     next(looking)
     assert cpu_seconds(lambda: next(looking)) < LONGEST_SECONDS / 2
     assert sum(1 for _ in looking) > 50

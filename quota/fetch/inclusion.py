@@ -13,7 +13,7 @@ from weir.quota.fetch.sessions import METADATA_LOG
 from weir.quota.fetch.state import InFlight, ReplicaPartition
 
 
-class Admission:
+class Inclusion:
     """Judges the answer to one fetch. It is called for each partition with records, in their order."""
 
     __slots__ = ("_fetch", "_state")

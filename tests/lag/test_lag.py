@@ -5,9 +5,9 @@ import tracemalloc
 import pytest
 
 from tests.fakes.clock import MovedClock
-from weir.quota.lag.asked_topic import AskedTopic
-from weir.quota.lag.topic_lag import LagRow
-from weir.quota.lag.tracker import LagTracker
+from weir.lag.asked_topic import AskedTopic
+from weir.lag.topic_lag import LagRow
+from weir.lag.tracker import LagTracker
 
 LAG_TIME_MAX = 30.0
 FOLLOWER = 2

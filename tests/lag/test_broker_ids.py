@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
-from weir.quota.broker_ids import NO_BROKER, BrokerIds
+from weir.lag.broker_ids import NO_BROKER, BrokerIds
 from weir.quota.removed_replicas import Assignment, RemovedReplicas, Replicas
 from weir.quota.throttle import Throttle
 
@@ -29,7 +29,7 @@ class Cluster:
         return talk
 
     def poll(self, orders: Assignment) -> None:
-        for _ in self.asking.look():
+        for _ in self.asking.check():
             pass
         told = {b"orders": orders} if b"orders" in self.asking.topics else {}
         for _ in self.asking.take(told):

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from weir.quota.lag.topic_lag import CaughtUp, TopicLag
+from weir.lag.topic_lag import CaughtUp, TopicLag
 
 
 class Tracker(Protocol):
-    """What keeps the lag of all topics; see `weir.quota.lag.tracker.LagTracker`."""
+    """What keeps the lag of all topics; see `weir.lag.tracker.LagTracker`."""
 
     silence_grace_seconds: float
 

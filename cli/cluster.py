@@ -1,0 +1,78 @@
+"""The connection of a command to a cluster: its options, and what is said where it cannot be had."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.options import option
+from weir.control.errors import ControlError, MoveError
+from weir.planning.proposals import ImpossibleProposal
+
+if TYPE_CHECKING:
+    from weir.control.move_admin import MoveAdmin
+
+CommandConfigOption = Annotated[
+    Path | None,
+    typer.Option("--command-config", metavar="FILE", help="Client properties, such as security.protocol."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """The cluster that a command of `weir move` acts on."""
+
+    bootstrap_server: str = option(
+        "--bootstrap-server", "HOST:PORT", "Brokers to begin with, separated by commas.", MISSING
+    )
+    command_config: CommandConfigOption = None
+
+    def connector(self) -> Callable[[], MoveAdmin]:
+        """Return a function that connects to the cluster. CommandError where the options are wrong."""
+        return connector(self.bootstrap_server, self.command_config)
+
+
+@contextlib.contextmanager
+def told_errors() -> Iterator[None]:
+    """Within the block, turn errors of the cluster and of moves into CommandErrors."""
+    try:
+        yield
+    except (ControlError, MoveError, ImpossibleProposal) as error:
+        raise CommandError(f"{str(error).removesuffix('.')}.") from error
+
+
+def connector(
+    bootstrap_server: str, command_config: Path | None, timeout_seconds: float = 30
+) -> Callable[[], MoveAdmin]:
+    """Return a function that connects to the cluster. CommandError where the options are wrong."""
+    try:
+        from weir.access.client_properties import PropertiesError, read_properties
+        from weir.access.tls_contexts import properties_context
+        from weir.control.move_admin import MoveAdmin
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"a package is not installed ({error.name}): pip install kafka-python, for commands that act on a cluster."
+        ) from error
+    # What the client has to say of a connection is in the error that it raises, too.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    servers = [server.strip() for server in bootstrap_server.split(",")]
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()):
+            raise CommandError(f"--bootstrap-server: {server!r} is no address: give it as in kafka1:9092.", WRONG_USAGE)
+    options: Mapping[str, object] = {}
+    if command_config is not None:
+        try:
+            options = read_properties(command_config).options
+            if str(options.get("security_protocol", "")).endswith("SSL"):
+                options = {**options, "ssl_context": properties_context(options)}
+        except PropertiesError as error:
+            raise CommandError(f"--command-config: {error}.", WRONG_USAGE) from error
+    return lambda: MoveAdmin(servers, timeout_seconds=timeout_seconds, client_options=options)
