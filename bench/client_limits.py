@@ -2,15 +2,12 @@
 
 - `sink-1`, `source-1`: a confluent-kafka client at each limit, through one sidecar; at least 50 polls and 30 s.
 - `sink-3`, `source-3`: the same through three sidecars; broker 1 has four of six partitions.
-- `two`: two limiters; the tighter one alone rules.
-- `free`: a client without a limit beside a limited one, and alone.
 - `settle`: how long shares take to follow demand, and what becomes of a limit when a sidecar is lost.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,9 +27,8 @@ POLLS_A_SECOND = 20  # so one poll is a twentieth of the limit
 WARM_UP = {1: 3.0, 3: 12.0}  # seconds before figures count, by brokers
 LEADERS = {1: (1, 1), 3: (1, 1, 1, 1, 2, 3)}  # of each partition, by brokers
 LEAST, MOST = 0.97, 1.005
-ROUNDS = 5  # of a client without a limit
 RUNS = 3  # of demand that moves
-LIMIT = 1_000  # of what is neither of these
+LIMIT = 1_000  # where demand moves
 BATCH = LIMIT // POLLS_A_SECOND
 
 Arrivals = Sequence[tuple[float, int]]
@@ -131,46 +127,6 @@ def held(bench: Bench, kind: str) -> None:
     bench.report.table(f"A {kind} through {bench.brokers} sidecar(s)", columns, rows)
 
 
-def two(bench: Bench) -> None:
-    """Two limiters for one client, and two entries for one client."""
-    rows = []
-    cases: Mapping[str, tuple[Mapping[str, float], ...]] = {
-        "1,000 records, 5 batches of 50": ({"record.rate.limit": 1000, "record.batch.rate.limit": 5},),
-        "250 records, 100 batches of 50": ({"record.rate.limit": 250, "record.batch.rate.limit": 100},),
-        "entries of 250 and 1,000 records": ({"record.rate.limit": 250}, {"record.rate.limit": 1000}),
-    }
-    for number, (name, limits) in enumerate(cases.items()):
-        client_id = f"connector-consumer-two{number}-0"
-        patterns = client_id, "connector-consumer-two*"
-        bench.limit(*[{"client_id": pattern, **one} for pattern, one in zip(patterns, limits, strict=False)])
-        arrivals = bench.client("sink", bench.topic(50, 250 * 20), client_id, seconds=22)
-        mean = rate(part_of(arrivals, 2, 22)) / 250
-        rows.append((name, mean))
-        bench.report.bound(f"{name}: mean x 250", mean, least=LEAST, most=MOST)
-    bench.report.table("Two limiters, the tighter one is 250 records/s", "limits | mean, x 250 .4", rows)
-
-
-def free(bench: Bench) -> None:
-    """A client without a limit reads all it can, by turns beside one that is held, and beside none."""
-    topic, held_topic = bench.topic(1000, 1_500_000), bench.topic(50, 20_000)
-    found: dict[str, list[float]] = {"no limits": [], "beside a held client": []}
-    for number in range(2 * ROUNDS + 2):
-        name = list(found)[number % 2]
-        bench.limit(*([] if name == "no limits" else [{"client_id": "connector-*", "record.rate.limit": LIMIT}]))
-        beside = None
-        if name != "no limits":
-            beside = bench.start("sink", held_topic, f"connector-consumer-beside-{number}", seconds=7)
-            time.sleep(2)
-        arrivals = bench.client("sink", topic, f"free-{number}", seconds=4, large=True)
-        if beside is not None:
-            bench.finish(beside)
-        if number >= 2:
-            found[name].append(rate(part_of(arrivals, 0.5)))
-    first, second = medians = [statistics.median(rates) for rates in found.values()]
-    bench.report.table("A client without a limit, records/s", " | ".join(found), [medians])
-    bench.report.bound("a free client beside a held one / alone", second / first, least=0.97)
-
-
 def settle(bench: Bench) -> None:
     """Demand at broker 1 alone, then at broker 2 alone; then a sidecar is lost."""
     rows: list[tuple[object, ...]] = []
@@ -201,8 +157,6 @@ def settle(bench: Bench) -> None:
 PARTS: Mapping[str, tuple[int, Callable[[Bench], None]]] = {
     "sink-1": (1, lambda bench: held(bench, "sink")),
     "source-1": (1, lambda bench: held(bench, "source")),
-    "two": (1, two),
-    "free": (1, free),
     "sink-3": (3, lambda bench: held(bench, "sink")),
     "source-3": (3, lambda bench: held(bench, "source")),
     "settle": (3, settle),

@@ -1,10 +1,9 @@
-"""What goes on beside the relay costs, and how long it keeps the event loop: `python -m bench.export`.
+"""What exporting samples costs, and how long it keeps the event loop: `python -m bench.export`.
 
 - Samples: 4,000 partitions, all with records in every fetch, over two links (Fetch v3), with and without samples being
   taken, in turn: what their fetches take longer, and what it takes to take a sample of them and to write it.
 - Pauses: how long the event loop stands still while samples of 20,000 changed partitions are taken and written to
   files, and /metrics is scraped with 20,000 partitions.
-- The history behind the live page, which is noted each second while nobody looks.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import random
 import statistics
 import tempfile
 import time
-import tracemalloc
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -24,13 +22,11 @@ from bench.codec import SHAPES
 from bench.peers import keys_of
 from bench.plan import RATE, Fetches, State, fetches_of
 from bench.table import Report, begin, parser, run
-from weir.limits.clients import Clients
 from weir.protocol.records import RecordsSeen
 from weir.proxy.admin.exposition import render
-from weir.proxy.admin.history import KEPT_SAMPLES, History
 from weir.proxy.admin.metrics import ProcessStats, SideSource, families
 from weir.proxy.admin.scrapes import Scrapes
-from weir.proxy.config.tables import SIDES, Export
+from weir.proxy.config.tables import Export
 from weir.proxy.export.exporter import Exporter, new_exporter
 from weir.proxy.export.stats import ExportStats
 from weir.proxy.log import EventLog
@@ -48,22 +44,19 @@ TURN = 4  # fetches in a row, with or without samples
 MOST_CPU = 2.0  # % of one core
 MOST_PAUSE_MS = 2.0
 MOST_CPU_OF_A_SAMPLE_MS = 10.0
-MOST_OF_A_CORE = 0.0005  # of the history
-MOST_HISTORY_BYTES = 1_000_000
 TOPICS, PARTITIONS = 200, 100  # of the pauses
 SHAPE = SHAPES[0]
 ACTIVE = State("in sync, all with records", active=2_000)
 
 
 def main() -> int:
-    """Measure and print; 1 when something costs more than it may."""
-    options = parser("export", "Measure what exporting samples, and noting the page's history, costs.")
+    """Measure and print; 1 when exporting costs more than it may."""
+    options = parser("export", "Measure what exporting samples costs.")
     options.add_argument("--rounds", type=int, default=5, help="intervals with and without samples (5)")
     chosen, report = begin(options)
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(_cpu(report, chosen.rounds, directory))
         asyncio.run(_pauses(report, chosen.rounds, directory))
-    _history(report)
     return report.status
 
 
@@ -183,34 +176,6 @@ async def _scrape(side: SideSource, process: ProcessStats) -> None:
 def _exporter(throttles: list[Throttle], stats: ExportStats, directory: str) -> Exporter:
     config = Export(interval_seconds=600.0, directory=directory)
     return new_exporter(config, 1, "bench", throttles, stats, EventLog(), time.monotonic)
-
-
-def _history(report: Report) -> None:
-    rows = [(peers, *_of_history(peers)) for peers in (3, 30, 300)]
-    columns = "other brokers | of a core, % .4 | ten minutes, kB"
-    shown = [(peers, cpu * 100, size / 1e3) for peers, cpu, size in rows]
-    report.table("History of both sides, a sample a second", columns, shown)
-    report.bound("of a core", max(cpu for _, cpu, _ in rows), most=MOST_OF_A_CORE)
-    report.bound("bytes of ten minutes", max(size for *_, size in rows), most=MOST_HISTORY_BYTES)
-
-
-def _of_history(peers: int) -> tuple[float, int]:
-    """The CPU seconds of one sample of both sides, and the bytes of ten minutes, with so many other brokers."""
-    sides = [SideSource(Throttle(one, 1, time.monotonic, ThrottleSettings(rate=5)), RelayStats(one)) for one in SIDES]
-    for side in sides:
-        for peer in range(peers):
-            for is_throttled in (True, False):
-                side.throttle.stats.count_replication(peer, is_throttled, 1_000_000_007 * peer)
-    history = History(sides, Clients(time.monotonic, lambda *fault: None), time.monotonic)
-    tracemalloc.start()
-    for _ in range(KEPT_SAMPLES):
-        history.take()
-    size, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    begun = time.process_time()
-    for _ in range(10 * KEPT_SAMPLES):
-        history.take()
-    return (time.process_time() - begun) / (10 * KEPT_SAMPLES), size
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The chart of a move over a link that others use too, and of what was done meanwhile."""
+"""Charts of moves over a link that others use too, and of what was done meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -38,4 +38,29 @@ def draw_phases(
     axis.legend(loc="center right")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def draw_shared_link(
+    path: Path, ways: Mapping[str, tuple[Sequence[float], Sequence[float]]], begins: float, link: int
+) -> None:
+    """Draw, as a PNG at `path`, a link that a move and clients share, once for each way that it was tried.
+
+    A way has its move's bytes/s and the slowest record's seconds, both for each second. `begins`: the move's second.
+    """
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (rates, delays) = pyplot.subplots(2, 1, figsize=(11, 6), sharex=True)
+    for way, (moved, slowest) in ways.items():
+        rates.step(range(len(moved)), [rate / MEGABYTE for rate in moved], where="post", label=way)
+        delays.step(range(len(slowest)), [seconds * 1000 for seconds in slowest], where="post", label=way)
+    rates.axhline(link / MEGABYTE, color="black", linestyle=":", label=f"link {link / MEGABYTE:g} MB/s")
+    rates.set(ylabel="MB/s moved", ylim=(0, link / MEGABYTE * 1.1))
+    delays.set(xlabel="second", ylabel="ms until a record is acked, the slowest", yscale="log")
+    for axis in (rates, delays):
+        axis.axvline(begins, color="grey", linewidth=0.8)
+        axis.legend(loc="upper left")
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
     pyplot.close(figure)

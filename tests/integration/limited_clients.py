@@ -49,17 +49,12 @@ def sink(
     topic: str,
     partitions: list[int],
     seconds: float,
-    large: bool = False,
     move_to: Sequence[int] = (),
     move_after: float = 0.0,
 ) -> None:
-    """Read from the begin of the partitions; after `move_after` seconds from those of `move_to` only.
-
-    Unless `large`, an answer has one batch.
-    """
+    """Read from the begin of the partitions, a batch an answer; after `move_after` seconds from `move_to` only."""
     settings = {"bootstrap.servers": servers, "client.id": client_id, "group.id": client_id}
-    small = {} if large else {"max.partition.fetch.bytes": 1}
-    consumer = Consumer(settings | small | {"enable.auto.commit": False})
+    consumer = Consumer(settings | {"max.partition.fetch.bytes": 1, "enable.auto.commit": False})
     before, after = ([TopicPartition(topic, one, 0) for one in some] for some in (partitions, move_to))
     consumer.assign(before + after)
     consumer.pause(after)

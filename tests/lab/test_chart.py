@@ -2,6 +2,7 @@ import struct
 from pathlib import Path
 
 from tests.lab.curves import by_second, steady
+from weir.lab.capture_chart import draw_shared_link
 from weir.lab.chart import draw_rates
 
 
@@ -19,3 +20,9 @@ def test_chart_has_a_panel_for_each_move(tmp_path: Path) -> None:
     draw_rates(tmp_path / "one.png", {"weir": moves["weir"]}, 5_000_000)
     width, height = size_of(tmp_path / "one.png")
     assert size_of(tmp_path / "two.png") == (2 * width, height)
+
+
+def test_chart_of_a_shared_link_is_drawn(tmp_path: Path) -> None:
+    ways = {"without": ([0.0, 15e6], [0.01, 2.0]), "with": ([0.0, 8e6], [0.01, 0.02])}
+    draw_shared_link(tmp_path / "link.png", ways, 1, 20_000_000)
+    assert size_of(tmp_path / "link.png") == (1100, 600)
