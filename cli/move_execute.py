@@ -60,6 +60,12 @@ def execute(
             WRONG_USAGE,
         )
     disk_rate = parsed("--replica-alter-log-dirs-throttle", parse_rate, options.log_dirs_throttle)
+    if 0 in (rate, disk_rate) and not options.force:
+        zero = "--throttle" if rate == 0 else "--replica-alter-log-dirs-throttle"
+        raise CommandError(
+            f"{zero} 0 lets nothing through, so the move never ends: give a rate, or --force to raise it later.",
+            WRONG_USAGE,
+        )
     planned = plan.read()
     from weir.control.move_execution import Execution, Orders
 

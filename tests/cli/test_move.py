@@ -177,6 +177,20 @@ def test_execute_prints_and_keeps_the_way_back(
     assert set(cluster.throttles.rates) == {1, 2}
 
 
+@pytest.mark.parametrize("option", ["--throttle", "--replica-alter-log-dirs-throttle"])
+def test_move_that_could_never_end_begins_by_force_only(
+    option: str, cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, sentence = failing(capsys, *planned("execute", plan, option, "0"))
+    assert (status, sentence) == (
+        2,
+        f"{option} 0 lets nothing through, so the move never ends: give a rate, or --force to raise it later.",
+    )
+    assert not cluster.reassignments()
+    assert main(planned("execute", plan, option, "0", "--force")) == 0
+    assert cluster.reassignments()
+
+
 def test_way_back_of_a_plan_that_is_given_again_is_that_of_the_first_time(cluster: FakeCluster, plan: Path) -> None:
     main(planned("execute", plan, "--throttle", "1MB"))
     cluster.end_moves()
