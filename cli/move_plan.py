@@ -54,7 +54,7 @@ class PlanOptions:
     def read(self) -> Planned:
         """Read the plan, and nothing of the cluster yet. CommandError where the options are wrong."""
         plan = read_file("--reassignment-json-file", self.plan_file, parse_reassignment)
-        return Planned(plan, self.plan_file, JournalFile(self.plan_file), self.cluster.connector())
+        return Planned(plan, self.plan_file, JournalFile(self.plan_file, plan.id), self.cluster.connector())
 
 
 def read_file(name: str, path: Path, parse: Callable[[str], _T]) -> _T:

@@ -98,6 +98,13 @@ def finish(planned: Planned, *, preserve_throttles: bool, json_wanted: bool) -> 
             logs = [(str(replica), plan.log_dirs[replica], _WORDS[s]) for replica, s in verdict.seen.log_states.items()]
             print_table(("replica", "planned directory", "state"), logs)
         _print_put_back(verdict.put_back)
+    if verdict.earlier:
+        moving = ", ".join(map(str, verdict.earlier))
+        print(
+            f"note: an earlier plan in {planned.path} still moves {moving}, and its throttle stays: verify again when"
+            " that has ended.",
+            file=sys.stderr,
+        )
     return _told(_unfinished(verdict), verdict.put_back)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir.control.errors import ControlError, MoveError
@@ -105,12 +105,14 @@ class Follower:
 class Verdict:
     """What `verify` found. `busy`: another command works on the plan.
 
-    `put_back` is None where the throttle was left alone: it goes on, or is not to be touched.
+    `put_back` is None where the throttle was left alone: it goes on, or is not to be touched. `earlier` are partitions
+    that still move by other plans which were in the same file, under their throttle.
     """
 
     seen: Look
     busy: bool
     put_back: PutBack | None = None
+    earlier: tuple[Partition, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -134,7 +136,30 @@ def verify(admin: MoveAdmin, plan: ReassignmentPlan, file: JournalFile, *, prese
             seen = look(admin, plan)
         if not mine or preserve_throttles or not seen.is_quiet:
             return Verdict(seen, busy=not mine)
-        return Verdict(seen, busy=False, put_back=MoveThrottling(admin, file).end(plan.brokers))
+        put_back = MoveThrottling(admin, file).end(plan.brokers)
+        earlier, more = _end_earlier(admin, file)
+        return Verdict(seen, busy=False, put_back=_together(put_back, more), earlier=earlier)
+
+
+def _end_earlier(admin: MoveAdmin, file: JournalFile) -> tuple[tuple[Partition, ...], list[PutBack]]:
+    """Put back what other plans in the same file have set, once nothing of it moves: nobody may have the plan any more.
+
+    Returns the partitions that still move, and what was put back.
+    """
+    still_moving: set[Partition] = set()
+    done: list[PutBack] = []
+    for other in file.earlier():
+        throttling = MoveThrottling(admin, other)
+        under_way = throttling.claims.partitions & admin.reassignments().keys()
+        still_moving |= under_way
+        if throttling.claims and not under_way:
+            done.append(throttling.end({}))
+    return tuple(sorted(still_moving)), done
+
+
+def _together(own: PutBack, others: Sequence[PutBack]) -> PutBack:
+    changes = [change for one in (own, *others) for change in one.changes]
+    return PutBack(tuple(changes), tuple([left for one in (own, *others) for left in one.left]), own.by_plan)
 
 
 @dataclass(frozen=True, slots=True)

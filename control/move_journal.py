@@ -6,6 +6,7 @@ Both are written before anything is changed. So whoever runs `verify` after a ki
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from weir.planning.move_throttle import Claims
 from weir.planning.reassignment_json import InvalidPlan, format_reassignment, parse_reassignment
 
 _VERSION = 1
+_SUFFIX = ".weir-move"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,40 @@ class Journal:
 
 
 class JournalFile:
-    """The journal of the move in `plan_file`, the plan that leads back from it, and the lock that one command has."""
+    """The journal of a plan's move, the plan that leads back from it, and the lock that one command has.
 
-    def __init__(self, plan_file: Path) -> None:
-        self._plan_file = plan_file
-        self.path = plan_file.with_name(f"{plan_file.name}.weir-move")
-        self.rollback_path = plan_file.with_name(f"{plan_file.stem}.rollback.json")
+    They belong to the plan that has `plan_id`, not to its file's name: a script may write one plan after the other into
+    the same file. They are beside that file, or in `state_folder()` where the plan came through a pipe.
+    """
+
+    def __init__(self, plan_file: Path, plan_id: str) -> None:
+        is_file = plan_file.is_file()
+        self._beside = plan_file if is_file else state_folder() / "plan"
+        self._locked = plan_file if is_file else self._named(f".{plan_id}.lock")
+        self._plan_id = plan_id
+        self.path = self._named(f".{plan_id}{_SUFFIX}")
+
+    @property
+    def rollback_path(self) -> Path:
+        """Where the way back is, or will be: its name has the plan's id where another plan has the plain one."""
+        own = self._own_rollback_path
+        return own if own.exists() else self._beside.with_name(f"{self._beside.stem}.rollback.json")
+
+    @property
+    def _own_rollback_path(self) -> Path:
+        return self._beside.with_name(f"{self._beside.stem}.{self._plan_id}.rollback.json")
+
+    def earlier(self) -> list[JournalFile]:
+        """Return the journals of other plans that were in the same file, and are not over."""
+        found = []
+        for path in sorted(self._beside.parent.glob(f"{glob.escape(self._beside.name)}.*{_SUFFIX}")):
+            plan_id = path.name.removesuffix(_SUFFIX).rpartition(".")[2]
+            if plan_id != self._plan_id:
+                found.append(JournalFile(self._beside, plan_id))
+        return found
+
+    def _named(self, ending: str) -> Path:
+        return self._beside.with_name(f"{self._beside.name}{ending}")
 
     def read(self, cluster_id: str) -> Journal | None:
         """Return the journal, None where there is none. MoveError where it cannot be read, or is another cluster's."""
@@ -86,6 +116,7 @@ class JournalFile:
         """Replace the journal. It is on the disk when this returns."""
         new = self.path.with_name(f"{self.path.name}.new")
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             with new.open("wb") as file:
                 file.write(msgspec.json.format(msgspec.json.encode(journal), indent=1))
                 file.flush()
@@ -107,7 +138,8 @@ class JournalFile:
 
         The lock goes with the process, however that ends.
         """
-        with self._plan_file.open("rb") as file:
+        self._locked.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked.open("rb" if self._locked == self._beside else "ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -122,9 +154,16 @@ class JournalFile:
         return {}
 
     def write_rollback(self, before: Mapping[Partition, Brokers]) -> None:
-        """Write the way back as a plan."""
+        """Write the way back as a plan. That of another plan stays."""
+        if self.rollback_path.exists() and self.read_rollback().keys() != before.keys():
+            self._own_rollback_path.touch()
         try:
             self.rollback_path.write_text(format_reassignment(before) + "\n", encoding="utf-8")
         except OSError as error:
             reason = error.strerror or error
             raise MoveError(f"the way back cannot be written to {self.rollback_path}: {reason}") from error
+
+
+def state_folder() -> Path:
+    """Return where a user's programs keep what is to outlive them (the XDG base directories)."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "weir"

@@ -100,6 +100,12 @@ class Claims:
         return tuple(sorted({claim.topic for claim in self.lists}))
 
     @property
+    def partitions(self) -> frozenset[Partition]:
+        """The partitions of which it throttles a replica."""
+        listed = [(claim.topic, entry) for claim in self.lists for entry in claim.entries]
+        return frozenset([Partition(topic, int(entry.partition(":")[0])) for topic, entry in listed])
+
+    @property
     def brokers(self) -> tuple[int, ...]:
         """The brokers whose rates it has changed."""
         return tuple(sorted({claim.broker for claim in self.rates}))

@@ -6,6 +6,7 @@ other's files.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +46,12 @@ class ReassignmentPlan:
     def topics(self) -> tuple[str, ...]:
         """The topics of its partitions, by name."""
         return tuple(sorted({partition.topic for partition in self.brokers}))
+
+    @property
+    def id(self) -> str:
+        """Eight letters and digits that tell it from other plans, whatever file it is in."""
+        said = repr((sorted(self.brokers.items()), sorted(self.log_dirs.items())))
+        return hashlib.sha256(said.encode()).hexdigest()[:8]
 
 
 def parse_topics(text: str) -> tuple[str, ...]:

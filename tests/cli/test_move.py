@@ -148,7 +148,7 @@ def test_verify_takes_a_deadline_up_and_is_alone_in_that(
     capsys.readouterr()
     tomorrow = (datetime.now().astimezone() + timedelta(days=1)).isoformat(timespec="seconds")
     options = ("--watch", "--finish-by", tomorrow, "--between", "2MB,3MB", "--json")
-    with JournalFile(plan).locked():
+    with JournalFile(plan, "plan0001").locked():
         status, sentence = failing(capsys, *planned("verify", plan, *options))
     assert (status, sentence) == (1, "another `weir move` is at work on this plan, and keeps its throttle.")
     looks = iter(range(20))

@@ -88,7 +88,7 @@ def test_watch_takes_up_by_itself_how_the_rates_were_kept(
     assert main(planned("execute", plan, *AUTO)) == 130
     assert "verify --watch --reassignment-json-file" in capsys.readouterr().err
     monkeypatch.setattr("time.sleep", cluster.sleep)
-    with JournalFile(plan).locked():  # somebody else keeps them: this only watches
+    with JournalFile(plan, "plan0001").locked():  # somebody else keeps them: this only watches
         cluster.ends_after = 3.0
         main(planned("verify", plan, "--watch", "--json"))
         assert all("rates" not in json.loads(line) for line in capsys.readouterr().out.splitlines()[:-1])
@@ -161,7 +161,8 @@ def test_clock_that_is_a_minute_off_moves_the_deadline_by_a_minute_and_no_more(
                 return now
 
         monkeypatch.setattr("weir.cli.move_pacing.datetime", Clock)
-        pacer = Kept(Pacing(finish_by=moment.timestamp()), moment, Sidecars(None)).pacer(JournalFile(Path("plan.json")))
+        kept = Kept(Pacing(finish_by=moment.timestamp()), moment, Sidecars(None))
+        pacer = kept.pacer(JournalFile(Path("plan.json"), "plan0001"))
         assert isinstance(pacer, DeadlinePacer)
         return pacer.at
 

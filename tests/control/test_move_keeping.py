@@ -51,7 +51,7 @@ class Linked(FakeCluster):
 @pytest.fixture
 def file(tmp_path: Path) -> JournalFile:
     (tmp_path / "plan.json").write_text("the plan")
-    return JournalFile(tmp_path / "plan.json")
+    return JournalFile(tmp_path / "plan.json", "plan0001")
 
 
 def pacer_of(cluster: Linked, file: JournalFile, limits: Limits | None = None) -> LinkPacer:

@@ -41,7 +41,7 @@ class Moved(FakeCluster):
 @pytest.fixture
 def file(tmp_path: Path) -> JournalFile:
     (tmp_path / "plan.json").write_text("the plan")
-    return JournalFile(tmp_path / "plan.json")
+    return JournalFile(tmp_path / "plan.json", "plan0001")
 
 
 def pacer_to(at: float, file: JournalFile, lowest: int = 1, highest: int | None = None) -> DeadlinePacer:

@@ -30,9 +30,9 @@ def file(tmp_path: Path) -> JournalFile:
     return journal_in(tmp_path)
 
 
-def journal_in(folder: Path, name: str = "plan.json") -> JournalFile:
+def journal_in(folder: Path, name: str = "plan.json", plan_id: str = "plan0001") -> JournalFile:
     (folder / name).write_text("the plan")
-    return JournalFile(folder / name)
+    return JournalFile(folder / name, plan_id)
 
 
 def plan(**brokers: Brokers) -> ReassignmentPlan:
@@ -82,6 +82,60 @@ def test_throttles_are_preserved_where_that_is_wanted(file: JournalFile) -> None
     cluster.end_moves()
     assert verify(cluster, what, file, preserve_throttles=True).is_done
     assert cluster.throttles != NOTHING
+
+
+def test_plan_that_was_in_the_same_file_keeps_its_throttle_as_long_as_it_moves(tmp_path: Path) -> None:
+    """A script writes one plan after the other into one file, and moves beside what still moves (kafka-kit #346)."""
+    cluster, first, second = three(), plan(p0=(2,)), plan(p1=(3,))
+    execute(cluster, first, journal_in(tmp_path, plan_id="first"))
+    set_ = cluster.throttles
+    file = journal_in(tmp_path, plan_id="second")
+    execute(cluster, second, file, Orders(throttle=100, additional=True))
+    cluster.end_moves(P1)
+    verdict = ended(cluster, second, file)
+    assert (verdict.is_done, verdict.earlier) == (True, (P0,))
+    assert cluster.throttles.lists == set_.lists
+    assert cluster.throttles.rates[2] == set_.rates[2]
+    cluster.end_moves()
+    verdict = ended(cluster, second, file)
+    assert (verdict.is_done, verdict.earlier) == (True, ())
+    assert cluster.throttles == NOTHING
+    assert [one.ended for other in file.earlier() if (one := other.read(cluster.cluster_id()))] == [True]
+
+
+def test_cancel_of_a_plan_leaves_alone_what_the_plan_before_it_in_the_same_file_has_set(tmp_path: Path) -> None:
+    cluster, first, second = three(), plan(p0=(2,)), plan(p1=(3,))
+    execute(cluster, first, journal_in(tmp_path, plan_id="first"))
+    set_ = cluster.throttles
+    file = journal_in(tmp_path, plan_id="second")
+    execute(cluster, second, file, Orders(throttle=100, additional=True))
+    assert cancel(cluster, second, file).partitions == [P1]
+    assert cluster.throttles == set_
+
+
+def test_way_back_of_a_plan_outlives_the_next_plan_in_the_same_file(tmp_path: Path) -> None:
+    first, second = journal_in(tmp_path, plan_id="first"), journal_in(tmp_path, plan_id="second")
+    first.write_rollback({P0: (1,)})
+    second.write_rollback({P1: (1,)})
+    second.write_rollback({P1: (1,)})
+    assert (first.read_rollback(), second.read_rollback()) == ({P0: (1,)}, {P1: (1,)})
+    assert second.rollback_path.name == "plan.second.rollback.json"
+
+
+def test_journal_of_a_plan_that_came_through_a_pipe_is_in_the_users_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = JournalFile(Path("/dev/stdin"), "plan0001")
+    cluster, what = three(), plan(p0=(2,))
+    execute(cluster, what, file)
+    file.write_rollback({P0: (1,)})
+    assert {path.parent for path in (file.path, file.rollback_path)} == {tmp_path / "weir"}
+    with file.locked() as mine, JournalFile(Path("/dev/stdin"), "plan0001").locked() as again:
+        assert (mine, again) == (True, False)
+    cluster.end_moves()
+    assert ended(cluster, what, file).is_done
+    assert cluster.throttles == NOTHING
 
 
 def test_verify_leaves_the_throttle_to_a_command_that_is_at_work(file: JournalFile) -> None:
