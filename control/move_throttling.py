@@ -27,8 +27,14 @@ from weir.planning.move_throttle import (
     rated_anew,
 )
 
-_TRIES = 4
 _RETRY_SECONDS = 0.5
+
+SEEN_SECONDS = 30.0
+"""How long brokers may take to show what the controller has accepted. While they make a large topic, it takes some.
+"""
+
+MOST_SEEN_SECONDS = 120.0
+"""The same for all changes together, where one follows from what another shows."""
 
 POLL_SECONDS = 1.0
 GRACE_SECONDS = 5.0
@@ -73,9 +79,9 @@ class MoveThrottling:
             self._until_nothing_to_do(
                 "Setting the throttle", lambda: changes_to_set(claims, self._standing(standing.rates, topics))
             )
-        except (ControlError, MoveError):
-            if undo:
-                self.undo()
+        except (ControlError, MoveError) as error:
+            if undo and not self._try_to_undo():
+                raise MoveError(f"{error}; what was set of it is there still: `weir move verify` removes it") from error
             raise
 
     def keep(self, pacing: Pacing) -> None:
@@ -104,8 +110,36 @@ class MoveThrottling:
         self._until_nothing_to_do("Changing the throttle", to_do)
 
     def undo(self) -> None:
-        """Put back what stood before a move that could not begin."""
-        self._put_back(self.claims)
+        """Put back what stood before a move that could not begin.
+
+        Brokers may not show yet what was set, and would show it later. So all of it is taken back unseen: the
+        controller does one change after the other. A list that is left empty is deleted as soon as it shows.
+        """
+        claims = self.claims
+        up = set(self._admin.brokers())
+        rates = [claim.change(claim.before) for claim in claims.rates if claim.broker in up]
+        lists = [claim for claim in claims.lists if claim.entries]
+        refused = self._order([*rates, *[claim.change("subtract", claim.entries) for claim in lists]])
+        begun = self._admin.clock()
+        while lists and not refused:
+            standing = self._standing((), [claim.topic for claim in lists])
+            shown = [claim for claim in lists if claim.is_taken_back(standing)]
+            refused = self._order(emptied_lists(Claims(lists=tuple(shown)), standing))
+            lists = [claim for claim in lists if claim not in shown]
+            if lists and self._admin.clock() - begun >= 2 * SEEN_SECONDS:  # what was set has to show first
+                raise MoveError(f"the cluster does not show what is left of the lists of {', '.join(claims.topics)}")
+            if lists:
+                self._admin.sleep(_RETRY_SECONDS)
+        if refused:
+            raise MoveError(f"Removing the throttle failed: {_in_words(refused)}")
+        self._put_back(claims)
+
+    def _try_to_undo(self) -> bool:
+        try:
+            self.undo()
+        except (ControlError, MoveError):
+            return False
+        return True
 
     def end(self, plan: Mapping[Partition, Brokers], still_moving: Collection[Partition] = ()) -> PutBack:
         """Put back what stood before the move, and read it back. Returns what was changed, and what has to stay.
@@ -168,14 +202,27 @@ class MoveThrottling:
     def _until_nothing_to_do(self, action: str, to_do: Callable[[], tuple[ConfigChange, ...]]) -> None:
         """Do what there is to do until a reading shows that nothing is left. An error in a reading is no success."""
         refused: dict[str, str] = {}
-        for tried in range(_TRIES * 2):
-            changes = to_do()
-            if not changes:
-                return
-            if tried:
+        begun = since = self._admin.clock()
+        before: tuple[ConfigChange, ...] = ()
+        while changes := to_do():
+            if changes != before and self._admin.clock() - begun < MOST_SEEN_SECONDS:
+                since = self._admin.clock()
+            elif self._admin.clock() - since >= SEEN_SECONDS:
+                raise MoveError(f"{action} failed: {_in_words(refused) or 'the cluster does not show what was set'}")
+            else:
                 self._admin.sleep(_RETRY_SECONDS)
-            # Topics and brokers in the order that the changes have: it matters where this is interrupted.
-            for _, group in groupby(changes, key=lambda change: change.kind):
-                refused = self._admin.change_configs(group) or refused
-        reasons = "; ".join(f"{resource}: {reason}" for resource, reason in refused.items())
-        raise MoveError(f"{action} failed: {reasons or 'the cluster does not show what was set'}")
+            refused, before = self._order(changes), changes
+
+    def _order(self, changes: Iterable[ConfigChange]) -> dict[str, str]:
+        """Have the cluster make changes. Returns what it refuses, and why.
+
+        Topics and brokers come in the order that the changes have: it matters where this is interrupted.
+        """
+        refused: dict[str, str] = {}
+        for _, group in groupby(changes, key=lambda change: change.kind):
+            refused |= self._admin.change_configs(group)
+        return refused
+
+
+def _in_words(refused: Mapping[str, str]) -> str:
+    return "; ".join(f"{resource}: {reason}" for resource, reason in refused.items())

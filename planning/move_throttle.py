@@ -83,6 +83,15 @@ class ListClaim:
         """Return what adds entries to the list, takes them out, or deletes it."""
         return ConfigChange("topic", self.topic, self.setting, operation, ",".join(entries))
 
+    def is_taken_back(self, standing: Standing) -> bool:
+        """Whether the cluster shows the list after its entries were added and taken out, or has the topic no more."""
+        if self.topic not in standing.lists:
+            return True
+        if self.setting not in standing.lists[self.topic]:
+            return False
+        listed = standing.listed(self.topic, self.setting)
+        return listed is None or listed.isdisjoint(self.entries)
+
 
 @dataclass(frozen=True, slots=True)
 class Claims:

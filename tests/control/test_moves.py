@@ -329,6 +329,41 @@ def test_throttle_that_does_not_show_is_no_success(file: JournalFile, monkeypatc
     assert cluster.moving == {}
 
 
+def test_throttle_that_shows_late_is_waited_for(file: JournalFile) -> None:
+    """Brokers make a large topic, and apply what the controller has accepted after that (beside KAFKA-17993)."""
+    cluster, what = three(), plan(p0=(2,))
+    cluster.shows_late_seconds = 20.0
+    assert execute(cluster, what, file) == [P0]
+    assert cluster.throttles.rates
+    cluster.end_moves()
+    cluster.sleep(60)
+    ended(cluster, what, file)
+    assert cluster.throttles == NOTHING
+
+
+@pytest.mark.parametrize("late", [31.0, 45.0])
+def test_throttle_that_does_not_show_in_time_is_taken_back_unseen(file: JournalFile, late: float) -> None:
+    cluster = three()
+    cluster.shows_late_seconds = late
+    with pytest.raises(MoveError, match="the cluster does not show what was set"):
+        execute(cluster, plan(p0=(2,)), file)
+    assert cluster.moving == {}
+    assert not cluster.throttles.rates
+    cluster.sleep(100)
+    ended(cluster, plan(p0=(2,)), file)
+    assert cluster.throttles == NOTHING
+
+
+def test_what_cannot_be_taken_back_is_said_and_done_by_the_next_verify(file: JournalFile) -> None:
+    cluster = three()
+    cluster.shows_late_seconds = 1_000.0
+    with pytest.raises(MoveError, match="what was set of it is there still: `weir move verify` removes it"):
+        execute(cluster, plan(p0=(2,)), file)
+    cluster.shows_late_seconds = 0.0
+    ended(cluster, plan(p0=(2,)), file)
+    assert cluster.throttles == NOTHING
+
+
 def test_cancel_ends_additions_too_and_leaves_what_moves_elsewhere(file: JournalFile) -> None:
     cluster, what = three(), plan(p0=(1, 2), p1=(2,))
     execute(cluster, what, file)

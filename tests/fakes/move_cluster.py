@@ -34,6 +34,9 @@ class FakeCluster(MoveAdmin):
         self.requests: list[str] = []
         self.before_each: Callable[[str], None] = lambda name: None
         self.clock: MovedClock = MovedClock(0.0)
+        self.shows_late_seconds = 0.0
+        """How long after a change of a setting it shows."""
+        self._shown: list[tuple[float, Standing]] = []
         self._id = "cluster"
 
     @property
@@ -115,13 +118,17 @@ class FakeCluster(MoveAdmin):
         asked = list(brokers)
         if missing := [broker for broker in asked if broker not in self.alive]:
             raise ControlError("Describing configs", f"broker {missing[0]} gives no answer")
+        shown = [was for at, was in self._shown if at > self.clock() - self.shows_late_seconds]
+        rates, lists = (shown[0].rates, shown[0].lists) if shown else (self.rates, self.lists)
         return (
-            {broker: dict(self.rates[broker]) for broker in asked},
-            {topic: dict(self.lists[topic]) for topic in topics if topic in self.lists},
+            {broker: dict(rates.get(broker, {})) for broker in asked},
+            {topic: dict(lists.get(topic, {})) for topic in topics if topic in self.lists},
         )
 
     def change_configs(self, changes: Iterable[ConfigChange]) -> dict[str, str]:
         self._request("alter_configs")
+        if self.shows_late_seconds:
+            self._shown.append((self.clock(), self.throttles))
         refused = {}
         for change in changes:
             if change.kind == "topic" and change.name not in self.lists:
