@@ -62,8 +62,9 @@ def connector(
         ) from error
     # What the client has to say of a connection is in the error that it raises, too.
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    servers = [server.strip() for server in bootstrap_server.split(",")]
-    for server in servers:
+    # as kafka-clients read them: with a listener's name before it, and with a comma too many
+    servers = [server.strip().rpartition("://")[2] for server in bootstrap_server.split(",") if server.strip()]
+    for server in servers or [bootstrap_server]:
         host, _, port = server.rpartition(":")
         if not host or not (port.isascii() and port.isdigit()):
             raise CommandError(f"--bootstrap-server: {server!r} is no address: give it as in kafka1:9092.", WRONG_USAGE)

@@ -94,13 +94,12 @@ def execute(
                 run.throttle()
                 begun = [str(partition) for partition in run.start()]
                 run.move_logs()
+                is_throttled = run.is_throttled
             if json_wanted:
                 told = {"rollback": json.loads(rollback), "begun": begun, "throttle": run.rate}
                 print(json.dumps(told), flush=True)
             else:
-                of = "" if len(begun) == len(planned.plan.brokers) else f" of {len(planned.plan.brokers)}"
-                one = f"{len(begun)}{of}" == "1"
-                print(f"{len(begun)}{of} partition{'' if one else 's'} began to move.", flush=True)
+                print(_begun(len(begun), run.moving, len(planned.plan.brokers)), flush=True)
             if stays:
                 try:
                     watched = Watched(planned, sidecars, json_wanted)
@@ -110,9 +109,16 @@ def execute(
                     raise
         if stays:
             return finish(planned, preserve_throttles=False, json_wanted=json_wanted)
-    if run.rate is not None or disk_rate is not None:
+    if is_throttled:
         print("note: the throttle stays until `weir move verify` finds that the move has ended.", file=sys.stderr)
     return 0
+
+
+def _begun(begun: int, moving: int, planned: int) -> str:
+    if not begun and moving:
+        return f"{moving} of {planned} partition{'' if planned == 1 else 's'} moved already; no other begins."
+    of = "" if begun == planned else f" of {planned}"
+    return f"{begun}{of} partition{'' if f'{begun}{of}' == '1' else 's'} began to move."
 
 
 def _how_to_go_on(plan_file: Path, batch_size: int) -> str:

@@ -113,6 +113,9 @@ def _propose(
     leaders = {partition: state.leader for partition, state in moved.items()}
     brokers = {*wanted, *(broker for replicas in current.values() for broker in replicas)}
     found = report_on(current, proposed, leaders, sizes, brokers, len(states))
+    if leaderless := [str(one) for one in moved if leaders[one] < 0 and set(proposed[one]) - set(current[one])]:
+        told = ", ".join(leaderless)
+        print(f"note: nobody leads {told}: what they hold is not known, and not counted below.", file=sys.stderr)
     return current, proposed, found, growth(admin, moved, INFLOW_SECONDS) if watched and found.total else None
 
 

@@ -53,6 +53,16 @@ class Execution:
         """The throttle that was ordered, or the highest that was chosen."""
         return max(self._rates.values(), default=None) if isinstance(self._rates, Mapping) else self._rates
 
+    @property
+    def moving(self) -> int:
+        """How many partitions of the plan were moving already."""
+        return len(self._seen.partitions("moving"))
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the move has set anything that is to be put back."""
+        return bool(self._throttling.claims)
+
     def check(self) -> None:
         """Refuse what cannot be done, and, unless forced, what would hurt."""
         self._check_that_all_exist()

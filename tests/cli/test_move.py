@@ -177,6 +177,32 @@ def test_execute_prints_and_keeps_the_way_back(
     assert set(cluster.throttles.rates) == {1, 2}
 
 
+@pytest.mark.parametrize("servers", ["kafka1:9092,", " , kafka1:9092", "PLAINTEXT://kafka1:9092"])
+def test_bootstrap_servers_are_read_as_kafkas_clients_read_them(servers: str, cluster: FakeCluster, plan: Path) -> None:
+    assert main(["move", "execute", "--reassignment-json-file", str(plan), "--bootstrap-server", servers]) == 0
+
+
+def test_execute_again_with_another_rate_tells_what_moved_already(
+    cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(planned("execute", plan, "--throttle", "1MB"))
+    capsys.readouterr()
+    assert main(planned("execute", plan, "--throttle", "2MB")) == 0
+    captured = capsys.readouterr()
+    assert "1 of 2 partitions moved already; no other begins.\n" in captured.out
+    assert "the throttle stays" in captured.err
+
+
+def test_throttle_of_a_plan_that_is_done_is_set_nowhere_and_not_said_to_stay(
+    cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.replicas[P0] = (2,)
+    assert main(planned("execute", plan, "--throttle", "1MB")) == 0
+    captured = capsys.readouterr()
+    assert "0 of 2 partitions began to move.\n" in captured.out
+    assert "stays" not in captured.err
+
+
 @pytest.mark.parametrize("option", ["--throttle", "--replica-alter-log-dirs-throttle"])
 def test_move_that_could_never_end_begins_by_force_only(
     option: str, cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
@@ -268,6 +294,18 @@ def test_list_prints_what_moves(cluster: FakeCluster, plan: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out) == [
         {"topic": "orders", "partition": 0, "replicas": [2, 1], "adding_replicas": [2], "removing_replicas": [1]}
     ]
+
+
+def test_generate_says_whose_bytes_are_not_known(
+    cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics = tmp_path / "topics.json"
+    topics.write_text('{"topics": [{"topic": "orders"}]}')
+    words = ["move", "generate", "--topics-to-move-json-file", str(topics), *SERVER, "--broker-list", "2,3"]
+    cluster.leaderless = {P0}
+    assert main(words) == 0
+    note = "note: nobody leads orders-0: what they hold is not known, and not counted below.\n"
+    assert note in capsys.readouterr().err
 
 
 def test_generate_says_what_a_plan_costs(

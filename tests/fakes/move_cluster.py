@@ -30,6 +30,7 @@ class FakeCluster(MoveAdmin):
         self.rates: dict[int, dict[str, str]] = {broker: {} for broker in brokers}
         self.lists: dict[str, dict[str, str]] = {partition.topic: {} for partition in replicas}
         self.refuses: dict[Partition, str] = {}
+        self.leaderless: set[Partition] = set()
         self.log_dirs: dict[Replica, list[ReplicaLog]] = {}
         self.requests: list[str] = []
         self.before_each: Callable[[str], None] = lambda name: None
@@ -85,7 +86,7 @@ class FakeCluster(MoveAdmin):
         self._request("partitions")
         wanted = set(topics)
         return {
-            partition: PartitionState(brokers[0], self._all(partition), brokers)
+            partition: PartitionState(-1 if partition in self.leaderless else brokers[0], self._all(partition), brokers)
             for partition, brokers in self.replicas.items()
             if partition.topic in wanted
         }
