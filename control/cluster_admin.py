@@ -36,6 +36,10 @@ from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RA
 # replicas.
 _UNSET = {"", "[]", "None", str(2**63 - 1)}
 
+Missing = Literal["never", "gone", "hidden"]
+"""Whose settings may be missing in an answer: of topics that do not exist, or also of any that the user may not read.
+"""
+
 # Beside each kind's settings one that is always there, so that an answer without a throttle can be told from none.
 _ASKED_OF: Mapping[str, tuple[tuple[str, ...], str]] = {
     "broker": (RATES, "num.io.threads"),
@@ -285,17 +289,14 @@ class ClusterAdmin:
             )
 
     def _throttles_of(
-        self, kind: Literal["broker", "topic"], names: Iterable[object], *, may_be_gone: bool = False
+        self, kind: Literal["broker", "topic"], names: Iterable[object], missing: Missing = "never"
     ) -> dict[str, list[ThrottleSetting]]:
-        """Return all settings of Kafka's own throttle that have a value, be it a default, by broker or topic.
-
-        With `may_be_gone`, topics that do not exist are left out.
-        """
+        """Return all settings of Kafka's own throttle that have a value, be it a default, by broker or topic."""
         settings, always_there = _ASKED_OF[kind]
         resources = [
             ConfigResource(ConfigResourceType[kind.upper()], str(name), [*settings, always_there]) for name in names
         ]
-        described = self._described(resources, may_be_gone=may_be_gone)
+        described = self._described(resources, missing)
         return {
             (name := label.partition(" ")[2]): [
                 ThrottleSetting(kind, name, setting, str(entry["value"]), str(entry["config_source"]))
@@ -305,11 +306,8 @@ class ClusterAdmin:
             for label, entries in described.items()
         }
 
-    def _described(self, resources: Sequence[Any], *, may_be_gone: bool = False) -> dict[str, dict[str, Any]]:
-        """Return the entries of each resource by its label, such as `broker 1`.
-
-        With `may_be_gone`, topics that do not exist are left out.
-        """
+    def _described(self, resources: Sequence[Any], missing: Missing = "never") -> dict[str, dict[str, Any]]:
+        """Return the entries of each resource by its label, such as `broker 1`."""
         if not resources:
             return {}
         described = self._ask(
@@ -322,10 +320,11 @@ class ClusterAdmin:
             if entries
         }
         # The client drops the error of a single resource, whose entries are then empty. That must not read as "unset".
-        for resource in resources:
+        for resource in resources if missing != "hidden" else ():
             is_topic = resource.resource_type is ConfigResourceType.TOPIC
             label = f"{resource.resource_type.name.lower()} {resource.name}"
-            if label not in found and not (may_be_gone and is_topic and not self.existing_partitions([resource.name])):
+            may_be_gone = missing == "gone" and is_topic
+            if label not in found and not (may_be_gone and not self.existing_partitions([resource.name])):
                 raise ControlError(f"Describing the configs of {label}", "nothing came back; does it exist?")
         return found
 

@@ -28,14 +28,15 @@ class MoveAdmin(ClusterAdmin):
     """A ClusterAdmin that can do all that a move needs."""
 
     def own_throttles(
-        self, brokers: Iterable[int] = (), topics: Iterable[str] = ()
+        self, brokers: Iterable[int] = (), topics: Iterable[str] = (), others: Iterable[str] = ()
     ) -> tuple[dict[int, dict[str, str]], dict[str, dict[str, str]]]:
         """Return Kafka's own throttles that are set for single brokers and topics, defaults left out.
 
-        Topics that do not exist are left out; a broker that gives no answer is an error.
+        Topics that do not exist are left out; a broker that gives no answer is an error. `others` are topics that the
+        user may have no right to describe: those are left out, too.
         """
         rates = self._throttles_of("broker", brokers)
-        lists = self._throttles_of("topic", topics, may_be_gone=True)
+        lists = {**self._throttles_of("topic", topics, "gone"), **self._throttles_of("topic", others, "hidden")}
         return {int(name): _own(found) for name, found in rates.items()}, {n: _own(found) for n, found in lists.items()}
 
     def change_configs(self, changes: Iterable[ConfigChange]) -> dict[str, str]:

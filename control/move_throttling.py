@@ -72,7 +72,7 @@ class MoveThrottling:
         earlier = self.claims
         brokers = {broker for broker, _ in wanted.rates} | set(earlier.brokers)
         topics = {topic for topic, _ in wanted.lists} | set(earlier.topics)
-        standing = self._standing(brokers, self._all_topics() | topics)
+        standing = self._standing(brokers, topics, self._all_topics())
         claims = claims_for(wanted, standing, earlier)
         self._file.write(Journal(self._cluster_id, claims, pacing=pacing))
         try:
@@ -150,7 +150,7 @@ class MoveThrottling:
         written = self._file.read(self._cluster_id)
         if written is not None:
             return PutBack() if written.ended else self._put_back(written.claims, still_moving)
-        standing = self._standing(self._admin.brokers(), self._all_topics())
+        standing = self._standing(self._admin.brokers(), {partition.topic for partition in plan}, self._all_topics())
         claims = claims_by_the_plan(plan, self._file.read_rollback(), standing)
         return replace(self._put_back(claims, still_moving), by_plan=True) if claims else PutBack()
 
@@ -162,8 +162,7 @@ class MoveThrottling:
         def to_do() -> tuple[ConfigChange, ...]:
             nonlocal found, waited
             # Of all topics where rates were set, for somebody else may use them.
-            topics = (self._all_topics() if claims.rates else set()) | set(claims.topics)
-            standing = self._standing(claims.brokers, topics)
+            standing = self._standing(claims.brokers, claims.topics, self._all_topics() if claims.rates else ())
             under_way = self._admin.reassignments()
             while (
                 waited < GRACE_SECONDS
@@ -187,8 +186,8 @@ class MoveThrottling:
     def _all_topics(self) -> set[str]:
         return {partition.topic for partition in self._admin.partitions()}
 
-    def _standing(self, brokers: Iterable[int], topics: Iterable[str]) -> Standing:
-        """Read what stands. Brokers that are down are left out."""
+    def _standing(self, brokers: Iterable[int], topics: Iterable[str], others: Iterable[str] = ()) -> Standing:
+        """Read what stands. Left out are brokers that are down, and `others` that the user may not describe."""
         rates: dict[int, Mapping[str, str]] = {}
         for broker in sorted(set(brokers) & set(self._admin.brokers())):
             try:
@@ -197,7 +196,8 @@ class MoveThrottling:
                 # A broker that has gone down meanwhile gives no answer, which holds up nothing. One that is up has to.
                 if broker in self._admin.brokers():
                     raise
-        return Standing(rates, self._admin.own_throttles((), sorted(topics))[1])
+        wanted = sorted(set(topics))
+        return Standing(rates, self._admin.own_throttles((), wanted, sorted(set(others).difference(wanted)))[1])
 
     def _until_nothing_to_do(self, action: str, to_do: Callable[[], tuple[ConfigChange, ...]]) -> None:
         """Do what there is to do until a reading shows that nothing is left. An error in a reading is no success."""

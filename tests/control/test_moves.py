@@ -138,6 +138,19 @@ def test_journal_of_a_plan_that_came_through_a_pipe_is_in_the_users_state(
     assert cluster.throttles == NOTHING
 
 
+def test_topics_outside_the_plan_need_not_be_readable(file: JournalFile) -> None:
+    """The user has rights on the plan's topics only (strimzi #7482)."""
+    cluster, what = FakeCluster({P0: (1,), Partition("secret", 0): (1,)}), plan(p0=(2,))
+    cluster.hidden = {"secret"}
+    execute(cluster, what, file)
+    cluster.end_moves()
+    assert ended(cluster, what, file).is_done
+    assert cluster.throttles == NOTHING
+    cluster.hidden = {"orders"}
+    with pytest.raises(ControlError, match="orders: nothing came back"):
+        execute(cluster, plan(p0=(3,)), file)
+
+
 def test_verify_leaves_the_throttle_to_a_command_that_is_at_work(file: JournalFile) -> None:
     """Between two steps of a move nothing moves; its throttle is not to go then."""
     cluster, what = three(), plan(p0=(2,), p1=(2,))

@@ -31,6 +31,8 @@ class FakeCluster(MoveAdmin):
         self.lists: dict[str, dict[str, str]] = {partition.topic: {} for partition in replicas}
         self.refuses: dict[Partition, str] = {}
         self.leaderless: set[Partition] = set()
+        self.hidden: set[str] = set()
+        """Topics whose settings the user may not read."""
         self.log_dirs: dict[Replica, list[ReplicaLog]] = {}
         self.requests: list[str] = []
         self.before_each: Callable[[str], None] = lambda name: None
@@ -113,9 +115,12 @@ class FakeCluster(MoveAdmin):
         return refused
 
     def own_throttles(
-        self, brokers: Iterable[int] = (), topics: Iterable[str] = ()
+        self, brokers: Iterable[int] = (), topics: Iterable[str] = (), others: Iterable[str] = ()
     ) -> tuple[dict[int, dict[str, str]], dict[str, dict[str, str]]]:
         self._request("describe_configs")
+        topics = [*topics, *(topic for topic in others if topic not in self.hidden)]
+        if hidden := self.hidden.intersection(topics):
+            raise ControlError("Describing configs", f"{min(hidden)}: nothing came back")
         asked = list(brokers)
         if missing := [broker for broker in asked if broker not in self.alive]:
             raise ControlError("Describing configs", f"broker {missing[0]} gives no answer")
