@@ -76,4 +76,4 @@ def connector(
                 options = {**options, "ssl_context": properties_context(options)}
         except PropertiesError as error:
             raise CommandError(f"--command-config: {error}.", WRONG_USAGE) from error
-    return lambda: MoveAdmin(servers, timeout_seconds=timeout_seconds, client_options=options)
+    return lambda: MoveAdmin(servers, timeout_seconds=timeout_seconds, client_options=options, probes_first=True)

@@ -25,6 +25,7 @@ from kafka.errors import (
 
 from weir.control.authentication import REFUSALS, client_that_ends_when_refused
 from weir.control.errors import ControlError
+from weir.control.reachable import why_unreachable
 from weir.planning.assignment import Brokers
 from weir.planning.assignment import Partition as Partition
 from weir.planning.assignment import Reassignment as Reassignment
@@ -85,6 +86,7 @@ class ClusterAdmin:
     """Connections to a cluster's controllers and brokers. Every method blocks, and raises ControlError.
 
     `client_options` are kafka-python's, such as those of access.client_properties.
+    `probes_first`: where no server can be used, ControlError says why within seconds, and nothing waits for one.
     `clock` and `sleep` (seconds): whoever waits for something of the cluster waits by them.
     `patience_seconds`: how long a request is repeated while connections fail or the controller changes. It may be
     changed at any time, and is `timeout_seconds` at first.
@@ -96,6 +98,7 @@ class ClusterAdmin:
         *,
         timeout_seconds: float = 30,
         client_options: Mapping[str, object] | None = None,
+        probes_first: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -105,6 +108,9 @@ class ClusterAdmin:
         self.clock = clock
         self.sleep = sleep
         self.patience_seconds = timeout_seconds
+        speaks_tls = str(self._client_options.get("security_protocol", "")).endswith("SSL")
+        if probes_first and (why := why_unreachable(self._bootstrap_servers, speaks_tls=speaks_tls)) is not None:
+            raise ControlError("Connecting", why)
         self._client = self._connect()
 
     def __enter__(self) -> Self:
