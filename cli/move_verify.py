@@ -134,7 +134,8 @@ def cancel(
         print(json.dumps(told))
     else:
         names = ", ".join([*partitions, *replicas])
-        print(f"Cancelled: {names}." if names else "Nothing of this plan is moving.")
+        nothing = "Nothing was cancelled." if done.refused else "Nothing of this plan is moving."
+        print(f"Cancelled: {names}." if names else nothing)
         if skipped:
             listed = ", ".join(skipped)
             print(f"note: {listed} moves to other brokers than the plan's, and goes on under its throttle.")

@@ -13,7 +13,7 @@ from weir.control.move_look import Look, look, moving_of
 from weir.control.move_pacing import Pacer
 from weir.control.move_stuck import StuckWatch
 from weir.control.move_throttling import GRACE_SECONDS, POLL_SECONDS, MoveThrottling
-from weir.planning.assignment import Brokers, Partition, Replica
+from weir.planning.assignment import Brokers, Partition, Reassignment, Replica
 from weir.planning.finish_by import Pace
 from weir.planning.headroom import Allowance
 from weir.planning.move_status import Progress, ProgressMeter, next_to_move
@@ -188,6 +188,7 @@ def cancel(
         seen = look(admin, plan)
         moving = seen.partitions("moving")
         refused = admin.try_to_reassign(dict.fromkeys(moving)) if moving else {}
+        refused = {one: f"{why}{_way_out(admin, seen.under_way[one])}" for one, why in refused.items()}
         cancelled = [partition for partition in moving if partition not in refused]
         replicas = _stop_log_moves(admin, seen)
         begun = admin.clock()
@@ -202,6 +203,17 @@ def cancel(
             still_moving = after.partitions("moving", "elsewhere")
             put_back = MoveThrottling(admin, file).end(plan.brokers, still_moving)
         return Cancelled(cancelled, replicas, skipped, put_back, refused)
+
+
+def _way_out(admin: MoveAdmin, move: Reassignment) -> str:
+    """Say what may be done where a move cannot be cancelled as nobody could take the partition back (KAFKA-14424)."""
+    old = [broker for broker in move.replicas if broker not in move.adding_replicas]
+    if set(old) & set(admin.brokers()):
+        return ""
+    return (
+        f" (brokers {', '.join(map(str, old))}, which had it before, are down: start one of them, or let one of the new"
+        " brokers lead it by kafka-leader-election --election-type unclean, which loses what it has not copied)"
+    )
 
 
 def _stop_log_moves(admin: MoveAdmin, seen: Look) -> list[Replica]:

@@ -285,6 +285,25 @@ def test_cancel_tells_what_it_ended(cluster: FakeCluster, plan: Path, capsys: py
     assert cluster.throttles == Standing()
 
 
+def test_cancel_that_the_cluster_refuses_says_why_and_what_may_be_done(
+    cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(planned("execute", plan, "--throttle", "1MB"))
+    capsys.readouterr()
+    cluster.refuses = {P0: "the partition has no leader"}
+    assert main(planned("cancel", plan)) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Nothing was cancelled.")
+    assert captured.err == "weir: orders-0: the partition has no leader.\n"
+    cluster.alive = {2, 3}
+    assert main(planned("cancel", plan)) == 1
+    assert (
+        "orders-0: the partition has no leader (brokers 1, which had it before, are down: start one of them, or let one"
+        " of the new brokers lead it by kafka-leader-election --election-type unclean, which loses what it has not"
+        " copied)"
+    ) in capsys.readouterr().err
+
+
 def test_list_prints_what_moves(cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["move", "list", *SERVER]) == 0
     assert capsys.readouterr().out == "Nothing is moving.\n"
