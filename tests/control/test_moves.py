@@ -138,6 +138,16 @@ def test_journal_of_a_plan_that_came_through_a_pipe_is_in_the_users_state(
     assert cluster.throttles == NOTHING
 
 
+def test_list_that_brokers_would_not_take_is_refused_before_anything_is_set(file: JournalFile) -> None:
+    partitions = [Partition("orders", number) for number in range(5_000)]
+    cluster = FakeCluster(dict.fromkeys(partitions, (1,)))
+    what = ReassignmentPlan(dict.fromkeys(partitions, (2,)), {})
+    with pytest.raises(MoveError, match=r"would have 33,889 characters, and brokers take 32,767: make plans of at most"):
+        execute(cluster, what, file)
+    assert (cluster.moving, cluster.throttles) == ({}, NOTHING)
+    assert execute(cluster, what, file, Orders())
+
+
 def test_topics_outside_the_plan_need_not_be_readable(file: JournalFile) -> None:
     """The user has rights on the plan's topics only (strimzi #7482)."""
     cluster, what = FakeCluster({P0: (1,), Partition("secret", 0): (1,)}), plan(p0=(2,))
